@@ -1,7 +1,7 @@
 """Which records of a compacted log stay: the newest of each key.
 
-Sources: Kafka's `LogCleaner`, `Cleaner`; KIP-58 (a log is cleaned up to an offset), KIP-534 (the
-delete horizon of tombstones).
+Sources: Kafka's `LogCleaner`, `Cleaner`; KIP-58 (a log is cleaned up to an offset), KIP-354 (the
+longest lag), KIP-534 (the delete horizon of tombstones).
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Final
 
 from quorumlog.storage.core.retention import SegmentFacts
+from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.wire.codec.filtering import (
     DELETE_HORIZON_BIT,
     RawRecord,
@@ -120,6 +121,16 @@ class Dirtiness:
     def ratio(self) -> float:
         """The dirty part of what may be cleaned."""
         return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
+
+    def is_due(
+        self, *, min_ratio: float, max_lag_ms: int, first_dirty_ms: int, wall_ms: int
+    ) -> bool:
+        """Whether enough is dirty, or the first of it is older than `max_lag_ms` (KIP-354).
+
+        first_dirty_ms: NO_TIMESTAMP if nothing says how old it is; then the ratio decides alone.
+        """
+        is_overdue = first_dirty_ms > NO_TIMESTAMP and wall_ms - first_dirty_ms > max_lag_ms
+        return self.dirty_bytes > 0 and (self.ratio >= min_ratio or is_overdue)
 
 
 def dirtiness(

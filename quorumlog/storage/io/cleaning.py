@@ -7,13 +7,14 @@ docs/decisions/0085-a-cleaned-log-has-no-holes.md
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import ClassVar, Final, NamedTuple
 
 from quorumlog.storage.core.cleaning import CleaningRules, NewestOffsets
 from quorumlog.storage.core.segment_index import SegmentIndex
 from quorumlog.storage.core.settings import INT32_MAX, LogSettings
 from quorumlog.storage.io.disk import Disk, DiskFile
-from quorumlog.storage.io.segment import CLEANED_SUFFIX, Segment, segment_path
+from quorumlog.storage.io.segment import CLEANED_SUFFIX, INDEX_SUFFIXES, Segment, segment_path
 from quorumlog.wire.codec.filtering import empty_batch
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (
@@ -64,6 +65,7 @@ class Cleaning:
         self._cuts: Final = cuts
         self.io_bytes = 0  # read and written so far
         self._rules: Final = rules
+        self._draft: _Draft | None = None  # that nobody has taken over
         self._last_of: Final[dict[int, int]] = {}  # producer -> base offset of its last batch
 
     def run(self) -> Iterator[CleanedSegment | None]:
@@ -79,6 +81,15 @@ class Cleaning:
         finally:
             for segment in self._segments:
                 segment.release()
+
+    def remove_draft(self) -> None:
+        """Remove the files of the segment that was being written: the pass is given up.
+
+        Call it while no `next` is under way, and call that no more. Raises OSError.
+        """
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            draft.remove()
 
     def _learn(self) -> Iterator[None]:
         """Find the newest offset of each key in the dirty part, and each producer's last batch."""
@@ -120,6 +131,7 @@ class Cleaning:
 
     def _rewrite(self, group: list[Segment]) -> Iterator[CleanedSegment | None]:
         draft = _Draft(self._disk, self._directory, group[0].base_offset, self._settings)
+        self._draft = draft
         read = 0
         is_changed = len(group) > 1
         try:
@@ -142,6 +154,9 @@ class Cleaning:
         if is_changed:
             replaces = tuple(segment.base_offset for segment in group)
             yield CleanedSegment(draft.index, replaces, self._cuts)
+            self._draft = None
+        else:
+            self.remove_draft()
 
     def _cleaned(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
         validate_batch(batch, 0, header)
@@ -214,6 +229,13 @@ class _Draft:
     def close(self) -> None:
         self._file.close()
 
+    def remove(self) -> None:
+        """Remove the files. If the first has another name, the log has taken them over."""
+        with suppress(FileNotFoundError):
+            for suffix in (".log", *INDEX_SUFFIXES):
+                path = segment_path(self._directory, self.index.base_offset, suffix)
+                self._disk.unlink(path + CLEANED_SUFFIX)
+
 
 def _new_file(disk: Disk, path: str) -> DiskFile:
     file = disk.open(path, create=True)
@@ -221,6 +243,7 @@ def _new_file(disk: Disk, path: str) -> DiskFile:
         file.truncate(0)  # what an earlier pass has left
     except BaseException:
         file.close()
+        disk.unlink(path)
         raise
     return file
 

@@ -25,6 +25,11 @@ class Compaction:
         self._segments: Final = segments
         self._health: Final = health
 
+    @property
+    def cuts(self) -> int:
+        """How often records were taken from the end of the log."""
+        return self._segments.cuts
+
     def begin(
         self, rules: CleaningRules, settings: LogSettings, *, flushed_offset: int
     ) -> Cleaning:
@@ -46,8 +51,9 @@ class Compaction:
         """Let the log read a cleaned segment instead of those that it replaces.
 
         Waits for no disk. Returns names for `remove_replaced`; None if the log was cut, or starts
-        later, since: then nothing is changed. Raises StorageError, after which the log is of no
-        more use: the next start completes what was begun.
+        later, since: then nothing is changed. No other thread may survey the log meanwhile. Raises
+        StorageError, after which the log is of no more use: the next start completes what was
+        begun.
         """
         self._health.require_usable()
         if self._segments.cuts != cleaned.cuts:

@@ -43,7 +43,7 @@ class SegmentList:
         self._flushed: list[Segment] = []  # full, durable, and still with a handle of its own
         self._dead: list[Segment] = []  # below the log start, oldest first, names and all
         self.cuts = 0  # how often records were taken from the end
-        self.swaps = 0  # how often a cleaned segment replaced others
+        self.swaps = 0  # how often a cleaned segment began to replace others
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
@@ -208,6 +208,7 @@ class SegmentList:
         old = self._segments[slot : slot + len(base_offsets)]
         if [one.base_offset for one in old] != list(base_offsets) or self.active in old:
             return None
+        self.swaps += 1  # first: from here on another thread may miss a name
         path = segment_path(self._directory, base_offsets[0])
         self._disk.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
         renamed = old[0].rename_deleted()
@@ -220,7 +221,6 @@ class SegmentList:
         for segment in old:
             self._forget(segment)
         self._segments[slot : slot + len(old)] = [new()]
-        self.swaps += 1
         self._note_use(self._segments[slot])
         return renamed
 

@@ -20,13 +20,20 @@ class SegmentSurvey:
     def facts(self) -> list[SegmentFacts]:
         """Return the facts of all living segments, oldest first. Raises OSError.
 
-        It may read an index of each segment, once: the log remembers the largest timestamp.
+        It may read an index of each segment, once: the log remembers the largest timestamp. Returns
+        none of them if the cleaner replaces some meanwhile: a list with a gap would be no list of
+        all segments.
         """
+        swaps = self._segments.swaps
         found = []
         for segment in tuple(self._segments):
-            with suppress(FileNotFoundError):  # it has died meanwhile, with all that are older
+            try:
                 found.append(self._facts_of(segment))
-        return found
+            except FileNotFoundError:
+                if segment.base_offset >= self._segments.first_base_offset:
+                    return []  # it has no name for a moment
+                # else it has died meanwhile, with all that are older
+        return found if self._segments.swaps == swaps else []
 
     def first_timestamp_from(self, offset: int) -> int:
         """Return the time of the first batch of the segment with `offset`. Raises OSError.

@@ -1,7 +1,7 @@
 """One broker's data path with a real log, without sockets: what its tests share."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -85,12 +85,19 @@ def run(directory: Path, story: Story, *arguments: Any, **options: Any) -> None:
 
 
 def publish(replicas: Replicas, partition: PartitionImage, **configs: str) -> None:
+    publish_all(replicas, (partition,), **configs)
+
+
+def publish_all(replicas: Replicas, partitions: Sequence[PartitionImage], **configs: str) -> None:
     named = {name.replace("_", "."): text for name, text in configs.items()}
-    topic = TopicImage(name=AT.topic, topic_id=TOPIC_ID, partitions=(partition,), configs=named)
+    topic = TopicImage(
+        name=AT.topic, topic_id=TOPIC_ID, partitions=tuple(partitions), configs=named
+    )
     cluster = ClusterImage(
         brokers=ALL_ALIVE, topics={AT.topic: topic}, topic_names={TOPIC_ID: AT.topic}
     )
-    delta = ClusterDelta(partitions=frozenset({AT}), topic_configs=frozenset({AT.topic}))
+    changed = frozenset(TopicPartition(AT.topic, index) for index in range(len(partitions)))
+    delta = ClusterDelta(partitions=changed, topic_configs=frozenset({AT.topic}))
     replicas.publish(delta, cluster)
 
 

@@ -84,6 +84,25 @@ def test_the_rate_of_the_broker_goes_before_that_of_all_and_of_its_start() -> No
     assert wait_ms({"": 2 * MB, "2": 5 * MB, "1": MB}) == 1_000
 
 
+@pytest.mark.parametrize(
+    ("rate", "due_ms"), [(MB, 11_000), (5 * MB, 3_000), (10 * MB, 2_000), (LONG_MAX, 2_000)]
+)
+def test_what_was_fetched_is_paid_at_the_rate_of_now(rate: int, due_ms: int) -> None:
+    images = [image_of("*", rates={"": MB})]
+    throttled = FollowerThrottle(BrokerId(2), LONG_MAX, lambda: images[-1])
+    assert throttled.next_fetch_ms(AT, 11 * MB, 1_000) == 11_000
+    images.append(image_of("*", rates={"": rate}))
+    assert throttled.next_fetch_ms(AT, 0, 2_000) == due_ms
+
+
+def test_a_rate_of_nothing_is_no_debt_for_ever() -> None:
+    images = [image_of("*", rates={"": 0})]
+    throttled = FollowerThrottle(BrokerId(2), LONG_MAX, lambda: images[-1])
+    assert throttled.next_fetch_ms(AT, MB, 0) == MB * 1000
+    images.append(image_of("*", rates={"": MB}))
+    assert throttled.next_fetch_ms(AT, MB, 10_000) == 10_000
+
+
 def test_each_fetch_counts_for_all_throttled_replicas_of_the_broker() -> None:
     throttled = throttle(image_of("*", rates={"": MB}))
     assert throttled.next_fetch_ms(AT, 5 * MB, 1_000) == 5_000

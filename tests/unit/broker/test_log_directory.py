@@ -129,6 +129,23 @@ def test_a_recovery_point_does_not_outlive_a_truncation(tmp_path: Path) -> None:
     log.close(clean=False)
 
 
+def test_what_is_written_after_a_truncation_does_not_count_as_compacted(tmp_path: Path) -> None:
+    """Else an older value of a key could outlive its tombstone."""
+    fill_and_stop(tmp_path)
+    logs = started(tmp_path)
+    log, _ = logs.open(AT, OLD, {})
+    logs.checkpoints.note_cleaned(AT, log.log_end_offset)
+    logs.checkpoints.write_cleaned()
+    log.truncate_to(0)
+    logs.checkpoints.note_truncated(AT, log)
+    log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    log.flush()
+    log.close(clean=False)
+    logs = started(tmp_path)
+    logs.open(AT, OLD, {})
+    assert logs.checkpoints.cleaned(AT) == 0
+
+
 def test_a_recovery_point_does_not_outlive_a_crash_after_a_truncation(tmp_path: Path) -> None:
     fill_and_stop(tmp_path)
     log, _ = started(tmp_path).open(AT, OLD, {})

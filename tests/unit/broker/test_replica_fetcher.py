@@ -92,6 +92,34 @@ async def test_what_is_throttled_is_left_out_until_it_is_paid_for(
     assert [one.may_ask(now_ms) for one in fetches._followed.values()] == [True, True]
 
 
+async def test_what_waits_for_the_throttle_goes_on_when_the_rate_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
+    now_ms, wait_ms = 1_000, 1_000_000
+    monkeypatch.setattr(replica_fetcher, "monotonic_ms", lambda: now_ms)
+    fetches = fetcher(next_fetch_ms=lambda _at, _size, now: now + wait_ms)
+    followed = FollowedPartition(cast(Any, FakeDriver(0)), Epoch(0))
+    fetches.set_followed([followed])
+    assert asked_in(fetches._request(fetches._session)) == [0]
+    answer = PartitionData(partition_index=0, records=b"some")
+    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[answer])
+    fetches._take(fetches._session, FetchResponse(responses=[topic]))
+    now_ms = 2_000
+    assert not fetches._is_due()
+    assert followed.due_ms == 1_001_000  # asking again makes it no later
+    waits: list[int] = []
+
+    async def note(_self: ReplicaFetcher, duration_ms: int) -> None:
+        waits.append(duration_ms)
+
+    monkeypatch.setattr(ReplicaFetcher, "_wait", note)
+    await fetches._wait_for_work()
+    assert waits == [replica_fetcher.THROTTLE_CHECK_MS]
+    wait_ms = 0
+    assert fetches._is_due()
+
+
 class ParkingLeader:
     """A leader that answers nothing: every fetch is parked. `asked`: partitions, by fetch."""
 

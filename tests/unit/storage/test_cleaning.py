@@ -8,7 +8,7 @@ import pytest
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.cleaning import CleaningRules, NewestOffsets
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.io.cleaning import Cleaning
+from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.filtering import DELETE_HORIZON_BIT
@@ -245,6 +245,84 @@ def test_a_log_that_was_cut_meanwhile_takes_nothing_over() -> None:
     before = found(log)
     assert log.compaction.swap_in(cleaned, log.settings) is None
     assert found(log) == before
+
+
+def drafts(disk: SimDisk, log: Log) -> list[str]:
+    return [name for name in disk.listdir(log.directory) if name.endswith(".cleaned")]
+
+
+def test_a_pass_that_changes_nothing_leaves_no_draft() -> None:
+    disk = SimDisk()
+    log = open_log(disk, LogSettings(segment_bytes=1, cleanup_policy="compact"))
+    for number in range(6):
+        append(log, (f"k{number}", "alone"))
+    clean(log, rules())
+    assert drafts(disk, log) == []
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_a_pass_that_is_given_up_leaves_no_draft(
+    monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    monkeypatch.setattr("quorumlog.storage.io.cleaning.SLICE_BYTES", 100)
+    disk = SimDisk()
+    log = log_of_writes(disk, count=6)
+    before = found(log)
+    cleaning = begin(log, rules())
+    slices = cleaning.run()
+    for _ in range(steps):
+        if next(slices, None) is not None:
+            break
+    cleaning.remove_draft()
+    assert drafts(disk, log) == []
+    assert found(log) == before
+
+
+def log_of_closed_segments(disk: SimDisk) -> tuple[Log, CleanedSegment]:
+    """Return a log that knows its segments by their files alone, and one to swap in."""
+    log_of_writes(disk).close()
+    log = open_log(disk, TINY, clean=True)
+    return log, next(one for one in begin(log, rules()).run() if one is not None)
+
+
+@pytest.mark.parametrize("moment", range(5))
+def test_a_survey_beside_a_swap_never_leaves_a_segment_out(moment: int) -> None:
+    """Retention would take the first one that it names for the start of the log."""
+    disk = SimDisk()
+    log, cleaned = log_of_closed_segments(disk)
+    left, surveyed = moment, []
+
+    def survey(operation: str, _path: str) -> None:
+        nonlocal left
+        if operation == "rename":
+            left -= 1
+            if left < 0:
+                disk.on_operation = None
+                surveyed.append(log.survey.facts())
+
+    disk.on_operation = survey
+    assert log.compaction.swap_in(cleaned, log.settings)
+    (facts,) = surveyed
+    assert not facts or facts[0].base_offset == 0
+
+
+@pytest.mark.parametrize("asked", [1, 2, 3])
+def test_a_survey_that_a_swap_overtakes_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, asked: int
+) -> None:
+    disk = SimDisk()
+    log, cleaned = log_of_closed_segments(disk)
+    paths = []
+
+    def size(path: str) -> int:
+        paths.append(path)
+        if len(paths) == asked:
+            assert log.compaction.swap_in(cleaned, log.settings)
+        return SimDisk.size(disk, path)
+
+    monkeypatch.setattr(disk, "size", size)
+    assert log.survey.facts() == []
+    assert log.survey.facts()[0].base_offset == 0
 
 
 class Crash(Exception):

@@ -25,6 +25,8 @@ CREDIT_MS: Final = 1_000  # what was not fetched for so long may still be
 class FollowerThrottle:
     """Of one broker. Each answer is paid with time, so the rate holds however large answers are.
 
+    What is not paid is kept in bytes: if the rate changes, it is paid at the new one.
+
     `static_rate`: what the broker was started with. `image` returns the newest metadata.
     """
 
@@ -34,17 +36,23 @@ class FollowerThrottle:
         self._broker_id: Final = broker_id
         self._static_rate: Final = static_rate
         self._image: Final = image
-        self._paid_until_ms = 0.0
+        self._debt = 0.0  # bytes that were fetched and are not paid for; less than 0: credit
+        self._paid_ms = 0  # up to when the time has paid
 
     def next_fetch_ms(self, at: TopicPartition, size: int, now_ms: int) -> int:
         """Note `size` bytes of a partition; return when the next ones may be asked for."""
         image = self._image()
         rate = self._rate(image)
-        if rate == LONG_MAX or not self._is_throttled(image, at):
+        if rate == LONG_MAX:
+            self._debt, self._paid_ms = 0.0, now_ms
             return now_ms
-        begins_ms = max(self._paid_until_ms, now_ms - CREDIT_MS)
-        self._paid_until_ms = begins_ms + size * 1000 / max(1, rate)
-        return max(now_ms, int(self._paid_until_ms))
+        if not self._is_throttled(image, at):
+            return now_ms
+        bytes_per_ms = max(1, rate) / 1000
+        paid = (now_ms - self._paid_ms) * bytes_per_ms
+        self._debt = max(self._debt - paid, -CREDIT_MS * bytes_per_ms) + size
+        self._paid_ms = now_ms
+        return now_ms + max(0, int(self._debt / bytes_per_ms))
 
     def _rate(self, image: ClusterImage) -> int:
         name = THROTTLED_RATE.name

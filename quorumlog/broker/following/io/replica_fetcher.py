@@ -44,6 +44,7 @@ from quorumlog.wire.io.connection import (
 LOOPS_MAX: Final = 4  # fetches to one leader at a time: one that counts, the rest superseded
 FIRST_BACKOFF_MS: Final = 10  # the leader may see the same metadata a moment after us
 CONNECT_TIMEOUT_S: Final = 2.0  # a lost SYN is repeated ever more slowly: a new one is faster
+THROTTLE_CHECK_MS: Final = 1_000  # how soon a raised rate is noticed by what waits for it
 _Key = tuple[bytes, int]  # a topic's id and a partition's index
 _Session = SessionClient[_Key, Position]
 
@@ -97,6 +98,7 @@ class ReplicaFetcher:
         self._is_at_leader = False  # a fetch of that loop is with the leader
         self._is_stopped = False
         self._flushing: Final[set[_Key]] = set()  # the next fetch waits until they are durable
+        self._throttled: Final[dict[_Key, FollowedPartition]] = {}
         self._changed: Final = asyncio.Event()
 
     def set_followed(self, followed: Iterable[FollowedPartition]) -> None:
@@ -215,22 +217,31 @@ class ReplicaFetcher:
     def _is_due(self) -> bool:
         """Whether a followed partition may be fetched now, and none is about to be durable."""
         now_ms = monotonic_ms()
+        self._ask_throttle(now_ms)
         return (
             not self._flushing
             and self._broker_epoch() >= 0
             and any(followed.may_ask(now_ms) for followed in self._followed.values())
         )
 
+    def _ask_throttle(self, now_ms: int) -> None:
+        """Let those go on that a raised rate has paid for."""
+        for key, followed in tuple(self._throttled.items()):
+            if followed.paid_ms > now_ms:
+                paid_ms = self._next_fetch_ms(followed.driver.topic_partition, 0, now_ms)
+                followed.paid_ms = min(followed.paid_ms, paid_ms)
+            if followed.paid_ms <= now_ms or self._followed.get(key) is not followed:
+                del self._throttled[key]
+
     async def _wait_for_work(self) -> None:
         """Wait for a change, or until the first back-off ends."""
-        backing_off = [
-            followed.not_before_ms for followed in self._followed.values() if followed.is_ready
-        ]
+        backing_off = [followed.due_ms for followed in self._followed.values() if followed.is_ready]
         if not backing_off or self._flushing or self._broker_epoch() < 0:
             await self._changed.wait()  # a log that is cut wakes us
             self._changed.clear()
             return
-        await self._wait(min(backing_off) - monotonic_ms())
+        duration_ms = min(backing_off) - monotonic_ms()
+        await self._wait(min(duration_ms, THROTTLE_CHECK_MS) if self._throttled else duration_ms)
 
     async def _wait(self, duration_ms: int) -> None:
         try:
@@ -313,7 +324,8 @@ class ReplicaFetcher:
                     self._flushing.add(key)
                 if answer.records:
                     at, size = followed.driver.topic_partition, len(answer.records)
-                    throttled_ms = self._next_fetch_ms(at, size, now_ms)
-                    followed.not_before_ms = max(followed.not_before_ms, throttled_ms)
+                    followed.paid_ms = self._next_fetch_ms(at, size, now_ms)
+                    if followed.paid_ms > now_ms:
+                        self._throttled[key] = followed
                     # Asked for last in a full fetch: an answer that is full leaves out the last.
                     self._followed[key] = self._followed.pop(key)

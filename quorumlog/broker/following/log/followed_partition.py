@@ -35,6 +35,7 @@ class FollowedPartition:
     leader_epoch: Epoch
     failures: int = 0  # in a row
     not_before_ms: int = 0  # backs off until then
+    paid_ms: int = 0  # the throttle holds it up until then
 
     def position(self) -> Position:
         """Return the position of the next fetch."""
@@ -47,8 +48,13 @@ class FollowedPartition:
         )
 
     def may_ask(self, now_ms: int) -> bool:
-        """Whether the back-off is over, and the log can be asked for."""
-        return self.not_before_ms <= now_ms and self.is_ready
+        """Whether the back-off is over, what came is paid for, and the log can be asked for."""
+        return self.due_ms <= now_ms and self.is_ready
+
+    @property
+    def due_ms(self) -> int:
+        """When neither a failure nor the throttle holds it up."""
+        return max(self.not_before_ms, self.paid_ms)
 
     @property
     def is_ready(self) -> bool:

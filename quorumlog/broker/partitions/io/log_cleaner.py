@@ -6,9 +6,10 @@ Sources: Kafka's `LogCleaner`, `LogCleanerManager`; KIP-354 (the longest lag). W
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Final
+from operator import itemgetter
+from typing import Final, TypeVar
 
 from quorumlog.broker.partitions.io.disk_threads import performed
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
@@ -18,8 +19,9 @@ from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
 from quorumlog.settings.kinds import LONG_MAX
 from quorumlog.storage.core.cleaning import CleaningRules, Dirtiness, dirtiness
-from quorumlog.storage.errors import StorageError
-from quorumlog.storage.io.cleaning import CleanedSegment
+from quorumlog.storage.core.segment_index import NO_TIMESTAMP
+from quorumlog.storage.errors import DiskExhausted, StorageError
+from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
@@ -27,6 +29,7 @@ from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 LOGS_PER_TURN: Final = 100  # that are not compacted: the event loop goes on after so many
 LANE: Final = "cleaner"  # in the disk queue
 
+T = TypeVar("T")
 Slice = CleanedSegment | None
 _OVER: Final = "over"
 
@@ -37,8 +40,8 @@ class LogCleaner:
     """Runs one task. A topic's settings count as they are when its log is looked at.
 
     It takes half of a core at most: after each slice it rests as long as that has taken, or longer
-    to stay below `max_bytes_per_s` (read and written). A log that cannot be read is left alone
-    from then on.
+    to stay below `max_bytes_per_s` (read and written). A log that cannot be read or
+    written is left alone from then on, unless only room or a file handle is missing.
     """
 
     def __init__(
@@ -69,19 +72,39 @@ class LogCleaner:
                 pass
 
     async def clean_dirtiest(self) -> bool:
-        """Clean the log that needs it most; whether there was one, and more may need it."""
-        dirtiest: tuple[PartitionDriver, Dirtiness] | None = None
+        """Clean the log that needs it most; whether one was cleaned, and more may need it.
+
+        One that cannot be cleaned leaves its turn to the next.
+        """
+        due: list[tuple[float, PartitionDriver]] = []
+        for number, driver in enumerate(list(self._replicas.drivers.values()), 1):
+            found = await self._attempt(driver, self._look_at)
+            if found is not None:
+                due.append((found.ratio, driver))
+            if not number % LOGS_PER_TURN:
+                await asyncio.sleep(0)
+        for _, driver in sorted(due, key=itemgetter(0), reverse=True):
+            if await self._attempt(driver, self._clean):
+                return True
+        return False
+
+    async def _attempt(
+        self, driver: PartitionDriver, work: Callable[[PartitionDriver], Awaitable[T | None]]
+    ) -> T | None:
+        """Return the result; None if the log cannot be read or written, now or ever."""
+        log = driver.log
+        before = log.compaction.cuts, log.log_start_offset
         try:
-            for number, driver in enumerate(list(self._replicas.drivers.values()), 1):
-                found = await self._look_at(driver)
-                if found and (dirtiest is None or found.ratio > dirtiest[1].ratio):
-                    dirtiest = driver, found
-                if not number % LOGS_PER_TURN:
-                    await asyncio.sleep(0)
-            return dirtiest is not None and await self._clean(*dirtiest)
+            return await work(driver)
         except StorageError as error:
-            _logger.warning("to be tried again: %s", error)
-            return False
+            # A file may be missing because the log was cut or has lost its oldest records.
+            is_same = (log.compaction.cuts, log.log_start_offset) == before
+            if isinstance(error, DiskExhausted) or not is_same or not self._is_at_rest(driver):
+                _logger.warning("%s: to be tried again: %s", driver.topic_partition, error)
+            else:
+                _logger.warning("%s is not compacted any more: %s", driver.topic_partition, error)
+                self._uncleanable.add((driver.topic_partition, driver.topic_id))
+            return None
 
     async def _look_at(self, driver: PartitionDriver) -> Dirtiness | None:
         at = driver.topic_partition
@@ -102,25 +125,27 @@ class LogCleaner:
             min_lag_ms=config.min_compaction_lag_ms,
             wall_ms=self._wall_ms(),
         )
-        is_due = found.dirty_bytes and (
-            found.ratio >= config.min_cleanable_dirty_ratio
-            or await self._is_overdue(driver, found, config.max_compaction_lag_ms)
+        max_lag_ms, first_ms = config.max_compaction_lag_ms, NO_TIMESTAMP
+        if found.dirty_bytes and max_lag_ms < LONG_MAX:
+            read = partial(driver.log.survey.first_timestamp_from, found.first_dirty_offset)
+            first_ms = await performed(self._disk, at, read)
+        is_due = found.is_due(
+            min_ratio=config.min_cleanable_dirty_ratio,
+            max_lag_ms=max_lag_ms,
+            first_dirty_ms=first_ms,
+            wall_ms=self._wall_ms(),
         )
         return found if is_due else None
 
-    async def _is_overdue(self, driver: PartitionDriver, found: Dirtiness, max_lag_ms: int) -> bool:
-        """Whether a dirty record is older than max.compaction.lag.ms (KIP-354)."""
-        if max_lag_ms >= LONG_MAX:
-            return False
-        read = partial(driver.log.survey.first_timestamp_from, found.first_dirty_offset)
-        first_ms = await performed(self._disk, driver.topic_partition, read)
-        return self._wall_ms() - first_ms > max_lag_ms
-
-    async def _clean(self, driver: PartitionDriver, dirty: Dirtiness) -> bool:
+    async def _clean(self, driver: PartitionDriver) -> bool:
         """Make one pass over the log. Whether it came to its end. Raises StorageError."""
         at, log = driver.topic_partition, driver.log
+        cuts = log.compaction.cuts  # first: what is dirty is true of this log until it is cut
+        dirty = await self._look_at(driver)  # again: other logs may have had their turns since
+        if dirty is None:
+            return False
         await performed(self._disk, at, log.flush)
-        if not self._is_at_rest(driver):
+        if not self._is_as_it_was(driver, cuts):
             return False
         wall_ms = self._wall_ms()
         rules = CleaningRules(
@@ -131,31 +156,65 @@ class LogCleaner:
             producers_since_ms=wall_ms - self._producers_expire_ms,
         )
         cleaning = log.compaction.begin(rules, log.settings, flushed_offset=log.flushed_offset)
-        slices = cleaning.run()
+        try:
+            if not await self._run(driver, cleaning, cuts):
+                return False
+        finally:  # after the slice that may still be under way
+            self._disk.submit(LANE, cleaning.remove_draft, lambda _: None)
+        end_offset = Offset(cleaning.newest.end_offset)
+        self._checkpoints.note_cleaned(at, end_offset)
+        try:
+            await performed(self._disk, LANE, self._checkpoints.write_cleaned)
+        except StorageError as error:  # it says nothing of the log
+            _logger.warning("to be written with the next pass: %s", error)
+        return end_offset > dirty.first_dirty_offset
+
+    async def _run(self, driver: PartitionDriver, cleaning: Cleaning, cuts: int) -> bool:
+        """Do the slices of a pass. Whether it came to its end. Raises StorageError."""
+        at, log, slices = driver.topic_partition, driver.log, cleaning.run()
         while True:
             began_ms, began_bytes = monotonic_ms(), cleaning.io_bytes
-            try:
-                cleaned = await performed(self._disk, LANE, partial(_next, slices))
-            except CorruptLog as error:
-                _logger.warning("%s is not compacted any more: %s", at, error)
-                self._uncleanable.add((at, driver.topic_id))
-                return False
-            if not self._is_at_rest(driver):
+            cleaned = await performed(self._disk, LANE, partial(_next, slices))
+            if not self._is_as_it_was(driver, cuts):
                 return False
             if isinstance(cleaned, str):
-                break
+                return True
             if cleaned is not None:
-                names = log.compaction.swap_in(cleaned, log.settings)
+                names = await self._swap_in(driver, cleaned)
                 if names is None:
                     return False
                 await performed(self._disk, at, partial(log.compaction.remove_replaced, names))
             took_s = (monotonic_ms() - began_ms) / 1000
             due_s = (cleaning.io_bytes - began_bytes) / self._max_bytes_per_s
             await asyncio.sleep(max(took_s, due_s - took_s))
-        end_offset = Offset(cleaning.newest.end_offset)
-        self._checkpoints.note_cleaned(at, end_offset)
-        await performed(self._disk, LANE, self._checkpoints.write_cleaned)
-        return end_offset > dirty.first_dirty_offset
+
+    async def _swap_in(self, driver: PartitionDriver, cleaned: CleanedSegment) -> list[str] | None:
+        """Let the log take over a cleaned segment while no thread works on the log.
+
+        A survey at the same time would miss a segment, and retention would take what is below it
+        for gone. Raises StorageError.
+        """
+        log = driver.log
+        outcome: asyncio.Future[list[str] | None] = asyncio.get_running_loop().create_future()
+
+        def swap(_: StorageError | None) -> None:
+            if outcome.done():
+                return  # this task was cancelled
+            try:
+                is_usable = self._is_at_rest(driver)
+                outcome.set_result(
+                    log.compaction.swap_in(cleaned, log.settings) if is_usable else None
+                )
+            except StorageError as error:
+                outcome.set_exception(error)
+
+        # `done` runs before the next work of this log begins.
+        self._disk.submit(driver.topic_partition, lambda: None, swap)
+        return await outcome
+
+    def _is_as_it_was(self, driver: PartitionDriver, cuts: int) -> bool:
+        """Whether the log is still open, and was not cut since."""
+        return self._is_at_rest(driver) and driver.log.compaction.cuts == cuts
 
     def _is_at_rest(self, driver: PartitionDriver) -> bool:
         """Whether the log is still open, and no thread cuts it."""

@@ -31,7 +31,8 @@ class OffsetCheckpoints:
     Invariants:
       1. No recovery point lies above the flushed offset of its log once `note_truncated` or
          `forget` has returned, whatever another thread writes at the same time.
-      2. A new log inherits nothing from an older one of its name.
+      2. Nor does a log count as compacted above its end then.
+      3. A new log inherits nothing from an older one of its name.
 
     What raises StorageError has changed what is in memory; the next write tries again.
     """
@@ -102,7 +103,8 @@ class OffsetCheckpoints:
         Raises StorageError.
         """
         with self._noting:
-            if self.cleaned(at) > log.log_end_offset:  # written with the next pass
+            is_cleaned_ahead = self.cleaned(at) > log.log_end_offset
+            if is_cleaned_ahead:
                 self._cleaned[at] = log.log_end_offset
             is_ahead = self.recovery_point(at) > log.log_end_offset
             if is_ahead:
@@ -114,6 +116,8 @@ class OffsetCheckpoints:
             self.write_recovery_points()
         if starts_later:
             self.write_log_starts()
+        if is_cleaned_ahead:
+            self.write_cleaned()
 
     def note_closed(self, logs: Mapping[TopicPartition, Log]) -> None:
         """Take over where each cleanly closed log ends, and starts if that has moved."""
