@@ -8,6 +8,7 @@ A draft is written beside, fsynced and renamed: a crash leaves the whole file, o
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -85,7 +86,7 @@ class SnapshotFiles:
         """Write the snapshot durably, then remove older ones: `KEPT` stay, and those in use.
 
         `last_time_ms`: the time of the last record in it. False: `goes_on` has said no, and there
-        is no snapshot. Raises StorageError; then a draft may be left.
+        is no snapshot. Raises StorageError: then the draft is removed, if the disk lets it.
         """
         path = self.path(snapshot_id)
         draft = path + _DRAFT
@@ -105,6 +106,8 @@ class SnapshotFiles:
             self._disk.fsync_dir(self._directory)
             self._remove_old()
         except OSError as error:
+            with suppress(OSError):  # otherwise drafts would fill a full disk further
+                self._disk.unlink(draft)
             raise storage_error(f"cannot write {path}: {error}", error) from error
         return True
 

@@ -23,6 +23,7 @@ from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.log.restoring import restored_image
 from quorumlog.metadata_quorum.log.snapshot_files import SnapshotFiles
 from quorumlog.metadata_quorum.settings import ControllerSettings
+from quorumlog.storage.io.disk import DiskFile
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.drivers import Network, until
@@ -109,7 +110,8 @@ async def test_a_full_disk_costs_a_snapshot_and_not_the_node(
 ) -> None:
     fill = SnapshotFiles._fill
 
-    def full(*args: Any) -> bool:
+    def full(_: SnapshotFiles, file: DiskFile, *rest: Any) -> bool:
+        file.append([b"the first batch"])
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(SnapshotFiles, "_fill", full)
@@ -118,6 +120,8 @@ async def test_a_full_disk_costs_a_snapshot_and_not_the_node(
         await work(network)
         assert "No space left" in caplog.text
         assert voter.log.snapshots.ids() == []
+        names = voter.disk.listdir(f"/data/{DIRECTORY}")
+        assert not [name for name in names if name.endswith(".part")]
         monkeypatch.setattr(SnapshotFiles, "_fill", fill)
         await work(network)
         assert voter.log.snapshots.ids() != []
