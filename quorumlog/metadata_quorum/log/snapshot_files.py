@@ -276,9 +276,7 @@ class SnapshotFiles:
                     f"at {end} of epoch {snapshot_id.epoch} was due"
                 )
             if header.is_control:
-                [record] = decode_batch(content, position)
-                kind = _CONTROL_KEY.unpack(record.key or b"\0" * _CONTROL_KEY.size)[1]
-                controls.append((record.offset, kind, record.value or b""))
+                controls.append(_control_at(content, position))
             end, size = header.next_offset, position + header.size_in_bytes
         kinds = [(offset, kind) for offset, kind, _ in controls]
         if size != len(content) or kinds != [(0, _HEADER_TYPE), (end - 1, _FOOTER_TYPE)]:
@@ -286,6 +284,18 @@ class SnapshotFiles:
         value = controls[0][2]
         if len(value) != _HEADER.size or value != _header(snapshot_id, _HEADER.unpack(value)[1]):
             raise CorruptBatch("its header does not say what its name says")
+
+
+def _control_at(content: bytes, position: int) -> tuple[int, int, bytes]:
+    """Return offset, type and value of the record in a control batch. Raises CorruptBatch."""
+    records = decode_batch(content, position)
+    if len(records) != 1:
+        raise CorruptBatch(f"a control batch of {len(records)} records")
+    [record] = records
+    key = record.key or b""
+    if len(key) != _CONTROL_KEY.size:
+        raise CorruptBatch(f"a control record with a key of {len(key)} bytes")
+    return record.offset, _CONTROL_KEY.unpack(key)[1], record.value or b""
 
 
 def _header(snapshot_id: SnapshotId, last_time_ms: int) -> bytes:
