@@ -29,6 +29,7 @@ from quorumlog.metadata_quorum.driver.seams import (
     Responded,
     Seams,
     Stopped,
+    TurnDue,
     refuse,
 )
 from quorumlog.metadata_quorum.driver.snapshot_transfer import SnapshotTransfer
@@ -214,6 +215,8 @@ class Driver:
                 self._controllership.decide_process_died(fact)
             case Responded(event=event):
                 self._step(event, fact)
+            case TurnDue(act=act):
+                act()
             case events.LogStartMoved(log_start=log_start):
                 self._snapshotting.move_start(log_start)
                 self._step(fact)

@@ -15,7 +15,7 @@ from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.deadline import Deadline
-from quorumlog.metadata_quorum.driver.seams import Seams
+from quorumlog.metadata_quorum.driver.seams import Fact, Seams, TurnDue
 from quorumlog.metadata_quorum.image.snapshot_records import records_of
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -33,7 +33,10 @@ class _Outcome(NamedTuple):
 
 
 class Snapshotting:
-    """Writes one snapshot at a time, of what is committed, and durable in this node's log."""
+    """Writes one snapshot at a time, of what is committed, and durable in this node's log.
+
+    It begins one within a turn of the driver only: a write under way may replace the log.
+    """
 
     def __init__(
         self,
@@ -42,9 +45,9 @@ class Snapshotting:
         committed: CommittedImage,
         settings: ControllerSettings,
         seams: Seams,
-        feed: Callable[[events.Event], None],
+        feed: Callable[[Fact], None],
     ) -> None:
-        """`feed` hands the core an event."""
+        """`feed` hands the driver a fact."""
         self._log: Final = log
         self._committed: Final = committed
         self._bytes_max: Final = settings.metadata_log_max_record_bytes_between_snapshots
@@ -53,12 +56,15 @@ class Snapshotting:
         self._interval_ms: Final = settings.metadata_log_max_snapshot_interval_ms
         self._seams: Final = seams
         self._feed: Final = feed
-        self._age: Final = Deadline(seams.clock, self._maybe_begin)
+        self._age: Final = Deadline(seams.clock, self._age_reached)
         self._bytes_before = 0  # replayed when the last one began
         self._is_writing = self._has_ended = False
 
     def note_commit(self) -> None:
-        """Begin a snapshot, if enough was committed since the last one; else let its age do so."""
+        """Begin a snapshot, if enough was committed since the last one; else let its age do so.
+
+        Only within a turn.
+        """
         if self._log.replayed_bytes == self._bytes_before or self._committed.is_behind:
             return
         if self._log.replayed_bytes - self._bytes_before >= self._bytes_max:
@@ -71,6 +77,9 @@ class Snapshotting:
         self._has_ended = True
         self._age.set(None)
 
+    def _age_reached(self) -> None:
+        self._feed(TurnDue(self._maybe_begin))
+
     def _maybe_begin(self) -> None:
         if self._is_writing or self._has_ended:
             return
@@ -80,9 +89,6 @@ class Snapshotting:
         if image.end_offset > self._log.flushed_offset:
             self._age.set(self._seams.clock.now_ms() + _FLUSH_WAIT_MS)
             return
-        self._age.set(None)
-        self._bytes_before = self._log.replayed_bytes
-        self._is_writing = True
         snapshot_id = SnapshotId(image.end_offset, self._log.epoch_before(image.end_offset))
         write = partial(
             self._log.snapshots.write,
@@ -94,6 +100,9 @@ class Snapshotting:
         # First: a damaged log must not be cut below what a snapshot says.
         note_end = partial(self._log.checkpoint, image.end_offset)
         find_start = partial(self._new_start, self._seams.clock.wall_ms())
+        self._age.set(None)
+        self._bytes_before = self._log.replayed_bytes
+        self._is_writing = True
         self._seams.executor.run(
             partial(_tried, note_end, write, find_start), partial(self._written, snapshot_id)
         )
@@ -106,7 +115,7 @@ class Snapshotting:
             self._feed(events.SnapshotWritten(snapshot_id=snapshot_id))
         if outcome.new_start is not None:
             self._feed(events.LogStartMoved(log_start=outcome.new_start))
-        self.note_commit()  # of what came meanwhile
+        self._feed(TurnDue(self.note_commit))  # of what came meanwhile
 
     # --- what is deleted ---
 

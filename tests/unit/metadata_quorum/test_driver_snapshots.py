@@ -1,7 +1,9 @@
 """Voters that write snapshots while they work, and start from them; power loss at every write."""
 
+import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +28,7 @@ from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.io.disk import DiskFile
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.support.metadata_quorum.drivers import Network, until
+from tests.support.metadata_quorum.drivers import Network, Voter, until
 
 OFTEN = ControllerSettings(
     metadata_log_max_record_bytes_between_snapshots=300, broker_session_timeout_ms=10**9
@@ -102,6 +104,46 @@ async def test_a_snapshot_comes_with_time_too() -> None:
         await until(lambda: voter.log.snapshots.ids() != [], within_s=100)
         [snapshot_id] = voter.log.snapshots.ids()
         assert snapshot_id.end_offset == voter.quorum.high_watermark
+
+
+async def deposed(network: Network, leader: int, follower: Voter) -> None:
+    """Kill the leader; the outcome of the follower's next election write waits."""
+    follower.threads.hold("save")
+    before = follower.threads.held
+    await network.kill(leader)
+    await until(lambda: follower.threads.held > before)
+
+
+@pytest.mark.jumping_time
+async def test_a_snapshot_that_is_due_by_its_age_waits_for_the_write_under_way() -> None:
+    settings = replace(WITH_AGE, metadata_log_max_snapshot_interval_ms=60_000)
+    async with Network(3, controller_settings=settings) as network:
+        await work(network)
+        leader = (await network.leader()).node_id
+        follower = network.voters[leader % 3 + 1]
+        await deposed(network, leader, follower)
+        await asyncio.sleep(100)  # the age comes
+        assert follower.log.snapshots.ids() == []
+        follower.threads.release("save")
+        await until(lambda: follower.log.snapshots.ids() != [])
+        assert not follower.failure.done()
+
+
+@pytest.mark.jumping_time
+async def test_a_snapshot_after_another_waits_for_the_write_under_way() -> None:
+    async with Network(3, controller_settings=OFTEN) as network:
+        leader = (await network.leader()).node_id
+        follower = network.voters[leader % 3 + 1]
+        follower.threads.hold("_tried")
+        await work(network)
+        await until(lambda: follower.threads.held > 0)
+        [first] = follower.log.snapshots.ids()
+        await deposed(network, leader, follower)
+        follower.threads.release("_tried")  # another one is due since long
+        assert follower.log.snapshots.ids() == [first]
+        follower.threads.release("save")
+        await until(lambda: follower.log.snapshots.ids()[0] != first)
+        assert not follower.failure.done()
 
 
 @pytest.mark.jumping_time
