@@ -86,8 +86,9 @@ class Driver:
             feed_first=self._urgent.append,
         )  # fmt: skip
         self._snapshotting: Final = Snapshotting(
-            log=log, committed=committed, settings=settings, seams=seams, feed=self.feed
-        )
+            log=log, committed=committed, settings=settings, seams=seams, feed=self.feed,
+            is_voter=quorum.is_voter,
+        )  # fmt: skip
         self._transfer: Final = SnapshotTransfer(log, committed, seams.executor, self.feed)
 
     # --- from outside ---

@@ -20,8 +20,9 @@ from quorumlog.metadata_quorum.image.snapshot_records import records_of
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.errors import StorageError
+from quorumlog.wire.codec.identifiers import Offset
 
-_FLUSH_WAIT_MS: Final = 1000  # until what is committed is durable here, too
+_FLUSH_WAIT_MS: Final = 1000  # until what is committed is durable on this voter, too
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -46,8 +47,9 @@ class Snapshotting:
         settings: ControllerSettings,
         seams: Seams,
         feed: Callable[[Fact], None],
+        is_voter: bool,
     ) -> None:
-        """`feed` hands the driver a fact."""
+        """`feed` hands the driver a fact. Only the log of a voter is flushed without this."""
         self._log: Final = log
         self._committed: Final = committed
         self._bytes_max: Final = settings.metadata_log_max_record_bytes_between_snapshots
@@ -56,6 +58,7 @@ class Snapshotting:
         self._interval_ms: Final = settings.metadata_log_max_snapshot_interval_ms
         self._seams: Final = seams
         self._feed: Final = feed
+        self._is_voter: Final = is_voter
         self._age: Final = Deadline(seams.clock, self._age_reached)
         self._bytes_before = 0  # replayed when the last one began
         self._is_writing = self._has_ended = False
@@ -86,7 +89,7 @@ class Snapshotting:
         image = self._committed.image
         if image.end_offset <= self._log.start_offset:
             return  # a snapshot holds just this
-        if image.end_offset > self._log.flushed_offset:
+        if self._is_voter and image.end_offset > self._log.flushed_offset:
             self._age.set(self._seams.clock.now_ms() + _FLUSH_WAIT_MS)
             return
         snapshot_id = SnapshotId(image.end_offset, self._log.epoch_before(image.end_offset))
@@ -97,8 +100,7 @@ class Snapshotting:
             last_time_ms=self._log.time_before(image.end_offset),
             goes_on=lambda: not self._has_ended,
         )
-        # First: a damaged log must not be cut below what a snapshot says.
-        note_end = partial(self._log.checkpoint, image.end_offset)
+        note_end = partial(self._note_end, image.end_offset)
         find_start = partial(self._new_start, self._seams.clock.wall_ms())
         self._age.set(None)
         self._bytes_before = self._log.replayed_bytes
@@ -106,6 +108,15 @@ class Snapshotting:
         self._seams.executor.run(
             partial(_tried, note_end, write, find_start), partial(self._written, snapshot_id)
         )
+
+    def _note_end(self, end_offset: Offset) -> None:
+        """Note the durable end of the log first: a damaged log must not be cut below a snapshot.
+
+        Any thread. Raises StorageError.
+        """
+        if not self._is_voter:
+            self._log.flush()
+        self._log.checkpoint(end_offset)
 
     def _written(self, snapshot_id: SnapshotId, outcome: _Outcome) -> None:
         self._is_writing = False

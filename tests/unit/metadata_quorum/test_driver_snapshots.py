@@ -147,6 +147,47 @@ async def test_a_snapshot_after_another_waits_for_the_write_under_way() -> None:
 
 
 @pytest.mark.jumping_time
+async def test_an_observer_flushes_for_its_snapshots_and_cuts_its_log() -> None:
+    settings = replace(OFTEN, metadata_log_segment_bytes=400, metadata_max_retention_bytes=500)
+    async with Network(1, controller_settings=settings) as network:
+        observer = network.boot(7)
+        await work(network)
+        await until(lambda: observer.log.start_offset > 0)
+        [newest, *_] = observer.log.snapshots.ids()
+        assert newest.end_offset <= observer.log.flushed_offset
+        assert newest.end_offset <= observer.quorum.high_watermark
+        disk = await network.kill(7)
+        disk.crash(random.Random(1))
+        again = network.boot(7, disk)
+        assert again.log.end_offset >= newest.end_offset
+        end_offset = network.voters[1].committed.image.end_offset
+        await until(lambda: again.committed.image.end_offset >= end_offset)
+        assert content(again.committed.image) == content(network.voters[1].committed.image)
+        assert not again.failure.done()
+
+
+@pytest.mark.jumping_time
+async def test_a_voter_waits_for_the_flush_before_its_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Network(3, controller_settings=OFTEN) as network:
+        leader = await network.leader()
+        await until(lambda: leader.log.flushed_offset == leader.log.end_offset)
+        flushed_offset = leader.log.flushed_offset
+
+        def flush() -> Offset:
+            return flushed_offset
+
+        leader.threads.hold("flush")
+        monkeypatch.setattr(leader.log, "flush", flush)
+        await work(network)  # the other two are a majority
+        assert leader.committed.image.end_offset > flushed_offset
+        await asyncio.sleep(10)
+        assert all(one.end_offset <= flushed_offset for one in leader.log.snapshots.ids())
+        assert not leader.failure.done()
+
+
+@pytest.mark.jumping_time
 async def test_a_full_disk_costs_a_snapshot_and_not_the_node(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
