@@ -114,6 +114,11 @@ class Quorum:
         return self._state.role
 
     @property
+    def is_voter(self) -> bool:
+        """Whether this node is a voter: only then do the rules order flushes of its log."""
+        return self._state.is_voter
+
+    @property
     def is_leader(self) -> bool:
         """Whether this node leads `leader_epoch`."""
         return isinstance(self._state.role, Leader)

@@ -29,6 +29,7 @@ from quorumlog.metadata_quorum.driver.seams import (
     Responded,
     Seams,
     Stopped,
+    TurnDue,
     refuse,
 )
 from quorumlog.metadata_quorum.driver.snapshot_transfer import SnapshotTransfer
@@ -85,8 +86,9 @@ class Driver:
             feed_first=self._urgent.append,
         )  # fmt: skip
         self._snapshotting: Final = Snapshotting(
-            log=log, committed=committed, settings=settings, seams=seams, feed=self.feed
-        )
+            log=log, committed=committed, settings=settings, seams=seams, feed=self.feed,
+            is_voter=quorum.is_voter,
+        )  # fmt: skip
         self._transfer: Final = SnapshotTransfer(log, committed, seams.executor, self.feed)
 
     # --- from outside ---
@@ -214,6 +216,8 @@ class Driver:
                 self._controllership.decide_process_died(fact)
             case Responded(event=event):
                 self._step(event, fact)
+            case TurnDue(act=act):
+                act()
             case events.LogStartMoved(log_start=log_start):
                 self._snapshotting.move_start(log_start)
                 self._step(fact)

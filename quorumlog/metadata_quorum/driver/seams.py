@@ -67,7 +67,13 @@ class Responded(NamedTuple):
     records: bytes
 
 
-Fact = events.Event | Ask | BrokerProcessDied | Responded
+class TurnDue(NamedTuple):
+    """A part of the driver has something to do: it needs a turn, and waits for a write."""
+
+    act: Callable[[], None]
+
+
+Fact = events.Event | Ask | BrokerProcessDied | Responded | TurnDue
 
 
 class Timer(Protocol):

@@ -15,13 +15,14 @@ from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.deadline import Deadline
-from quorumlog.metadata_quorum.driver.seams import Seams
+from quorumlog.metadata_quorum.driver.seams import Fact, Seams, TurnDue
 from quorumlog.metadata_quorum.image.snapshot_records import records_of
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.errors import StorageError
+from quorumlog.wire.codec.identifiers import Offset
 
-_FLUSH_WAIT_MS: Final = 1000  # until what is committed is durable here, too
+_FLUSH_WAIT_MS: Final = 1000  # until what is committed is durable on this voter, too
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -33,7 +34,10 @@ class _Outcome(NamedTuple):
 
 
 class Snapshotting:
-    """Writes one snapshot at a time, of what is committed, and durable in this node's log."""
+    """Writes one snapshot at a time, of what is committed, and durable in this node's log.
+
+    It begins one within a turn of the driver only: a write under way may replace the log.
+    """
 
     def __init__(
         self,
@@ -42,9 +46,10 @@ class Snapshotting:
         committed: CommittedImage,
         settings: ControllerSettings,
         seams: Seams,
-        feed: Callable[[events.Event], None],
+        feed: Callable[[Fact], None],
+        is_voter: bool,
     ) -> None:
-        """`feed` hands the core an event."""
+        """`feed` hands the driver a fact. Only the log of a voter is flushed without this."""
         self._log: Final = log
         self._committed: Final = committed
         self._bytes_max: Final = settings.metadata_log_max_record_bytes_between_snapshots
@@ -53,12 +58,16 @@ class Snapshotting:
         self._interval_ms: Final = settings.metadata_log_max_snapshot_interval_ms
         self._seams: Final = seams
         self._feed: Final = feed
-        self._age: Final = Deadline(seams.clock, self._maybe_begin)
+        self._is_voter: Final = is_voter
+        self._age: Final = Deadline(seams.clock, self._age_reached)
         self._bytes_before = 0  # replayed when the last one began
         self._is_writing = self._has_ended = False
 
     def note_commit(self) -> None:
-        """Begin a snapshot, if enough was committed since the last one; else let its age do so."""
+        """Begin a snapshot, if enough was committed since the last one; else let its age do so.
+
+        Only within a turn.
+        """
         if self._log.replayed_bytes == self._bytes_before or self._committed.is_behind:
             return
         if self._log.replayed_bytes - self._bytes_before >= self._bytes_max:
@@ -71,18 +80,18 @@ class Snapshotting:
         self._has_ended = True
         self._age.set(None)
 
+    def _age_reached(self) -> None:
+        self._feed(TurnDue(self._maybe_begin))
+
     def _maybe_begin(self) -> None:
         if self._is_writing or self._has_ended:
             return
         image = self._committed.image
         if image.end_offset <= self._log.start_offset:
             return  # a snapshot holds just this
-        if image.end_offset > self._log.flushed_offset:
+        if self._is_voter and image.end_offset > self._log.flushed_offset:
             self._age.set(self._seams.clock.now_ms() + _FLUSH_WAIT_MS)
             return
-        self._age.set(None)
-        self._bytes_before = self._log.replayed_bytes
-        self._is_writing = True
         snapshot_id = SnapshotId(image.end_offset, self._log.epoch_before(image.end_offset))
         write = partial(
             self._log.snapshots.write,
@@ -91,12 +100,23 @@ class Snapshotting:
             last_time_ms=self._log.time_before(image.end_offset),
             goes_on=lambda: not self._has_ended,
         )
-        # First: a damaged log must not be cut below what a snapshot says.
-        note_end = partial(self._log.checkpoint, image.end_offset)
+        note_end = partial(self._note_end, image.end_offset)
         find_start = partial(self._new_start, self._seams.clock.wall_ms())
+        self._age.set(None)
+        self._bytes_before = self._log.replayed_bytes
+        self._is_writing = True
         self._seams.executor.run(
             partial(_tried, note_end, write, find_start), partial(self._written, snapshot_id)
         )
+
+    def _note_end(self, end_offset: Offset) -> None:
+        """Note the durable end of the log first: a damaged log must not be cut below a snapshot.
+
+        Any thread. Raises StorageError.
+        """
+        if not self._is_voter:
+            self._log.flush()
+        self._log.checkpoint(end_offset)
 
     def _written(self, snapshot_id: SnapshotId, outcome: _Outcome) -> None:
         self._is_writing = False
@@ -106,7 +126,7 @@ class Snapshotting:
             self._feed(events.SnapshotWritten(snapshot_id=snapshot_id))
         if outcome.new_start is not None:
             self._feed(events.LogStartMoved(log_start=outcome.new_start))
-        self.note_commit()  # of what came meanwhile
+        self._feed(TurnDue(self.note_commit))  # of what came meanwhile
 
     # --- what is deleted ---
 

@@ -8,6 +8,7 @@ A draft is written beside, fsynced and renamed: a crash leaves the whole file, o
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -85,7 +86,7 @@ class SnapshotFiles:
         """Write the snapshot durably, then remove older ones: `KEPT` stay, and those in use.
 
         `last_time_ms`: the time of the last record in it. False: `goes_on` has said no, and there
-        is no snapshot. Raises StorageError; then a draft may be left.
+        is no snapshot. Raises StorageError: then the draft is removed, if the disk lets it.
         """
         path = self.path(snapshot_id)
         draft = path + _DRAFT
@@ -105,6 +106,8 @@ class SnapshotFiles:
             self._disk.fsync_dir(self._directory)
             self._remove_old()
         except OSError as error:
+            with suppress(OSError):  # otherwise drafts would fill a full disk further
+                self._disk.unlink(draft)
             raise storage_error(f"cannot write {path}: {error}", error) from error
         return True
 
@@ -273,9 +276,7 @@ class SnapshotFiles:
                     f"at {end} of epoch {snapshot_id.epoch} was due"
                 )
             if header.is_control:
-                [record] = decode_batch(content, position)
-                kind = _CONTROL_KEY.unpack(record.key or b"\0" * _CONTROL_KEY.size)[1]
-                controls.append((record.offset, kind, record.value or b""))
+                controls.append(_control_at(content, position))
             end, size = header.next_offset, position + header.size_in_bytes
         kinds = [(offset, kind) for offset, kind, _ in controls]
         if size != len(content) or kinds != [(0, _HEADER_TYPE), (end - 1, _FOOTER_TYPE)]:
@@ -283,6 +284,18 @@ class SnapshotFiles:
         value = controls[0][2]
         if len(value) != _HEADER.size or value != _header(snapshot_id, _HEADER.unpack(value)[1]):
             raise CorruptBatch("its header does not say what its name says")
+
+
+def _control_at(content: bytes, position: int) -> tuple[int, int, bytes]:
+    """Return offset, type and value of the record in a control batch. Raises CorruptBatch."""
+    records = decode_batch(content, position)
+    if len(records) != 1:
+        raise CorruptBatch(f"a control batch of {len(records)} records")
+    [record] = records
+    key = record.key or b""
+    if len(key) != _CONTROL_KEY.size:
+        raise CorruptBatch(f"a control record with a key of {len(key)} bytes")
+    return record.offset, _CONTROL_KEY.unpack(key)[1], record.value or b""
 
 
 def _header(snapshot_id: SnapshotId, last_time_ms: int) -> bytes:

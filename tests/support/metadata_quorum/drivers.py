@@ -34,25 +34,28 @@ async def until(holds: Callable[[], bool], *, within_s: float = 60.0) -> None:
 
 
 class NoThreads:
-    """An Executor that does the work at once; `hold` lets the outcome of flushes wait."""
+    """An Executor that does the work at once; `hold` lets the outcome of some work wait."""
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self._failed = failed
-        self._is_holding = False
-        self._waiting: list[Callable[[], None]] = []
+        self._holds: set[str] = set()
+        self._waiting: list[tuple[str, Callable[[], None]]] = []
 
     @property
     def held(self) -> int:
-        """How many flushes wait."""
+        """How many outcomes wait."""
         return len(self._waiting)
 
-    def hold(self) -> None:
-        self._is_holding = True
+    def hold(self, function: str = "flush") -> None:
+        """Let the outcomes of this function wait, too."""
+        self._holds.add(function)
 
-    def release(self) -> None:
-        self._is_holding = False
-        while self._waiting:
-            self._waiting.pop(0)()
+    def release(self, function: str = "flush") -> None:
+        self._holds.discard(function)
+        released = [done for name, done in self._waiting if name == function]
+        self._waiting = [(name, done) for name, done in self._waiting if name != function]
+        for done in released:
+            done()
 
     def run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
         try:
@@ -60,9 +63,9 @@ class NoThreads:
         except Exception as error:  # noqa: BLE001 - whatever it is, the node ends
             self._failed(error)
             return
-        is_flush = getattr(work, "__name__", "") == "flush"
-        if is_flush and self._is_holding:
-            self._waiting.append(lambda: done(result))
+        function = getattr(getattr(work, "func", work), "__name__", "")
+        if function in self._holds:
+            self._waiting.append((function, lambda: done(result)))
         else:
             asyncio.get_running_loop().call_soon(done, result)
 

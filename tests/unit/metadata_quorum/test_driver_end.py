@@ -34,6 +34,7 @@ class IdleQuorum:
     """Orders nothing, whatever happens, but what it is given; keeps what it was told."""
 
     node_id = BrokerId(1)
+    is_voter = True
     resignation_pending = False
 
     def __init__(self, *orders: effects.Effect) -> None:

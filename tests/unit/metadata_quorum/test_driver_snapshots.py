@@ -1,7 +1,9 @@
 """Voters that write snapshots while they work, and start from them; power loss at every write."""
 
+import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,9 +25,10 @@ from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.log.restoring import restored_image
 from quorumlog.metadata_quorum.log.snapshot_files import SnapshotFiles
 from quorumlog.metadata_quorum.settings import ControllerSettings
+from quorumlog.storage.io.disk import DiskFile
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.support.metadata_quorum.drivers import Network, until
+from tests.support.metadata_quorum.drivers import Network, Voter, until
 
 OFTEN = ControllerSettings(
     metadata_log_max_record_bytes_between_snapshots=300, broker_session_timeout_ms=10**9
@@ -103,13 +106,95 @@ async def test_a_snapshot_comes_with_time_too() -> None:
         assert snapshot_id.end_offset == voter.quorum.high_watermark
 
 
+async def deposed(network: Network, leader: int, follower: Voter) -> None:
+    """Kill the leader; the outcome of the follower's next election write waits."""
+    follower.threads.hold("save")
+    before = follower.threads.held
+    await network.kill(leader)
+    await until(lambda: follower.threads.held > before)
+
+
+@pytest.mark.jumping_time
+async def test_a_snapshot_that_is_due_by_its_age_waits_for_the_write_under_way() -> None:
+    settings = replace(WITH_AGE, metadata_log_max_snapshot_interval_ms=60_000)
+    async with Network(3, controller_settings=settings) as network:
+        await work(network)
+        leader = (await network.leader()).node_id
+        follower = network.voters[leader % 3 + 1]
+        await deposed(network, leader, follower)
+        await asyncio.sleep(100)  # the age comes
+        assert follower.log.snapshots.ids() == []
+        follower.threads.release("save")
+        await until(lambda: follower.log.snapshots.ids() != [])
+        assert not follower.failure.done()
+
+
+@pytest.mark.jumping_time
+async def test_a_snapshot_after_another_waits_for_the_write_under_way() -> None:
+    async with Network(3, controller_settings=OFTEN) as network:
+        leader = (await network.leader()).node_id
+        follower = network.voters[leader % 3 + 1]
+        follower.threads.hold("_tried")
+        await work(network)
+        await until(lambda: follower.threads.held > 0)
+        [first] = follower.log.snapshots.ids()
+        await deposed(network, leader, follower)
+        follower.threads.release("_tried")  # another one is due since long
+        assert follower.log.snapshots.ids() == [first]
+        follower.threads.release("save")
+        await until(lambda: follower.log.snapshots.ids()[0] != first)
+        assert not follower.failure.done()
+
+
+@pytest.mark.jumping_time
+async def test_an_observer_flushes_for_its_snapshots_and_cuts_its_log() -> None:
+    settings = replace(OFTEN, metadata_log_segment_bytes=400, metadata_max_retention_bytes=500)
+    async with Network(1, controller_settings=settings) as network:
+        observer = network.boot(7)
+        await work(network)
+        await until(lambda: observer.log.start_offset > 0)
+        [newest, *_] = observer.log.snapshots.ids()
+        assert newest.end_offset <= observer.log.flushed_offset
+        assert newest.end_offset <= observer.quorum.high_watermark
+        disk = await network.kill(7)
+        disk.crash(random.Random(1))
+        again = network.boot(7, disk)
+        assert again.log.end_offset >= newest.end_offset
+        end_offset = network.voters[1].committed.image.end_offset
+        await until(lambda: again.committed.image.end_offset >= end_offset)
+        assert content(again.committed.image) == content(network.voters[1].committed.image)
+        assert not again.failure.done()
+
+
+@pytest.mark.jumping_time
+async def test_a_voter_waits_for_the_flush_before_its_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Network(3, controller_settings=OFTEN) as network:
+        leader = await network.leader()
+        await until(lambda: leader.log.flushed_offset == leader.log.end_offset)
+        flushed_offset = leader.log.flushed_offset
+
+        def flush() -> Offset:
+            return flushed_offset
+
+        leader.threads.hold("flush")
+        monkeypatch.setattr(leader.log, "flush", flush)
+        await work(network)  # the other two are a majority
+        assert leader.committed.image.end_offset > flushed_offset
+        await asyncio.sleep(10)
+        assert all(one.end_offset <= flushed_offset for one in leader.log.snapshots.ids())
+        assert not leader.failure.done()
+
+
 @pytest.mark.jumping_time
 async def test_a_full_disk_costs_a_snapshot_and_not_the_node(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill = SnapshotFiles._fill
 
-    def full(*args: Any) -> bool:
+    def full(_: SnapshotFiles, file: DiskFile, *rest: Any) -> bool:
+        file.append([b"the first batch"])
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(SnapshotFiles, "_fill", full)
@@ -118,6 +203,8 @@ async def test_a_full_disk_costs_a_snapshot_and_not_the_node(
         await work(network)
         assert "No space left" in caplog.text
         assert voter.log.snapshots.ids() == []
+        names = voter.disk.listdir(f"/data/{DIRECTORY}")
+        assert not [name for name in names if name.endswith(".part")]
         monkeypatch.setattr(SnapshotFiles, "_fill", fill)
         await work(network)
         assert voter.log.snapshots.ids() != []

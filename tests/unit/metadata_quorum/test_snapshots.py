@@ -36,10 +36,11 @@ from quorumlog.metadata_quorum.image.scram import credential_of
 from quorumlog.metadata_quorum.image.snapshot_records import image_of, records_of
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.log.restoring import restored_image
-from quorumlog.metadata_quorum.log.snapshot_files import SnapshotFiles
+from quorumlog.metadata_quorum.log.snapshot_files import CorruptSnapshot, SnapshotFiles
 from quorumlog.storage.errors import DamagedLog
 from quorumlog.storage.io.disk import read_file, write_file_durably
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, Offset, TopicId
+from quorumlog.wire.codec.records import Record, encode_batch
 
 HERE: Final = f"/data/{DIRECTORY}"
 EPOCH: Final = Epoch(3)
@@ -171,6 +172,30 @@ def test_a_damaged_snapshot_is_left_aside_and_an_older_one_is_taken(
     write_file_durably(disk, path, whole[:50])
     assert restored_image(log) is None
     assert image_at(log, 6).next_producer_id == 1000  # from the log
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ([b"\0\0\0\3", b"\0\0\0\4"], "a control batch of 2 records"),
+        ([b"abc"], "a key of 3 bytes"),
+        ([b""], "a key of 0 bytes"),
+    ],
+)
+def test_a_control_batch_of_another_shape_is_a_damaged_snapshot(
+    log: MetadataLog, caplog: pytest.LogCaptureFixture, keys: list[bytes], message: str
+) -> None:
+    snapshot_id = SnapshotId(Offset(4), EPOCH)
+    control = [
+        Record(offset=index, timestamp_ms=0, key=key, value=b"") for index, key in enumerate(keys)
+    ]
+    content = encode_batch(control, leader_epoch=EPOCH, is_control=True)
+    log.snapshots.append_fetched(snapshot_id, 0, content)
+    with pytest.raises(CorruptSnapshot, match=message):
+        list(log.snapshots.read(snapshot_id, is_fetched_draft=True))
+    log.snapshots.install_fetched(snapshot_id)
+    assert restored_image(log) is None
+    assert message in caplog.text
 
 
 def test_a_log_without_its_start_needs_a_snapshot(
