@@ -32,6 +32,7 @@ class AdminChurner:
         self._prefix: Final = f"churn-{secrets.token_hex(3)}"
         self._working: asyncio.Task[None] | None = None
         self._replicas: Final[dict[TopicPartition, int]] = {}  # of what was moved: how many it had
+        self._moving_back: Final = asyncio.Lock()
         self.changes = 0
 
     def start(self, per_s: int) -> None:
@@ -54,7 +55,8 @@ class AdminChurner:
             return
         with suppress(*_REFUSED):
             async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
-                await self._move_back(admin)
+                async with self._moving_back:  # the end of a run may stop it, too
+                    await self._move_back(admin)
                 there_are = await admin.list_topics()
                 await admin.delete_topics(n for n in there_are if n.startswith(self._prefix))
 
