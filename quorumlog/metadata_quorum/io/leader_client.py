@@ -10,12 +10,14 @@ is silent, too. They carry the id of the first, and the same controller gives th
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final
 
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_bytes, random_fraction
+from quorumlog.invariants import some
 from quorumlog.metadata_quorum.cluster_changes import ClusterChange, Outcomes, parts_of
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
@@ -56,7 +58,7 @@ from quorumlog.metadata_quorum.controller_client import (
     TopicResult,
 )
 from quorumlog.metadata_quorum.driver.seams import ControllerDeposed, NotController
-from quorumlog.metadata_quorum.io.rpc import RpcFailed, RpcTooLarge
+from quorumlog.metadata_quorum.io.rpc_client import RpcFailed, RpcTooLarge
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
 
@@ -70,24 +72,32 @@ class LeaderWatch:
     def __init__(self) -> None:
         self.leader_id = NO_LEADER
         self._changed = asyncio.Event()
+        self._actions: Final[set[Callable[[], None]]] = set()
 
     def set(self, leader_id: BrokerId) -> None:
         """Note a change, and wake every task that waits for one."""
         self.leader_id = leader_id
         self._changed.set()
         self._changed = asyncio.Event()
+        for action in tuple(self._actions):
+            action()
 
     async def wait(self, timeout_s: float) -> None:
         """Return at the next change, or after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self.change()
+                await self._changed.wait()
         except TimeoutError:
             return
 
-    def change(self) -> Coroutine[Any, Any, object]:
-        """Return a future that ends at the next change of the leader or of its epoch."""
-        return self._changed.wait()
+    @contextmanager
+    def calling(self, action: Callable[[], None]) -> Iterator[None]:
+        """Call `action` at each change of the leader or of its epoch, until the block ends."""
+        self._actions.add(action)
+        try:
+            yield
+        finally:
+            self._actions.discard(action)
 
 
 class LeaderClient:
@@ -241,16 +251,19 @@ class LeaderClient:
         """Ask once, for all the time left. Raises ControllerDeposed when the leader changes."""
         timeout_ms = int(self._request_timeout_s * 1000)
         answer = asyncio.ensure_future(self._ask_remote(leader_id, request, request_id, timeout_ms))
-        change = asyncio.ensure_future(self._leader.change())
-        try:
-            await asyncio.wait({answer, change}, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                return answer.result()
-            raise ControllerDeposed(f"node {leader_id} was silent until it lost the leadership")
-        finally:
-            answer.cancel()
-            change.cancel()
-            await asyncio.gather(answer, change, return_exceptions=True)
+        is_deposed = False
+
+        def give_up() -> None:
+            nonlocal is_deposed
+            is_deposed = answer.cancel() or is_deposed
+
+        with self._leader.calling(give_up):
+            try:
+                return await answer
+            except asyncio.CancelledError:
+                if not is_deposed or some(asyncio.current_task(), "it runs").cancelling():
+                    raise
+        raise ControllerDeposed(f"node {leader_id} was silent until it lost the leadership")
 
 
 def _check_named(named: int) -> None:

@@ -31,8 +31,8 @@ from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
 from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
 from quorumlog.metadata_quorum.io.founding import check_voters, found
 from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
+from quorumlog.metadata_quorum.io.outgoing import Outgoing
 from quorumlog.metadata_quorum.io.parts import REAL_PARTS, QuorumParts
-from quorumlog.metadata_quorum.io.peers import Peers
 from quorumlog.metadata_quorum.io.presence import (
     PresenceClient,
     PresenceServer,
@@ -44,7 +44,6 @@ from quorumlog.metadata_quorum.io.rpc import (
     QUORUM_RPCS,
     REQUEST_BYTES_MAX,
     Reply,
-    RpcClient,
     RpcServer,
 )
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME, ElectionStore
@@ -93,14 +92,7 @@ class MetadataQuorum:
         self._threads: Final = DiskThreads(self._failed)
         self._committed: Final = CommittedImage(self._log)
         self._leader: Final = LeaderWatch()
-        cluster_id, secret = settings.cluster_id, settings.shared_secret
-        self._rpc: Final = RpcClient(
-            cluster_id=cluster_id,
-            node_id=settings.node_id,
-            shared_secret=secret,
-            socket_factory=parts.socket_factory,
-        )
-        self._peers: Final = Peers(self._rpc, settings.voter_address, self._failed)
+        self._outgoing: Final = Outgoing(settings, parts, self._failed)
         self._quorum: Final = parts.quorum(
             node_id=settings.node_id,
             voters=tuple(settings.voters),
@@ -108,6 +100,7 @@ class MetadataQuorum:
             random_fraction=random_fraction,
         )
         self._driver: Final = self._driver_of(elections, parts)
+        cluster_id, secret = settings.cluster_id, settings.shared_secret
         server = RpcServer(cluster_id=cluster_id, shared_secret=secret, handle=self._handle)
         server.add_routes(self.app)
         self._presence_server: Final = PresenceServer(
@@ -115,7 +108,7 @@ class MetadataQuorum:
         )
         self._presence_server.add_routes(self.app)
         self._presence_client: Final = PresenceClient(
-            self._rpc.session,
+            self._outgoing.session,
             query={"node_id": str(settings.node_id)},
             addresses=settings.voter_address,
             leader_died=self._leader_died,
@@ -124,7 +117,7 @@ class MetadataQuorum:
             node_id=settings.node_id,
             leader=self._leader,
             ask_local=self._ask_local,
-            ask_remote=self._ask_remote,
+            ask_remote=self._outgoing.ask_controller,
             request_timeout_ms=settings.controller_request_timeout_ms,
             attempt_timeout_ms=settings.quorum.controller_quorum_request_timeout_ms,
         )
@@ -144,7 +137,7 @@ class MetadataQuorum:
             seams=Seams(
                 clock=EventLoopClock(),
                 executor=self._threads,
-                transport=self._peers,
+                transport=self._outgoing.peers,
                 leader_listener=self,
                 random_bytes=random_bytes,
                 controller=parts.controller,
@@ -198,11 +191,11 @@ class MetadataQuorum:
             await self._resign()
         self._driver.stop()
         await self._probes.stop()
-        await self._peers.close()
+        await self._outgoing.give_up()
         await self._presence_client.close()
         await self._presence_server.close()
         await self._runner.cleanup()
-        await self._rpc.close()
+        await self._outgoing.close()
         await self._threads.close()
         self._log.close()
         self.fatal.cancel()
@@ -320,19 +313,6 @@ class MetadataQuorum:
         answer = asyncio.get_running_loop().create_future()
         self._driver.ask(request, answer, request_id)
         return await answer
-
-    async def _ask_remote(
-        self,
-        leader_id: BrokerId,
-        request: ControllerRequest | DescribeQuorum,
-        request_id: str,
-        timeout_ms: int,
-    ) -> object:
-        address = self.settings.voter_address(leader_id)
-        response, _ = await self._rpc.call(
-            address, request, timeout_ms=timeout_ms, request_id=request_id
-        )
-        return response
 
     # --- processes that died ---
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from quorumlog.metadata_quorum.core.messages import Request
-from quorumlog.metadata_quorum.io.rpc import RpcFailed
+from quorumlog.metadata_quorum.io.rpc_client import RpcFailed
 from quorumlog.tasks import OnError, Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
 

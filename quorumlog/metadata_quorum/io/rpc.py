@@ -1,21 +1,18 @@
-"""The control plane's requests: `POST /rpc/<Name>` over HTTP, bodies in CBOR.
+"""The control plane's requests, and the side that answers: `POST /rpc/<Name>`, bodies in CBOR.
 
 Every request names the cluster, the protocol version and its sender; one for another cluster is
 refused (INCONSISTENT_CLUSTER_ID). Bytes that are no request get status 400 and the reason. With a
-shared secret, any request without it gets status 403. The
-refusing node logs it at most every 10 s; the refused one logs it once, until a call succeeds.
+shared secret, any request without it gets status 403. The refusing node logs it at most every 10 s.
 """
 
 import asyncio
 import hmac
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-import aiohttp
 import cbor2
 from aiohttp import web
 
@@ -36,7 +33,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 PROTOCOL_VERSION: Final = 1
 SECRET_HEADER: Final = "X-Quorumlog-Secret"  # noqa: S105 - the header's name, not a secret
 REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
-RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
+BATCH_REQUESTS_MAX: Final = 1000
 REASON_CHARS_MAX: Final = 300  # of the answer of an unknown server
 QUIET_S: Final = 10.0  # after a line about a request that was refused
 CONTENT_TYPE: Final = "application/cbor"
@@ -81,42 +78,24 @@ CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxy
     }
 )
 RPCS: Final = MappingProxyType({**QUORUM_RPCS, **CONTROLLER_RPCS})
-# REQUEST_TIMED_OUT: of a leader that was deposed before the commit; the change may be made.
-_PASSING: Final = frozenset(
-    {ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT}
-)
-_NAMES: Final = {request: name for name, (request, _) in RPCS.items()}
 
 
-class RpcFailed(Exception):
-    """No usable answer: not connected, timed out, refused, or not understood.
-
-    `definite`: the request certainly was not carried out, and never will be.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        error_code: ErrorCode = ErrorCode.NETWORK_EXCEPTION,
-        *,
-        definite: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.error_code = error_code
-        self.definite = definite
-
-
-class RpcTooLarge(RpcFailed):
-    """The request was not sent: no node takes as many bytes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    body: Mapping[str, object]
+    request_id: str | None = None  # the same when a request is repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Envelope:
+    """One request, or a batch of several of the kind that the path names, in place of `body`."""
+
     cluster_id: str
     protocol_version: int
     sender_id: BrokerId
-    body: Mapping[str, object]
-    request_id: str | None = None  # the same when a request is repeated
+    body: Mapping[str, object] | None = None
+    request_id: str | None = None
+    batch: tuple[_Request, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +116,13 @@ class Reply:
         """Return the reply that carries `response`."""
         body: Any = to_plain(response)
         return cls(body=body, records=records)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replies:
+    """The answer to a batch: one for each of its requests, in their order."""
+
+    replies: tuple[Reply, ...]
 
 
 Handler = Callable[[Any, str | None], Awaitable[Reply]]
@@ -173,8 +159,8 @@ class RpcServer:
         if kinds is None:
             raise web.HTTPNotFound(text=f"no such RPC: {request.match_info['name']}\n")
         try:
-            envelope = from_plain(_Envelope, _load(await request.read()))
-            body = from_plain(kinds[0], envelope.body)
+            envelope = from_plain(_Envelope, load(await request.read()))
+            batch = _requests_of(envelope, kinds[0])
         except MalformedValue as error:
             self._say_refused(request, f"malformed request: {error}")
             raise web.HTTPBadRequest(text=f"malformed request: {error}\n") from error
@@ -183,10 +169,13 @@ class RpcServer:
             request.content.feed_eof()  # else aiohttp reads on, and logs what it meets
             raise web.HTTPBadRequest(text=f"no whole request: {error}\n") from error
         reply = self._refuse(envelope)
-        if reply is None:
-            reply = await self._handle(body, envelope.request_id)
-        else:
+        if reply is not None:
             self._say_refused(request, f"{reply.error_message}; node {envelope.sender_id} asked")
+        elif envelope.batch is None:
+            reply = await self._handle(*batch[0])
+        else:
+            replies = await asyncio.gather(*(self._handle(*one) for one in batch))
+            reply = Reply.of(Replies(replies=tuple(replies)))
         return web.Response(body=cbor2.dumps(to_plain(reply)), content_type=CONTENT_TYPE)
 
     def _say_refused(self, request: web.Request, reason: str) -> None:
@@ -210,106 +199,16 @@ class RpcServer:
         return None
 
 
-class RpcClient:
-    """Asks other nodes, over one HTTP session with kept-alive connections."""
-
-    def __init__(
-        self,
-        *,
-        cluster_id: str,
-        node_id: BrokerId,
-        shared_secret: str | None,
-        socket_factory: Callable[[Any], socket.socket] | None = None,
-    ) -> None:
-        """Create it in a running loop. `close` it. `socket_factory`: see aiohttp.TCPConnector."""
-        self._cluster_id = cluster_id
-        self._node_id = node_id
-        headers = {} if shared_secret is None else {SECRET_HEADER: shared_secret}
-        self._refused_by: set[str] = set()  # addresses of voters: there are few
-        options: dict[str, Any] = {"limit": 0, "keepalive_timeout": 60}
-        if socket_factory is not None:  # of a simulation; aiohttp has it since 3.12
-            options["socket_factory"] = socket_factory
-        self.session: Final = aiohttp.ClientSession(
-            headers={"Content-Type": CONTENT_TYPE, **headers},
-            connector=aiohttp.TCPConnector(**options),
-            auto_decompress=False,
-        )
-
-    async def close(self) -> None:
-        """Close every connection."""
-        await self.session.close()
-
-    async def call(
-        self, address: str, request: object, *, timeout_ms: int, request_id: str | None = None
-    ) -> tuple[Any, bytes | None]:
-        """Return the response and the records beside it. Raises RpcFailed."""
-        name = _NAMES[type(request)]
-        envelope = {
-            "cluster_id": self._cluster_id,
-            "protocol_version": PROTOCOL_VERSION,
-            "sender_id": self._node_id,
-            "body": to_plain(request),
-            "request_id": request_id,
-        }
-        content = cbor2.dumps(envelope)
-        if len(content) > REQUEST_BYTES_MAX:
-            message = f"{name}: {len(content)} bytes, where {REQUEST_BYTES_MAX} may be"
-            raise RpcTooLarge(message, definite=True)
-        timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
-        try:
-            async with self.session.post(
-                f"http://{address}/rpc/{name}",
-                data=content,
-                timeout=timeout,
-                allow_redirects=False,  # the secret is for this address alone
-            ) as answer:
-                content = await _read_limited(answer)
-                status = answer.status
-        except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:
-            not_sent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL)
-            raise RpcFailed(f"{name} to {address}: {error!r}", definite=not_sent) from error
-        try:
-            reply = _read_reply(status, content)
-            if reply.error_code is ErrorCode.NONE:
-                response = from_plain(RPCS[name][1], reply.body)
-                self._refused_by.discard(address)
-                return response, reply.records
-        except MalformedValue as error:
-            raise self._refused(address, f"{name} to {address}: {error}") from error
-        message = f"{name} to {address}: {reply.error_message or reply.error_code.name}"
-        if reply.error_code in _PASSING:
-            definite = reply.error_code is not ErrorCode.REQUEST_TIMED_OUT
-            raise RpcFailed(message, reply.error_code, definite=definite)
-        raise self._refused(address, message, reply.error_code)
-
-    def _refused(
-        self, address: str, message: str, error_code: ErrorCode = ErrorCode.INVALID_REQUEST
-    ) -> RpcFailed:
-        """Log once, until a call succeeds, that a node refuses our requests."""
-        if address not in self._refused_by:
-            self._refused_by.add(address)
-            _logger.warning("%s", message)
-        return RpcFailed(message, error_code)
+def _requests_of(envelope: _Envelope, kind: type[Any]) -> list[tuple[Any, str | None]]:
+    if envelope.batch is None:
+        return [(from_plain(kind, envelope.body), envelope.request_id)]
+    if len(envelope.batch) > BATCH_REQUESTS_MAX:
+        raise MalformedValue(f"a batch of more than {BATCH_REQUESTS_MAX} requests")
+    return [(from_plain(kind, one.body), one.request_id) for one in envelope.batch]
 
 
-async def _read_limited(answer: aiohttp.ClientResponse) -> bytes:
-    """Read the whole body, with or without a length. Raises aiohttp.ClientPayloadError."""
-    content = bytearray()
-    while chunk := await answer.content.readany():
-        content += chunk
-        if len(content) > RESPONSE_BYTES_MAX:
-            raise aiohttp.ClientPayloadError(f"an answer of more than {RESPONSE_BYTES_MAX} bytes")
-    return bytes(content)
-
-
-def _read_reply(status: int, content: bytes) -> Reply:
-    if status != 200:
-        said = content[:REASON_CHARS_MAX].decode(errors="replace").strip()
-        raise MalformedValue(f"status {status}: {said}")
-    return from_plain(Reply, _load(content))
-
-
-def _load(content: bytes) -> object:
+def load(content: bytes) -> object:
+    """Return the plain value that these bytes are, in CBOR. Raises MalformedValue."""
     try:
         plain: object = cbor2.loads(content)
     except (cbor2.CBORDecodeError, ValueError) as error:

@@ -29,7 +29,8 @@ from quorumlog.metadata_quorum.io.leader_client import (
     LeaderClient,
     LeaderWatch,
 )
-from quorumlog.metadata_quorum.io.rpc import REQUEST_BYTES_MAX, RpcClient, RpcFailed
+from quorumlog.metadata_quorum.io.rpc import REQUEST_BYTES_MAX
+from quorumlog.metadata_quorum.io.rpc_client import RpcClient, RpcFailed
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
 
@@ -104,6 +105,31 @@ async def test_a_users_question_goes_to_the_next_leader_when_the_silent_one_lead
     leaders = Leaders(silent_is_node_2)
     assert await silent_then_deposed(leaders, leaders.client.find_topics(["t"])) == []
     assert [leader_id for leader_id, _, _ in leaders.asked] == [2, 3]
+
+
+async def test_a_caller_that_gives_up_as_the_leader_changes_has_given_up() -> None:
+    leaders = Leaders(silent_is_node_2)
+    asked = asyncio.ensure_future(leaders.client.find_topics(["t"]))
+    while not leaders.asked:
+        await asyncio.sleep(0)
+    leaders.watch.set(BrokerId(3))
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    assert [leader_id for leader_id, _, _ in leaders.asked] == [2]
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_leader_that_changes_twice_counts_as_changed(turns: int) -> None:
+    leaders = Leaders(silent_is_node_2)
+    asked = asyncio.ensure_future(leaders.client.find_topics(["t"]))
+    while not leaders.asked:
+        await asyncio.sleep(0)
+    leaders.watch.set(NO_LEADER)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    leaders.watch.set(BrokerId(3))
+    assert await asked == []
 
 
 CHANGES: dict[str, Callable[[LeaderClient], Awaitable[object]]] = {

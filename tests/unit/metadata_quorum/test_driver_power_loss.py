@@ -25,7 +25,7 @@ from quorumlog.metadata_quorum.driver.driver import Driver
 from quorumlog.metadata_quorum.driver.seams import Stopped
 from quorumlog.metadata_quorum.image.records import NoOp
 from quorumlog.metadata_quorum.io.peers import Peers
-from quorumlog.metadata_quorum.io.rpc import RpcFailed
+from quorumlog.metadata_quorum.io.rpc_client import RpcFailed
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset

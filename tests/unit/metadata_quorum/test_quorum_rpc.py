@@ -13,9 +13,10 @@ from aiohttp import ClientConnectionResetError, ClientSession, web
 from aiohttp.test_utils import make_mocked_request
 
 from quorumlog.metadata_quorum.core.messages import BeginQuorumEpochRequest
-from quorumlog.metadata_quorum.io import rpc
+from quorumlog.metadata_quorum.io import rpc_client
 from quorumlog.metadata_quorum.io.presence import PresenceServer
-from quorumlog.metadata_quorum.io.rpc import Reply, RpcClient, RpcFailed, RpcServer
+from quorumlog.metadata_quorum.io.rpc import Reply, RpcServer
+from quorumlog.metadata_quorum.io.rpc_client import RpcClient, RpcFailed
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
 
@@ -66,7 +67,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_an_answer_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc, "RESPONSE_BYTES_MAX", 200_000)
+    monkeypatch.setattr(rpc_client, "RESPONSE_BYTES_MAX", 200_000)
 
     async def flood(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
