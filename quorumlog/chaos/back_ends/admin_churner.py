@@ -65,6 +65,7 @@ class AdminChurner:
         self._replicas: Final[dict[TopicPartition, int]] = {}  # of what was moved: how many it had
         self._seen: Final[set[int]] = set()  # the brokers that were ever there
         self._is_tuned = False
+        self._changes: Final = self._endless()  # they go on where they were stopped
         self._moving_back: Final = asyncio.Lock()
         self.changes = 0
 
@@ -98,16 +99,15 @@ class AdminChurner:
                 await admin.delete_topics(n for n in there_are if n.startswith(self._prefix))
 
     async def _work(self, pause_s: float) -> None:
-        changes = self._endless()
         while True:
             with suppress(*REFUSED):
                 async with Admin(self._bootstrap) as admin:
-                    await self._change(admin, changes, pause_s)
+                    await self._change(admin, pause_s)
             await asyncio.sleep(pause_s)
 
-    async def _change(self, admin: Admin, changes: Iterator[Change], pause_s: float) -> None:
+    async def _change(self, admin: Admin, pause_s: float) -> None:
         """Make changes until one is refused: then another broker may take the next one."""
-        for change in changes:
+        for change in self._changes:
             async with asyncio.timeout(_CALL_TIMEOUT_S):
                 is_made = await change(admin) is not False
             self.changes += is_made
@@ -121,7 +121,9 @@ class AdminChurner:
             yield partial(self._fill, name)
             yield self._move
             yield _elect
-            yield (self._tune, change_a_level, self._forget)[number % 3]
+            yield self._forget
+            yield change_a_level
+            yield self._tune
             if number >= _TOPICS_MAX:
                 yield partial(_delete, f"{self._prefix}-{number - _TOPICS_MAX}")
 

@@ -90,7 +90,7 @@ class _KeepsTheRemovedInTheIsr(PartitionChanges):
 
 
 @MOVES.breaks("a throttle is never released: its rate stays in force when it is taken back")
-class _NeverReleasesAThrottle(ReplicationThrottle):
+class _NeverReleasesThrottles(ReplicationThrottle):
     _least_rate: int | None = None
 
     def _rate(self) -> int:
@@ -111,7 +111,7 @@ class _ThrottlesInSyncReplicas(ReplicationThrottle):
 
 
 @CHURN.breaks("a partition that was added later gets no leader when its replicas are back")
-class _LeavesGrownPartitionsWithoutALeader(PartitionChanges):
+class _LeavesGrownPartitionsLeaderless(PartitionChanges):
     def change(
         self,
         located: Located,

@@ -110,6 +110,7 @@ class Oracle:
         self._images: Final[dict[int, tuple[object, ...]]] = {}  # by end offset: what is in them
         self._quorum_leaders: Final[dict[int, int]] = {}
         self._compared: Final[dict[int, tuple[Node, int]]] = {}  # the metadata of each node
+        self._levels: Final[dict[int, Mapping[str, int]]] = {}  # of features, with that metadata
         self._image: ClusterImage | None = None
         self.looks = 0
 
@@ -288,6 +289,9 @@ class Oracle:
             compared_to = known[1] if known is not None and known[0] is node else 0
             if image.end_offset > compared_to and not _has_failed_metadata(node):
                 self._compare_metadata(node_id, node, compared_to, image.end_offset)
+                self._levels[node_id] = {**image.features}
+            elif 0 < image.end_offset == compared_to and image.features != self._levels[node_id]:
+                self._violated(f"metadata-agree: node {node_id}: a level changed without a record")
             if self._image is None or image.end_offset > self._image.end_offset:
                 self._check_placement(image)
                 self._image, is_new = image, True
@@ -324,7 +328,7 @@ class Oracle:
             image.broker_configs,
             image.access,
             image.next_producer_id,
-            image.features,
+            {**image.features},
         )
         known = self._images.setdefault(image.end_offset, content)
         if len(self._images) > IMAGES_MAX:
