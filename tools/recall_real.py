@@ -32,7 +32,7 @@ REAL_OPTIONS: Final[dict[str, str]] = {
     "commits_alone": _ALONE,
     "recovery_cuts_whole_batches": "--fault kill-all --duration 15s",
     "skips_where_segments_begin": "--fault none --duration 8s --config log.segment.bytes=20000",
-    "elects_whoever_lives": _SHRINKS,
+    "elects_any_that_lives": _SHRINKS,
     "elects_outside_the_isr": _SHRINKS,
     "ignores_divergence": _ALONE_AGAIN,
     "forgets_epochs_at_start": _ALONE_AGAIN,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quorumlog.broker.settings import RACK_SELECTOR
+from quorumlog.chaos.node_simulation.admin_mutants import CHURN
 from quorumlog.chaos.node_simulation.flush_mutants import FLUSHES
 from quorumlog.chaos.node_simulation.forked import RunFailed
 from quorumlog.chaos.node_simulation.mutants import MUTANTS
@@ -38,6 +39,13 @@ class NodesOptions:
 
 _RACKS: Final = f"replica.selector.class={RACK_SELECTOR}"
 _SMALL_SEGMENTS: Final = ("log.segment.bytes=2000",)
+_THROTTLED: Final = NodesOptions(
+    faults=("throttle", "kill"), config=("replica.fetch.max.bytes=200",)
+)
+_MOVED: Final = NodesOptions(
+    faults=("reassign", "kill"), shape=ClusterShape(controllers=3, brokers=5)
+)
+_CHURNED: Final = NodesOptions(faults=("admin_churn", "grow", "kill", "kill_all"))
 _FLUSHED: Final = NodesOptions(
     faults=("power_loss_all", "kill", "slow_fsync"), config=("log.flush.acks=true",)
 )
@@ -55,6 +63,11 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     ),
     "skips_where_segments_begin": NodesOptions(config=_SMALL_SEGMENTS),
     **dict.fromkeys(FLUSHES.rules, _FLUSHED),
+    **dict.fromkeys(CHURN.rules, _CHURNED),
+    "completes_at_once": _MOVED,
+    "keeps_the_removed_in_the_isr": NodesOptions(faults=("reassign", "kill")),
+    "never_releases_throttles": _THROTTLED,
+    "throttles_in_sync_replicas": _THROTTLED,
     **{
         name: NodesOptions(workload="group_consume")
         for name, mutant in MUTANTS.items()

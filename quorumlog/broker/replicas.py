@@ -122,12 +122,9 @@ class Replicas:
         self.appends: Final = Appends(self._replicas, wall_ms=wall_ms)
         self.response_memory: Final = ResponseMemory(settings.queued_max_response_bytes)
         self.fetch_sessions: Final = _new_sessions(settings)
-        missing = self._replicas.error_for_missing
-        self.fetches: Final = Fetches(
-            self.drivers, missing, self.response_memory, self.fetch_sessions, self._disk
-        )
+        self.fetches: Final = self._new_fetches(partition_rules)
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
-        self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {})
+        self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {}, partition_rules)
         interval_ms = settings.replica_high_watermark_checkpoint_interval_ms
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self._disk, files, self.drivers, interval_ms)
@@ -159,9 +156,20 @@ class Replicas:
             failed=self._replicas.fail,
         )
 
+    def _new_fetches(self, rules: PartitionRules) -> Fetches:
+        return Fetches(
+            self.drivers,
+            self._replicas.error_for_missing,
+            self.response_memory,
+            self.fetch_sessions,
+            self._disk,
+            throttle=rules.throttle.of_leader(self.broker_id, self.settings, lambda: self.image),
+        )
+
     def _new_fetchers(
-        self, wall_ms: Callable[[], int], peer_addresses: Mapping[int, str]
+        self, wall_ms: Callable[[], int], peer_addresses: Mapping[int, str], rules: PartitionRules
     ) -> ReplicaFetchers:
+        throttle = rules.throttle.of_follower(self.broker_id, self.settings, lambda: self.image)
         new_fetcher = partial(
             ReplicaFetcher,
             broker_id=self.broker_id,
@@ -169,11 +177,9 @@ class Replicas:
             broker_epoch=lambda: self.broker_epoch,
             wall_ms=wall_ms,
             failed=self._fail,
+            next_fetch_ms=throttle.next_fetch_ms,
         )
-        rate = self.settings.follower_replication_throttled_rate
-        fetchers = ReplicaFetchers(new_fetcher, peer_addresses)
-        fetchers.throttle(self.broker_id, rate, lambda: self.image)
-        return fetchers
+        return ReplicaFetchers(new_fetcher, peer_addresses)
 
     # --- Life ---
 

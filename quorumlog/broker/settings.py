@@ -6,8 +6,9 @@ from typing import Final
 from quorumlog.settings.kinds import INT_MAX, POSITIVE, choice
 from quorumlog.settings.servers import (
     DEFAULT_REPLICATION_FACTOR,
+    FOLLOWER_THROTTLED_RATE,
+    LEADER_THROTTLED_RATE,
     NUM_PARTITIONS,
-    THROTTLED_RATE,
     ServerSetting,
     behind,
     flag,
@@ -107,7 +108,8 @@ class BrokerSettings:
     replica_fetch_backoff_ms: int = integer(
         1000, "How long a follower waits after a fetch that failed.", least=0
     )
-    follower_replication_throttled_rate: int = row(THROTTLED_RATE)
+    follower_replication_throttled_rate: int = row(FOLLOWER_THROTTLED_RATE)
+    leader_replication_throttled_rate: int = row(LEADER_THROTTLED_RATE)
     replica_socket_timeout_ms: int = integer(
         30_000, "When a follower gives up on a request to a leader."
     )

@@ -14,12 +14,14 @@ from quorumlog.cli.options import DEFAULT_DIR, Dir, Json
 from quorumlog.cli.output import EXIT_USAGE, fail, outcome, say
 from quorumlog.client import Admin, TopicPartition
 from quorumlog.client.core.metadata_cache import PartitionView
-from quorumlog.settings.servers import THROTTLED_RATE
+from quorumlog.settings.servers import FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE
 from quorumlog.settings.topics import TopicConfig
 
 POLL_S: Final = 0.2
 STALE_S: Final = 5.0  # as long may a broker not have heard of what another one has confirmed
-_THROTTLED: Final = TopicConfig.follower_replication_throttled_replicas.name
+_GIVING: Final = TopicConfig.leader_replication_throttled_replicas.name
+_GAINING: Final = TopicConfig.follower_replication_throttled_replicas.name
+_RATES: Final = (LEADER_THROTTLED_RATE.name, FOLLOWER_THROTTLED_RATE.name)
 Targets = Mapping[TopicPartition, tuple[int, ...]]
 
 
@@ -41,7 +43,7 @@ def reassign(
     ] = False,
     throttle: Annotated[
         int | None,
-        typer.Option(metavar="BYTES", min=1, help="Bytes a second for each broker that gains."),
+        typer.Option(metavar="BYTES", min=1, help="Bytes a second, of each broker."),
     ] = None,
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
@@ -67,7 +69,7 @@ def reassign(
             TopicPartition(topic, index): _rotated(wanted, index)
             for index in partition or sorted(found)
         }
-        async with throttled(admin, topic, _gaining(found, targets), throttle):
+        async with throttled(admin, topic, moving_replicas(found, targets), throttle):
             await admin.alter_partition_reassignments(targets)
             if not detach:
                 await _until_moved(admin, topic, targets)
@@ -84,39 +86,36 @@ def reassign(
     outcome(done, *lines, json=json)
 
 
-def _gaining(found: Mapping[int, PartitionView], targets: Targets) -> list[str]:
-    """Return the replicas that partitions are to get, each as partition:broker."""
-    return [
-        f"{at.partition}:{broker}"
-        for at, replicas in targets.items()
-        for broker in replicas
-        if at.partition in found and broker not in found[at.partition].replicas
-    ]
+def moving_replicas(found: Mapping[int, PartitionView], targets: Targets) -> dict[str, str]:
+    """Return the replicas of partitions that get new ones, and those, for each side's setting."""
+    giving, gaining = [], []
+    for at, replicas in targets.items():
+        there_are = found[at.partition].replicas if at.partition in found else replicas
+        if new := [broker for broker in replicas if broker not in there_are]:
+            gaining += [f"{at.partition}:{broker}" for broker in new]
+            giving += [f"{at.partition}:{broker}" for broker in there_are]
+    return {_GIVING: ",".join(giving), _GAINING: ",".join(gaining)} if gaining else {}
 
 
 @asynccontextmanager
 async def throttled(
-    admin: Admin, topic: str, gaining: list[str], rate: int | None
+    admin: Admin, topic: str, moving: Mapping[str, str], rate: int | None
 ) -> AsyncIterator[None]:
-    """Let these replicas (partition:broker) be fetched at `rate` bytes a second meanwhile.
+    """Let these replicas, by the setting, be copied at `rate` bytes a second meanwhile.
 
-    In the end the rate is again the one that was set for all brokers before.
+    In the end the rates are again those that were set for all brokers before.
     """
-    if rate is None or not gaining:
+    if rate is None or not moving:
         yield
         return
-    before = (await admin.describe_configs("broker", "")).get(THROTTLED_RATE.name)
-    former = None if before is None else before.value
-    listed = {_THROTTLED: ",".join(gaining)}
+    there_are = await admin.describe_configs("broker", "")
+    before = {name: there_are[name].value or "" for name in _RATES if name in there_are}
+    unset = [name for name in _RATES if name not in before]
     async with AsyncExitStack() as undo:
-        await admin.alter_configs("topic", topic, append=listed)
-        undo.push_async_callback(partial(admin.alter_configs, "topic", topic, subtract=listed))
-        await admin.alter_configs("broker", "", {THROTTLED_RATE.name: rate})
-        if former is None:
-            take_back = partial(admin.alter_configs, "broker", "", delete=[THROTTLED_RATE.name])
-        else:
-            take_back = partial(admin.alter_configs, "broker", "", {THROTTLED_RATE.name: former})
-        undo.push_async_callback(take_back)
+        await admin.alter_configs("topic", topic, append=moving)
+        undo.push_async_callback(partial(admin.alter_configs, "topic", topic, subtract=moving))
+        await admin.alter_configs("broker", "", dict.fromkeys(_RATES, rate))
+        undo.push_async_callback(partial(admin.alter_configs, "broker", "", before, delete=unset))
         yield
 
 

@@ -91,7 +91,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             controller.quota.window.num controller.quota.window.size.seconds quota.window.num
             quota.window.size.seconds replication.quota.window.num
             replication.quota.window.size.seconds
-            leader.replication.throttled.rate replica.alter.log.dirs.io.max.bytes.per.second""",
+            replica.alter.log.dirs.io.max.bytes.per.second""",
         "requests that cannot be answered yet wait in structures of our own": """
             delete.records.purgatory.purge.interval.requests
             fetch.purgatory.purge.interval.requests producer.purgatory.purge.interval.requests

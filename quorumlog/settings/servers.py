@@ -106,12 +106,19 @@ NUM_PARTITIONS: Final = ServerSetting(
     default="1",
     documentation="How many partitions a topic gets that is made without a number.",
 )
-THROTTLED_RATE: Final = ServerSetting(
+FOLLOWER_THROTTLED_RATE: Final = ServerSetting(
     name="follower.replication.throttled.rate",
     kind=kinds.whole(ConfigType.LONG, 0, LONG_MAX),
     default=str(LONG_MAX),
     documentation="How many bytes a second a broker fetches, at most, of the replicas that "
     "follower.replication.throttled.replicas of their topics names.",
+)
+LEADER_THROTTLED_RATE: Final = ServerSetting(
+    name="leader.replication.throttled.rate",
+    kind=kinds.whole(ConfigType.LONG, 0, LONG_MAX),
+    default=str(LONG_MAX),
+    documentation="How many bytes a second followers that are not in sync get from a broker, at "
+    "most, of the replicas that leader.replication.throttled.replicas of their topics names.",
 )
 DEFAULT_REPLICATION_FACTOR: Final = ServerSetting(
     name="default.replication.factor",
@@ -264,14 +271,14 @@ class StaticConfig:
 
 
 def dynamic_settings() -> dict[str, ServerSetting[Any]]:
-    """Return what can be altered while a broker runs: what holds for topics, and the throttle.
+    """Return what can be altered while a broker runs: what holds for topics, and the throttles.
 
     # DEVIATION: Kafka alters more, and min.insync.replicas for the whole cluster.
     # docs/decisions/0091-a-brokers-settings-of-topics-change-while-it-runs.md
     """
     fixed = {TopicConfig.min_insync_replicas.server}
     rows = [_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server]
-    rows.append(THROTTLED_RATE)
+    rows += [FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE]
     return {row.name: row for row in rows if row.name not in fixed}
 
 

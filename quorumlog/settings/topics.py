@@ -20,7 +20,6 @@ SEGMENT_BYTES_MIN: Final = 1 << 20  # KIP-1030
 NO_DELAY: Final = "the file of a removed segment goes at once: no reader needs it"
 NO_PREALLOCATION: Final = "a file grows with its records"
 NO_TIERS: Final = "tiered storage is not there"
-NO_QUOTAS: Final = "there are no quotas"
 NO_RECOMPRESSION: Final = "a broker keeps batches as the producer compressed them"
 
 
@@ -182,7 +181,6 @@ class TopicConfig:
         kinds.REPLICAS,
         "",
         "The replicas that their leaders serve slowly: partition:broker,... or *.",
-        without_effect=NO_QUOTAS,
     )
     local_retention_bytes = _long(
         -2,

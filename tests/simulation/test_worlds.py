@@ -15,7 +15,7 @@ FOUND = [
     ("partition", "truncates_to_its_high_watermark", 2, "isr-complete"),
     ("partition", "shrinks_before_it_is_granted", 0, "isr-complete"),
     ("composed", "keeps_the_elr_while_it_commits", 1, "isr-complete"),
-    ("composed", "elects_whoever_lives", 2, "isr-complete"),
+    ("composed", "elects_any_that_lives", 2, "isr-complete"),
     ("composed", "ends_before_all_are_in_sync", 0, "reassign-ends"),
     ("composed", "leaves_what_was_added", 0, "reassign-ends"),
     ("composed", "drops_the_old_replicas_at_once", 28, "reassign-keeps"),
@@ -41,7 +41,7 @@ FOUND = [
     ("logs", "cleans_what_is_not_committed", 1, "newest-kept"),
     ("logs", "forgets_keys_when_full", 1, "cleaned"),
 ]
-LONGER = {"elects_whoever_lives", "takes_any_generation"}  # they need more than 6 s
+LONGER = {"elects_any_that_lives", "takes_any_generation"}  # they need more than 6 s
 MOVES = ["reassign", "kill", "pause"]
 MOVING = {
     "ends_before_all_are_in_sync",

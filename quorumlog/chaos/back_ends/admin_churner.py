@@ -2,41 +2,76 @@
 
 import asyncio
 import itertools
-import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
+from quorumlog import chance
+from quorumlog.chaos.back_ends.feature_levels import change_a_level
 from quorumlog.client import Admin, KafkaError, NewTopic, Producer, TopicPartition
 
 _TOPICS_MAX: Final = 3  # at once
 _CALL_TIMEOUT_S: Final = 5.0
-_REFUSED: Final = (KafkaError, ConnectionError, TimeoutError)  # while other faults last
-_DRAWN: Final = secrets.SystemRandom()
+REFUSED: Final = (KafkaError, ConnectionError, TimeoutError)  # while other faults last
 _RECORDS, _RECORD = 30, bytes(1_000)
 _PARTITIONS: Final = (2, 5)  # when a topic is created, and when it has grown
+_TUNED: Final = "log.index.interval.bytes"  # of all brokers: nothing is lost by any value
+_TUNED_BYTES: Final = (0, 500, 4_096)
 
 Change = Callable[[Admin], Awaitable[object]]
+"""Returns False if there was nothing to change."""
+T = TypeVar("T")
+
+
+def drawn(items: Collection[T]) -> T:
+    """Return one of the items."""
+    return [*items][chance.random_number(len(items))]
+
+
+def drawn_replicas(brokers: Collection[int], count: int) -> tuple[int, ...]:
+    """Return `count` different brokers in a random order."""
+    order = sorted(brokers)
+    chance.shuffle(order)
+    return tuple(order[:count])
 
 
 class AdminChurner:
     """Works from `start` to `stop`. `changes`: how many the cluster has made.
 
     It changes no other topic than its own, but elects leaders for all, and moves partitions of all:
-    to other brokers, to fewer, and in the end to as many as they had.
+    to other brokers, to fewer, and in the end to as many as they had. For all brokers it changes a
+    setting that holds for topics, and the levels of features. It unregisters brokers that are gone.
     """
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        may_move: Callable[[], bool] = lambda: True,
+        may_forget: Callable[[], bool] = lambda: True,
+        fewer: int = 1,
+    ) -> None:
+        """`may_move`, `may_forget`: asked before each move, and before a broker is unregistered.
+
+        `fewer`: how many replicas less than before a partition may have for a while.
+        """
         self._bootstrap: Final = bootstrap
-        self._prefix: Final = f"churn-{secrets.token_hex(3)}"
+        self._prefix = ""
+        self._may_move: Final = may_move
+        self._may_forget: Final = may_forget
+        self.fewer = fewer
         self._working: asyncio.Task[None] | None = None
         self._replicas: Final[dict[TopicPartition, int]] = {}  # of what was moved: how many it had
+        self._seen: Final[set[int]] = set()  # the brokers that were ever there
+        self._is_tuned = False
+        self._changes: Final = self._endless()  # they go on where they were stopped
         self._moving_back: Final = asyncio.Lock()
         self.changes = 0
 
     def start(self, per_s: int) -> None:
         """Begin to change, if it has not begun."""
+        self._prefix = self._prefix or f"churn-{chance.random_bytes(3).hex()}"
         if self._working is None:
             self._working = asyncio.create_task(self._work(1 / per_s))
 
@@ -51,29 +86,31 @@ class AdminChurner:
             await asyncio.wait([working])
             if not working.cancelled():
                 working.result()  # it ends by an error alone
-        elif not self._replicas:
+        elif not (self._replicas or self._is_tuned):
             return
-        with suppress(*_REFUSED):
+        with suppress(*REFUSED):
             async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
                 async with self._moving_back:  # the end of a run may stop it, too
                     await self._move_back(admin)
+                if self._is_tuned:
+                    await admin.alter_configs("broker", "", delete=[_TUNED])
+                    self._is_tuned = False
                 there_are = await admin.list_topics()
                 await admin.delete_topics(n for n in there_are if n.startswith(self._prefix))
 
     async def _work(self, pause_s: float) -> None:
-        changes = self._endless()
         while True:
-            with suppress(*_REFUSED):
+            with suppress(*REFUSED):
                 async with Admin(self._bootstrap) as admin:
-                    await self._change(admin, changes, pause_s)
+                    await self._change(admin, pause_s)
             await asyncio.sleep(pause_s)
 
-    async def _change(self, admin: Admin, changes: Iterator[Change], pause_s: float) -> None:
+    async def _change(self, admin: Admin, pause_s: float) -> None:
         """Make changes until one is refused: then another broker may take the next one."""
-        for change in changes:
+        for change in self._changes:
             async with asyncio.timeout(_CALL_TIMEOUT_S):
-                await change(admin)
-            self.changes += 1
+                is_made = await change(admin) is not False
+            self.changes += is_made
             await asyncio.sleep(pause_s)
 
     def _endless(self) -> Iterator[Change]:
@@ -84,6 +121,9 @@ class AdminChurner:
             yield partial(self._fill, name)
             yield self._move
             yield _elect
+            yield self._forget
+            yield change_a_level
+            yield self._tune
             if number >= _TOPICS_MAX:
                 yield partial(_delete, f"{self._prefix}-{number - _TOPICS_MAX}")
 
@@ -94,28 +134,43 @@ class AdminChurner:
             for _ in range(_RECORDS):
                 await producer.send_and_wait(name, _RECORD)
 
-    async def _move(self, admin: Admin) -> None:
+    async def _tune(self, admin: Admin) -> None:
+        self._is_tuned = True
+        await admin.alter_configs("broker", "", {_TUNED: drawn(_TUNED_BYTES)})
+
+    async def _forget(self, admin: Admin) -> bool:
+        """Unregister a broker that is gone; it may come back."""
+        there_are = {*(await admin.describe_cluster()).nodes}
+        self._seen.update(there_are)
+        gone = self._seen - there_are
+        if not gone or not self._may_forget():
+            return False
+        await admin.unregister_broker(drawn(sorted(gone)))
+        return True
+
+    async def _move(self, admin: Admin) -> bool:
         """Let a partition of any topic have other replicas: as many as before, or one less."""
-        brokers = sorted((await admin.describe_cluster()).nodes)
-        topic = _DRAWN.choice(sorted(await admin.list_topics()))
+        brokers = {*(await admin.describe_cluster()).nodes}
+        self._seen.update(brokers)
+        topic = drawn(sorted(await admin.list_topics()))
         found = (await admin.describe_topics([topic]))[topic].partitions
-        at = TopicPartition(topic, _DRAWN.choice(sorted(found)))
+        at = TopicPartition(topic, drawn(sorted(found)))
         count = self._replicas.setdefault(at, len(found[at.partition].replicas))
-        least = min(count, max(2, count - 1))
-        if len(brokers) >= least:
-            wanted = _DRAWN.randint(least, min(count, len(brokers)))
-            replicas = tuple(_DRAWN.sample(brokers, wanted))
-            await admin.alter_partition_reassignments({at: replicas})
+        least = min(count, max(2, count - self.fewer))
+        if len(brokers) < least or not self._may_move():
+            return False
+        wanted = drawn(range(least, min(count, len(brokers)) + 1))
+        await admin.alter_partition_reassignments({at: drawn_replicas(brokers, wanted)})
+        return True
 
     async def _move_back(self, admin: Admin) -> None:
-        brokers = sorted((await admin.describe_cluster()).nodes)
+        brokers = {*(await admin.describe_cluster()).nodes}
         there_are = await admin.list_topics()
         for at, count in [*self._replicas.items()]:
             if at.topic in there_are and not at.topic.startswith(self._prefix):
-                if len(brokers) < count:
+                if len(brokers) < count or not self._may_move():
                     continue  # else it would have fewer replicas for ever
-                replicas = _DRAWN.sample(brokers, count)
-                await admin.alter_partition_reassignments({at: tuple(replicas)})
+                await admin.alter_partition_reassignments({at: drawn_replicas(brokers, count)})
             del self._replicas[at]
 
 

@@ -36,6 +36,7 @@ UNDONE_BY: Final[Mapping[str, str]] = {
     "fail_fsync": "start",
     "drift_clock": "steady_clock",
     "churn": "calm",
+    "throttle": "release",
 }
 """The operations that put a node into another state, and those that take it back from there.
 

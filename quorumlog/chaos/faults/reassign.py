@@ -1,13 +1,25 @@
 """reassign: a partition begins to move to other brokers, or goes back."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
-from quorumlog.chaos.faults.fault import Fault, named
+from quorumlog.chaos.faults.fault import AnyStep, Scene, StepFault, named
 
 
 @named("reassign", "a partition moves to other brokers, or goes back to the ones before")
-class Reassign(Fault):
-    """Which partition, and where to, is drawn when the fault is due (KIP-455)."""
+class Reassign(StepFault):
+    """Which partition, and where to, is drawn when the fault is due (KIP-455).
+
+    It goes on by itself: nothing is taken back.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"reassign"})
+    breaks: ClassVar[str] = "reassign"
+
+    def take_back(self, scene: Scene) -> Sequence[AnyStep]:
+        """Do nothing."""
+        del scene
+        return ()
 
 
 FAULTS: Final = (Reassign,)

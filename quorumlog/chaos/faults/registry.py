@@ -12,6 +12,7 @@ from quorumlog.chaos.faults import (
     disk_error,
     disk_full,
     drop_request,
+    grow,
     isolate_role,
     kill,
     kill_all,
@@ -34,6 +35,7 @@ from quorumlog.chaos.faults import (
     slow_fsync,
     slow_link,
     starve,
+    throttle,
     wipe,
     wipe_majority,
 )
@@ -73,7 +75,7 @@ _ON_LINKS: Final = (
     delay_request,
     reply_lost,
 )
-_SIMULATED: Final = (network, machines, leadership, reassign)
+_SIMULATED: Final = (network, machines, leadership, reassign, grow, throttle)
 _MODULES: Final = (*_ON_NODES, *_ON_LINKS, *_SIMULATED)
 
 FAULTS: Final[Mapping[str, type[Fault]]] = {

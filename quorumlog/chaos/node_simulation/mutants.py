@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any, Final
 
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.chaos.node_simulation.admin_mutants import CHURN, MOVES, with_controller
 from quorumlog.chaos.node_simulation.flush_mutants import FLUSHES
 from quorumlog.chaos.node_simulation.near_mutants import NEAR
 from quorumlog.chaos.registered import registered
-from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
+from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import CONTROLLER_MUTANTS
 from quorumlog.chaos.simulation.worlds.brokers.mutants import PARTITION_MUTANTS
 from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES
@@ -28,7 +29,6 @@ from quorumlog.metadata_quorum.controller.partition_changes import (
     Located,
     PartitionChanges,
 )
-from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.metadata_quorum.io.parts import QuorumParts
 from quorumlog.node.substitutes import Substitutes
@@ -50,21 +50,7 @@ class NodeMutant:
     disk: Callable[[Disk], Disk] = SOUND_STORAGE.disk
 
 
-def _with_controller(controller: type[Controller]) -> Substitutes:
-    return Substitutes(partition_rules=UNCHECKED_RULES, quorum=QuorumParts(controller=controller))
-
-
-def _with_decisions(broken: type[Any]) -> Substitutes:
-    if issubclass(broken, Controller):
-        return _with_controller(broken)
-
-    class Mutant(Controller):
-        rules = with_broken(ControllerRules(), broken)
-
-    return _with_controller(Mutant)
-
-
-CONTROLLER: Final = Mutants(_with_decisions)
+CONTROLLER: Final = Mutants(with_controller)
 """Controllers with a broken rule that no world of cores has."""
 
 
@@ -124,9 +110,11 @@ def _all() -> Mapping[str, NodeMutant]:
     add(
         "controller",
         CONTROLLER_MUTANTS.rules,
-        {name: _with_controller(made.controller) for name, made in CONTROLLER_MUTANTS.made.items()},
+        {name: with_controller(made.controller) for name, made in CONTROLLER_MUTANTS.made.items()},
     )
     add("controller", CONTROLLER.rules, CONTROLLER.made)
+    add("controller", CHURN.rules, CHURN.made)
+    add("replication", MOVES.rules, MOVES.made)
     add("replication", NEAR.rules, NEAR.made)
     add("replication", FLUSHES.rules, FLUSHES.made)
     add(

@@ -9,8 +9,10 @@ whom it was led, and who must hold it.
                        compacted topic a batch may have lost records, and an empty one may stand
                        for others: what is left of them is for the workload to judge
     committed-kept     only committed records are deleted: no log starts above them
+    in-sync-served     no throttle holds up a follower in the ISR
     committed-served   consumers are served no record above the high watermark of any replica
     isr-complete       leaders, and members of ISR and ELR that take part, hold what is committed
+    placed-registered  a new partition has replicas on registered brokers alone
     metadata-agree     committed metadata is the same on every node, for ever
     group-generation   in the committed log, the generation of a group never decreases
 """
@@ -30,7 +32,7 @@ from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader as QuorumLeader
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.node.node import Node
-from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
@@ -108,6 +110,7 @@ class Oracle:
         self._images: Final[dict[int, tuple[object, ...]]] = {}  # by end offset: what is in them
         self._quorum_leaders: Final[dict[int, int]] = {}
         self._compared: Final[dict[int, tuple[Node, int]]] = {}  # the metadata of each node
+        self._levels: Final[dict[int, Mapping[str, int]]] = {}  # of features, with that metadata
         self._image: ClusterImage | None = None
         self.looks = 0
 
@@ -135,7 +138,20 @@ class Oracle:
                     )
                 return offset
 
-        return replace(rules, invariants=Watched, serving=WatchedServing)
+        class WatchedThrottle(rules.throttle):  # type: ignore[name-defined,misc]  # as above
+            def next_fetch_ms(
+                self, at: TopicPartition, follower_id: BrokerId, size: int, now_ms: int
+            ) -> int:
+                due_ms: int = super().next_fetch_ms(at, follower_id, size, now_ms)
+                partition = self._image().partition(at)
+                if due_ms > now_ms and partition is not None and follower_id in partition.isr:
+                    violated(
+                        f"in-sync-served: {at.topic}-{at.partition}: node {self._broker_id} "
+                        f"throttles node {follower_id}, which is in sync"
+                    )
+                return due_ms
+
+        return replace(rules, invariants=Watched, serving=WatchedServing, throttle=WatchedThrottle)
 
     def look(self) -> None:
         """Check what has changed since the last time."""
@@ -273,9 +289,27 @@ class Oracle:
             compared_to = known[1] if known is not None and known[0] is node else 0
             if image.end_offset > compared_to and not _has_failed_metadata(node):
                 self._compare_metadata(node_id, node, compared_to, image.end_offset)
+                self._levels[node_id] = {**image.features}
+            elif 0 < image.end_offset == compared_to and image.features != self._levels[node_id]:
+                self._violated(f"metadata-agree: node {node_id}: a level changed without a record")
             if self._image is None or image.end_offset > self._image.end_offset:
+                self._check_placement(image)
                 self._image, is_new = image, True
         return is_new
+
+    def _check_placement(self, image: ClusterImage) -> None:
+        """Check the replicas of partitions that were not there before."""
+        before = self._image or image
+        registered = {*before.brokers, *image.brokers}
+        for name, topic in image.topics.items():
+            known = before.topics.get(name)
+            is_known = known is not None and known.topic_id == topic.topic_id
+            first = len(known.partitions) if known is not None and is_known else 0
+            for index, partition in enumerate(topic.partitions[first:], start=first):
+                if strangers := {*partition.replicas} - registered:
+                    self._violated(
+                        f"placed-registered: {name}-{index} is placed on {sorted(strangers)}"
+                    )
 
     def _compare_metadata(self, node_id: int, node: Node, start: int, end: int) -> None:
         start = max(start, node.quorum._log.start_offset)  # noqa: SLF001 - as above
@@ -294,6 +328,7 @@ class Oracle:
             image.broker_configs,
             image.access,
             image.next_producer_id,
+            {**image.features},
         )
         known = self._images.setdefault(image.end_offset, content)
         if len(self._images) > IMAGES_MAX:

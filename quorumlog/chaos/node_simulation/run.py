@@ -48,6 +48,10 @@ WARM_UP_S: Final = 0.5
 COOL_DOWN_S: Final = 2.0  # healed, and still producing: what was lost may come to light
 FINAL_READS_TIMEOUT_S: Final = 60.0
 LIVENESS_S: Final = 30.0  # from the heal until all is in sync; and for a send to each partition
+LOSE_MEMORY: Final = frozenset(
+    {"power_loss", "power_loss_all", "fsync_error", "disk_error", "disk_full", "wipe"}
+)
+"""The faults with which a machine may lose what it has: then others must keep their copies."""
 VIOLATIONS_MAX: Final = 20  # the first ones say what is wrong
 _POLL_S: Final = 0.05
 _SEVERE: Final = 2
@@ -123,6 +127,10 @@ class SimulatedRun:
             self._loop,
             self._network,
             self._machines,
+            topic=TOPIC,
+            may_lose_memory=bool(
+                LOSE_MEMORY & {action.fault.name for action in settings.schedule.actions}
+            ),
             any_power_loss=settings.any_power_loss,
             acks_after_flush=settings.config.get("log.flush.acks") == "true",
         )
@@ -235,6 +243,7 @@ class SimulatedRun:
             await asyncio.sleep(max(0.0, end_s - self._loop.now_s))
             if not await nemesis.heal():
                 self._violated("not live: not every node came back")
+            await self._target.restore()
             await self._until_whole()
             await asyncio.sleep(COOL_DOWN_S)
             working.clear()
@@ -253,7 +262,10 @@ class SimulatedRun:
         with suppress(TimeoutError):
             async with asyncio.timeout(LIVENESS_S):
                 producer = await setup.driver.producer(setup.bootstrap, "live")
-                for partition in range(setup.partitions):
+                image = self._target.newest_image()
+                topic = None if image is None else image.topics.get(setup.topic)
+                there_are = setup.partitions if topic is None else len(topic.partitions)
+                for partition in range(there_are):
                     try:
                         await (await producer.send(setup.topic, partition, b"-1", key=b"live"))
                     except SendFailed as error:

@@ -22,6 +22,7 @@ _KINDS: Final = (
     "partition_one", "partition_halves", "partition_ring", "partition_one_way", "isolate_role",
     "disk_full", "disk_error", "slow_fsync", "clock_step",
     "delay", "slow_link", "reset", "refuse", "drop_request", "delay_request", "reply_lost",
+    "admin_churn", "reassign", "grow", "throttle",
 )  # fmt: skip
 KINDS: Final[Mapping[str, type[StepFault]]] = {name: STEP_FAULTS[name] for name in _KINDS}
 """The kinds that a swarm takes."""
@@ -104,6 +105,7 @@ def _target(kind: type[StepFault], rng: Random) -> str:
 
 _MILD: Final = frozenset(
     {"slow_disk", "delay", "slow_link", "drop_request", "delay_request", "reply_lost"}
+    | {"admin_churn", "grow", "throttle"}
 )
 """A cluster goes on, although all of it is hit."""
 
@@ -148,6 +150,8 @@ _PARAMETERS: Final[Mapping[str, Callable[[Random], dict[str, Any]]]] = {
     "disk_error": lambda rng: {"calls": rng.choice(("all", "reads", "writes", "syncs"))},
     "slow_fsync": lambda rng: {"us": rng.randrange(10_000, 500_000)},
     "clock_step": lambda rng: {"step_ms": rng.choice((50, 5_000, 600_000, 86_400_000))},
+    "admin_churn": lambda rng: {"per_s": rng.choice((2, 5, 20))},
+    "throttle": lambda rng: {"bytes_per_s": rng.choice((500, 5_000, 50_000))},
     "starve": lambda rng: {"share_percent": rng.randrange(3, 50)},
     "delay": lambda rng: {
         "min_us": rng.randrange(0, 50_000), "spread_us": rng.choice((20_000, 200_000, 1_500_000)),

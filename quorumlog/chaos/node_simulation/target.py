@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Final
 
-from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.chaos.back_ends.back_end import (
     GROUPS_TOPIC,
     BackEndFailed,
@@ -14,17 +13,20 @@ from quorumlog.chaos.back_ends.back_end import (
 )
 from quorumlog.chaos.faults.links import CLIENTS, EFFECTS, LinkRule, Reset
 from quorumlog.chaos.faults.links import Link as FaultyLink
+from quorumlog.chaos.node_simulation import administrator
+from quorumlog.chaos.node_simulation.administrator import Administrator
 from quorumlog.chaos.node_simulation.disk_faults import HEALTHY
 from quorumlog.chaos.node_simulation.links import Link
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.machine import (
+    KAFKA_PORT,
     PLANES,
     Machine,
     host_of,
 )
 from quorumlog.chaos.node_simulation.network import Network
+from quorumlog.chaos.node_simulation.unsettled import view, why_unsafe, why_unsettled
 from quorumlog.metadata_quorum.image import ClusterImage
-from quorumlog.node.node import Node
 
 CLIENTS_HOST: Final = "10.0.9.1"
 START_TIMEOUT_S: Final = 20.0
@@ -94,7 +96,7 @@ class SimulatedMachines:
     """
 
     name = "simulated machines"
-    operations: Final[frozenset[str]] = frozenset(_AT_ONCE)
+    operations: Final[frozenset[str]] = frozenset(_AT_ONCE) | administrator.OPERATIONS
     effects: Final = EFFECTS
 
     def __init__(
@@ -103,10 +105,14 @@ class SimulatedMachines:
         network: Network,
         machines: Mapping[int, Machine],
         *,
+        topic: str = "chaos",
+        may_lose_memory: bool = True,
         any_power_loss: bool = False,
         acks_after_flush: bool = False,
     ) -> None:
-        """`any_power_loss`: also where it may lose what was acknowledged.
+        """`topic`: of the workload. `may_lose_memory`: faults may take what is not on a disk.
+
+        `any_power_loss`: also where it may lose what was acknowledged.
 
         `acks_after_flush`: the nodes acknowledge only what is on the disk, so no memory counts.
         """
@@ -117,6 +123,15 @@ class SimulatedMachines:
             machine.may_lose_memory = partial(self._may_lose_memory, machine)
         self._loop: Final = loop
         self._network: Final = network
+        brokers = [node_id for node_id, machine in machines.items() if machine.is_broker]
+        self.administrator: Final = Administrator(
+            ",".join(f"{host_of(node_id)}:{KAFKA_PORT}" for node_id in brokers),
+            topic=topic,
+            brokers=len(brokers),
+            fewer=0 if self._memory_counts and may_lose_memory else 1,
+            why_not_move=self._why_not_move,
+            now_s=lambda: loop.now_s,
+        )
 
     @property
     def node_ids(self) -> tuple[int, ...]:
@@ -137,11 +152,11 @@ class SimulatedMachines:
         machines = [self.machines[node_id] for node_id in node_ids]
         if operation not in self.operations:
             raise BackEndFailed(f"{self.name} have no operation {operation!r}")
-        if operation in _ENDS and not self._leaves_a_witness(node_ids):
-            raise NodeUnavailable("a machine that lost its memory needs the others now")
-        if operation in _ENDS and any(one.may_lack_records for one in self.machines.values()):
-            for machine in machines:  # the new process is out of the ISR until it has caught up
-                machine.may_lack_records = True
+        if operation in administrator.OPERATIONS:
+            await self.administrator.perform(operation, amount)
+            return
+        if operation in _ENDS:
+            self._require_a_witness(machines)
         if operation == "wipe":
             await self._until_not_needed(machines)
         if operation == "lose_power":
@@ -151,6 +166,13 @@ class SimulatedMachines:
         if operation in _LATER:
             for machine in machines:
                 await _LATER[operation](machine)
+
+    def _require_a_witness(self, machines: Sequence[Machine]) -> None:
+        if not self._leaves_a_witness([machine.node_id for machine in machines]):
+            raise NodeUnavailable("a machine that lost its memory needs the others now")
+        if any(one.may_lack_records for one in self.machines.values()):
+            for machine in machines:  # the new process is out of the ISR until it has caught up
+                machine.may_lack_records = True
 
     def _require_memory_does_not_count(self, machines: Sequence[Machine]) -> None:
         for machine in machines:
@@ -170,10 +192,12 @@ class SimulatedMachines:
             return ""
         if not alone:
             return "what is acknowledged may be in memory only"
+        if self.administrator.is_moving:
+            return "replicas are moving"
         for node_id, machine in self.machines.items():
-            if why := _why_unsettled(machine):
+            if why := why_unsettled(machine):
                 return f"node {node_id} {why}"
-            if machine is not losing and (why := _why_unsafe(machine)):
+            if machine is not losing and (why := why_unsafe(machine)):
                 return f"node {node_id} {why}"
         return self.not_whole()
 
@@ -194,15 +218,17 @@ class SimulatedMachines:
         """Say why these nodes may hold the only copy of something, or ""."""
         if self.any_power_loss:
             return ""
+        if self.administrator.is_moving:
+            return "replicas are moving"
         others = [one for one in self.machines.values() if one.node_id not in without]
         views = set()
         for machine in others:
-            if why := _why_unsettled(machine):
+            if why := why_unsettled(machine):
                 return f"node {machine.node_id} {why}"
-            if why := _why_unsafe(machine):
+            if why := why_unsafe(machine):
                 return f"node {machine.node_id} {why}"
             if machine.node is not None:
-                views.add(_view(machine.node))
+                views.add(view(machine.node))
         leader_ids = {leader_id for leader_id, _, _ in views}
         if len(views) != 1 or not leader_ids <= {machine.node_id for machine in others}:
             return "the others do not follow one leader of the metadata quorum"
@@ -213,20 +239,38 @@ class SimulatedMachines:
 
         docs/decisions/0062-a-rebooted-broker-alone-in-the-isr-leads.md
         """
-        machines = self.machines.values()
-        if not self._memory_counts or not any(machine.may_lack_records for machine in machines):
-            return True
-        has_lost_pages = any(machine.disk_faults.has_lost_pages for machine in machines)
-        if not (has_lost_pages or self.not_whole()):
-            for machine in machines:
-                machine.may_lack_records = False
+        if not self._some_lack_records():
             return True
         # A controller has no copy of a partition, and wrote each of its votes durably.
-        return any(
-            machine.is_ready and not machine.may_lack_records and machine.node_id not in node_ids
-            for machine in machines
-            if machine.is_broker
-        )
+        witnesses = {
+            machine.node_id
+            for machine in self.machines.values()
+            if machine.is_broker and machine.is_ready and not machine.may_lack_records
+        }
+        witnesses.difference_update(node_ids)
+        image = self.newest_image()
+        copies = [
+            {*partition.replicas} - {*partition.adding_replicas}
+            for topic in ({} if image is None else image.topics).values()
+            for partition in topic.partitions
+        ]
+        return bool(witnesses) and all(witnesses & replicas for replicas in copies)
+
+    def _some_lack_records(self) -> bool:
+        """Tell whether a machine lost its memory, and all has not been in sync since then."""
+        machines = self.machines.values()
+        if not self._memory_counts or not any(machine.may_lack_records for machine in machines):
+            return False
+        has_lost_pages = any(machine.disk_faults.has_lost_pages for machine in machines)
+        if has_lost_pages or self.not_whole():
+            return True
+        for machine in machines:
+            machine.may_lack_records = False
+        return False
+
+    def _why_not_move(self) -> str:
+        """Say why no partition may give up a copy now, or ""."""
+        return "a machine that lost its memory needs all" if self._some_lack_records() else ""
 
     # --- links ---
 
@@ -308,47 +352,8 @@ class SimulatedMachines:
         return f"ended with status {machine.status}: {machine.failure}" if machine.failure else ""
 
     async def restore(self) -> None:
-        """Do nothing: the machines end with the run."""
-
-
-def _why_unsettled(machine: Machine) -> str:
-    """Say what of a node is under way, or waits, or ""."""
-    if machine.process is not None and not machine.process.runs:
-        return "is paused"
-    if machine.node is None:
-        return ""
-    if _has_uncommitted(machine.node):
-        return "holds metadata that is not committed"
-    if _proposes_an_isr(machine.node):
-        return "proposes another ISR"
-    return ""
-
-
-def _why_unsafe(machine: Machine) -> str:
-    """Say why what a node holds may soon be gone, or ""."""
-    if machine.disk_faults.is_broken:
-        return "may give up for its disk"
-    if machine.disk_faults.has_lost_pages:
-        return "will find less on its disk than it wrote"
-    return ""
-
-
-def _view(node: Node) -> tuple[int, int, int]:
-    """Return whom a node takes for the leader of the quorum, in which epoch, and its log's end."""
-    quorum = node.quorum._quorum  # noqa: SLF001 - a simulator looks where no caller may
-    log = node.quorum._log  # noqa: SLF001 - as above
-    return quorum.leader_id, quorum.leader_epoch, log.end_offset
-
-
-def _has_uncommitted(node: Node) -> bool:
-    log = node.quorum._log  # noqa: SLF001 - as above
-    return log.end_offset > node.quorum.image.end_offset
-
-
-def _proposes_an_isr(node: Node) -> bool:
-    drivers = () if node.broker is None else node.broker.replicas.drivers.values()
-    roles = [driver.partition.state.role for driver in drivers]
-    return any(isinstance(role, Leader) and role.pending is not None for role in roles)
+        """Take back what an administrator has changed; the machines end with the run."""
+        await self.administrator.settle()
 
 
 def _host(party: str) -> str:

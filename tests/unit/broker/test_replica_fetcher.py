@@ -79,7 +79,7 @@ async def test_what_is_throttled_is_left_out_until_it_is_paid_for(
     monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
     now_ms = 1_000
     monkeypatch.setattr(replica_fetcher, "monotonic_ms", lambda: now_ms)
-    fetches = fetcher(next_fetch_ms=lambda at, size, now: now + (2_000 if at.partition else 0))
+    fetches = fetcher(next_fetch_ms=lambda at, _id, _size, now: now + 2_000 * at.partition)
     fetches.set_followed(
         FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(2)
     )
@@ -98,7 +98,7 @@ async def test_what_waits_for_the_throttle_goes_on_when_the_rate_is_raised(
     monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
     now_ms, wait_ms = 1_000, 1_000_000
     monkeypatch.setattr(replica_fetcher, "monotonic_ms", lambda: now_ms)
-    fetches = fetcher(next_fetch_ms=lambda _at, _size, now: now + wait_ms)
+    fetches = fetcher(next_fetch_ms=lambda _at, _id, _size, now: now + wait_ms)
     followed = FollowedPartition(cast(Any, FakeDriver(0)), Epoch(0))
     fetches.set_followed([followed])
     assert asked_in(fetches._request(fetches._session)) == [0]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Self
 
 import pytest
@@ -10,6 +10,10 @@ import pytest
 from quorumlog.chaos.back_ends import admin_churner
 from quorumlog.chaos.back_ends.admin_churner import AdminChurner
 from quorumlog.client import TopicPartition
+from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
+from quorumlog.wire.codec.messages.update_features import UpdateFeaturesRequest
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Cluster:
@@ -21,6 +25,8 @@ class Cluster:
         self.replicas = dict[TopicPartition, tuple[int, ...]]()
         self.moves = list[tuple[int, ...]]()
         self.brokers = {1, 2, 3}  # that are live
+        self.tuned, self.unregistered = dict[str, Any](), list[int]()
+        self.level, self.levels = 1, list[int]()
         self._outages = outages
 
     def request(self) -> None:
@@ -54,12 +60,36 @@ class Admin:
         if self.cluster.topics.keys() >= counts.keys():
             self.cluster.topics |= counts
 
-    async def alter_configs(self, kind: str, name: str, values: Mapping[str, Any]) -> None:
+    async def alter_configs(
+        self, kind: str, name: str, values: Mapping[str, Any] = _NOTHING, delete: Iterable[str] = ()
+    ) -> None:
         self.cluster.request()
-        assert kind == "topic"
+        if kind == "broker":
+            assert name == ""
+            assert bool(values) != bool(delete)
+            self.cluster.tuned = dict(values)
+            return
         assert name.startswith("churn-")
         assert values
         self.cluster.configured += 1
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        self.cluster.request()
+        assert broker_id not in self.cluster.brokers
+        self.cluster.unregistered.append(broker_id)
+
+    async def request(self, request: object) -> Any:
+        self.cluster.request()
+        if isinstance(request, ApiVersionsRequest):
+            supported = SimpleNamespace(name="f", min_version=1, max_version=2)
+            now = SimpleNamespace(name="f", max_version_level=self.cluster.level)
+            return SimpleNamespace(supported_features=[supported], finalized_features=[now])
+        assert isinstance(request, UpdateFeaturesRequest)
+        [update] = request.feature_updates
+        assert (update.feature, update.upgrade_type) == ("f", 3 - update.max_version_level)
+        self.cluster.levels += [update.max_version_level]
+        self.cluster.level = update.max_version_level
+        return SimpleNamespace(error_code=0)
 
     async def elect_leaders(self) -> None:
         self.cluster.request()
@@ -131,8 +161,11 @@ async def test_topics_come_change_and_go(monkeypatch: pytest.MonkeyPatch) -> Non
     assert cluster.topics == {}
     assert cluster.most == 4
     assert cluster.configured == 10
-    assert churner.changes == 66
-    assert 6 < loop.time() - started_s < 8, "about ten changes a second"
+    assert churner.changes == 84
+    assert cluster.levels == [2, 1, 2, 1, 2, 1, 2, 1, 2]
+    assert cluster.unregistered == [], "none is gone"
+    assert cluster.tuned == {}, "it is taken back"
+    assert 9 < loop.time() - started_s < 11, "about ten changes a second"
     assert {len({*replicas}) for replicas in cluster.moves} <= {2, 3}
     assert len(cluster.moves) >= 10
     moved = {at: ids for at, ids in cluster.replicas.items() if at.topic == "chaos"}
@@ -171,3 +204,14 @@ async def test_a_cluster_that_refuses_is_asked_again(monkeypatch: pytest.MonkeyP
     cluster, _ = await churned(monkeypatch, outages, lambda seen: seen.elections == 10)
     assert cluster.requests > 60 + len(outages)
     assert cluster.topics == {}
+
+
+@pytest.mark.jumping_time
+async def test_a_broker_that_is_gone_is_unregistered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def until(cluster: Cluster) -> bool:
+        if cluster.moves:
+            cluster.brokers.discard(3)
+        return cluster.elections == 10
+
+    cluster, _ = await churned(monkeypatch, set(), until)
+    assert {*cluster.unregistered} == {3}

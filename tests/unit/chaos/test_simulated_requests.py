@@ -155,7 +155,6 @@ def test_a_starved_process_runs_for_its_share_until_it_is_fed() -> None:
 
 
 ON_PROCESSES_ALONE = {
-    "admin_churn": "a simulated administrator would be a client of its own",
     "wipe_majority": "a control of the run on processes",
 }
 

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
 
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE
-from quorumlog.cli.reassign_command import throttled
-from quorumlog.client import Admin
+from quorumlog.cli.reassign_command import moving_replicas, throttled
+from quorumlog.client import Admin, TopicPartition
+from quorumlog.client.core.metadata_cache import PartitionView
 from quorumlog.client.descriptions import ConfigValue
 from quorumlog.wire.codec.messages import alter_partition_reassignments as alter_
 from quorumlog.wire.codec.messages import list_partition_reassignments as list_
@@ -17,8 +18,10 @@ from tests.unit.cli.test_admin_commands import Shell, shell
 
 __all__ = ["shell"]  # the fixture
 
-REPLICAS: Final = "follower.replication.throttled.replicas"
-RATE: Final = "follower.replication.throttled.rate"
+LEADERS: Final = "leader.replication.throttled.replicas"
+FOLLOWERS: Final = "follower.replication.throttled.replicas"
+RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+MOVING: Final = {LEADERS: "0:1,1:1", FOLLOWERS: "0:2,1:3"}
 
 
 def offer(shell: Shell, *moving: int) -> None:
@@ -80,9 +83,10 @@ def test_a_cluster_without_reassignment_says_so(shell: Shell) -> None:
 class Settings:
     """What an admin client alters: the settings of a topic and of all brokers, as a dict each."""
 
-    def __init__(self, rate: str | None = None) -> None:
-        self.of: dict[tuple[str, str], dict[str, str]] = {("topic", "t"): {REPLICAS: "7:7"}}
-        self.of["broker", ""] = {} if rate is None else {RATE: rate}
+    def __init__(self, rates: Mapping[str, str] = MappingProxyType({})) -> None:
+        listed = {LEADERS: "6:6", FOLLOWERS: "7:7"}
+        self.of: dict[tuple[str, str], dict[str, str]] = {("topic", "t"): listed}
+        self.of["broker", ""] = {**rates}
         self.refuses_rates = False
 
     async def describe_configs(self, kind: str, name: str) -> dict[str, ConfigValue]:
@@ -111,13 +115,17 @@ class Settings:
             del settings[key]
 
 
-@pytest.mark.parametrize("former", [None, "5"])
-async def test_a_throttle_gives_way_to_what_was_set_before(former: str | None) -> None:
+@pytest.mark.parametrize(
+    "former", [{}, {RATES[0]: "5"}, {RATES[1]: "5"}, dict.fromkeys(RATES, "5")]
+)
+async def test_a_throttle_of_both_sides_gives_way_to_what_was_set_before(
+    former: dict[str, str],
+) -> None:
     settings = Settings(former)
     before = deepcopy(settings.of)
-    async with throttled(cast("Admin", settings), "t", ["0:2", "1:3"], 1000):
-        assert settings.of["broker", ""] == {RATE: "1000"}
-        assert settings.of["topic", "t"] == {REPLICAS: "7:7,0:2,1:3"}
+    async with throttled(cast("Admin", settings), "t", MOVING, 1000):
+        assert settings.of["broker", ""] == dict.fromkeys(RATES, "1000")
+        assert settings.of["topic", "t"] == {LEADERS: "6:6,0:1,1:1", FOLLOWERS: "7:7,0:2,1:3"}
     assert settings.of == before
 
 
@@ -126,6 +134,16 @@ async def test_a_throttle_that_is_refused_leaves_nothing_behind() -> None:
     before = deepcopy(settings.of)
     settings.refuses_rates = True
     with pytest.raises(ConnectionError):
-        async with throttled(cast("Admin", settings), "t", ["0:2"], 1000):
+        async with throttled(cast("Admin", settings), "t", MOVING, 1000):
             pass
     assert settings.of == before
+
+
+def test_only_partitions_that_get_replicas_are_throttled() -> None:
+    def view(*replicas: int) -> PartitionView:
+        return cast("PartitionView", SimpleNamespace(replicas=replicas))
+
+    found = {0: view(1, 2), 1: view(2, 3), 2: view(1, 2, 3)}
+    targets = {TopicPartition("t", index): (2, 3) for index in range(4)}
+    assert moving_replicas(found, targets) == {LEADERS: "0:1,0:2", FOLLOWERS: "0:3"}
+    assert moving_replicas(found, {TopicPartition("t", 1): (3, 2)}) == {}

@@ -27,6 +27,7 @@ from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import FetchedPartition
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.purgatory import FetchPurgatory
+from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
 from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX, bring_in
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
@@ -53,11 +54,14 @@ class Fetches:
         memory: ResponseMemory,
         sessions: FetchSessions,
         disk: DiskQueue,
+        *,
+        throttle: ReplicationThrottle,
     ) -> None:
         self._drivers: Final = drivers
         self._memory: Final = memory
         memory.on_room = self._schedule_completion
         self._disk: Final = disk
+        self._throttle: Final = throttle
         self._sessions: Final = sessions
         sessions.on_closed = self._complete_waiting
         self._starved: dict[DelayedFetch, None] = {}  # found no room, in order
@@ -190,12 +194,18 @@ class Fetches:
             if share == 0:
                 return False
             most = min(most, size + share)
+        may_hold_up = spec.is_from_follower and self._throttle.is_on
         for read in reads:
-            if read.is_final or read.missing:
+            if read.is_final or read.missing or (may_hold_up and self._holds_up(spec, read)):
                 continue
             if changes is None or read.fetch.topic_partition in changes:
                 size += self._read_partition(spec, read, size, most)
         return True
+
+    def _holds_up(self, spec: FetchSpec, read: PartitionRead, size: int = 0) -> bool:
+        """Count `size` bytes read for a follower; whether the throttle lets it read no more now."""
+        at, now_ms = read.fetch.topic_partition, monotonic_ms()
+        return self._throttle.next_fetch_ms(at, spec.replica_id, size, now_ms) > now_ms
 
     def _read_partition(self, spec: FetchSpec, read: PartitionRead, size: int, most: int) -> int:
         """Read new records; return their size. `size` of `most` bytes are read already.
@@ -231,6 +241,8 @@ class Fetches:
         read.next_offset = Offset(next_offset)
         if spec.account is not None:
             spec.account.take(read_bytes)
+        if spec.is_from_follower:
+            self._holds_up(spec, read, read_bytes)
         return read_bytes
 
     def _bring_in(

@@ -47,6 +47,8 @@ CONNECT_TIMEOUT_S: Final = 2.0  # a lost SYN is repeated ever more slowly: a new
 THROTTLE_CHECK_MS: Final = 1_000  # how soon a raised rate is noticed by what waits for it
 _Key = tuple[bytes, int]  # a topic's id and a partition's index
 _Session = SessionClient[_Key, Position]
+NextFetch = Callable[[TopicPartition, BrokerId, int, int], int]
+"""Says when a follower may fetch again: see `ReplicationThrottle.next_fetch_ms`."""
 
 
 class _SessionLost(Exception):
@@ -77,11 +79,9 @@ class ReplicaFetcher:
         broker_epoch: Callable[[], int],
         wall_ms: Callable[[], int],
         failed: Callable[[BaseException], None],
-        next_fetch_ms: Callable[[TopicPartition, int, int], int] = lambda _at, _size, now_ms: (
-            now_ms
-        ),
+        next_fetch_ms: NextFetch = lambda _at, _follower_id, _size, now_ms: now_ms,
     ) -> None:
-        """`next_fetch_ms` is told what records came: see `FollowerThrottle`."""
+        """`next_fetch_ms` is told what records came: see `ReplicationThrottle`."""
         self.address: Final = address
         self._broker_id: Final = broker_id
         self._settings: Final = settings
@@ -228,10 +228,14 @@ class ReplicaFetcher:
         """Let those go on that a raised rate has paid for."""
         for key, followed in tuple(self._throttled.items()):
             if followed.paid_ms > now_ms:
-                paid_ms = self._next_fetch_ms(followed.driver.topic_partition, 0, now_ms)
+                paid_ms = self._throttled_until_ms(followed, 0, now_ms)
                 followed.paid_ms = min(followed.paid_ms, paid_ms)
             if followed.paid_ms <= now_ms or self._followed.get(key) is not followed:
                 del self._throttled[key]
+
+    def _throttled_until_ms(self, followed: FollowedPartition, size: int, now_ms: int) -> int:
+        at = followed.driver.topic_partition
+        return self._next_fetch_ms(at, self._broker_id, size, now_ms)
 
     async def _wait_for_work(self) -> None:
         """Wait for a change, or until the first back-off ends."""
@@ -323,8 +327,8 @@ class ReplicaFetcher:
                 if followed.is_flushing:
                     self._flushing.add(key)
                 if answer.records:
-                    at, size = followed.driver.topic_partition, len(answer.records)
-                    followed.paid_ms = self._next_fetch_ms(at, size, now_ms)
+                    size = len(answer.records)
+                    followed.paid_ms = self._throttled_until_ms(followed, size, now_ms)
                     if followed.paid_ms > now_ms:
                         self._throttled[key] = followed
                     # Asked for last in a full fetch: an answer that is full leaves out the last.

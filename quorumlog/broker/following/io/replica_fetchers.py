@@ -2,10 +2,8 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Final
 
-from quorumlog.broker.following.core.throttle import FollowerThrottle
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
@@ -28,7 +26,7 @@ class ReplicaFetchers:
 
         `peer_addresses`: `host:port` of leaders that are not reached where they advertise.
         """
-        self._new_fetcher = new_fetcher
+        self._new_fetcher: Final = new_fetcher
         self._peer_addresses: Final = {
             peer_id: (address.rpartition(":")[0], int(address.rpartition(":")[2]))
             for peer_id, address in peer_addresses.items()
@@ -38,13 +36,6 @@ class ReplicaFetchers:
         self._changed: set[BrokerId] = set()
         self._fetchers: dict[BrokerId, ReplicaFetcher] = {}
         self._stopping: Final = Tasks(log_failure(_logger, "closing the connections to a leader"))
-
-    def throttle(
-        self, broker_id: BrokerId, static_rate: int, image: Callable[[], ClusterImage]
-    ) -> None:
-        """Let all fetchers together go by the throttle of this broker: see `FollowerThrottle`."""
-        throttle = FollowerThrottle(broker_id, static_rate, image)
-        self._new_fetcher = partial(self._new_fetcher, next_fetch_ms=throttle.next_fetch_ms)
 
     def follow(self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch) -> None:
         """Follow this leader only, in this epoch only."""

@@ -21,6 +21,7 @@ from quorumlog.broker.partitions.core.leading import Leadership
 from quorumlog.broker.partitions.core.partition_invariants import PartitionInvariants
 from quorumlog.broker.partitions.core.partition_state import NO_EFFECTS, PartitionState
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
+from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
 from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Follower, Leader, Unassigned
 from quorumlog.broker.partitions.core.serving import Serving
@@ -31,7 +32,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRules:
-    """The rules of a replica, each a class that a test or a mutant node may replace."""
+    """The rules of a broker's replicas, each a class that a test or a mutant node may replace."""
 
     serving: type[Serving] = Serving
     high_watermark: type[HighWatermarkRule] = HighWatermarkRule
@@ -42,6 +43,7 @@ class PartitionRules:
     invariants: type[PartitionInvariants] = PartitionInvariants
     producers: type[ProducerStates] = ProducerStates
     retention: type[Retention] = Retention
+    throttle: type[ReplicationThrottle] = ReplicationThrottle
 
 
 KAFKA_RULES: Final = PartitionRules()

@@ -109,7 +109,7 @@ class _KeepsTheElrWhileItCommits(PartitionChanges):
 
 
 @CONTROLLER_MUTANTS.breaks("a replica outside ISR and ELR is elected when no member is alive")
-class _ElectsWhoeverLives(PartitionChanges):
+class _ElectsAnyThatLives(PartitionChanges):
     def change(
         self,
         located: Located,

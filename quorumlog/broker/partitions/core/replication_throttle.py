@@ -1,0 +1,112 @@
+"""How fast what moves to other brokers is copied: the throttles of leaders and of followers.
+
+A topic names replicas, `partition:broker`, and all of those on a broker together get a rate, in
+bytes a second. For a leader they are the replicas that others copy from, for a follower those that
+it copies to. A follower in the ISR is never held up, and what it fetches is not counted: producers
+wait for it. Source: KIP-73.
+
+# DEVIATION: Kafka adds up windows of time, and counts what replicas in the ISR fetch, too.
+# docs/decisions/0100-a-throttle-is-paid-with-time.md
+"""
+
+from collections.abc import Callable
+from typing import Final, Self
+
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.settings.kinds import LONG_MAX
+from quorumlog.settings.servers import FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE
+from quorumlog.settings.topics import TopicConfig
+from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
+
+ALL: Final = "*"
+CREDIT_MS: Final = 1_000  # what was not fetched for so long may still be
+
+
+class ReplicationThrottle:
+    """Of one broker. Each answer is paid with time, so the rate holds however large answers are.
+
+    What is not paid is kept in bytes: if the rate changes, it is paid at the new one.
+
+    `of_leader` and `of_follower` make one. `image` returns the newest metadata.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        rate_name: str,
+        static_rate: int,
+        replicas_name: str,
+        image: Callable[[], ClusterImage],
+    ) -> None:
+        """`rate_name`, `replicas_name`: the settings; `static_rate`: as the broker was started."""
+        self._rate_name: Final = rate_name
+        self._replicas_name: Final = replicas_name
+        self._broker_id: Final = broker_id
+        self._static_rate: Final = static_rate
+        self._image: Final = image
+        self._debt = 0.0  # bytes that were fetched and are not paid for; less than 0: credit
+        self._paid_ms = 0  # up to when the time has paid
+
+    @classmethod
+    def of_leader(
+        cls, broker_id: BrokerId, settings: BrokerSettings, image: Callable[[], ClusterImage]
+    ) -> Self:
+        """Return the throttle of what this broker gives to others."""
+        return cls(
+            broker_id=broker_id,
+            rate_name=LEADER_THROTTLED_RATE.name,
+            static_rate=settings.leader_replication_throttled_rate,
+            replicas_name=TopicConfig.leader_replication_throttled_replicas.name,
+            image=image,
+        )
+
+    @classmethod
+    def of_follower(
+        cls, broker_id: BrokerId, settings: BrokerSettings, image: Callable[[], ClusterImage]
+    ) -> Self:
+        """Return the throttle of what this broker gets."""
+        return cls(
+            broker_id=broker_id,
+            rate_name=FOLLOWER_THROTTLED_RATE.name,
+            static_rate=settings.follower_replication_throttled_rate,
+            replicas_name=TopicConfig.follower_replication_throttled_replicas.name,
+            image=image,
+        )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a rate at all: if not, nothing needs to be asked or noted."""
+        return self._rate() != LONG_MAX
+
+    def next_fetch_ms(
+        self, at: TopicPartition, follower_id: BrokerId, size: int, now_ms: int
+    ) -> int:
+        """Note `size` bytes that a follower got; return when it may get the next ones."""
+        rate = self._rate()
+        if rate == LONG_MAX:
+            self._debt, self._paid_ms = 0.0, now_ms
+            return now_ms
+        if not self._is_throttled(at, follower_id):
+            return now_ms
+        bytes_per_ms = max(1, rate) / 1000
+        paid = (now_ms - self._paid_ms) * bytes_per_ms
+        self._debt = max(self._debt - paid, -CREDIT_MS * bytes_per_ms) + size
+        self._paid_ms = now_ms
+        return now_ms + max(0, int(self._debt / bytes_per_ms))
+
+    def _rate(self) -> int:
+        """Return the bytes a second of now; LONG_MAX: there is no throttle."""
+        image, name = self._image(), self._rate_name
+        altered = image.broker_config(self._broker_id).get(name)
+        altered = altered or image.broker_config(None).get(name)
+        return self._static_rate if altered is None else int(altered)
+
+    def _is_throttled(self, at: TopicPartition, follower_id: BrokerId) -> bool:
+        image = self._image()
+        topic, partition = image.topics.get(at.topic), image.partition(at)
+        if topic is None or partition is None or follower_id in partition.isr:
+            return False
+        named = topic.configs.get(self._replicas_name, "").split(",")
+        return ALL in named or f"{at.partition}:{self._broker_id}" in named

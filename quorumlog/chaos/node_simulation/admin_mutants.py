@@ -1,0 +1,162 @@
+"""Planted bugs of what an administrator asks for: moves, throttles, growth, brokers and levels.
+
+They show in whole nodes alone, where an administrator works: no world of cores throttles a copy,
+adds a partition, unregisters a broker or changes a feature level.
+"""
+
+from collections.abc import Set
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
+from quorumlog.chaos.node_simulation.settings import PARTITIONS
+from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
+from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES
+from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.partition_changes import (
+    Assignment,
+    Located,
+    PartitionChanges,
+)
+from quorumlog.metadata_quorum.controller.requests import (
+    ControllerRequest,
+    CreatePartitions,
+    CreateTopics,
+    Decision,
+)
+from quorumlog.metadata_quorum.controller.rules import ControllerRules
+from quorumlog.metadata_quorum.image import BrokerImage
+from quorumlog.metadata_quorum.image.records import (
+    FeatureLevel,
+    MetadataRecord,
+    PartitionChange,
+    UnregisterBroker,
+)
+from quorumlog.metadata_quorum.io.parts import QuorumParts
+from quorumlog.node.substitutes import Substitutes
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset, TopicPartition
+
+# ruff: noqa: ARG002 - a mutant has the signature of what it replaces
+
+
+def with_controller(broken: type[Any]) -> Substitutes:
+    """Return the parts of a node whose controller is this one, or has this rule."""
+    controller: type[Controller] = Controller
+    if issubclass(broken, Controller):
+        controller = broken
+    else:
+
+        class Mutant(Controller):
+            rules = with_broken(ControllerRules(), broken)
+
+        controller = Mutant
+    return Substitutes(partition_rules=UNCHECKED_RULES, quorum=QuorumParts(controller=controller))
+
+
+def _with(broken: type[Any]) -> Substitutes:
+    if issubclass(broken, ReplicationThrottle):
+        return Substitutes(partition_rules=with_broken(UNCHECKED_RULES, broken))
+    return with_controller(broken)
+
+
+MOVES: Final = Mutants(_with)
+"""Bugs of moves and of throttles."""
+CHURN: Final = Mutants(_with)
+"""Bugs of what else an administrator asks for."""
+
+
+@MOVES.breaks(
+    "a reassignment drops the replicas of before although none of the new ones is in sync"
+)
+class _CompletesAtOnce(PartitionChanges):
+    def completed(self, assignment: Assignment, isr: tuple[BrokerId, ...]) -> Assignment:
+        return Assignment(assignment.target)
+
+
+@MOVES.breaks("a replica that a reassignment has removed stays in the ISR")
+class _KeepsTheRemovedInTheIsr(PartitionChanges):
+    def change(
+        self,
+        located: Located,
+        target_isr: tuple[BrokerId, ...],
+        active: Set[BrokerId],
+        *others: Any,
+        **options: Any,
+    ) -> PartitionChange | None:
+        change = super().change(located, target_isr, active, *others, **options)
+        if change is None or change.replicas is None:
+            return change
+        return replace(change, isr=target_isr)
+
+
+@MOVES.breaks("a throttle is never released: its rate stays in force when it is taken back")
+class _NeverReleasesThrottles(ReplicationThrottle):
+    _least_rate: int | None = None
+
+    def _rate(self) -> int:
+        rate = super()._rate()
+        self._least_rate = rate if self._least_rate is None else min(rate, self._least_rate)
+        return self._least_rate
+
+    def _is_throttled(self, at: TopicPartition, follower_id: BrokerId) -> bool:
+        partition = self._image().partition(at)
+        return partition is not None and follower_id not in partition.isr
+
+
+@MOVES.breaks("a throttle holds up followers that are in sync, too")
+class _ThrottlesInSyncReplicas(ReplicationThrottle):
+    def _is_throttled(self, at: TopicPartition, follower_id: BrokerId) -> bool:
+        topic = self._image().topics.get(at.topic)
+        return topic is not None and self._replicas_name in topic.configs
+
+
+@CHURN.breaks("a partition that was added later gets no leader when its replicas are back")
+class _LeavesGrownPartitionsLeaderless(PartitionChanges):
+    def change(
+        self,
+        located: Located,
+        target_isr: tuple[BrokerId, ...],
+        active: Set[BrokerId],
+        *others: Any,
+        **options: Any,
+    ) -> PartitionChange | None:
+        is_grown = located.index >= PARTITIONS and not located.topic_name.startswith("__")
+        if located.partition.leader_id == NO_LEADER and is_grown:
+            return None
+        return super().change(located, target_isr, active, *others, **options)
+
+
+@CHURN.breaks("a broker that was unregistered gets replicas of new partitions")
+class _PlacesOnTheUnregistered(Controller):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._forgotten: dict[BrokerId, BrokerImage] = {}
+
+    def apply(self, offset: Offset, record: MetadataRecord) -> None:
+        if isinstance(record, UnregisterBroker):
+            self._forgotten[record.broker_id] = self.cluster.brokers[record.broker_id]
+        super().apply(offset, record)
+
+    def decide(
+        self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
+    ) -> Decision[object]:
+        brokers = cast("dict[BrokerId, BrokerImage]", self.cluster.brokers)
+        if not isinstance(request, CreateTopics | CreatePartitions):
+            return super().decide(request, now_ms=now_ms, base_offset=base_offset)
+        added = {one: image for one, image in self._forgotten.items() if one not in brokers}
+        brokers.update(added)
+        try:
+            return super().decide(request, now_ms=now_ms, base_offset=base_offset)
+        finally:
+            for broker_id in added:
+                del brokers[broker_id]
+
+
+@CHURN.breaks("a feature level is in force on the controller's node before it is committed")
+class _PublishesLevelsAtOnce(Controller):
+    def apply(self, offset: Offset, record: MetadataRecord) -> None:
+        shared = self.cluster.features  # with the image that this node shows
+        super().apply(offset, record)
+        if isinstance(record, FeatureLevel):
+            cast("dict[str, int]", shared)[record.name] = record.level
+            self.cluster.features = shared

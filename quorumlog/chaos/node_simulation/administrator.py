@@ -1,0 +1,174 @@
+"""The administrator of simulated machines: moves replicas, adds partitions, changes settings.
+
+Its requests take the network of the simulation, so they are late, lost or refused as any other. One
+that was not answered may still have its effect: replicas are moving as long as that can be.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from quorumlog import chance
+from quorumlog.chaos.back_ends.admin_churner import (
+    REFUSED,
+    AdminChurner,
+    drawn,
+    drawn_replicas,
+)
+from quorumlog.chaos.back_ends.back_end import NodeUnavailable
+from quorumlog.client import Admin, TopicPartition
+
+OPERATIONS: Final = frozenset({"churn", "calm", "reassign", "grow", "throttle", "release"})
+PARTITIONS_MAX: Final = 6  # of a topic that grows
+REPLICAS: Final = 3  # of a partition, at most
+_LEAST: Final = 2  # replicas of a partition, where there are as many brokers
+_CALL_TIMEOUT_S: Final = 5.0
+_IN_DOUBT_S: Final = 30.0  # a request that was not answered is on its way no longer than that
+_SETTLE_TIMEOUT_S: Final = 20.0
+_SETTLE_PAUSE_S: Final = 0.5
+_OURS_SHARE: Final = 0.6  # of the moves, for the topic of the workload
+_CANCELLED_SHARE: Final = 0.3  # of the requests for a partition that is moving
+_SIDES: Final = ("leader", "follower")
+_RATES: Final = tuple(f"{side}.replication.throttled.rate" for side in _SIDES)
+_THROTTLED: Final = tuple(f"{side}.replication.throttled.replicas" for side in _SIDES)
+_ALL: Final = "*"
+
+
+class Administrator:
+    """One of a run, on `brokers` brokers.
+
+    fewer: how many replicas less than at most a moved partition may have.
+    why_not_move: says why a copy must not be given up now, or "".
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        topic: str,
+        brokers: int,
+        fewer: int,
+        why_not_move: Callable[[], str],
+        now_s: Callable[[], float],
+    ) -> None:
+        self._bootstrap: Final = bootstrap
+        self._topic: Final = topic
+        self._most: Final = min(REPLICAS, brokers)
+        self._least: Final = min(self._most, max(_LEAST, self._most - fewer))
+        self._gives_up_copies: Final = fewer > 0 or brokers > REPLICAS
+        self._why_not_move: Final = why_not_move
+        self._now_s: Final = now_s
+        self._asking = 0  # requests under way that give up copies
+        self._in_doubt_until_s = 0.0
+        self._throttled: Final[set[str]] = set()  # topics
+        self._churner: Final = AdminChurner(
+            bootstrap, may_move=self._churner_may_move, may_forget=lambda: fewer > 0, fewer=fewer
+        )
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a request that gives up copies may be on its way."""
+        return self._asking > 0 or self._now_s() < self._in_doubt_until_s
+
+    async def perform(self, operation: str, amount: int = 0) -> None:
+        """Do one of OPERATIONS. Raises NodeUnavailable if the cluster does not do it."""
+        match operation:
+            case "churn":
+                self._churner.start(per_s=amount)
+            case "calm":
+                await self._churner.stop()
+            case "reassign":
+                await self._ask(self._reassign)
+            case "grow":
+                await self._ask(self._grow)
+            case "throttle":
+                await self._ask(lambda admin: self._throttle(admin, amount))
+            case _:
+                await self._ask(self._release)
+
+    async def settle(self) -> None:
+        """Take back all that is not taken back yet, now that no fault lasts any more."""
+        deadline_s = self._now_s() + _SETTLE_TIMEOUT_S
+        await self._churner.stop()
+        while self._throttled and self._now_s() < deadline_s:
+            try:
+                await self._ask(self._release)
+            except NodeUnavailable:
+                await asyncio.sleep(_SETTLE_PAUSE_S)
+
+    async def _ask(self, change: Callable[[Admin], Awaitable[None]]) -> None:
+        try:
+            async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
+                await change(admin)
+        except REFUSED as error:
+            why = str(error) or type(error).__name__
+            raise NodeUnavailable(f"the cluster does not do it: {why}") from error
+
+    # --- replicas that move ---
+
+    async def _reassign(self, admin: Admin) -> None:
+        """Let a partition have other replicas, or cancel that (KIP-455)."""
+        brokers = {*(await admin.describe_cluster()).nodes}
+        topics = await admin.list_topics(include_internal=True)
+        is_ours = self._topic in topics and chance.random_fraction() < _OURS_SHARE
+        topic = self._topic if is_ours else drawn(sorted(topics))
+        found = (await admin.describe_topics([topic]))[topic].partitions
+        at = TopicPartition(topic, drawn(sorted(found)))
+        is_moving = at in await admin.list_partition_reassignments()
+        replicas: tuple[int, ...] | None = None
+        if not is_moving or chance.random_fraction() >= _CANCELLED_SHARE:
+            if len(brokers) < self._least:
+                raise NodeUnavailable(f"{len(brokers)} brokers are too few to move a partition")
+            count = drawn(range(self._least, min(self._most, len(brokers)) + 1))
+            replicas = drawn_replicas(brokers, count)
+        if why := self._why_not():
+            raise NodeUnavailable(why)
+        self._asking += 1
+        is_answered = False
+        try:
+            await admin.alter_partition_reassignments({at: replicas})
+            is_answered = True
+        finally:
+            self._asking -= 1
+            if not is_answered:
+                self._note_doubt()
+
+    def _why_not(self) -> str:
+        return self._why_not_move() if self._gives_up_copies else ""
+
+    def _churner_may_move(self) -> bool:
+        """Tell whether the churner may; what comes of its requests is in doubt."""
+        if self._why_not():
+            return False
+        self._note_doubt()
+        return True
+
+    def _note_doubt(self) -> None:
+        if self._gives_up_copies:
+            self._in_doubt_until_s = self._now_s() + _IN_DOUBT_S
+
+    # --- partitions and settings ---
+
+    async def _grow(self, admin: Admin) -> None:
+        """Add a partition to the topic of the workload (KIP-195)."""
+        there_are = len((await admin.describe_topics([self._topic]))[self._topic].partitions)
+        if there_are >= PARTITIONS_MAX:
+            raise NodeUnavailable(f"{self._topic} has {there_are} partitions")
+        await admin.create_partitions({self._topic: there_are + 1})
+
+    async def _throttle(self, admin: Admin, bytes_per_s: int) -> None:
+        """Let each broker give and get so many bytes of replicas that are not in sync (KIP-73)."""
+        topics = await admin.list_topics(include_internal=True)
+        self._throttled.update(topics)
+        for topic in topics:
+            await admin.alter_configs("topic", topic, dict.fromkeys(_THROTTLED, _ALL))
+        await admin.alter_configs("broker", "", dict.fromkeys(_RATES, bytes_per_s))
+
+    async def _release(self, admin: Admin) -> None:
+        if not self._throttled:
+            return
+        await admin.alter_configs("broker", "", delete=_RATES)
+        there_are = {*await admin.list_topics(include_internal=True)}
+        for topic in sorted(self._throttled & there_are):
+            await admin.alter_configs("topic", topic, delete=_THROTTLED)
+        self._throttled.clear()

@@ -1,0 +1,45 @@
+"""What of a simulated node is not settled, so that the memory of another one counts."""
+
+from quorumlog.broker.partitions.core.roles import Leader
+from quorumlog.chaos.node_simulation.machine import Machine
+from quorumlog.node.node import Node
+
+
+def why_unsettled(machine: Machine) -> str:
+    """Say what of a node is under way, or waits, or ""."""
+    if machine.process is not None and not machine.process.runs:
+        return "is paused"
+    if machine.node is None:
+        return ""
+    if _has_uncommitted(machine.node):
+        return "holds metadata that is not committed"
+    if _proposes_an_isr(machine.node):
+        return "proposes another ISR"
+    return ""
+
+
+def why_unsafe(machine: Machine) -> str:
+    """Say why what a node holds may soon be gone, or ""."""
+    if machine.disk_faults.is_broken:
+        return "may give up for its disk"
+    if machine.disk_faults.has_lost_pages:
+        return "will find less on its disk than it wrote"
+    return ""
+
+
+def view(node: Node) -> tuple[int, int, int]:
+    """Return whom a node takes for the leader of the quorum, in which epoch, and its log's end."""
+    quorum = node.quorum._quorum  # noqa: SLF001 - a simulator looks where no caller may
+    log = node.quorum._log  # noqa: SLF001 - as above
+    return quorum.leader_id, quorum.leader_epoch, log.end_offset
+
+
+def _has_uncommitted(node: Node) -> bool:
+    log = node.quorum._log  # noqa: SLF001 - as above
+    return log.end_offset > node.quorum.image.end_offset
+
+
+def _proposes_an_isr(node: Node) -> bool:
+    drivers = () if node.broker is None else node.broker.replicas.drivers.values()
+    roles = [driver.partition.state.role for driver in drivers]
+    return any(isinstance(role, Leader) and role.pending is not None for role in roles)

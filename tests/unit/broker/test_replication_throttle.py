@@ -1,0 +1,146 @@
+"""The throttles of both sides: the rate holds, and a replica in the ISR is not held up."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage, TopicImage
+from quorumlog.settings.kinds import LONG_MAX
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
+
+AT = TopicPartition("t", 0)
+MB = 1_000_000
+
+
+LEADER, FOLLOWER = BrokerId(1), BrokerId(2)
+SIDES = ("leader", "follower")
+
+
+def image_of(
+    named: str, *, isr: tuple[int, ...] = (1,), rates: Any = None, side: str = "follower"
+) -> ClusterImage:
+    partition = PartitionImage(
+        leader_id=LEADER,
+        leader_epoch=Epoch(0),
+        partition_epoch=Epoch(0),
+        replicas=(LEADER, FOLLOWER),
+        isr=tuple(map(BrokerId, isr)),
+    )
+    topic = TopicImage(
+        name="t",
+        topic_id=TopicId(b"t" * 16),
+        partitions=(partition,) * 2,
+        configs={f"{side}.replication.throttled.replicas": named},
+    )
+    rate = f"{side}.replication.throttled.rate"
+    configs = {name: {rate: str(given)} for name, given in (rates or {}).items()}
+    return replace(ClusterImage(), topics={"t": topic}, broker_configs=configs)
+
+
+class Throttled:
+    """The throttle of broker 1, which leads, or of broker 2, which fetches from it."""
+
+    def __init__(
+        self, *images: ClusterImage, side: str = "follower", static_rate: int = LONG_MAX
+    ) -> None:
+        self.images = [*images]
+        name, of = f"{side}_replication_throttled_rate", f"of_{side}"
+        settings = BrokerSettings(**cast(Any, {name: static_rate}))
+        broker_id = LEADER if side == "leader" else FOLLOWER
+        self.rule: ReplicationThrottle = getattr(ReplicationThrottle, of)(
+            broker_id, settings, lambda: self.images[-1]
+        )
+
+    def next_fetch_ms(self, at: TopicPartition, size: int, now_ms: int) -> int:
+        return self.rule.next_fetch_ms(at, FOLLOWER, size, now_ms)
+
+
+def fetched_in(seconds: int, throttled: Throttled, wait_ms: int, partitions: int) -> int:
+    """Fetch as soon as it may be, but no sooner than a poll ends that takes up to `wait_ms`."""
+    rng = Random(1)
+    due = [0] * partitions
+    fetched = 0
+    now_ms = 0
+    while now_ms < seconds * 1000:
+        for index in range(partitions):
+            if due[index] <= now_ms:
+                size = rng.randrange(1, 1 << 20)
+                at = TopicPartition("t", index)
+                due[index] = throttled.next_fetch_ms(at, size, now_ms)
+                fetched += size
+        now_ms = max(min(due), now_ms + rng.randint(1, wait_ms))
+    return fetched
+
+
+@pytest.mark.parametrize(("wait_ms", "partitions"), [(1, 1), (500, 1), (50, 2)])
+@pytest.mark.parametrize(("side", "named"), [("leader", "0:1,1:1"), ("follower", "0:2,1:2")])
+def test_the_rate_holds_within_a_tenth(
+    side: str, named: str, wait_ms: int, partitions: int
+) -> None:
+    throttled = Throttled(image_of(named, rates={"": MB}, side=side), side=side)
+    assert fetched_in(120, throttled, wait_ms, partitions) == pytest.approx(120 * MB, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("named", "isr", "is_held_up"),
+    [("0:{own}", (1,), True), ("*", (1,), True), ("1:{own}", (1,), False),
+     ("0:{other}", (1,), False), ("", (1,), False), ("0:{own}", (1, 2), False)],
+)  # fmt: skip
+@pytest.mark.parametrize("side", SIDES)
+def test_only_what_is_named_and_not_in_sync_is_held_up(
+    side: str, named: str, isr: tuple[int, ...], is_held_up: bool
+) -> None:
+    own, other = (LEADER, FOLLOWER) if side == "leader" else (FOLLOWER, LEADER)
+    image = image_of(named.format(own=own, other=other), isr=isr, rates={"": MB}, side=side)
+    throttled = Throttled(image, side=side)
+    assert throttled.next_fetch_ms(AT, 5 * MB, 10_000) == (14_000 if is_held_up else 10_000)
+    due_ms = throttled.next_fetch_ms(AT, 0, 10_000)
+    assert due_ms == (14_000 if is_held_up else 10_000), "to ask costs nothing"
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_each_side_goes_by_its_own_settings(side: str) -> None:
+    (other,) = {*SIDES} - {side}
+    throttled = Throttled(image_of("*", rates={"": MB}, side=other), side=side)
+    assert not throttled.rule.is_on
+    assert throttled.next_fetch_ms(AT, 5 * MB, 10_000) == 10_000
+    throttled.images.append(image_of("*", rates={"": MB}, side=side))
+    assert throttled.rule.is_on
+
+
+def test_the_rate_of_the_broker_goes_before_that_of_all_and_of_its_start() -> None:
+    def wait_ms(rates: dict[str, int], **options: Any) -> int:
+        throttled = Throttled(image_of("*", rates=rates), **options)
+        return throttled.next_fetch_ms(AT, 10 * MB, 10_000) - 10_000
+
+    assert wait_ms({}) == 0
+    assert wait_ms({}, static_rate=MB) == 9_000
+    assert wait_ms({"": 2 * MB}, static_rate=MB) == 4_000
+    assert wait_ms({"": 2 * MB, "2": 5 * MB, "1": MB}) == 1_000
+
+
+@pytest.mark.parametrize(
+    ("rate", "due_ms"), [(MB, 11_000), (5 * MB, 3_000), (10 * MB, 2_000), (LONG_MAX, 2_000)]
+)
+def test_what_was_fetched_is_paid_at_the_rate_of_now(rate: int, due_ms: int) -> None:
+    throttled = Throttled(image_of("*", rates={"": MB}))
+    assert throttled.next_fetch_ms(AT, 11 * MB, 1_000) == 11_000
+    throttled.images.append(image_of("*", rates={"": rate}))
+    assert throttled.next_fetch_ms(AT, 0, 2_000) == due_ms
+
+
+def test_a_rate_of_nothing_is_no_debt_for_ever() -> None:
+    throttled = Throttled(image_of("*", rates={"": 0}))
+    assert throttled.next_fetch_ms(AT, MB, 0) == MB * 1000
+    throttled.images.append(image_of("*", rates={"": MB}))
+    assert throttled.next_fetch_ms(AT, MB, 10_000) == 10_000
+
+
+def test_each_fetch_counts_for_all_throttled_replicas_of_the_broker() -> None:
+    throttled = Throttled(image_of("*", rates={"": MB}))
+    assert throttled.next_fetch_ms(AT, 5 * MB, 1_000) == 5_000
+    assert throttled.next_fetch_ms(TopicPartition("t", 1), MB, 2_000) == 6_000
