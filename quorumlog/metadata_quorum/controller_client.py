@@ -99,13 +99,17 @@ class ConfigChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigResult:
-    """What became of the configuration of one topic or broker; with NONE, what it sets now."""
+    """What became of the configuration of one topic or broker; with NONE, what it sets now.
+
+    An image that reaches `end_offset` (exclusive) shows it; -1: nothing was changed.
+    """
 
     name: str
     error_code: ErrorCode
     error_message: str | None = None
     configs: Mapping[str, str] = field(default_factory=dict)
     is_broker: bool = False
+    end_offset: Offset = Offset(-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

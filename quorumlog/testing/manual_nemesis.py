@@ -45,6 +45,10 @@ class NoSuchNode(Exception):
     """No node holds the role; the message says which one, and what was known."""
 
 
+class NoSuchLink(Exception):
+    """A fault on links would break nothing, as in a cluster of one node."""
+
+
 class _Imposed(NamedTuple):
     """A fault on links that lasts. `owner`: the block that ends it, or an object of its own."""
 
@@ -259,16 +263,20 @@ class ManualNemesis:
         self, fault: StepFault, target: Target, topic: str | None, owner: object
     ) -> NodeIds:
         node_ids, role = await self._resolve(target, topic)
-        self._number += 1
         scene = Scene(
-            action_id=f"by hand {self._number}",
+            action_id=f"by hand {self._number + 1}",
             victims=node_ids,
             running=await self._back_end.running(),
             all_nodes=self._back_end.node_ids,
             rng=self._rng,
             hits_clients=target == CLIENT,
         )
-        rules = [step.rule for step in fault.inflict(scene) if isinstance(step, Impose)]
+        imposed = [step.rule for step in fault.inflict(scene) if isinstance(step, Impose)]
+        rules = [rule for rule in imposed if self._back_end.has_links(rule.links)]
+        if not rules:
+            hit = ",".join(scene.parties) or "nothing"
+            raise NoSuchLink(f"{fault.name} on {hit}: nothing is ever sent there in this cluster")
+        self._number += 1
         links = " ".join(str(link) for link in rules[0].links)
         details = details_of(self._number, fault.name, f"{role}; {links}")
         self._record(fault.name, ",".join(scene.parties), details)

@@ -180,6 +180,9 @@ class LocalProcesses:
         # if it had ended by itself.
         start = partial(self.cluster.start_node, timeout_s=_START_TIMEOUT_S)
         stopped = {*node_ids} - {*await self.running()}
+        if self._shim is not None:
+            for orders in self._shim.of(stopped):
+                orders.note_start()
         await for_each(sorted(stopped), partial(_in_thread, start))
 
     async def _wipe(self, node_id: int) -> None:

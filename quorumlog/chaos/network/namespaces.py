@@ -13,6 +13,7 @@ import random
 import re
 import secrets
 import shutil
+import socket
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
@@ -58,9 +59,28 @@ def why_not() -> str:
             tried.impose(LinkRule("cut", link, Cut()))
             tried.impose(LinkRule("rate", link, Rate(1_000)))
             tried.impose(LinkRule("reset", link, Reset()))
+        if not _is_connection_reset():
+            return "its kernel does not end connections (CONFIG_INET_DIAG_DESTROY)"
     except NamespacesFailed as error:
         return f"the kernel refuses it: {error}"
     return ""
+
+
+def _is_connection_reset() -> bool:
+    """Try to end a connection of our own: without the option, `ss -K` succeeds and ends none."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as dialled:
+            to = ("dst", "127.0.0.1", "and", f"( dport = :{port} )")
+            _do("ss", "-K", "-t", "state", "connected", *to)
+            dialled.setblocking(False)
+            try:
+                dialled.recv(1)
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True
+            return True
 
 
 class Namespaces:

@@ -52,9 +52,13 @@ class Orders:
         """How many calls failed, or were made to wait."""
         return self._get("hit")
 
+    def note_start(self) -> None:
+        """Forget that they are read: the next process may start without the library."""
+        self._set("attached", 0)
+
     @property
     def are_read(self) -> bool:
-        """Whether a process has mapped them; else no order has any effect."""
+        """Whether a process has mapped them since `note_start`; else no order has any effect."""
         return self._get("attached") != 0
 
     def close(self) -> None:

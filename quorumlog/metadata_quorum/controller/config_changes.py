@@ -7,6 +7,7 @@ Sources: KIP-339 (incremental), KIP-133 (whole), KIP-966 (ELRs).
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from quorumlog.metadata_quorum.controller.broker_configs import alter_brokers
@@ -40,11 +41,16 @@ from quorumlog.metadata_quorum.image.records import (
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_LEADER, PartitionIndex, TopicId
+from quorumlog.wire.codec.identifiers import NO_LEADER, Offset, PartitionIndex, TopicId
 
 
-def decide_configs(cluster: ClusterReplay, request: AlterConfigs) -> Decision[ConfigResults]:
-    """Alter the valid topics and brokers; a result for each, in the order of the request."""
+def decide_configs(
+    cluster: ClusterReplay, request: AlterConfigs, base_offset: Offset
+) -> Decision[ConfigResults]:
+    """Alter the valid topics and brokers; a result for each, in the order of the request.
+
+    The first record would be appended at `base_offset`.
+    """
     try:
         named = len(request.topics) + sum(len(topic.changes) for topic in request.topics)
         check_named(named, "topics and configurations")
@@ -63,10 +69,11 @@ def decide_configs(cluster: ClusterReplay, request: AlterConfigs) -> Decision[Co
         records += new_records
         results[is_broker] = iter(decided)
     in_order = tuple(next(results[one.is_broker]) for one in request.topics)
-    return Decision(
-        response=ConfigResults(results=in_order),
-        records=() if request.validate_only else records,
-    )
+    if request.validate_only or not records:
+        return Decision(response=ConfigResults(results=in_order))
+    end_offset = Offset(base_offset + len(records))
+    shown = tuple(replace(result, end_offset=end_offset) for result in in_order)
+    return Decision(response=ConfigResults(results=shown), records=records)
 
 
 def _alter(

@@ -93,7 +93,7 @@ def value_after(
             return _list_after(change, before, settings)
 
 
-def _list_after(change: ConfigChange, before: str | None, settings: Settings) -> str:
+def _list_after(change: ConfigChange, before: str | None, settings: Settings) -> str | None:
     setting = settings.get(change.name)
     if setting is None or setting.kind.type is not ConfigType.LIST:
         raise TopicRefused(
@@ -107,7 +107,10 @@ def _list_after(change: ConfigChange, before: str | None, settings: Settings) ->
             items[item] = None
         else:
             items.pop(item, None)
-    return ",".join(items)
+    # DEVIATION: Kafka keeps a setting that SUBTRACT has emptied, whatever its default is.
+    # docs/decisions/0100-a-throttle-is-the-followers.md
+    is_unset = change.operation is ConfigOperation.SUBTRACT and not (items or setting.default)
+    return None if is_unset else ",".join(items)
 
 
 def _split(text: str) -> list[str]:

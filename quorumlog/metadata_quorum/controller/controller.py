@@ -131,9 +131,11 @@ class Controller:
             case AlterPartitions():
                 return self._partitions.decide_alter(request)
             case _:
-                return self._decide_for_user(request)
+                return self._decide_for_user(request, base_offset)
 
-    def _decide_for_user(self, request: FindTopics | TopicChange) -> Decision[object]:
+    def _decide_for_user(
+        self, request: FindTopics | TopicChange, base_offset: Offset
+    ) -> Decision[object]:
         match request:
             case CreateTopics():
                 return self._topics.decide_create(request)
@@ -144,7 +146,7 @@ class Controller:
             case CreatePartitions():
                 return self._growth.decide_create_partitions(request)
             case AlterConfigs():
-                return decide_configs(self.cluster, request)
+                return decide_configs(self.cluster, request, base_offset)
             case ElectLeaders() | AlterReassignments():
                 return self._decide_about_partitions(request)
             case _:

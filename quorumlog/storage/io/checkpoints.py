@@ -29,6 +29,7 @@ REMEDIES: Final[Mapping[str, str]] = {
     REPLICATION_FILE: "delete it: high watermarks then start low and rise with the first fetches",
     LOG_START_FILE: "delete it: logs then start with their first segment, so that records that"
     " DeleteRecords removed may be read again",
+    CLEANED_FILE: "delete it: compacted logs are then cleaned from their start again",
     META_PROPERTIES_FILE: "write it again with this node's cluster.id, node.id and directory.id",
     PARTITION_METADATA_FILE: "write it again with the topic's id, or delete the partition's"
     " directory if another replica is in sync",
@@ -66,7 +67,12 @@ def read_offset_checkpoint(
 
 
 def decode_offset_checkpoint(content: bytes) -> dict[TopicPartition, Offset]:
-    """Read the content of a checkpoint. Raises ValueError unless it is whole."""
+    """Read the content of a checkpoint. Raises ValueError unless it is whole.
+
+    Kafka creates the file empty and reads an empty one as one without entries (CheckpointFile).
+    """
+    if not content:
+        return {}
     text = content.decode()
     version, count, *lines = text.splitlines()
     rows = [line.split(" ") for line in lines]

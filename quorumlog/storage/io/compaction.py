@@ -30,6 +30,11 @@ class Compaction:
         """How often records were taken from the end of the log."""
         return self._segments.cuts
 
+    @property
+    def swaps(self) -> int:
+        """How often a cleaned segment has replaced others, whose files are gone."""
+        return self._segments.swaps
+
     def begin(
         self, rules: CleaningRules, settings: LogSettings, *, flushed_offset: int
     ) -> Cleaning:

@@ -16,6 +16,7 @@ from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX
 from quorumlog.broker.replicas import Replicas
 from quorumlog.clock import monotonic_ms
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
+from quorumlog.storage.core.cleaning import CleaningRules
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset
@@ -170,6 +171,44 @@ async def test_records_that_are_deleted_meanwhile_are_out_of_range(tmp_path: Pat
         driver.log.remove_dead_segments()
         answer = await broker.answer(cold)
         assert answer.error_code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def clean(broker: Broker) -> None:
+    """Let the cleaner replace all full segments by one. Records without a key go."""
+    driver = broker.replicas.drivers.get(AT)
+    assert driver is not None
+    compaction, settings = driver.log.compaction, ONE_SEGMENT
+    rules = CleaningRules(
+        first_dirty_offset=0,
+        end_offset=RECORDS,
+        wall_ms=0,
+        delete_retention_ms=0,
+        producers_since_ms=0,
+    )
+    broker.disk.is_working = True
+    for cleaned in compaction.begin(rules, settings, flushed_offset=RECORDS).run():
+        if cleaned is not None:
+            compaction.remove_replaced(compaction.swap_in(cleaned, settings) or ())
+    broker.disk.is_working = False
+    broker.disk.cached.clear()
+    assert driver.log.segment_base_offsets == (0, 9)
+
+
+async def test_a_segment_that_the_cleaner_replaces_meanwhile_is_read_anew(tmp_path: Path) -> None:
+    async with cold_broker(tmp_path) as broker:
+        cold = broker.fetch(4)
+        clean(broker)
+        assert offsets(await broker.answer(cold)) == [0]  # one empty batch, up to 8
+
+
+async def test_a_coordinator_reads_anew_what_the_cleaner_replaces_meanwhile(tmp_path: Path) -> None:
+    async with cold_broker(tmp_path) as broker:
+        told = list[LocalRead]()
+        broker.replicas.read_local(AT, 4, 1000, told.append)
+        clean(broker)
+        await broker.work()
+        [read] = told
+        assert (read.error_code, read.next_offset) == (ErrorCode.NONE, 9)
 
 
 @pytest.mark.parametrize("errno", [EIO, EMFILE])

@@ -1,10 +1,19 @@
 """The APIs that change topics, asked over a connection in every version; the controller is real."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, RequestTooLarge
+from quorumlog.broker.controller_requests.image_watch import ImageWatch
+from quorumlog.metadata_quorum.controller_client import (
+    ConfigChange,
+    ConfigChanges,
+    ConfigResult,
+    ControllerUnavailable,
+    RequestTooLarge,
+)
+from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.wire.codec.messages import alter_configs, incremental_alter_configs
@@ -30,6 +39,7 @@ from tests.support.groups.asking import asking, create, versions
 
 OTHER = BrokerId(2)
 TOPIC, BROKER_RESOURCE = 2, 4
+Holds = Callable[[ClusterImage], bool]
 
 
 async def grow(
@@ -301,6 +311,30 @@ async def test_without_an_answer_of_the_controller_each_topic_is_told_why(
         creation = CreateTopicsRequest(topics=[CreatableTopic(name="u")])
         [created] = (await connection.send(creation)).topics
         assert (created.name, created.error_code) == ("u", ErrorCode[expected])
+
+
+async def test_an_alteration_is_seen_though_the_next_one_has_replaced_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        await create(connection, "t")
+        alter, wait, waits = broker.controller.alter_configs, ImageWatch.wait_until, list[bool]()
+
+        async def twice(wanted: Sequence[ConfigChanges], **more: bool) -> list[ConfigResult]:
+            results = await alter(wanted, **more)
+            later = ConfigChange(name="flush.ms", value="6")
+            await alter([ConfigChanges(name="t", changes=(later,))])
+            return results
+
+        async def shortly(watch: ImageWatch, holds: Holds, *, timeout_ms: int) -> bool:
+            waits.append(await wait(watch, holds, timeout_ms=0 * timeout_ms))
+            return waits[-1]
+
+        monkeypatch.setattr(broker.controller, "alter_configs", twice)
+        monkeypatch.setattr(ImageWatch, "wait_until", shortly)
+        assert await alter_some(connection, "t", ("flush.ms", 0, "5")) == ("NONE", None)
+        assert waits == [True]
+        assert await configuration(connection, "t") == {"flush.ms": "6"}
 
 
 async def test_settings_of_this_broker_and_of_all_are_altered(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """Which faults each network of a run can do, and what is refused before anything starts."""
 
+import os
+import platform
+import shutil
 from pathlib import Path
 
 import pytest
@@ -45,6 +48,24 @@ def test_a_machine_without_namespaces_says_so(
     with pytest.raises(ValueError, match=r"^--network netns: it needs root$"):
         run(RunSettings(out=tmp_path / "run", network="netns"), lambda *_: None)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_kernel_that_ends_no_connections_is_not_taken_for_one_that_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without CONFIG_INET_DIAG_DESTROY `ss -K` ends with status 0, and nothing happens."""
+    done = list[tuple[str, ...]]()
+
+    def accepted(*command: str) -> str:
+        done.append(command)
+        return "[]"
+
+    monkeypatch.setattr(namespaces, "_do", accepted)
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    assert "CONFIG_INET_DIAG_DESTROY" in namespaces.why_not.__wrapped__()
+    assert [command for command in done if command[:2] == ("ss", "-K")], done
 
 
 def test_what_a_network_cannot_do_is_refused_before_the_run(

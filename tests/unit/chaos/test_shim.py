@@ -176,6 +176,12 @@ async def test_an_order_to_a_process_without_the_library_is_an_error(
         program = [sys.executable, "-S", "-c", ""]
         subprocess.run(program, env=dict(shim.environment(1)), check=True)
         await back_end.perform("fill_disk", (1,), 0)
+        monkeypatch.setattr(cluster, "pid", lambda _: None)
+        monkeypatch.setattr(cluster, "start_node", lambda *_, **__: None)
+        await back_end.perform("start", (1,))  # without the library
+        monkeypatch.setattr(cluster, "pid", lambda _: 2)
+        with pytest.raises(BackEndFailed, match="node 1 has not loaded the shim"):
+            await back_end.perform("fill_disk", (1,), 0)
 
 
 def test_what_the_compiler_refuses_is_one_line(

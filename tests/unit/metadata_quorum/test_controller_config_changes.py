@@ -19,7 +19,7 @@ from quorumlog.metadata_quorum.controller_client import (
     IsrProposal,
 )
 from quorumlog.metadata_quorum.image.records import Config, PartitionChange
-from quorumlog.settings.topics import TOPIC_SETTINGS
+from quorumlog.settings.topics import TOPIC_SETTINGS, TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, PartitionIndex
 from tests.support.metadata_quorum.controllers import Bench, ids, image_of, topic
@@ -74,6 +74,20 @@ def test_lists_are_appended_to_and_subtracted_from(
     change = ConfigChange(name="cleanup.policy", value=items, operation=operation)
     assert bench.alter("t", change).error_code is ErrorCode.NONE
     assert bench.controller.cluster.configs("t") == {"cleanup.policy": after}
+
+
+def test_a_list_that_is_emptied_is_unset_if_it_is_empty_by_default(bench: Bench) -> None:
+    name = TopicConfig.follower_replication_throttled_replicas.name
+    bench.create(topic())
+    for operation, items, after in (
+        (APPEND, "0:1,0:2", {name: "0:1,0:2"}),
+        (SUBTRACT, "0:1", {name: "0:2"}),
+        (SUBTRACT, "0:2", {}),
+        (SUBTRACT, "0:2", {}),
+    ):
+        change = ConfigChange(name=name, value=items, operation=operation)
+        assert bench.alter("t", change).error_code is ErrorCode.NONE
+        assert bench.controller.cluster.configs("t") == after
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.log.restoring import restored_image
 from quorumlog.metadata_quorum.log.snapshot_files import SnapshotFiles
 from quorumlog.metadata_quorum.settings import ControllerSettings
+from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import DiskFile
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
@@ -164,6 +165,26 @@ async def test_an_observer_flushes_for_its_snapshots_and_cuts_its_log() -> None:
         await until(lambda: again.committed.image.end_offset >= end_offset)
         assert content(again.committed.image) == content(network.voters[1].committed.image)
         assert not again.failure.done()
+
+
+@pytest.mark.jumping_time
+async def test_an_observer_whose_flush_has_failed_ends_with_its_next_append(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Network(1, controller_settings=OFTEN) as network:
+        disk = SimDisk()
+        observer = network.boot(7, disk)
+
+        def refuse(operation: str, path: str) -> None:
+            if operation == "fsync" and path.endswith(".log"):
+                raise OSError(5, "Input/output error")
+
+        disk.on_operation = refuse
+        await work(network)
+        await until(observer.failure.done)
+        assert isinstance(observer.failure.result(), StorageError)
+        assert "no snapshot of the metadata" in caplog.text  # that was the flush
+        assert observer.log.end_offset < network.voters[1].log.end_offset
 
 
 @pytest.mark.jumping_time

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
-from quorumlog.testing.manual_nemesis import ManualNemesis, NoSuchNode
+from quorumlog.testing.manual_nemesis import ManualNemesis, NoSuchLink, NoSuchNode
 from tests.support.testing.fake_back_end import FakeBackEnd
 
 Rows = list[tuple[str, str, str]]
@@ -186,6 +186,21 @@ def test_a_partition_leaves_the_clients_and_isolation_does_not(
     with verbs.inflicted("isolate-role", "client") as node_ids:
         assert node_ids == ()
         assert len(links_of(back_end)) == 6
+
+
+def test_a_fault_on_links_that_are_not_there_is_an_error_and_leaves_no_row(
+    back_end: FakeBackEnd, rows: Rows
+) -> None:
+    back_end.silent = {"2->clients", "clients->2", "1->2", "2->1", "2->3", "3->2"}
+    with nemesis_of(back_end, rows) as nemesis:
+        with pytest.raises(NoSuchLink, match="isolate_role on 2: nothing is ever sent there"):
+            nemesis.isolate(2)
+        with pytest.raises(NoSuchLink), nemesis.partitioned(2):
+            pass
+        assert (back_end.rules, rows) == ({}, [])
+        nemesis.partition(1)
+        assert links_of(back_end) == ["1->2", "1->3", "2->1", "3->1"]
+        assert rows[0][2].startswith("#1 ")
 
 
 def test_a_block_ends_its_own_fault_on_links_alone(

@@ -260,7 +260,7 @@ class Fetches:
             self._brought_in.add(at)
             self._schedule_completion()
 
-        bring_in(self._disk, at, absent, is_wanted=lambda: read.missing > 0, done=done)
+        bring_in(self._disk, at, driver.log, absent, is_wanted=lambda: read.missing > 0, done=done)
 
     def _is_enough(self, spec: FetchSpec, reads: list[PartitionRead]) -> bool:
         """Whether to answer now. Not while something is read: Kafka reads before it waits."""

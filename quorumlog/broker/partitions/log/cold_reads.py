@@ -9,6 +9,7 @@ from typing import Final
 
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.storage.errors import NotInMemory, StorageError
+from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 # Memory may be too short to keep what was brought in until it is read; after this the read waits.
@@ -18,6 +19,7 @@ BRING_INS_MAX: Final = 4  # an index, the batch of an offset, the end of what wa
 def bring_in(
     queue: DiskQueue,
     at: TopicPartition,
+    log: Log,
     missing: NotInMemory,
     *,
     is_wanted: Callable[[], bool],
@@ -25,15 +27,17 @@ def bring_in(
 ) -> None:
     """Bring it in unless it is not wanted any more by then; tell `done` why it failed, or None.
 
-    In the lane of the partition: its log is neither cut nor closed meanwhile.
+    In the lane of the partition: its log is neither cut nor closed meanwhile. If the cleaner has
+    replaced segments before that, files may be gone: this is no failure, the read finds the new.
     """
+    swaps = log.compaction.swaps
 
     def work() -> Callable[[], None] | None:
         return missing.bring_in() if is_wanted() else None
 
     def worked(outcome: Callable[[], None] | StorageError | None) -> None:
         if isinstance(outcome, StorageError):
-            done(outcome)
+            done(outcome if log.compaction.swaps == swaps else None)
             return
         if outcome is not None:
             outcome()

@@ -360,7 +360,14 @@ class ReplicaSet:
                 else:
                     done(LocalRead(ErrorCode.KAFKA_STORAGE_ERROR))
 
-            bring_in(self._around.disk, at, absent, is_wanted=lambda: True, done=read_again)
+            bring_in(
+                self._around.disk,
+                at,
+                driver.log,
+                absent,
+                is_wanted=lambda: True,
+                done=read_again,
+            )
         except OffsetOutOfRange:
             done(LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=start))
         except StorageError:
