@@ -136,7 +136,7 @@ class _Phases:
 
 
 def _handles(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def _maps(pid: int) -> int:
