@@ -58,7 +58,6 @@ STRAYS: Final = "strays"  # the lane in the disk queue of what concerns the whol
 # that are open, and asks the leaders for all of them: so it is rarer, the more there are.
 FOLLOW_UP_S: Final = 0.02
 FOLLOW_UP_PER_LOG_S: Final = 0.000_05
-LOOKS_PER_LAG: Final = 4  # at a follower that asks nothing new, until it would leave the ISR
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -68,11 +67,8 @@ def _random_session_id() -> int:
 
 
 def _new_sessions(settings: BrokerSettings) -> FetchSessions:
-    return FetchSessions(
-        settings.max_incremental_fetch_session_cache_slots,
-        new_id=_random_session_id,
-        sweep_max_ms=settings.replica_lag_time_max_ms // LOOKS_PER_LAG,
-    )
+    slots_max = settings.max_incremental_fetch_session_cache_slots
+    return FetchSessions(slots_max, new_id=_random_session_id)
 
 
 class Replicas:

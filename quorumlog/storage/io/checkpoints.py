@@ -12,7 +12,7 @@ from typing import Final
 
 from quorumlog.invariants import require
 from quorumlog.storage.errors import CorruptCheckpoint
-from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
+from quorumlog.storage.io.disk import Disk, read_file, replace_file, write_file_durably
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
 
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
@@ -208,17 +208,26 @@ def uuid_from_text(text: str) -> bytes:
     return uuid
 
 
-def write_partition_metadata(disk: Disk, partition_dir: str, topic_id: TopicId) -> None:
-    """Say whose partition the directory is: durable when it returns. Raises OSError."""
+def write_partition_metadata(
+    disk: Disk, partition_dir: str, topic_id: TopicId, *, must_last: bool = True
+) -> None:
+    """Say whose partition the directory is. Raises OSError.
+
+    It is durable when this returns, if it `must_last`; if not, power loss may leave it torn.
+    """
     content = f"version: 0\ntopic_id: {uuid_to_text(topic_id)}\n".encode()
-    write_file_durably(disk, f"{partition_dir}/{PARTITION_METADATA_FILE}", content)
+    path = f"{partition_dir}/{PARTITION_METADATA_FILE}"
+    if must_last:
+        write_file_durably(disk, path, content)
+    else:
+        replace_file(disk, path, content, must_last=False)
 
 
 def read_partition_metadata(disk: Disk, partition_dir: str) -> TopicId | None:
     """Read the topic's id; None if the directory holds neither file nor records.
 
-    The file is durable before the first append, so records without it are damage: Kafka sets such
-    a log aside, and its leader goes on with an empty one. Raises CorruptCheckpoint, OSError.
+    The file is there before the first append, and durable before the first flush. Raises
+    CorruptCheckpoint, also for records without it (see `was_flushed`), and OSError.
     """
     path = f"{partition_dir}/{PARTITION_METADATA_FILE}"
     if not disk.exists(path):

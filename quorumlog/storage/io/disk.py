@@ -73,6 +73,9 @@ class Disk(Protocol):
     def mkdir(self, path: str) -> None:
         """Make a directory and its parents, durably. One that exists is left alone."""
 
+    def add_dir(self, path: str) -> None:
+        """Make one directory. It is durable after an fsync of its parent. Raises OSError."""
+
     def rename(self, source: str, target: str) -> None:
         """Replace `target` by `source`, atomically."""
 
@@ -191,10 +194,15 @@ class RealDisk:
 
     def mkdir(self, path: str) -> None:  # noqa: D102 - see Disk
         directory = Path(path)
+        if directory.is_dir():
+            return
         missing = [parent for parent in (directory, *directory.parents) if not parent.exists()]
         directory.mkdir(parents=True, exist_ok=True)
         for created in missing:
             self.fsync_dir(str(created.parent))
+
+    def add_dir(self, path: str) -> None:  # noqa: D102 - see Disk
+        Path(path).mkdir()
 
     def rename(self, source: str, target: str) -> None:  # noqa: D102 - see Disk
         Path(source).replace(target)
@@ -257,14 +265,18 @@ def write_file_durably(disk: Disk, path: str, content: bytes) -> None:
     disk.fsync_dir(path.rpartition("/")[0] or "/")
 
 
-def replace_file(disk: Disk, path: str, content: bytes) -> None:
-    """Do as `write_file_durably` does; the new one lasts after an fsync of the directory."""
+def replace_file(disk: Disk, path: str, content: bytes, *, must_last: bool = True) -> None:
+    """Do as `write_file_durably` does; the new one lasts after an fsync of the directory.
+
+    Unless it `must_last`, power loss may leave it torn.
+    """
     draft = f"{path}.tmp"
     file = disk.open(draft, create=True)
     try:
         file.truncate(0)  # a draft left behind by a crash
         file.append([content])
-        file.fsync()
+        if must_last:
+            file.fsync()
     finally:
         file.close()
     disk.rename(draft, path)

@@ -8,7 +8,7 @@ nor a leader waits for this file. It is replaced whole (KAFKA-16541: a torn file
 # docs/decisions/0046-the-epoch-file-is-written-with-a-flush.md
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Final
 
@@ -19,6 +19,15 @@ from quorumlog.wire.codec.identifiers import Epoch, Offset
 
 FILE_NAME: Final = "leader-epoch-checkpoint"
 _VERSION: Final = "0"
+
+
+def was_flushed(disk: Disk, directory: str) -> bool:
+    """Whether records of this log may ever have been durable on purpose: it has this file."""
+    return disk.exists(f"{directory}/{FILE_NAME}")
+
+
+def _nothing() -> None:
+    pass
 
 
 def encode_epochs(epochs: LeaderEpochs) -> bytes:
@@ -49,18 +58,22 @@ class LeaderEpochCache:
     run in another, one at a time. A failed write raises StorageError: the next one tries again.
     """
 
-    def __init__(self, disk: Disk, directory: str, epochs: LeaderEpochs) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, epochs: LeaderEpochs, *, is_first: bool = False
+    ) -> None:
         self._disk = disk
         self._path = f"{directory}/{FILE_NAME}"
         self._epochs = epochs
         self._written: LeaderEpochs | None = epochs  # None: the file holds something else
+        self._is_first = is_first
+        self.before_first: Callable[[], None] = _nothing  # may raise OSError: then no file is made
 
     @classmethod
     def open(cls, disk: Disk, directory: str) -> "LeaderEpochCache":
         """Read the file, if there is one. Raises CorruptCheckpoint: rebuild it from the log."""
         path = f"{directory}/{FILE_NAME}"
         if not disk.exists(path):
-            return cls(disk, directory, LeaderEpochs())
+            return cls(disk, directory, LeaderEpochs(), is_first=True)
         try:
             epochs = decode_epochs(read_file(disk, path))
         except ValueError as error:
@@ -73,7 +86,7 @@ class LeaderEpochCache:
     def empty(cls, disk: Disk, directory: str) -> "LeaderEpochCache":
         """Know nothing, whatever the file holds; the next `write` replaces it."""
         cache = cls(disk, directory, LeaderEpochs())
-        cache._written = None
+        cache._written, cache._is_first = None, not was_flushed(disk, directory)
         return cache
 
     @property
@@ -126,13 +139,19 @@ class LeaderEpochCache:
         self._epochs = LeaderEpochs()
 
     def write(self) -> None:
-        """Make durable what is known now, unless the file holds it. Raises StorageError."""
+        """Make durable what is known now, unless the file holds it. Raises StorageError.
+
+        Before there is a file, what `before_first` does comes first.
+        """
         epochs = self._epochs
         if self._written is not None and epochs.entries == self._written.entries:
             return
         self._written = None
         try:
+            if self._is_first:
+                self.before_first()
             write_file_durably(self._disk, self._path, encode_epochs(epochs))
+            self._is_first = False
         except OSError as error:
             raise storage_error(f"cannot write {self._path}: {error}", error) from error
         self._written = epochs

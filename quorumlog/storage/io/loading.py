@@ -25,16 +25,19 @@ SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)")
 SNAPSHOT_NAME: Final = re.compile(r"(\d{20})\.snapshot")
 LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
 
+ALL: Final = 2**63 - 1  # an offset above all others
+
 _logger: Final = logging.getLogger(__name__)
 
 
 class LoadedLog(NamedTuple):
-    """What is in a directory; the last segment is loaded, and every record is durable."""
+    """What is in a directory; the last segment is loaded, all below `durable_end` is durable."""
 
     segments: list[Segment]
     epochs: LeaderEpochCache
     snapshots: ProducerSnapshots
     recent: RecentBatches | None = None  # of what was checked, up to the end
+    durable_end: int = ALL
 
 
 class Scanned(NamedTuple):
@@ -45,20 +48,21 @@ class Scanned(NamedTuple):
     recent: RecentBatches | None = None  # of the last segments in a row that were checked
 
 
-NOT_SCANNED: Final = Scanned(2**63 - 1, [])
+NOT_SCANNED: Final = Scanned(ALL, [])
 
 
 class KnownOfLog(NamedTuple):
     """What the caller knows of a log before it is opened. Offsets; `end` is exclusive.
 
     Below `recovery_point` it need not be checked; below `end` its records were there for certain.
-    `scan` decides which batches are whole.
+    `scan` decides which batches are whole. What is found there is made durable, if it `must_last`.
     """
 
     is_clean: bool  # it was closed cleanly
     recovery_point: int = 0
     end: int = 0
     scan: type[SegmentScan] = SegmentScan
+    must_last: bool = True
 
 
 def load_log(
@@ -86,16 +90,19 @@ def _load(
             known = known._replace(is_clean=False, recovery_point=checked)
     if not segments:
         _require_reached(0, known, f"{directory} has no segment")
-    scanned = NOT_SCANNED
+    scanned, durable_end = NOT_SCANNED, ALL
     if not known.is_clean:
         scanned = _recover(disk, directory, segments, settings, known, note_read=note_read)
     if not segments:  # its name is durable with the first flush, which writes the epochs beside it
         segments.append(Segment.create(disk, directory, 0, settings))
     elif not known.is_clean and segments[-1].index.next_offset > known.recovery_point:
-        disk.fsync_dir(directory)  # else there is no record that was not durable before
+        if known.must_last:
+            disk.fsync_dir(directory)  # else there is no record that was not durable before
+        else:  # what has no later segment is synced, and named, by the next flush
+            durable_end = max(known.recovery_point, segments[-1].base_offset)
     epochs = _open_epochs(disk, directory, segments, scanned)
     kept = ProducerSnapshots(disk, directory, snapshots)
-    return LoadedLog(segments, epochs, kept, scanned.recent)
+    return LoadedLog(segments, epochs, kept, scanned.recent, durable_end)
 
 
 def _sweep(disk: Disk, directory: str) -> tuple[list[int], list[int]]:
@@ -160,7 +167,7 @@ def _recover(
             _logger.warning("%s: cut at byte %d: %s", segment.path, scan.index.size, scan.fault)
             if not is_last and segments[slot + 1].base_offset != expected:  # records are gone
                 _drop(disk, directory, segments, slot + 1)  # first: else a gap might show
-        segment.cut_tail()
+        segment.cut_tail(must_last=known.must_last or not is_last)
         if slot < len(segments) - 1:
             _seal(segment)
     if segments and not segments[-1].is_loaded:

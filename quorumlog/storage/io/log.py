@@ -69,7 +69,7 @@ class Log:
         self._snapshots = loaded.snapshots
         self._log_end_offset = segments.active.index.next_offset
         self._log_start_offset = segments.first_base_offset
-        self._flushed_offset = self._log_end_offset
+        self._flushed_offset = min(self._log_end_offset, loaded.durable_end)
         self._flush_lock = threading.Lock()
         self._health: Final = LogHealth(directory)
         self.producers: Final = KeptProducers(
@@ -91,27 +91,27 @@ class Log:
         log_start_offset: int | None = None,
         known_end_offset: int = 0,
         note_read: NoteRead = lambda _: None,
+        must_last: bool = True,
     ) -> "Log":
-        """Open the log in `directory`, or make an empty one there. Its records are durable then.
+        """Open the log in `directory`, or make an empty one there. Raises StorageError.
 
-        clean: it was closed with `close(clean=True)`, and this is known for certain (Kafka's
-        `.kafka_cleanshutdown`). Otherwise every segment that reaches beyond recovery_point is
-        read and checked, and cut where it is torn. log_start_offset: from the caller's checkpoint.
-        known_end_offset: the log reached so far for certain; DamagedLog if it does not, uncut.
-        note_read is told how many bytes were read to check them, again and again meanwhile.
-        Raises StorageError.
+        clean: `close(clean=True)` was its end, for certain (Kafka's `.kafka_cleanshutdown`). Else
+        every segment that reaches beyond recovery_point is read, checked, and cut where it is torn.
+        log_start_offset: from the caller's checkpoint. known_end_offset: the log reached it for
+        certain, else DamagedLog. note_read is told of bytes read. What `must_last` is durable then.
         """
-        known = KnownOfLog(clean, recovery_point, end=known_end_offset, scan=cls.scan)
+        known = KnownOfLog(clean, recovery_point, known_end_offset, cls.scan, must_last)
         loaded = load_log(disk, directory, settings, known, note_read)
         segments = SegmentList(disk, directory, loaded.segments)
         log = cls(disk, directory, settings, segments=segments, loaded=loaded)
-        if log_start_offset is not None and log_start_offset > log.log_end_offset:
-            log.truncate_fully_and_start_at(log_start_offset)  # it lost records that were deleted
-        elif log_start_offset is not None:
+        if log_start_offset is not None:
+            if log_start_offset > log.log_end_offset:  # it lost records that were deleted
+                log.truncate_fully_and_start_at(log_start_offset)
             log.advance_log_start_offset(log_start_offset)
         log.epochs.truncate_from_start(log.log_start_offset)  # the file may know of older ones
         log.epochs.truncate_from_end(log.log_end_offset)
-        log.epochs.write()  # all records count as flushed
+        if must_last:
+            log.epochs.write()
         with log._health.changing("open"):
             loaded.snapshots.drop_above(log.log_end_offset)  # of records that a crash has taken
             loaded.snapshots.keep_only(log.segment_base_offsets)

@@ -178,12 +178,13 @@ class Segment:
         self._index, self._written_size = scan.index, None
         return scan
 
-    def cut_tail(self) -> None:
-        """Cut what is behind the last whole batch; make the rest durable. Raises OSError."""
+    def cut_tail(self, *, must_last: bool = True) -> None:
+        """Cut what is behind the last whole batch; then the rest is durable. Raises OSError."""
         file = self._file_to_change()
-        if file.size() > self._index.size:
+        if has_tail := file.size() > self._index.size:
             file.truncate(self._index.size)
-        file.fsync()
+        if has_tail or must_last:  # a power loss must not mix it and what is appended next
+            file.fsync()
 
     def write_indexes(self) -> bool:
         """Replace both index files, durably, and all names with them; False: they are as they were.

@@ -1,6 +1,8 @@
 """What the creation and the deletion of a log make durable, and what a crash on the way leaves."""
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -9,6 +11,7 @@ import pytest
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
@@ -47,7 +50,7 @@ def open_all(logs: LogDirectory) -> dict[TopicPartition, Log]:
     return {at: logs.open(at, TOPIC_ID, {})[0] for at in MANY}
 
 
-def test_a_new_log_costs_two_fsyncs_of_directories_and_one_of_a_file() -> None:
+def test_a_new_log_costs_no_fsync_until_it_is_flushed() -> None:
     operations: list[str] = []
     disk = SimDisk(on_operation=lambda operation, path: operations.append(operation))
     logs = started(disk)
@@ -56,8 +59,15 @@ def test_a_new_log_costs_two_fsyncs_of_directories_and_one_of_a_file() -> None:
     for log in opened.values():
         log.epochs.assign(0, 0)  # as its leader does
     count = Counter(operations)
-    # The first mkdir of each is an fsync of the parent; the second finds the directory there.
-    assert (count["mkdir"], count["fsync_dir"], count["fsync"]) == (6, 3, 3)
+    # The mkdir finds the directory there.
+    assert (count["add_dir"], count["mkdir"], count["fsync_dir"], count["fsync"]) == (3, 3, 0, 0)
+    operations.clear()
+    for log in opened.values():
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+        log.flush()
+    # For each: partition.metadata, the epochs and the records; and the names of all of them, once.
+    count = Counter(operations)
+    assert (count["fsync"], count["fsync_dir"]) == (9, 2 * 3 + 1)
 
 
 def test_a_mkdir_of_what_exists_makes_nothing_durable(
@@ -111,6 +121,64 @@ def test_an_epoch_is_written_with_the_first_flush_not_with_its_first_record() ->
     assert disk.durable_bytes(path) == b"0\n1\n4 0\n"
 
 
+@pytest.mark.parametrize("seed", range(50))
+def test_power_loss_before_the_first_flush_leaves_what_can_be_opened(seed: int) -> None:
+    """Whatever of the directory, its files and their contents is lost."""
+    disk = SimDisk()
+    for log in open_all(started(disk)).values():
+        log.epochs.assign(0, 0)
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    disk.crash(Random(seed))
+    for log in open_all(started(disk)).values():
+        assert log.log_end_offset in (0, 1)
+        assert [header.base_offset for header in log.headers(0)] == [0] * log.log_end_offset
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("must_last", [True, False])
+def test_what_a_killed_process_has_left_is_durable_after_a_flush(
+    seed: int, must_last: bool
+) -> None:
+    """Or at once, if what is found counts as durable."""
+    disk = SimDisk()
+    log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
+    log.epochs.assign(4, 0)
+    log.append_as_leader(BATCH, leader_epoch=4, wall_ms=0)
+    disk.kill()
+    logs = started(disk)
+    logs.must_last = must_last
+    log, _ = logs.open(MANY[0], TOPIC_ID, {})
+    assert (log.log_end_offset, log.flushed_offset) == (1, 1 if must_last else 0)
+    if not must_last:
+        log.append_as_leader(BATCH, leader_epoch=4, wall_ms=0)
+        assert log.flush() == 2
+    flushed = log.flushed_offset
+    disk.crash(Random(seed))
+    log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
+    assert log.log_end_offset == flushed
+    assert log.epochs.entries == ((4, 0),)
+
+
+def test_a_name_that_is_refused_is_made_durable_by_the_next_flush() -> None:
+    refused = {"fsync_dir"}
+
+    def on_operation(operation: str, path: str) -> None:
+        if operation in refused and path == DIRECTORY:
+            raise OSError(5, "input/output error")
+
+    disk = SimDisk(on_operation=on_operation)
+    log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
+    log.append_as_leader(BATCH, leader_epoch=4, wall_ms=0)
+    with pytest.raises(StorageError, match="input/output error"):
+        log.flush()
+    assert log.flushed_offset == 0
+    refused.clear()
+    assert log.flush() == 1
+    for seed in range(20):
+        disk.crash(Random(seed))
+        assert started(disk).open(MANY[0], TOPIC_ID, {})[0].log_end_offset == 1
+
+
 def live(disk: SimDisk) -> None:
     """Create many; delete one, and create it again."""
     logs = started(disk)
@@ -131,10 +199,18 @@ def test_power_loss_anywhere_leaves_whole_logs_or_none() -> None:
     operations: list[str] = []
     live(DirectoryDisk(on_operation=lambda operation, path: operations.append(operation)))
     for number in range(1, len(operations) + 1):
-        check_power_loss_at(number)
+        check_end_at(number, partial(DirectoryDisk.crash, rng=Random(number)))
 
 
-def check_power_loss_at(number: int) -> None:
+def test_a_kill_anywhere_leaves_whole_logs_or_none() -> None:
+    """Between a directory and its first file, too."""
+    operations: list[str] = []
+    live(DirectoryDisk(on_operation=lambda operation, path: operations.append(operation)))
+    for number in range(1, len(operations) + 1):
+        check_end_at(number, DirectoryDisk.kill)
+
+
+def check_end_at(number: int, end: Callable[[DirectoryDisk], None]) -> None:
     count = 0
 
     def on_operation(operation: str, path: str) -> None:
@@ -147,7 +223,7 @@ def check_power_loss_at(number: int) -> None:
     with pytest.raises(PowerLoss):
         live(disk)
     disk.on_operation = None
-    disk.crash(Random(number))
+    end(disk)
     logs = started(disk)
     opened = open_all(logs)
     for log in opened.values():

@@ -66,6 +66,10 @@ class BlockedDisk(RealDisk):
         self._wait(path)
         super().mkdir(path)
 
+    def add_dir(self, path: str) -> None:
+        self._wait(path)
+        super().add_dir(path)
+
     def unlink(self, path: str) -> None:
         self._wait(path)
         super().unlink(path)
@@ -233,7 +237,7 @@ async def test_a_disk_that_makes_no_directory_fences_the_broker(
         replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
         publish_nothing(replicas)
 
-        def refuse(*args: object) -> None:
+        def refuse(*args: object, **options: object) -> None:
             raise OSError(EIO, "input/output error")
 
         monkeypatch.setattr(log_directory, "write_partition_metadata", refuse)

@@ -9,6 +9,7 @@ from quorumlog.broker.fetching.core.fetch_sessions import (
     EPOCH_MAX,
     EVICTABLE_AFTER_MS,
     SWEEP_INTERVAL_MS,
+    SWEEP_PARTITIONS,
     FetchSession,
     FetchSessions,
     next_epoch,
@@ -141,21 +142,27 @@ def test_only_what_has_changed_is_looked_at_and_everything_now_and_then() -> Non
     assert session.take_to_judge(fetch_of(1))
 
 
-@pytest.mark.parametrize(
-    ("partitions", "sweep_max_ms", "interval_ms"),
-    [(3, 7_500, 500), (700, 7_500, 1_050), (7_000, 7_500, 7_500), (7_000, 100, 500)],
-)
-def test_a_large_session_is_looked_through_more_rarely(
-    partitions: int, sweep_max_ms: int, interval_ms: int
-) -> None:
-    """So that it costs the same for each ms, and a follower is still judged in time."""
-    session = opened(FetchSessions(1, lambda: 1, sweep_max_ms=sweep_max_ms), 0, *range(partitions))
+def test_a_large_session_is_looked_through_in_parts_but_the_restless_always() -> None:
+    session = opened(sessions_of(1), 0, *range(7_000))
     assert session is not None
-    for partition in session.candidates(0):
-        session.take_to_judge(partition.fetch)
-        session.settle(partition, is_settled=True)
-    assert session.candidates(interval_ms - 1) == []
-    assert len(session.candidates(interval_ms)) == partitions
+
+    def looked_at(now_ms: int) -> list[int]:
+        found = session.candidates(now_ms)
+        for partition in found:
+            session.take_to_judge(partition.fetch)
+            is_restless = partition.key[1] == 6_999
+            session.settle(partition, is_settled=True, is_restless=is_restless)
+        return [partition.key[1] for partition in found]
+
+    assert len(looked_at(0)) == 7_000
+    assert looked_at(SWEEP_INTERVAL_MS - 1) == []
+    seen: list[int] = []
+    for sweep in range(1, 7_000 // SWEEP_PARTITIONS + 1):
+        part = looked_at(sweep * SWEEP_INTERVAL_MS)
+        assert len(part) <= SWEEP_PARTITIONS + 1
+        assert part[0] == 6_999  # a follower that is not in sync may become eligible to join
+        seen += part[1:]
+    assert sorted({*seen, 6_999}) == [*range(7_000)]
 
 
 def test_news_that_come_after_the_judgement_are_not_settled_by_the_answer() -> None:
@@ -244,6 +251,20 @@ def test_a_follower_names_what_is_another_question_by_now() -> None:
     assert follower.changes(SWEEP_INTERVAL_MS) == Changes(["c"], [])
     assert follower.session.asked == {"a": 2, "b": 1, "c": 2}
     assert follower.session.epoch == 3
+
+
+def test_a_follower_of_many_looks_at_some_of_its_questions_in_turn() -> None:
+    follower = Follower()
+    follower.questions = {f"{number:03}": 1 for number in range(3 * SWEEP_PARTITIONS)}
+    assert len(follower.changes(0).named) == 3 * SWEEP_PARTITIONS
+    assert follower.session.answered(0, 77)
+    seen: list[str] = []
+    for sweep in (1, 2, 3):
+        follower.changes(sweep * SWEEP_INTERVAL_MS)
+        assert follower.session.answered(0, 77)
+        assert len(follower.looked_at) == SWEEP_PARTITIONS
+        seen += follower.looked_at
+    assert sorted(seen) == sorted(follower.questions)
 
 
 @pytest.mark.parametrize("error_code", [70, 71, 106])

@@ -150,3 +150,20 @@ async def answered(replicas: Replicas, spec: FetchSpec) -> list[FetchedPartition
     fetched = fetch_from(replicas, spec)
     async with asyncio.timeout(5):
         return await fetched if isinstance(fetched, asyncio.Future) else fetched
+
+
+async def test_a_follower_that_is_not_in_sync_is_judged_again_and_again(tmp_path: Path) -> None:
+    """The controller may have refused it for a reason that is over, without news of the partition.
+
+    One in sync says nothing new by fetching what it has.
+    """
+    async with one_broker(tmp_path, isr=(1,)) as replicas:
+        follower = FollowerTwo(replicas)
+        await follower.fetch()
+        await follower.fetch()
+        assert [partition.fetch.topic_partition for partition in follower.session.judged()] == []
+        assert len(follower.session.restless) == 1
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        follower = FollowerTwo(replicas)
+        await follower.fetch()
+        assert len(follower.session.restless) == 0

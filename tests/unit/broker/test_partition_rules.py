@@ -67,7 +67,7 @@ def test_one_that_has_caught_up_counts_before_it_is_asked_for() -> None:
     assert role_of(replica).maximal_isr == {ONE}
     replica.append(20, [0])
     assert replica.partition.state.high_watermark == 1
-    replica.step(20 + LAG_TIME_MS, events.Ticked())
+    replica.step(21 + LAG_TIME_MS, events.Ticked())
     assert replica.partition.state.high_watermark == 2  # it fell silent
 
 

@@ -23,7 +23,7 @@ FINAL_EPOCH: Final = -1  # the epoch of a fetch without a session, or that ends 
 EPOCH_MAX: Final = 2**31 - 1
 EVICTABLE_AFTER_MS: Final = 120_000
 SWEEP_INTERVAL_MS: Final = 500
-SWEEP_MS_PER_PARTITION: Final = 1.5  # a large session is swept more rarely
+SWEEP_PARTITIONS: Final = 50  # that a sweep looks at, so that a large session costs no more
 # DEVIATION: Kafka bounds the number of sessions, not that of the partitions in them.
 # docs/decisions/0027-fetch-sessions-between-brokers-and-for-clients.md
 PARTITIONS_MAX: Final = 500_000
@@ -84,6 +84,7 @@ class FetchSession:
 
     `unsettled` says of each partition whether its question must be judged (again): one that was,
     and whose leader is the same since, is only read on. Those told records last come last.
+    `restless` are the partitions whose judgement may have another outcome without any news of them.
     """
 
     __slots__ = (
@@ -91,44 +92,42 @@ class FetchSession:
         "epoch",
         "is_privileged",
         "partitions",
+        "restless",
         "session_id",
-        "sweep_max_ms",
         "swept_ms",
+        "to_sweep",
         "unsettled",
         "used_ms",
         "uses_topic_ids",
         "waiting",
     )
 
-    def __init__(
-        self,
-        session_id: int,
-        *,
-        uses_topic_ids: bool,
-        is_privileged: bool,
-        sweep_max_ms: int = SWEEP_INTERVAL_MS,
-    ) -> None:
+    def __init__(self, session_id: int, *, uses_topic_ids: bool, is_privileged: bool) -> None:
         self.session_id = session_id
-        self.sweep_max_ms = sweep_max_ms
         self.epoch = next_epoch(FULL_EPOCH)  # of the fetch that comes next
         self.uses_topic_ids = uses_topic_ids
         self.is_privileged = is_privileged
         self.partitions: dict[Key, SessionPartition] = {}
         self.by_partition: dict[TopicPartition, SessionPartition] = {}
         self.unsettled: dict[Key, bool] = {}
+        self.restless: dict[Key, None] = {}
+        self.to_sweep: list[Key] = []  # what the sweep that is under way has not looked at
         self.used_ms = self.swept_ms = 0
         self.waiting: WaitingFetch | None = None
 
     def candidates(self, now_ms: int) -> list[SessionPartition]:
         """Return the partitions that a fetch must look at, in the order in which to read.
 
-        All of them from time to time: changes by time or by the controller are not noted.
+        From time to time the restless ones are among them, and some of the others in turn: what a
+        change was not noted for is found so.
         """
-        interval_ms = max(SWEEP_INTERVAL_MS, len(self.partitions) * SWEEP_MS_PER_PARTITION)
-        if now_ms - self.swept_ms >= min(interval_ms, self.sweep_max_ms):
+        if now_ms - self.swept_ms >= SWEEP_INTERVAL_MS:
             self.swept_ms = now_ms
-            for key in self.partitions:
-                self.unsettled[key] = True
+            self.to_sweep = self.to_sweep or list(self.partitions)
+            for key in (*self.restless, *self.to_sweep[:SWEEP_PARTITIONS]):
+                if key in self.partitions:
+                    self.unsettled[key] = True
+            del self.to_sweep[:SWEEP_PARTITIONS]
         return [self.partitions[key] for key in self.unsettled]
 
     def judged(self) -> list[SessionPartition]:
@@ -157,13 +156,19 @@ class FetchSession:
         is_settled: bool,
         is_final: bool = False,
         has_records: bool = False,
+        is_restless: bool = False,
     ) -> None:
         """Note an answer; a partition that is not settled is looked at again.
 
         `is_final`: the answer was an error or the like, which stays until the next judgement.
         `has_records`: the next fetch looks at the partition after the others.
+        `is_restless`: the judgement may have another outcome without any news of the partition.
         """
         key = partition.key
+        if is_restless:
+            self.restless[key] = None
+        else:
+            self.restless.pop(key, None)
         must_judge = self.unsettled.get(key, False) or is_final
         is_settled = is_settled and not must_judge
         if is_settled or has_records:
@@ -178,14 +183,11 @@ class FetchSessions:
     Invariants: at most `slots_max` sessions with at most PARTITIONS_MAX partitions in all;
     `_sessions` is in the order of last use. `new_id` gives random numbers in [1, 2^31), so that
     a client of a former process is not mistaken for another client. `on_closed` is called for each
-    session that ends. `sweep_max_ms`: how rarely a fetch may look at all partitions of a session.
+    session that ends.
     """
 
-    def __init__(
-        self, slots_max: int, new_id: Callable[[], int], *, sweep_max_ms: int = SWEEP_INTERVAL_MS
-    ) -> None:
+    def __init__(self, slots_max: int, new_id: Callable[[], int]) -> None:
         self._slots_max: Final = slots_max
-        self._sweep_max_ms: Final = max(sweep_max_ms, SWEEP_INTERVAL_MS)
         self._new_id: Final = new_id
         self._sessions: dict[int, FetchSession] = {}
         self.watchers: Final[dict[TopicPartition, dict[FetchSession, None]]] = {}
@@ -215,10 +217,7 @@ class FetchSessions:
         while session_id in self._sessions:
             session_id = self._new_id()
         session = FetchSession(
-            session_id,
-            uses_topic_ids=uses_topic_ids,
-            is_privileged=is_privileged,
-            sweep_max_ms=self._sweep_max_ms,
+            session_id, uses_topic_ids=uses_topic_ids, is_privileged=is_privileged
         )
         session.used_ms = session.swept_ms = now_ms
         self._sessions[session_id] = session
@@ -307,6 +306,7 @@ class FetchSessions:
         if partition is not None:
             self._partition_count -= 1
             session.unsettled.pop(key, None)
+            session.restless.pop(key, None)
             self._unwatch(session, partition)
 
     def _watch(self, session: FetchSession, partition: SessionPartition) -> None:

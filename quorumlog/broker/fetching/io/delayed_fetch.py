@@ -66,7 +66,7 @@ class PartitionRead:
 class DelayedFetch(WaitingFetch):
     """A long poll that has not enough yet (Kafka's DelayedFetch)."""
 
-    __slots__ = ("answer", "is_late", "reads", "spec")
+    __slots__ = ("_joined", "answer", "is_late", "reads", "spec")
 
     def __init__(
         self,
@@ -82,6 +82,7 @@ class DelayedFetch(WaitingFetch):
         self.reads = reads
         self.answer = answer
         self.is_late = False
+        self._joined: set[int] | None = None  # the identities of the fetches in `reads`
 
     def postpone(self) -> bool:
         """Wait on after the deadline, once, for what is being read; then any size is enough."""
@@ -94,7 +95,10 @@ class DelayedFetch(WaitingFetch):
 
     def join(self, fetch: PartitionFetch) -> None:
         """Look at a partition of the session that was left out as settled."""
-        if not any(fetch is read.fetch for read in self.reads):
+        if self._joined is None:  # most fetches are joined by none
+            self._joined = {id(read.fetch) for read in self.reads}
+        if id(fetch) not in self._joined:
+            self._joined.add(id(fetch))
             self.reads.append(PartitionRead(fetch))
 
 

@@ -33,6 +33,7 @@ def unsettled_answers(
             is_settled=is_settled,
             is_final=read.is_final,
             has_records=bool(read.chunks),
+            is_restless=_is_restless(spec, read, drivers),
         )
     spec.partitions = [fetch for fetch, _ in told]
     return [found for _, found in told]
@@ -68,8 +69,19 @@ def drop_settled(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) 
             state = driver.partition.state
             is_told = partition.was_told(state.high_watermark, state.log_start_offset)
             if is_told and _has_read_all(spec, read, drivers):
-                spec.session.settle(partition, is_settled=True)
+                is_restless = _is_restless(spec, read, drivers)
+                spec.session.settle(partition, is_settled=True, is_restless=is_restless)
     reads[:] = [read for read in reads if read.chunks or read.missing]
+
+
+def _is_restless(spec: FetchSpec, read: PartitionRead, drivers: Drivers) -> bool:
+    """Whether it is a follower's that is not in sync: it may become eligible to join."""
+    driver = drivers.get(read.fetch.topic_partition)
+    return (
+        spec.is_from_follower
+        and driver is not None
+        and not driver.partition.serving.is_in_sync(spec.replica_id)
+    )
 
 
 def _has_read_all(spec: FetchSpec, read: PartitionRead, drivers: Drivers) -> bool:

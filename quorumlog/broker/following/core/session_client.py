@@ -11,6 +11,7 @@ from quorumlog.broker.fetching.core.fetch_sessions import (
     FULL_EPOCH,
     NO_SESSION,
     SWEEP_INTERVAL_MS,
+    SWEEP_PARTITIONS,
     next_epoch,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -40,6 +41,7 @@ class SessionClient(Generic[KeyT, QuestionT]):
         self.asked: dict[KeyT, QuestionT] = {}
         self._touched: dict[KeyT, None] = {}
         self._swept_ms = 0
+        self._to_sweep: list[KeyT] = []  # what the sweep that is under way has not looked at
 
     def touch(self, key: KeyT) -> None:
         """Note that the question for a partition may have changed."""
@@ -51,16 +53,17 @@ class SessionClient(Generic[KeyT, QuestionT]):
         """Return what the next fetch must name. The caller must send that fetch.
 
         `keys`: all that may be asked for. `question` returns None for what is not to be asked now.
-        Only what was touched is looked at, and everything now and then.
+        Only what was touched is looked at, and now and then some of the others in turn.
         """
+        looked_at, self._touched = self._touched, {}
         if self.epoch == FULL_EPOCH:
             self.asked.clear()
-        if self.epoch == FULL_EPOCH or now_ms - self._swept_ms >= SWEEP_INTERVAL_MS:
+            looked_at = dict.fromkeys(keys)
+        elif now_ms - self._swept_ms >= SWEEP_INTERVAL_MS:
             self._swept_ms = now_ms
-            looked_at = dict.fromkeys([*keys, *self.asked])
-        else:
-            looked_at = self._touched
-        self._touched = {}
+            self._to_sweep = self._to_sweep or list(dict.fromkeys([*keys, *self.asked]))
+            looked_at |= dict.fromkeys(self._to_sweep[:SWEEP_PARTITIONS])
+            del self._to_sweep[:SWEEP_PARTITIONS]
         changes: Changes[KeyT] = Changes([], [])
         for key in looked_at:
             wanted = question(key)

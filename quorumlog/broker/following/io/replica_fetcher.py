@@ -129,6 +129,10 @@ class ReplicaFetcher:
             self._loops[loop] = None
             loop.add_done_callback(lambda ended: self._loops.pop(ended, None))
 
+    def touch(self, driver: PartitionDriver) -> None:
+        """Look at the question for this partition again, before the next fetch."""
+        self._session.touch(_key(driver))
+
     def note_flush_ended(self, driver: PartitionDriver) -> None:
         """Wait no more for this log: it is durable, or the disk has refused it."""
         key = _key(driver)

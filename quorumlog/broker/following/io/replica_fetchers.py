@@ -1,4 +1,12 @@
-"""The fetchers of all leaders: one per leader, at its current address."""
+"""The fetchers of all leaders, at their current addresses: one for each lane of a leader.
+
+A lane is up to LANE_PARTITIONS partitions, with a fetch session of their own. A session begins
+again when the set of its partitions changes, so that each must be small: else the creation of many
+partitions would cost the square of their number, in pieces that hold the event loop up.
+
+# DEVIATION: Kafka has `num.replica.fetchers` for each leader, of any size.
+# docs/decisions/0104-many-partitions-share-few-costs.md
+"""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -10,6 +18,10 @@ from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.tasks import Tasks, log_failure
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
+
+LANE_PARTITIONS: Final = 1_000
+
+_Lane = tuple[BrokerId, int]  # a leader, and a number
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -31,25 +43,31 @@ class ReplicaFetchers:
             peer_id: (address.rpartition(":")[0], int(address.rpartition(":")[2]))
             for peer_id, address in peer_addresses.items()
         }
-        self._followed: dict[BrokerId, dict[PartitionDriver, FollowedPartition]] = {}
-        self._leaders: dict[PartitionDriver, BrokerId] = {}
-        self._changed: set[BrokerId] = set()
-        self._fetchers: dict[BrokerId, ReplicaFetcher] = {}
+        self._followed: dict[_Lane, dict[PartitionDriver, FollowedPartition]] = {}
+        self._lanes: dict[PartitionDriver, _Lane] = {}
+        self._changed: set[_Lane] = set()
+        self._fetchers: dict[_Lane, ReplicaFetcher] = {}
         self._stopping: Final = Tasks(log_failure(_logger, "closing the connections to a leader"))
 
     def follow(self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch) -> None:
         """Follow this leader only, in this epoch only."""
         self.unfollow(driver)
-        self._leaders[driver] = leader_id
-        self._followed.setdefault(leader_id, {})[driver] = FollowedPartition(driver, leader_epoch)
-        self._changed.add(leader_id)
+        lane = self._lanes[driver] = self._lane_with_room(leader_id)
+        self._followed.setdefault(lane, {})[driver] = FollowedPartition(driver, leader_epoch)
+        self._changed.add(lane)
+
+    def _lane_with_room(self, leader_id: BrokerId) -> _Lane:
+        number = 0
+        while len(self._followed.get((leader_id, number), ())) >= LANE_PARTITIONS:
+            number += 1
+        return leader_id, number
 
     def unfollow(self, driver: PartitionDriver) -> None:
         """Follow no leader."""
-        leader_id = self._leaders.pop(driver, None)
-        if leader_id is not None:
-            del self._followed[leader_id][driver]
-            self._changed.add(leader_id)
+        lane = self._lanes.pop(driver, None)
+        if lane is not None:
+            del self._followed[lane][driver]
+            self._changed.add(lane)
 
     def wake(self) -> None:
         """Fetch at once: what kept a fetcher from fetching may be over."""
@@ -58,29 +76,39 @@ class ReplicaFetchers:
 
     def note_flush_ended(self, driver: PartitionDriver) -> None:
         """Let the fetcher of this log, if one waits for its flush, fetch on."""
-        leader_id = self._leaders.get(driver)
-        fetcher = None if leader_id is None else self._fetchers.get(leader_id)
+        fetcher = self._fetcher_of(driver)
         if fetcher is not None:
             fetcher.note_flush_ended(driver)
 
+    def touch(self, driver: PartitionDriver) -> None:
+        """Let its fetcher, if it has one, look at the question for this partition again."""
+        fetcher = self._fetcher_of(driver)
+        if fetcher is not None:
+            fetcher.touch(driver)
+
+    def _fetcher_of(self, driver: PartitionDriver) -> ReplicaFetcher | None:
+        lane = self._lanes.get(driver)
+        return None if lane is None else self._fetchers.get(lane)
+
     def publish(self, image: ClusterImage) -> None:
         """Start, redirect and stop fetchers by the followed partitions and the image."""
-        for leader_id in sorted(self._followed):
+        for lane in sorted(self._followed):
+            leader_id, _ = lane
             broker = image.brokers.get(leader_id)
-            fetcher = self._fetchers.get(leader_id)
-            followed = self._followed[leader_id]
+            fetcher = self._fetchers.get(lane)
+            followed = self._followed[lane]
             address = None
             if broker is not None and followed:
                 address = self._peer_addresses.get(leader_id, (broker.host, broker.port))
             if fetcher is not None and fetcher.address != address:
-                del self._fetchers[leader_id]
+                del self._fetchers[lane]
                 self._stopping.start(fetcher.stop())
                 fetcher = None
             if address is None:
                 continue
             if fetcher is None:
-                fetcher = self._fetchers[leader_id] = self._new_fetcher(address)
-            elif leader_id not in self._changed:
+                fetcher = self._fetchers[lane] = self._new_fetcher(address)
+            elif lane not in self._changed:
                 continue
             fetcher.set_followed(followed.values())
         self._changed.clear()

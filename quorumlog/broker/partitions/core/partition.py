@@ -106,9 +106,11 @@ class Partition:
         """Do as `step` does for RecordsAppended, without the event: the hot path."""
         before = self._invariants.marks()
         state = self.state
-        state.log_end_offset = log_end_offset
         role = state.role
         ordered = NO_EFFECTS
+        if isinstance(role, Leader):
+            role.note_append(now_ms, state.log_end_offset)
+        state.log_end_offset = log_end_offset
         if isinstance(role, Leader):
             ordered = self._high_watermark.maybe_advance(role, now_ms)
         self._invariants.check(before)
@@ -139,7 +141,7 @@ class Partition:
             ):
                 pass
             case events.RecordsAppended() | events.LogFlushed():
-                state.log_reached(event)
+                self._log_reached(now_ms, event)
             case events.BrokersPublished(brokers=brokers):
                 state.brokers = brokers
             case events.PartitionPublished():
@@ -165,6 +167,12 @@ class Partition:
                 return self._handle_unassigned(event)
             case role:
                 assert_never(role)
+
+    def _log_reached(self, now_ms: int, event: events.RecordsAppended | events.LogFlushed) -> None:
+        role = self.state.role
+        if isinstance(role, Leader) and isinstance(event, events.RecordsAppended):
+            role.note_append(now_ms, self.state.log_end_offset)
+        self.state.log_reached(event)
 
     def _handle_unassigned(self, event: RoleEvent) -> Sequence[Effect]:
         """Refuse a fetch; ignore answers to requests of a role that has ended."""

@@ -34,6 +34,18 @@ class Leader:
     followers: dict[BrokerId, FollowerProgress]
     pending: PendingIsr | None = None
 
+    def note_append(self, now_ms: int, former_end: Offset) -> None:
+        """Note that each follower that held all of our log did so until now.
+
+        So a fetch that waits for the append need not say it again and again (KAFKA-7152).
+
+        # DEVIATION: in Kafka such a follower is behind since it last fetched.
+        # docs/decisions/0104-many-partitions-share-few-costs.md
+        """
+        for progress in self.followers.values():
+            if progress.log_end_offset == former_end:
+                progress.caught_up_ms = now_ms
+
 
 Role = Unassigned | Follower | Leader
 LEGAL_CHANGES: Final[Mapping[type[Role], frozenset[type[Role]]]] = {

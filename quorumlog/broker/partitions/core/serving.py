@@ -105,6 +105,11 @@ class Serving:
         ]
         return BrokerId(-max(candidates)[1]) if candidates else NO_REPLICA
 
+    def is_in_sync(self, replica: BrokerId) -> bool:
+        """Whether the controller has committed an ISR with it, as far as we know, and we lead."""
+        role = self._state.role
+        return isinstance(role, Leader) and replica in role.isr
+
     def _is_in_rack(self, replica: BrokerId, rack: str) -> bool:
         broker = self._state.brokers.get(replica)
         return broker is not None and not broker.fenced and broker.rack == rack

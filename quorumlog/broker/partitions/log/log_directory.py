@@ -7,6 +7,7 @@ made again, while the broker was down. It is renamed, never served (KAFKA-14616)
 import logging
 import threading
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from quorumlog.broker.partitions.log.log_progress import LogProgress
@@ -22,6 +23,7 @@ from quorumlog.storage.io.checkpoints import (
     write_partition_metadata,
 )
 from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.epoch_checkpoint import was_flushed
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
@@ -71,6 +73,7 @@ class LogDirectory:
         self, disk: Disk, directory: str, defaults: LogSettings, new_log: type[Log] = Log
     ) -> None:
         self.topic_defaults: Mapping[str, str] = texts_of(defaults)  # replaced while it runs
+        self.must_last = False  # whether what is found in a log is made durable before it is used
         self.path: Final = directory
         self.checkpoints: Final = OffsetCheckpoints(disk, directory)
         self.clean_shutdown_epoch: int | None = None
@@ -80,6 +83,8 @@ class LogDirectory:
         self._marker: Final = CleanShutdownMarker(disk, directory)
         self._naming: Final = threading.Lock()  # two logs must not be renamed to one name
         self._unopened: Final[set[str]] = set()  # directories as the last process left them
+        self._added: Final[set[str]] = set()  # directories whose names may not be durable
+        self._syncing: Final = threading.Lock()  # those names, for all that wait for it
         self._deletions = 0
         self._doomed: list[str] = []  # directories of deleted logs, under their new names
 
@@ -102,6 +107,7 @@ class LogDirectory:
                     self._doomed.append(name)
                 elif self._is_partition(name):
                     self._unopened.add(name)
+                    self._added.add(name)
             self.checkpoints.read()
         except OSError as error:
             raise storage_error(f"cannot use {self.path}: {error}", error) from error
@@ -117,14 +123,19 @@ class LogDirectory:
         name, path = str(topic_partition), self._path(str(topic_partition))
         settings = self.settings_of(configs)
         try:
-            if self._disk.exists(path) and read_partition_metadata(self._disk, path) != topic_id:
+            is_new = not self._disk.exists(path)
+            if not is_new and self._topic_id_of(path) != topic_id:
                 self._set_aside(name)
                 self._disk.fsync_dir(self.path)
-            is_new = not self._disk.exists(path)
+                is_new = True
             if is_new:
                 self.checkpoints.forget_older(topic_partition)
-                self._disk.mkdir(path)
-                write_partition_metadata(self._disk, path, topic_id)
+                with self._naming:
+                    self._disk.add_dir(path)
+                    self._added.add(name)
+                write_partition_metadata(self._disk, path, topic_id, must_last=False)
+            if self.must_last and not was_flushed(self._disk, path):
+                self._make_last(name, topic_id)
             log = self._new_log.open(
                 self._disk,
                 path,
@@ -133,13 +144,39 @@ class LogDirectory:
                 recovery_point=self.checkpoints.recovery_point(topic_partition),
                 log_start_offset=self.checkpoints.log_start(topic_partition),
                 note_read=self.progress.note_read,
+                must_last=self.must_last,
             )
+            log.epochs.before_first = partial(self._make_last, name, topic_id)
         except OSError as error:
             raise storage_error(f"cannot open {path}: {error}", error) from error
         # Recovery may have cut the log, or a truncation just before the crash.
         self.checkpoints.note_truncated(topic_partition, log)
         self._unopened.discard(name)
         return log, self.checkpoints.high_watermark(topic_partition)
+
+    def _topic_id_of(self, path: str) -> TopicId | None:
+        """Return whose partition it is; None if that was lost, and no record had to last."""
+        try:
+            return read_partition_metadata(self._disk, path)
+        except CorruptCheckpoint:
+            if was_flushed(self._disk, path):
+                raise
+            return None  # power was lost before the first flush: see `_make_last`
+
+    def _make_last(self, name: str, topic_id: TopicId) -> None:
+        """Make durable whose log it is, before the first of its records is.
+
+        The file is written anew: a failed fsync of the old one is not repeated. Logs that were
+        made before share one fsync of their names. Raises OSError.
+        """
+        write_partition_metadata(self._disk, self._path(name), topic_id)
+        with self._syncing:
+            if name in self._added:
+                with self._naming:
+                    added = set(self._added)
+                self._disk.fsync_dir(self.path)
+                with self._naming:
+                    self._added.difference_update(added)
 
     def delete(self, topic_partition: TopicPartition, log: Log) -> None:
         """Close the log and give its directory another name; `remove_doomed` removes that."""

@@ -260,6 +260,7 @@ class PartitionDriver:
             return
         self.feed(now_ms, events.LogStartKept(log_start_offset=offset))
         self.log.epochs.truncate_from_start(self.partition.state.kept_log_start_offset)
+        self._around.fetchers.touch(self)
 
     def _perform(self, now_ms: int, ordered: Sequence[Effect]) -> None:
         for effect in ordered:

@@ -72,6 +72,7 @@ class ReplicaSet:
         self._broker_id: Final = broker_id
         self._settings: Final = settings
         self._logs: Final = logs
+        logs.must_last = settings.log_flush_acks  # a replica counts with what it has on its disk
         self._rules: Final = rules
         self._now_ms: Final = now_ms
         self._was_opened: Final = opened

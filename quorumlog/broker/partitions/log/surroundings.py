@@ -35,6 +35,9 @@ class Fetchers(Protocol):
     def wake(self) -> None:
         """Fetch at once: a partition has something else to ask."""
 
+    def touch(self, driver: "PartitionDriver") -> None:
+        """Look at what is asked for this log again, before the next fetch."""
+
     def note_flush_ended(self, driver: "PartitionDriver") -> None:
         """Fetch on: the next fetch waits no more for this log's flush."""
 

@@ -176,6 +176,7 @@ class SimDisk:
         self._durable_names: dict[str, dict[str, SimContent]] = {"/": {}}
         self._name_changes: dict[str, list[tuple[NameChange, ...]]] = {"/": []}
         self._moves: dict[str, list[tuple[str, str]]] = {}  # parent -> old and new names
+        self._added: dict[str, None] = {}  # directories whose names are not durable
         self._locks: set[str] = set()
 
     def begin(self, operation: str, path: str) -> None:
@@ -235,6 +236,14 @@ class SimDisk:
             self._names[path], self._durable_names[path], self._name_changes[path] = {}, {}, []
             path = _split(path)[0]
 
+    def add_dir(self, path: str) -> None:  # noqa: D102 - see Disk
+        self.begin("add_dir", path)
+        self._directory(_split(path)[0])
+        if self.exists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        self._names[path], self._durable_names[path], self._name_changes[path] = {}, {}, []
+        self._added[path] = None
+
     def rename(self, source: str, target: str) -> None:  # noqa: D102 - see Disk
         self.begin("rename", source)
         (directory, old), (target_directory, new) = _split(source), _split(target)
@@ -263,13 +272,14 @@ class SimDisk:
         if self.listdir(path):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
         self._moves.pop(_split(path)[0], None)
-        del self._names[path], self._durable_names[path], self._name_changes[path]
+        self._forget_directory(path)
 
     def fsync_dir(self, path: str) -> None:  # noqa: D102 - see Disk
         self.begin("fsync_dir", path)
         self._durable_names[path] = dict(self._directory(path))
         self._name_changes[path].clear()
         self._moves.pop(path, None)
+        self._added = {one: None for one in self._added if _split(one)[0] != path}
 
     def lock(self, path: str) -> SimLock:  # noqa: D102 - see Disk
         if path in self._locks:
@@ -288,6 +298,7 @@ class SimDisk:
         """Lose power: keep what is durable, and of the rest what `rng` says."""
         self.kill()
         self._undo_moves(rng)
+        self._lose_directories(rng)
         for directory in sorted(self._names):
             names = self._durable_names[directory]
             changes = self._name_changes[directory]
@@ -335,7 +346,8 @@ class SimDisk:
 
     def _move(self, source: str, target: str) -> None:
         """Give a directory another path, and all that is in it."""
-        for tree in (self._names, self._durable_names, self._name_changes, self._moves):
+        trees = (self._names, self._durable_names, self._name_changes, self._moves, self._added)
+        for tree in trees:
             paths = cast(dict[str, Any], tree)
             for path in [*paths]:
                 if path == source or path.startswith(f"{source}/"):
@@ -349,6 +361,19 @@ class SimDisk:
             prefix = parent.rstrip("/")
             for old, new in reversed(lost):
                 self._move(f"{prefix}/{new}", f"{prefix}/{old}")
+
+    def _lose_directories(self, rng: Random) -> None:
+        """Lose each added directory that is not durable, with all in it, or keep it."""
+        added, self._added = self._added, {}
+        for path in sorted(added):
+            if path in self._names and rng.randrange(2):
+                for inner in [one for one in self._names if one.startswith(f"{path}/")]:
+                    self._forget_directory(inner)
+                self._forget_directory(path)
+
+    def _forget_directory(self, path: str) -> None:
+        del self._names[path], self._durable_names[path], self._name_changes[path]
+        self._added.pop(path, None)
 
     def _change_names(self, directory: str, *change: NameChange) -> None:
         self._name_changes[directory].append(change)

@@ -74,6 +74,9 @@ class Fetching:
     def wake(self) -> None:
         """Do nothing: a fetch is due soon."""
 
+    def touch(self, driver: PartitionDriver) -> None:
+        """Do nothing: a fetch asks for what there is then."""
+
     def note_flush_ended(self, driver: PartitionDriver) -> None:
         """Do nothing: a fetch is due soon."""
 

@@ -113,7 +113,7 @@ class LogOracle:
             f"start-kept: the log starts at {start}, not in [{self._start_kept}, {self._start}]",
         )
         self._start = start
-        self._flushed = end
+        self._flushed = max(int(log.flushed_offset), min(self._flushed, end))
         self._end_at(end)
         self.look(log)
 
