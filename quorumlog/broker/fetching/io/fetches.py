@@ -30,12 +30,16 @@ from quorumlog.broker.partitions.core.purgatory import FetchPurgatory
 from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX, bring_in
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.chance import random_number
 from quorumlog.clock import monotonic_ms
 from quorumlog.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
 AnswerT = TypeVar("AnswerT")
+
+LOOKS_PER_LAG: Final = 4  # at a follower that asks nothing new, until it would leave the ISR
 
 
 class Fetches:
@@ -383,3 +387,12 @@ class Fetches:
             for partition in delayed.spec.session.judged():
                 delayed.join(partition.fetch)
         delayed.answer(self._answers(delayed.spec, delayed.reads))
+
+
+def new_sessions(settings: BrokerSettings) -> FetchSessions:
+    """Return an empty cache of sessions, as large as the settings allow."""
+    return FetchSessions(
+        settings.max_incremental_fetch_session_cache_slots,
+        new_id=lambda: 1 + random_number(2**31 - 1),
+        sweep_max_ms=settings.replica_lag_time_max_ms // LOOKS_PER_LAG,
+    )

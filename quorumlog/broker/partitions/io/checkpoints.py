@@ -7,9 +7,10 @@ from contextlib import suppress
 from typing import Final
 
 from quorumlog.broker.partitions.io.disk_threads import performed
+from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
-from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
@@ -20,7 +21,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Runs one task. The high watermarks are written every `interval_ms`.
+    """Runs one task. The high watermarks are written as often as the settings say.
 
     A checkpoint that cannot be written is tried again the next time: it is only behind.
     """
@@ -28,14 +29,14 @@ class Checkpoints:
     def __init__(
         self,
         disk: DiskQueue,
-        checkpoints: OffsetCheckpoints,
+        checkpoints: DirectoryCheckpoints,
         drivers: Mapping[TopicPartition, PartitionDriver],
-        interval_ms: int,
+        settings: BrokerSettings,
     ) -> None:
         self._disk: Final = disk
         self._checkpoints: Final = checkpoints
         self._drivers: Final = drivers
-        self._interval_s: Final = interval_ms / 1000
+        self._interval_s: Final = settings.replica_high_watermark_checkpoint_interval_ms / 1000
 
     async def run(self) -> None:
         """Write until cancelled."""
