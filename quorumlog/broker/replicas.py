@@ -118,7 +118,7 @@ class Replicas:
         self._assignments: Final = self._new_assignments(controller)
         self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {})
         files = self._logs.checkpoints
-        self._checkpoints: Final = Checkpoints(self._disk, files, self.drivers, settings)
+        self._checkpoints: Final = Checkpoints(self._disk, files, self._replicas, settings)
         rule = partition_rules.retention()
         self.ticks: Final = Ticks(self._replicas, settings, wall_ms, self._disk, rule, files=files)
         self._log_starts: Final = LogStarts(self._disk, files, self.drivers, self._fetchers.wake)
@@ -144,6 +144,7 @@ class Replicas:
             log_starts=self._log_starts,
             listeners=self._listeners,
             failed=self._replicas.fail,
+            has_other_directories=lambda: len(self._logs.online) > 1,
         )
 
     def _new_assignments(self, controller: ControllerClient) -> DirectoryAssignments:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints, Offsets
-from quorumlog.storage.errors import StorageError
+from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from quorumlog.broker.partitions.log.log_directory import LogDirectory
 
 _Value = TypeVar("_Value")
+
+
+class DirectoryRefused(StorageError):
+    """A directory has refused its checkpoints, and not for want of room."""
+
+    def __init__(self, path: str, error: StorageError) -> None:
+        super().__init__(str(error))
+        self.path: Final = path
 
 
 class DirectoryCheckpoints:
@@ -86,8 +94,10 @@ class DirectoryCheckpoints:
         for directory in [*self._online]:
             try:
                 write(directory.checkpoints)
-            except StorageError as error:
+            except DiskExhausted as error:
                 refusal = refusal or error
+            except StorageError as error:
+                refusal = DirectoryRefused(directory.path, error)
         if refusal is not None:
             raise refusal
 

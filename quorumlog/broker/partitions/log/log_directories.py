@@ -11,7 +11,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core.placement import Candidate, NoPlace, place
-from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
+from quorumlog.broker.partitions.log.directory_checkpoints import (
+    DirectoryCheckpoints,
+    DirectoryRefused,
+)
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.log_progress import LogProgress
 from quorumlog.invariants import require, some
@@ -155,6 +158,16 @@ class LogDirectories:
         """Take offline where the log of a partition is: see `fail`."""
         home = self._homes.get(at)
         return [] if home is None else self.fail(home, error)
+
+    def fail_refusing(self, error: StorageError) -> list[TopicPartition] | None:
+        """Take the directory offline that has refused its checkpoints; None if none is given up.
+
+        One that is full is tried again, and so is the last one.
+        """
+        if not isinstance(error, DirectoryRefused) or len(self.online) == 1:
+            return None
+        directory = next((one for one in self.online if one.path == error.path), None)
+        return None if directory is None else self.fail(directory, error)
 
     def finish(
         self,

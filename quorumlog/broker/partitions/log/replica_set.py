@@ -327,6 +327,12 @@ class ReplicaSet:
         """Give up the directory of a log and all logs in it; the last one stays, but is named."""
         self._lose(self.logs.fail_home_of(at, error), error)
 
+    def note_refusal(self, error: StorageError) -> None:
+        """Give up the directory that has refused its checkpoints, if there are others."""
+        lost = self.logs.fail_refusing(error)
+        if lost is not None:
+            self._lose(lost, error)
+
     def _lose(self, lost: Iterable[TopicPartition], error: StorageError) -> None:
         for at in lost:
             driver = self.drivers.get(at)

@@ -67,3 +67,4 @@ class Surroundings:
     log_starts: LogStartKeeper
     listeners: Sequence[LeadershipListener]
     failed: Callable[["PartitionDriver", StorageError], None]  # its log is of no more use
+    has_other_directories: Callable[[], bool] = lambda: False  # if that of a log fails
