@@ -279,6 +279,14 @@ class SimDisk:
 
     # --- faults ---
 
+    def empty(self, path: str) -> None:
+        """Replace what is mounted at `path` by an empty disk. No process may use it."""
+        below = [name for name in self._names if name == path or name.startswith(f"{path}/")]
+        for name in below:
+            del self._names[name], self._durable_names[name], self._name_changes[name]
+            self._moves.pop(name, None)
+        self._names[path], self._durable_names[path], self._name_changes[path] = {}, {}, []
+
     def kill(self) -> None:
         """Let the process die: its handles and locks are gone, what it wrote is not."""
         self.generation += 1
