@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from quorumlog.broker.controller_requests.directory_assignments import DirectoryAssignments
 from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
-from quorumlog.broker.fetching.core.fetch_sessions import FetchSessions
-from quorumlog.broker.fetching.core.response_memory import ResponseMemory
 from quorumlog.broker.fetching.io.fetches import Fetches
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
@@ -32,14 +31,14 @@ from quorumlog.broker.partitions.io.log_starts import LogStarts
 from quorumlog.broker.partitions.io.record_deletions import RecordDeletions
 from quorumlog.broker.partitions.io.ticks import Ticks
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
-from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.local_reads import LocalReads
+from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, look_up_offset
-from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.broker.partitions.log.replica_set import STRAYS, ReplicaSet
 from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.chance import random_number
 from quorumlog.clock import monotonic_ms, wall_clock_ms
-from quorumlog.metadata_quorum.controller_client import ControllerClient
+from quorumlog.metadata_quorum.controller_client import ControllerClient, DirectoryReport
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.storage.errors import StorageError
 from quorumlog.tasks import Tasks
@@ -53,22 +52,12 @@ from quorumlog.wire.codec.identifiers import (
     TopicPartition,
 )
 
-STRAYS: Final = "strays"  # the lane in the disk queue of what concerns the whole directory
 # While many logs are opened, what the first of them need waits so long. A follow-up looks at all
 # that are open, and asks the leaders for all of them: so it is rarer, the more there are.
 FOLLOW_UP_S: Final = 0.02
 FOLLOW_UP_PER_LOG_S: Final = 0.000_05
 
 _logger: Final = logging.getLogger(__name__)
-
-
-def _random_session_id() -> int:
-    return 1 + random_number(2**31 - 1)
-
-
-def _new_sessions(settings: BrokerSettings) -> FetchSessions:
-    slots_max = settings.max_incremental_fetch_session_cache_slots
-    return FetchSessions(slots_max, new_id=_random_session_id)
 
 
 class Replicas:
@@ -84,7 +73,7 @@ class Replicas:
         *,
         broker_id: BrokerId,
         settings: BrokerSettings,
-        logs: LogDirectory,
+        logs: LogDirectories,
         controller: ControllerClient,
         wall_ms: Callable[[], int] = wall_clock_ms,
         partition_rules: PartitionRules = KAFKA_RULES,
@@ -95,8 +84,10 @@ class Replicas:
         self.settings: Final = settings
         self.broker_epoch = -1
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Set once the logs are open that our registration's image gives us, until one fails.
+        # Set once the logs are open that our registration's image gives us, until the last
+        # directory fails.
         self.may_lead: Final = asyncio.Event()
+        self.directory_failed: Final = asyncio.Event()  # one of several; the listener clears it
         self._listeners: Final[list[LeadershipListener]] = []
         self._strays_are_gone = self._is_stopping = self._has_failed_log = False
         self._changed: list[TopicPartition] = []  # since the last follow-up
@@ -116,21 +107,20 @@ class Replicas:
         )
         self.drivers: Final = self._replicas.drivers  # read them, do not feed them
         self.appends: Final = Appends(self._replicas, wall_ms=wall_ms)
-        self.response_memory: Final = ResponseMemory(settings.queued_max_response_bytes)
-        self.fetch_sessions: Final = _new_sessions(settings)
         self.fetches: Final = self._new_fetches(partition_rules)
+        self.response_memory: Final = self.fetches.memory
+        self.fetch_sessions: Final = self.fetches.sessions
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
+        self._assignments: Final = self._new_assignments(controller)
         self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {}, partition_rules)
-        interval_ms = settings.replica_high_watermark_checkpoint_interval_ms
         files = self._logs.checkpoints
-        self._checkpoints: Final = Checkpoints(self._disk, files, self.drivers, interval_ms)
+        self._checkpoints: Final = Checkpoints(self._disk, files, self._replicas, settings)
         rule = partition_rules.retention()
         self.ticks: Final = Ticks(self._replicas, settings, wall_ms, self._disk, rule, files=files)
-        wake_fetchers = self._fetchers.wake
-        self._log_starts: Final = LogStarts(self._disk, files, self.drivers, wake_fetchers)
+        self._log_starts: Final = LogStarts(self._disk, files, self.drivers, self._fetchers.wake)
         self.deletions: Final = RecordDeletions(self._replicas)
         self.append: Final = self.appends.append
-        self.read_local: Final = self._replicas.read_local
+        self.read_local: Final = LocalReads(self._replicas, self._disk).read
         self.advance_log_start: Final = self.deletions.advance_log_start
         self.descriptions: Final = Descriptions(self._replicas, self._logs)
         self._replicas.connect(self._surroundings())
@@ -150,14 +140,23 @@ class Replicas:
             log_starts=self._log_starts,
             listeners=self._listeners,
             failed=self._replicas.fail,
+            has_other_directories=lambda: len(self._logs.online) > 1,
+        )
+
+    def _new_assignments(self, controller: ControllerClient) -> DirectoryAssignments:
+        return DirectoryAssignments(
+            self.broker_id,
+            controller,
+            logs=self._logs,
+            image=lambda: self.image,
+            broker_epoch=lambda: self.broker_epoch,
         )
 
     def _new_fetches(self, rules: PartitionRules) -> Fetches:
         return Fetches(
             self.drivers,
             self._replicas.error_for_missing,
-            self.response_memory,
-            self.fetch_sessions,
+            self.settings,
             self._disk,
             throttle=rules.throttle.of_leader(self.broker_id, self.settings, lambda: self.image),
         )
@@ -184,6 +183,7 @@ class Replicas:
         self._logs.start()
         self._replicas.remove_files()
         self._tasks.start(self._proposals.run())
+        self._tasks.start(self._assignments.run())
         self._tasks.start(self._log_starts.run())
         self._tasks.start(self.ticks.run())
         self._tasks.start(self._checkpoints.run())
@@ -219,6 +219,10 @@ class Replicas:
         """The broker epoch of the last clean shutdown (-1: unknown); None: it was not clean."""
         return self._logs.clean_shutdown_epoch
 
+    def directory_report(self) -> DirectoryReport:
+        """Return which log directories work, for the controller."""
+        return self._logs.report()
+
     def registered(self, broker_epoch: int) -> None:
         """Fetch and propose with this epoch from now on: the controller knows this process.
 
@@ -227,6 +231,7 @@ class Replicas:
         """
         self.broker_epoch = broker_epoch
         self._proposals.wake()
+        self._assignments.wake()
         self._fetchers.wake()
 
     def add_leadership_listener(self, listener: LeadershipListener) -> None:
@@ -268,6 +273,7 @@ class Replicas:
             self._follow_up_due = None
         changed, self._changed = self._changed, []
         self._fetchers.publish(self.image)
+        self._assignments.note(changed)
         for topic_partition in changed:
             self.fetches.note_change(topic_partition, FetchWakeup.CHANGED)
         self._maybe_set_aside_strays()
@@ -277,18 +283,22 @@ class Replicas:
             self.may_lead.set()
 
     def _log_failed(self, error: StorageError) -> None:
-        """Give up leadership for as long as this process lives: the directory cannot be trusted.
+        """Note that a directory has failed. With the last one, give up leadership for good.
 
-        # DEVIATION: Kafka ends the process when its only log directory fails.
+        That one cannot be trusted, for as long as this process lives.
+
+        # DEVIATION: Kafka ends the process when its last log directory fails.
         # docs/decisions/0047-a-log-that-fails-fences-its-broker.md
         """
-        if not self._has_failed_log:
+        if not self._logs.last_has_failed:
+            self.directory_failed.set()
+        elif not self._has_failed_log:
             self._has_failed_log = True
             self.may_lead.clear()
             _logger.error(
                 "the log directory %s has failed: this broker leads no partition until it is"
                 " started again: %s",
-                self._logs.path,
+                self._logs.paths,
                 error,
             )
 
@@ -299,13 +309,7 @@ class Replicas:
             return
         if broker.broker_epoch == self.broker_epoch:
             self._strays_are_gone = True
-            assigned = self._replicas.assigned()
-
-            def done(outcome: StorageError | None) -> None:
-                if outcome is not None:
-                    self._log_failed(outcome)
-
-            self._disk.submit(STRAYS, partial(self._logs.set_aside_strays, assigned), done)
+            self._replicas.set_aside_strays()
 
     # --- The data path ---
 
@@ -354,13 +358,16 @@ class Replicas:
             for at, driver in self.drivers.items()
         )
         outcomes = await asyncio.gather(*closing, return_exceptions=True)
-        is_clean = not self._has_failed_log
+        unclean = [
+            self._logs.home_of(at) for at, outcome in zip(logs, outcomes, strict=True) if outcome
+        ]
+        if self._has_failed_log:
+            unclean += self._logs.online
         for at, outcome in zip(logs, outcomes, strict=True):
             if outcome is not None:
                 _logger.error("%s is not closed cleanly: %s", at, outcome)
-                is_clean = False
         finish = partial(
-            self._logs.finish, logs, self._checkpoints.high_watermarks(), epoch, is_clean=is_clean
+            self._logs.finish, logs, self._checkpoints.high_watermarks(), epoch, unclean=unclean
         )
         await performed(self._disk, STRAYS, finish)
 

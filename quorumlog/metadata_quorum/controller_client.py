@@ -200,6 +200,15 @@ class IsrResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaDirectory:
+    """In which log directory, by its id, a broker has a replica."""
+
+    directory_id: str
+    topic_id: TopicId
+    partition: PartitionIndex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdBlock:
     """Producer ids [first, first + count), which no other broker gets (KIP-730)."""
 
@@ -252,15 +261,34 @@ class ControllerClient(Protocol):
     ) -> tuple[ErrorCode, list[IsrResult]]:
         """Propose ISRs; a top-level error (STALE_BROKER_EPOCH, NOT_CONTROLLER) voids them all."""
 
+    async def assign_replicas(
+        self, broker_epoch: int, replicas: Sequence[ReplicaDirectory]
+    ) -> ErrorCode:
+        """Say in which log directories replicas of this broker are; answered after the commit."""
+
     async def allocate_producer_ids(self, broker_epoch: int) -> tuple[ErrorCode, ProducerIdBlock]:
         """Reserve a block of producer ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryReport:
+    """The ids of a broker's log directories; none of a broker that has only one directory.
+
+    `has_offline`: one cannot be used, perhaps without its id being known.
+    """
+
+    online: tuple[str, ...] = ()
+    offline: tuple[str, ...] = ()
+    has_offline: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
     """A broker process announces itself (KIP-631). `incarnation_id` is new with each process.
 
-    `directory_id` is its log directory's (`meta.properties`), `boot_id` that of the system which
+    `directory_id` is that of its metadata log's directory (`meta.properties`), `log_dirs` those of
+    the log directories that it can use, if it was given several, and `has_offline_dirs` says that
+    it cannot use another one (KIP-858). `boot_id` is that of the system which
     the machine runs: None if it cannot be read. `previous_broker_epoch` (KIP-966) is the epoch
     with which the process before this one closed every log; -1: it did not, or had none.
     `min_insync_replicas` counts where the broker leads a topic that sets none. `features`: the
@@ -278,6 +306,8 @@ class BrokerRegistration:
     previous_broker_epoch: int = -1
     min_insync_replicas: int = 1
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    log_dirs: tuple[str, ...] = ()
+    has_offline_dirs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,13 +321,17 @@ class RegistrationReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHeartbeat:
-    """A broker is alive. `metadata_offset`: the last offset (inclusive) it has replayed."""
+    """A broker is alive. `metadata_offset`: the last offset (inclusive) it has replayed.
+
+    `offline_log_dirs`: those that have failed since the process started (KIP-858).
+    """
 
     broker_id: BrokerId
     broker_epoch: int
     metadata_offset: int
     want_fence: bool = False
     want_shut_down: bool = False
+    offline_log_dirs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

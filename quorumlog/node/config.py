@@ -54,7 +54,8 @@ class NodeConfig:
     advertised: Address
     control: Address
     voters: Mapping[int, str]  # node id -> host:port of its control listener
-    log_dir: Path
+    log_dirs: tuple[Path, ...]  # all directories of logs
+    log_dir: Path  # the one of them that has the metadata log
     rack: str | None  # told to clients; KIP-392
     peer_control: Mapping[int, str]  # instead of what other nodes advertise: id -> host:port
     peer_kafka: Mapping[int, str]
@@ -190,6 +191,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
             f"process.roles={','.join(sorted(roles))}: use broker, controller or both"
         )
     secret_file = texts.get("control.shared.secret.file")
+    log_dirs = _log_dirs(texts["log.dirs"])
     config = NodeConfig(
         node_id=int(texts["node.id"]),
         cluster_id=_cluster_id(texts["cluster.id"]),
@@ -200,7 +202,8 @@ def build(values: Mapping[str, str]) -> NodeConfig:
         voters=_addresses("controller.quorum.voters", texts["controller.quorum.voters"]),
         peer_control=_addresses("peer.control.addresses", texts.get("peer.control.addresses")),
         peer_kafka=_addresses("peer.kafka.addresses", texts.get("peer.kafka.addresses")),
-        log_dir=_log_dir(texts["log.dirs"]),
+        log_dirs=log_dirs,
+        log_dir=_metadata_dir(texts.get("metadata.log.dir"), log_dirs),
         rack=texts.get("broker.rack") or None,
         shared_secret_file=Path(secret_file) if secret_file else None,
         static=static,
@@ -243,9 +246,26 @@ def _cluster_id(text: str) -> str:
     return text
 
 
-def _log_dir(text: str) -> Path:
-    if "," in text:
-        raise ConfigError(f"log.dirs={text}: one directory is all that a node can have yet")
+def _log_dirs(text: str) -> tuple[Path, ...]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise ConfigError(f"log.dirs={text}: a name between two commas is empty")
+    log_dirs = tuple(map(Path, names))
+    if len({path.resolve() for path in log_dirs}) < len(log_dirs):
+        raise ConfigError(f"log.dirs={text}: a directory is there twice")
+    return log_dirs
+
+
+def _metadata_dir(text: str | None, log_dirs: tuple[Path, ...]) -> Path:
+    """Return where the metadata log is.
+
+    # DEVIATION: Kafka's may be a directory outside log.dirs.
+    # docs/decisions/0103-each-log-directory-fails-alone.md
+    """
+    if not text:
+        return log_dirs[0]
+    if Path(text) not in log_dirs:
+        raise ConfigError(f"metadata.log.dir={text}: it must be one of log.dirs")
     return Path(text)
 
 

@@ -1,4 +1,4 @@
-"""The identity of a log directory (its node and its id), and of the boot of the machine.
+"""The identity of each log directory (its node and its id), and of the boot of the machine.
 
 A directory without `meta.properties` is new, and gets an id of its own; the controller compares
 the ids when a broker registers, and so learns that a disk was replaced (KIP-858). One that holds
@@ -7,8 +7,9 @@ logs is not new: with another id it would count as emptied.
 
 import logging
 import re
+from collections.abc import Collection
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from quorumlog.chance import random_bytes
 from quorumlog.metadata_quorum.io.founding import NEW_CLUSTER_FILE
@@ -38,25 +39,60 @@ class TextFile(Protocol):
         """Return the content. Raises OSError."""
 
 
-def check_identity(disk: Disk, config: NodeConfig) -> str:
-    """Make sure that the log directory is this node's; return its id. Raises StartFailed.
+class OwnDirectory(NamedTuple):
+    """A log directory of this node. `directory_id`: None if the disk refuses it."""
 
-    The id of a new one is durable on return.
+    path: str
+    directory_id: str | None
+
+
+def check_identities(
+    disk: Disk, config: NodeConfig, refused: Collection[Path] = ()
+) -> list[OwnDirectory]:
+    """Make sure that every log directory is this node's. Raises StartFailed.
+
+    One that the disk refuses, now or before (`refused`), stays out, but for that of the metadata
+    log, without which there is no node. The ids of new ones are durable on return.
     """
-    log_dir = str(config.log_dir)
+    own: list[OwnDirectory] = []
+    for path in config.log_dirs:
+        try:
+            if path in refused:  # it was said why
+                own.append(OwnDirectory(str(path), None))
+                continue
+            directory_id = _check_identity(disk, config, str(path))
+        except OSError as error:
+            reason = f"cannot use {path}: {error.strerror or error}"
+            if path == config.log_dir:
+                raise StartFailed(reason) from error
+            _logger.error("%s; its partitions are offline", reason)  # noqa: TRY400 - a disk's error, no bug
+            own.append(OwnDirectory(str(path), None))
+            continue
+        twin = next((one.path for one in own if one.directory_id == directory_id), None)
+        if twin is not None:
+            raise StartFailed(
+                f"{twin}/{META_PROPERTIES_FILE} and {path}/{META_PROPERTIES_FILE} have the same "
+                f"directory.id {directory_id}: a copy needs an id of its own"
+            )
+        own.append(OwnDirectory(str(path), directory_id))
+    return own
+
+
+def _check_identity(disk: Disk, config: NodeConfig, log_dir: str) -> str:
+    """Return the id of a directory. Raises OSError, StartFailed."""
     try:
-        meta = read_meta_properties(disk, log_dir) or _make_ours(disk, config)
+        disk.mkdir(log_dir)
+        meta = read_meta_properties(disk, log_dir) or _make_ours(disk, config, log_dir)
     except CorruptCheckpoint as error:
         raise StartFailed(str(error)) from error
-    except OSError as error:
-        raise StartFailed(f"cannot use {log_dir}: {error.strerror}") from error
     for name, theirs, ours in (
         ("cluster", meta.cluster_id, config.cluster_id),
         ("node", meta.node_id, config.node_id),
     ):
         if theirs != ours:
             raise StartFailed(
-                f"{log_dir} belongs to {name} {theirs}, not {ours}; use another log.dirs"
+                f"{log_dir} belongs to {name} {theirs}, not {ours}, as its "
+                f"{META_PROPERTIES_FILE} says; use another log.dirs"
             )
     return meta.directory_id
 
@@ -84,8 +120,7 @@ def read_boot_id(file: TextFile) -> str | None:
         return None
 
 
-def _make_ours(disk: Disk, config: NodeConfig) -> MetaProperties:
-    log_dir = str(config.log_dir)
+def _make_ours(disk: Disk, config: NodeConfig, log_dir: str) -> MetaProperties:
     logs = [name for name in disk.listdir(log_dir) if _LOG.fullmatch(name)]
     if logs:
         raise StartFailed(

@@ -81,8 +81,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             controlled.shutdown.retry.backoff.ms controller.performance.always.log.threshold.ms
             controller.performance.sample.period.ms controller.quorum.append.linger.ms
             controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
-            controller.socket.timeout.ms metadata.log.dir
-            metadata.log.segment.ms
+            controller.socket.timeout.ms metadata.log.segment.ms
             metadata.log.segment.min.bytes metadata.max.idle.interval.ms
             server.max.startup.time.ms""",
         "there are no quotas": """

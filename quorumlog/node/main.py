@@ -31,6 +31,7 @@ from quorumlog.node.parent import Parent
 from quorumlog.node.progress import progress_file, report
 from quorumlog.node.substitutes import Substitutes
 from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.checkpoints import LOCK_FILE
 from quorumlog.tasks import Tasks, log_failure
 
 EXIT_OK: Final = 0
@@ -77,11 +78,12 @@ def _hold_and_run(
 ) -> int:
     """Lock what belongs to the node, then run it; return the exit status."""
     try:
-        # Held until the process ends: one lock guards the data, the other tells `up` that we run.
-        _locks.append(hold(config.log_dir / ".lock"))
+        # Held until the process ends: these guard the data, the other tells `up` that we run.
+        refused = _lock_directories(config)
         if given.pid_file is not None:
             _locks.append(hold(given.pid_file))
-        return _run(lambda: _serve(config, substitutes, given, parent))
+        new_node = partial(Node, config, substitutes, refused)
+        return _run(lambda: _serve(new_node, given, parent))
     except (AlreadyRunning, StartFailed, RegistrationFailed, StorageError) as error:
         return _end(str(error), EXIT_CANNOT_RUN)
     except OSError as error:
@@ -93,6 +95,23 @@ def _hold_and_run(
     except Exception as error:  # the outermost frame
         _logger.exception("unexpected")
         return _end(f"unexpected: {error!r}", EXIT_OUR_BUG)
+
+
+def _lock_directories(config: NodeConfig) -> list[Path]:
+    """Lock every log directory; return those that the disk refuses, never that of the metadata.
+
+    Raises AlreadyRunning, OSError.
+    """
+    refused = []
+    for path in config.log_dirs:
+        try:
+            _locks.append(hold(path / LOCK_FILE))
+        except OSError as error:
+            if path == config.log_dir:
+                raise
+            _logger.error("cannot lock %s: %s", path, error)  # noqa: TRY400 - a disk's error, no bug
+            refused.append(path)
+    return refused
 
 
 class _Parser(argparse.ArgumentParser):
@@ -149,15 +168,13 @@ def _run(serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
         return status
 
 
-async def _serve(
-    config: NodeConfig, substitutes: Substitutes, given: argparse.Namespace, parent: Parent
-) -> int:
+async def _serve(new_node: Callable[[], Node], given: argparse.Namespace, parent: Parent) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     parent.watch(stopping.set)
-    node = Node(config, substitutes)
+    node = new_node()
     loop.set_exception_handler(partial(end_if_it_is_our_bug, node.fail))
     reports = Tasks(log_failure(_logger, "saying how far the node is"))
     if given.pid_file is not None:

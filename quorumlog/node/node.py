@@ -2,14 +2,16 @@
 
 Started in this order, stopped in the other:
 
-    1. the ports are bound, the log directory is checked, the quorum reads its log
+    1. the ports are bound, the log directories are checked, the quorum reads its log
     2. the control listener: RPCs of the quorum, /healthz, /readyz, /api/v1/status
     3. the broker's logs, then its registration with the controller
     4. the Kafka listener, once the registration is committed; `ready` once the broker is unfenced
 """
 
 import asyncio
+from collections.abc import Collection
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, Final
 
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
@@ -33,17 +35,19 @@ class Node:
 
     `ready` is set when the broker is unfenced, or, without that role, when the quorum has a leader.
     `fatal` ends with the error after which the process must stop. Making one binds its ports and
-    reads its disk, and raises StartFailed.
+    reads its disk, and raises StartFailed. `refused`: the log directories that could not be locked.
     """
 
-    def __init__(self, config: NodeConfig, substitutes: Substitutes) -> None:
+    def __init__(
+        self, config: NodeConfig, substitutes: Substitutes, refused: Collection[Path] = ()
+    ) -> None:
         self.config: Final = config
         self.ready: Final = asyncio.Event()
         self.fatal: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
         self._tasks: Final = Tasks(self.fail)
         disk = substitutes.open_disk()
         shared_secret = read_secret(config.shared_secret_file)
-        directory_id = identity.check_identity(disk, config)
+        directories = identity.check_identities(disk, config, refused)
         bind = substitutes.bind
         with ExitStack() as bound:  # closed again if the rest fails
             self._control: Final = bind("control.listener", config.control)
@@ -57,7 +61,7 @@ class Node:
                     config,
                     self.quorum,
                     disk,
-                    directory_id=directory_id,
+                    directories=directories,
                     substitutes=substitutes,
                     ready=self.ready,
                     on_fatal=self.fail,

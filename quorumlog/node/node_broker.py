@@ -10,6 +10,7 @@ docs/decisions/0002-a-broker-acts-on-metadata-only-once-registered.md.
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from typing import Final
 
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
@@ -19,15 +20,14 @@ from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
-from quorumlog.chance import random_bytes
 from quorumlog.clock import wall_clock_ms
-from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.node.boot_gate import BootGate
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
-from quorumlog.node.identity import read_boot_id
+from quorumlog.node.identity import OwnDirectory
 from quorumlog.node.listeners import listen
+from quorumlog.node.registration import log_directories, registration
 from quorumlog.node.substitutes import Substitutes
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import Disk
@@ -50,7 +50,7 @@ class NodeBroker:
         quorum: MetadataQuorum,
         disk: Disk,
         *,
-        directory_id: str,
+        directories: Sequence[OwnDirectory],
         substitutes: Substitutes,
         ready: asyncio.Event,
         on_fatal: OnError,
@@ -62,7 +62,7 @@ class NodeBroker:
         self.replicas: Final = Replicas(
             broker_id=broker_id,
             settings=config.broker,
-            logs=substitutes.new_logs(disk, str(config.log_dir), config.log),
+            logs=log_directories(config, directories, disk, substitutes),
             controller=quorum.controller,
             partition_rules=substitutes.partition_rules,
             peer_addresses=config.peer_kafka,
@@ -94,11 +94,13 @@ class NodeBroker:
         # The watch last: what a client reads in our metadata is done here by then.
         self.gate: Final = BootGate(broker_id, [self.replicas, self.groups, self.metadata])
         self.lifecycle: Final = BrokerLifecycle(
-            registration=_registration(config, directory_id, substitutes),
+            registration=registration(config, directories, substitutes),
             registrar=quorum.controller,
             settings=config.lifecycle,
             registered=self._registered,
             may_lead=self.replicas.may_lead,
+            directories=self.replicas.directory_report,
+            directory_failed=self.replicas.directory_failed,
         )
         quorum.add_publisher(self.gate)
         quorum.add_publisher(self.lifecycle)
@@ -134,22 +136,6 @@ class NodeBroker:
         await self.server.serve(listener)
         await self.lifecycle.unfenced.wait()
         self._ready.set()
-
-
-def _registration(
-    config: NodeConfig, directory_id: str, substitutes: Substitutes
-) -> BrokerRegistration:
-    return BrokerRegistration(
-        broker_id=BrokerId(config.node_id),
-        incarnation_id=random_bytes(16).hex(),
-        host=config.advertised.host,
-        port=config.advertised.port,
-        control_address=config.control_address,
-        rack=config.rack,
-        directory_id=directory_id,
-        boot_id=read_boot_id(substitutes.boot_id_file),
-        min_insync_replicas=config.broker.min_insync_replicas,
-    )
 
 
 async def _raise_failure(failure: asyncio.Future[None]) -> None:

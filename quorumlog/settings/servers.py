@@ -169,7 +169,16 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
         kinds.TEXTS,
         "Where this node reaches the Kafka listeners of others, if not there: id@host:port,...",
     ),
-    _identity("log.dirs", kinds.TEXTS, "The directory with everything that a node keeps."),
+    _identity(
+        "log.dirs",
+        kinds.TEXTS,
+        "The directories of the logs: one for each disk, with commas between.",
+    ),
+    _identity(
+        "metadata.log.dir",
+        kinds.TEXT,
+        "Which of log.dirs holds the metadata log; if it is not set, the first.",
+    ),
     _identity("broker.rack", kinds.TEXT, "The rack or zone of the node, which clients are told."),
 )
 """The identity and the addresses of a node; `node.config` checks their forms."""

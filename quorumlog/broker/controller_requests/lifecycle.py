@@ -20,6 +20,7 @@ from quorumlog.metadata_quorum.controller_client import (
     BrokerRegistrar,
     BrokerRegistration,
     ControllerUnavailable,
+    DirectoryReport,
     HeartbeatReply,
 )
 from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage
@@ -55,7 +56,8 @@ class BrokerLifecycle:
 
     `unfenced` is set while the image shows this process in service. `registered` is called with
     each broker epoch, before the controller may let the broker lead. The caller sets `may_lead`
-    when the broker can serve its partitions; it stays set. `failure` gets the error that ends the
+    when the broker can serve its partitions; it stays set. It sets `directory_failed` when
+    `directories` has one more that is offline. `failure` gets the error that ends the
     task: RegistrationFailed, or an error of `registered`.
     """
 
@@ -67,6 +69,8 @@ class BrokerLifecycle:
         settings: LifecycleSettings,
         registered: Callable[[int], None],
         may_lead: asyncio.Event,
+        directories: Callable[[], DirectoryReport] = DirectoryReport,
+        directory_failed: asyncio.Event | None = None,
     ) -> None:
         self.unfenced: Final = asyncio.Event()
         self.failure: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
@@ -76,6 +80,8 @@ class BrokerLifecycle:
         self._settings: Final = settings
         self._registered: Final = registered
         self._may_lead: Final = may_lead
+        self._directories: Final = directories
+        self._directory_failed: Final = directory_failed or asyncio.Event()
         self._image = ClusterImage()
         self._wake: Final = asyncio.Event()
         self._may_stop: Final = asyncio.Event()
@@ -100,6 +106,7 @@ class BrokerLifecycle:
         self._is_started = True
         self._tasks.start(self._run())
         self._tasks.start(self._wake_when_it_may_lead())
+        self._tasks.start(self._wake_when_directories_fail())
 
     async def stop(self, *, timeout_ms: int) -> None:
         """Hand over the led partitions, for at most `timeout_ms`, then send nothing more."""
@@ -141,6 +148,12 @@ class BrokerLifecycle:
         await self._may_lead.wait()
         self._wake.set()
 
+    async def _wake_when_directories_fail(self) -> None:
+        while True:
+            await self._directory_failed.wait()
+            self._directory_failed.clear()
+            self._wake.set()
+
     async def _run(self) -> None:
         while not self._may_stop.is_set():
             await self._register()
@@ -173,7 +186,11 @@ class BrokerLifecycle:
     async def _try_to_register(self) -> str | None:
         """Register; return why that failed, or None."""
         try:
-            reply = await self._registrar.register_broker(self._registration)
+            report = self._directories()
+            registration = replace(
+                self._registration, log_dirs=report.online, has_offline_dirs=report.has_offline
+            )
+            reply = await self._registrar.register_broker(registration)
         except ControllerUnavailable as error:
             return str(error)
         if reply.error_code is not ErrorCode.NONE:
@@ -222,5 +239,6 @@ class BrokerLifecycle:
             metadata_offset=self._image.end_offset - 1,
             want_fence=not self._may_lead.is_set(),
             want_shut_down=self._wants_to_stop,
+            offline_log_dirs=self._directories().offline,
         )
         return await self._registrar.broker_heartbeat(heartbeat)

@@ -2,7 +2,7 @@
 
 from itertools import groupby
 
-from quorumlog.broker.partitions.io.descriptions import ReplicaSize
+from quorumlog.broker.partitions.io.descriptions import LogDirectoryDescription, ReplicaSize
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.describe_log_dirs import (
@@ -19,7 +19,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 async def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """Describe the one log directory; replicas that are asked for and not in it are left out."""
+    """Describe each log directory; replicas that are asked for and not here are left out."""
     wanted = None
     if request.topics is not None:
         wanted = {
@@ -27,9 +27,13 @@ async def handle(
             for topic in request.topics
             for index in topic.partitions
         }
-    directory = await context.replicas.descriptions.log_directory(wanted)
+    described = await context.replicas.descriptions.log_directories(wanted)
+    return DescribeLogDirsResponse(results=[*map(_result, described)])
+
+
+def _result(directory: LogDirectoryDescription) -> DescribeLogDirsResult:
     by_topic = groupby(directory.replicas, key=lambda replica: replica.topic_partition.topic)
-    result = DescribeLogDirsResult(
+    return DescribeLogDirsResult(
         error_code=directory.error_code,
         log_dir=directory.path,
         topics=[
@@ -39,7 +43,6 @@ async def handle(
         total_bytes=directory.total_bytes,
         usable_bytes=directory.usable_bytes,
     )
-    return DescribeLogDirsResponse(results=[result])
 
 
 def _partition(replica: ReplicaSize) -> DescribeLogDirsPartition:
@@ -47,5 +50,5 @@ def _partition(replica: ReplicaSize) -> DescribeLogDirsPartition:
         partition_index=replica.topic_partition.partition,
         partition_size=replica.size,
         offset_lag=replica.offset_lag,
-        is_future_key=False,  # replicas are not moved between directories: there is one
+        is_future_key=False,  # replicas are not moved between directories
     )

@@ -125,5 +125,5 @@ def _partition(
         # Empty, never null: Apache Kafka's Java client fails at null.
         eligible_leader_replicas=[*partition.elr],
         last_known_elr=[],
-        offline_replicas=[*offline_replicas(image, partition.replicas)],
+        offline_replicas=[*offline_replicas(image, partition)],
     )

@@ -78,13 +78,17 @@ def _partition(
         leader_epoch=partition.leader_epoch,
         replica_nodes=[*partition.replicas],
         isr_nodes=[*partition.isr],
-        offline_replicas=[*offline_replicas(image, partition.replicas)],
+        offline_replicas=[*offline_replicas(image, partition)],
     )
 
 
-def offline_replicas(image: ClusterImage, replicas: Iterable[BrokerId]) -> Iterable[BrokerId]:
-    """Yield the replicas whose broker does not serve."""
-    for broker_id in replicas:
+def offline_replicas(image: ClusterImage, partition: PartitionImage) -> Iterable[BrokerId]:
+    """Yield the replicas whose broker does not serve, or cannot use their log directory."""
+    for broker_id in partition.replicas:
         registration = image.brokers.get(broker_id)
-        if registration is None or registration.fenced:
+        if (
+            registration is None
+            or registration.fenced
+            or partition.directory_of(broker_id) not in {None, *registration.directories}
+        ):
             yield broker_id

@@ -24,6 +24,9 @@ _KINDS: Final = {
 class DiskFaults:
     """The state of one machine's disk. Set `disk` when the disk is replaced.
 
+    `fails_below`: only calls on paths that begin so fail; "": all. A node with several log
+    directories has its last one there.
+
     Invariants:
       1. An fsync fails only when `may_lose_memory` says that this may cost what was not synced.
       2. `has_failed`: an error was given to the process, which may have given up for it.
@@ -40,6 +43,7 @@ class DiskFaults:
     ) -> None:
         self.disk = SimDisk()
         self.has_failed = self.has_lost_pages = False
+        self.fails_below = ""
         self._rng: Final = rng
         self._may_lose_memory: Final = may_lose_memory
         self._pages_lost: Final = pages_lost
@@ -101,7 +105,8 @@ class DiskFaults:
         kind = _KINDS.get(operation, 0)
         if operation == "fsync":
             self._fsyncs += 1
-        fails = kind & self._failing or (operation == "fsync" and self._fails_next_fsync)
+        failing = self._failing if path.startswith(self.fails_below) else 0
+        fails = kind & failing or (operation == "fsync" and self._fails_next_fsync)
         if not fails or (kind == SYNCS and not (self.has_lost_pages or self._may_lose_memory())):
             return
         if kind == SYNCS:

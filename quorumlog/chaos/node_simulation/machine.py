@@ -110,6 +110,8 @@ class Machine:
             ),
             boot_id_file=self,
         )
+        _, comma, last = settings["log.dirs"].rpartition(",")
+        self.disk_faults.fails_below = last if comma else ""
         self._insert(SimDisk())
         self.disk.open(f"{LOG_DIR}/{NEW_CLUSTER_FILE}", create=True).fsync()
         self.disk.fsync_dir(LOG_DIR)
@@ -219,9 +221,15 @@ class Machine:
             self._starved = None
 
     def wipe(self) -> None:
-        """Replace the disk of a machine without a process by an empty one."""
+        """Replace the disk of a machine without a process by an empty one.
+
+        Where the node has several log directories, only the last one: a disk of its own.
+        """
         self._happened(f"wipe {self.node_id}")
-        self._insert(SimDisk())
+        if self.disk_faults.fails_below:
+            self.disk.empty(self.disk_faults.fails_below)
+        else:
+            self._insert(SimDisk())
         self.may_lack_records = True
 
     def stop(self) -> None:

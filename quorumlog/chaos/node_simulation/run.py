@@ -301,6 +301,7 @@ def _node_settings(node_id: int, settings: NodesSettings) -> dict[str, str]:
         **({"broker.rack": racks[node_id - 1]} if racks else {}),
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
+        "log.dirs": LOG_DIR,
         **settings.config,
         "node.id": str(node_id),
         "cluster.id": CLUSTER_ID,
@@ -308,5 +309,4 @@ def _node_settings(node_id: int, settings: NodesSettings) -> dict[str, str]:
         "listeners": f"PLAINTEXT://{host_of(node_id)}:{KAFKA_PORT}",
         "control.listener": f"{host_of(node_id)}:{CONTROL_PORT}",
         "controller.quorum.voters": ",".join(voters),
-        "log.dirs": LOG_DIR,
     }

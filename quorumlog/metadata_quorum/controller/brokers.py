@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from quorumlog.invariants import require
+from quorumlog.metadata_quorum.controller.directory_claims import directory_problem
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
@@ -20,6 +21,7 @@ from quorumlog.metadata_quorum.controller_client import (
 )
 from quorumlog.metadata_quorum.image.features import level_problem
 from quorumlog.metadata_quorum.image.model import BrokerImage
+from quorumlog.metadata_quorum.image.records import RegisterBroker
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -212,13 +214,9 @@ def registration_refusal(
     A process with another log directory is refused: it must not replace a live one that has the
     records.
     """
-    for other in brokers.values():
-        if other.directory_id == request.directory_id and other.broker_id != request.broker_id:
-            return RegistrationReply(
-                error_code=ErrorCode.INVALID_REQUEST,
-                error_message=f"Log directory {request.directory_id} is that of broker "
-                f"{other.broker_id}: a copy needs an id of its own in its meta.properties",
-            )
+    shared = directory_problem(brokers.values(), request)
+    if shared is not None:
+        return RegistrationReply(error_code=ErrorCode.INVALID_REQUEST, error_message=shared)
     problems = (level_problem(request.features, name, in_force[name]) for name in in_force)
     too_old = next((problem for problem in problems if problem is not None), None)
     if too_old is not None:
@@ -244,6 +242,24 @@ def registration_refusal(
         error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION,
         error_message=f"Another broker is registered with id {request.broker_id}, "
         f"at {broker.control_address}",
+    )
+
+
+def registration_record(request: BrokerRegistration, broker_epoch: int) -> RegisterBroker:
+    """Return the record of a registration."""
+    return RegisterBroker(
+        broker_id=request.broker_id,
+        incarnation_id=request.incarnation_id,
+        host=request.host,
+        port=request.port,
+        control_address=request.control_address,
+        rack=request.rack,
+        directory_id=request.directory_id,
+        boot_id=request.boot_id,
+        min_insync_replicas=request.min_insync_replicas,
+        broker_epoch=broker_epoch,
+        features=request.features,
+        log_dirs=request.log_dirs or None,
     )
 
 

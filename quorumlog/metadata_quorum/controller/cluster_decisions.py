@@ -16,13 +16,14 @@ from quorumlog.metadata_quorum.cluster_changes import (
     parts_of,
 )
 from quorumlog.metadata_quorum.controller.acls import decide_acl_creation, decide_acl_deletion
-from quorumlog.metadata_quorum.controller.features import decide_feature_levels, level_for_access
+from quorumlog.metadata_quorum.controller.features import decide_feature_levels, level_for
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.controller.producer_ids import decide_producer_ids
 from quorumlog.metadata_quorum.controller.quotas import decide_quotas
 from quorumlog.metadata_quorum.controller.requests import AllocateProducerIds, Decision
 from quorumlog.metadata_quorum.controller.scram import decide_credentials
 from quorumlog.metadata_quorum.controller.unregistering import decide_unregistration
+from quorumlog.metadata_quorum.image.features import LEVEL_OF_ACCESS
 from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.identifiers import Offset
@@ -63,7 +64,7 @@ class ClusterDecisions:
     def _decided_about_access(
         self, request: AccessChange
     ) -> tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...], str | None]:
-        level, refusal = level_for_access(self._cluster)
+        level, refusal = level_for(self._cluster, LEVEL_OF_ACCESS)
         if refusal is not None:
             return (), (refusal,) * parts_of(request), None
         records: tuple[MetadataRecord, ...]

@@ -17,19 +17,26 @@ from quorumlog.metadata_quorum.controller.brokers import (
     active_brokers,
     broker_epoch_error,
     next_state,
+    registration_record,
     registration_refusal,
     state_of,
 )
 from quorumlog.metadata_quorum.controller.cluster_decisions import ClusterDecisions
 from quorumlog.metadata_quorum.controller.config_changes import decide_configs
+from quorumlog.metadata_quorum.controller.directories import (
+    decide_failed,
+    level_for_directories,
+    newly_failed,
+)
 from quorumlog.metadata_quorum.controller.growth import GrowthDecisions
 from quorumlog.metadata_quorum.controller.leader_balance import LeaderBalance
-from quorumlog.metadata_quorum.controller.log_loss import LogLoss, loss_since, remark_on
+from quorumlog.metadata_quorum.controller.log_loss import is_total, losses_since, remark_on
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterConfigs,
     AlterPartitions,
     AlterReassignments,
+    AssignReplicas,
     ControllerRequest,
     CreatePartitions,
     CreateTopics,
@@ -52,7 +59,6 @@ from quorumlog.metadata_quorum.image.records import (
     BrokerRegistrationChange,
     Config,
     MetadataRecord,
-    RegisterBroker,
 )
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -70,6 +76,7 @@ class Controller:
     Invariants (beside those of ClusterReplay, which it applies its records to):
       1. A fenced broker leads nothing and is in no ISR.
       2. Every registered broker has a session, so that its silence is noticed (KAFKA-18138).
+      3. No replica is in an ISR whose log directory its broker cannot use (KIP-858).
     """
 
     rules: ClassVar[ControllerRules] = ControllerRules()
@@ -130,6 +137,8 @@ class Controller:
                 return self._decide_heartbeat(request, now_ms, base_offset)
             case AlterPartitions():
                 return self._partitions.decide_alter(request)
+            case AssignReplicas():
+                return self._partitions.decide_assignment(request)
             case _:
                 return self._decide_for_user(request, base_offset)
 
@@ -224,6 +233,7 @@ class Controller:
             for partition in self.cluster.partitions(name)
             if fenced & {partition.leader_id, *partition.isr}
         ]
+        broken += self._partitions.members_without_log()
         silent = [b for b in self.cluster.brokers if self.sessions.of(b) is None]
         return broken + [f"2: broker {broker_id} has no session" for broker_id in silent]
 
@@ -252,15 +262,17 @@ class Controller:
         self, request: BrokerRegistration, now_ms: int, base_offset: Offset
     ) -> Decision[RegistrationReply]:
         broker = self.cluster.brokers.get(request.broker_id)
-        loss = loss_since(broker, request)
+        losses = losses_since(broker, request)
         self.sessions.note_sign(request.broker_id, now_ms)
         refusal = registration_refusal(
             self.cluster.brokers,
             request,
             is_live=self.sessions.is_live(request.broker_id, now_ms),
             in_force=self.cluster.features,
-            may_leave=loss is not LogLoss.NOTHING or self._may_leave(request.broker_id, now_ms),
+            may_leave=is_total(broker, losses) or self._may_leave(request.broker_id, now_ms),
         )
+        level, level_refusal = level_for_directories(self.cluster, request)
+        refusal = refusal or level_refusal
         if refusal is not None:
             return Decision(response=refusal)
         if broker is not None and broker.incarnation_id == request.incarnation_id:
@@ -268,30 +280,19 @@ class Controller:
             reply = RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=broker.broker_epoch)
             return Decision(response=reply)  # the answer to the first one was lost
         # The log of a new process may be shorter than its predecessor's: it starts outside.
-        departure = self._slices.departure(request.broker_id, loss)
+        departure = self._slices.departure(request.broker_id, losses)
         changes, held_alone = departure.changes, departure.held_alone
-        remark = None if broker is None else remark_on(broker, loss, held_alone)
+        remark = None if broker is None else remark_on(broker, losses.worst, held_alone)
         if not departure.is_whole:
             unregistered = RegistrationReply(error_code=ErrorCode.NONE)
             remark = remark if held_alone else None
             return Decision(response=unregistered, records=(*changes,), remark=remark, goes_on=True)
         self.sessions.begin(request.broker_id, now_ms)
-        epoch = base_offset + len(changes)
-        register = RegisterBroker(
-            broker_id=request.broker_id,
-            incarnation_id=request.incarnation_id,
-            host=request.host,
-            port=request.port,
-            control_address=request.control_address,
-            rack=request.rack,
-            directory_id=request.directory_id,
-            boot_id=request.boot_id,
-            min_insync_replicas=request.min_insync_replicas,
-            broker_epoch=epoch,
-            features=request.features,
-        )
+        first = () if level is None else (level,)
+        epoch = base_offset + len(first) + len(changes)
+        register = registration_record(request, epoch)
         reply = RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=epoch)
-        return Decision(response=reply, records=(*changes, register), remark=remark)
+        return Decision(response=reply, records=(*first, *changes, register), remark=remark)
 
     def _decide_heartbeat(
         self, request: BrokerHeartbeat, now_ms: int, base_offset: Offset
@@ -303,6 +304,9 @@ class Controller:
             return Decision(response=HeartbeatReply(error_code=error_code))
         self.touch(request, now_ms)
         broker = self.cluster.brokers[request.broker_id]
+        failed = newly_failed(broker, request)
+        if failed:
+            return decide_failed(self._slices, broker, failed)
         before = state_of(broker)
         after = next_state(
             broker,

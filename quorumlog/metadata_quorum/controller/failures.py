@@ -18,6 +18,8 @@ from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,
     AlterPartitions,
     AlterReassignments,
+    AssignmentReply,
+    AssignReplicas,
     ConfigResults,
     ControllerRequest,
     CreatePartitions,
@@ -55,6 +57,8 @@ def failure_response(request: ControllerRequest) -> object:
             response = HeartbeatReply(error_code=_CODE)
         case AlterPartitions():
             response = IsrResults(error_code=_CODE)
+        case AssignReplicas():
+            response = AssignmentReply(error_code=_CODE)
         case AllocateProducerIds():
             response = ProducerIdsReply(error_code=_CODE)
         case _:

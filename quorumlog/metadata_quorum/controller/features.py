@@ -17,6 +17,7 @@ from quorumlog.metadata_quorum.controller_client import NAMED_PER_REQUEST_MAX
 from quorumlog.metadata_quorum.image.access import AccessImage
 from quorumlog.metadata_quorum.image.features import (
     LEVEL_OF_ACCESS,
+    LEVEL_OF_DIRECTORIES,
     METADATA_FEATURE,
     SUPPORTED,
     level_problem,
@@ -47,21 +48,21 @@ def decide_feature_levels(
     return () if request.validate_only else tuple(records), (DONE,)
 
 
-def level_for_access(cluster: ClusterReplay) -> tuple[FeatureLevel | None, Outcome | None]:
-    """Return the record to write before the first ACL or quota, and why there can be none.
+def level_for(cluster: ClusterReplay, needed: int) -> tuple[FeatureLevel | None, Outcome | None]:
+    """Return the record to write before the first one that needs a level, and why there is none.
 
     A level that was set by a request stays. One that never was set rises by itself, once every
     registered broker works with it.
     """
     level = cluster.feature_level(METADATA_FEATURE)
-    if level >= LEVEL_OF_ACCESS:
+    if level >= needed:
         return None, None
     problem: str | None = f"{level} is in force"
     if METADATA_FEATURE not in cluster.features:
-        problem = _broker_problem(cluster, METADATA_FEATURE, LEVEL_OF_ACCESS)
+        problem = _broker_problem(cluster, METADATA_FEATURE, needed)
     if problem is None:
-        return FeatureLevel(name=METADATA_FEATURE, level=LEVEL_OF_ACCESS), None
-    message = f"It needs level {LEVEL_OF_ACCESS} of {METADATA_FEATURE}. {problem}"
+        return FeatureLevel(name=METADATA_FEATURE, level=needed), None
+    message = f"It needs level {needed} of {METADATA_FEATURE}. {problem}"
     return None, Outcome(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=message)
 
 
@@ -94,9 +95,19 @@ def _downgrade_problem(cluster: ClusterReplay, update: FeatureUpdate) -> str | N
         return "Can't downgrade the level of this feature without setting the upgrade type."
     if update.upgrade_type == UpgradeType.UNSAFE_DOWNGRADE:
         return "Unsafe metadata downgrade is not supported in this version."
+    if update.level < LEVEL_OF_DIRECTORIES and _has_directories(cluster):
+        return "There are brokers with several log directories, or replicas in them."
     if update.level < LEVEL_OF_ACCESS and cluster.access.freeze() != AccessImage():
         return "There are ACLs, client quotas or credentials, which it lacks: delete them first."
     return None
+
+
+def _has_directories(cluster: ClusterReplay) -> bool:
+    return any(broker.log_dirs for broker in cluster.brokers.values()) or any(
+        partition.directories
+        for name in cluster.topic_names()
+        for partition in cluster.partitions(name)
+    )
 
 
 def _refused(message: str) -> Outcome:

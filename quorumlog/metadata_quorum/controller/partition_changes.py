@@ -15,7 +15,8 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from quorumlog.metadata_quorum.image.model import PartitionImage
+from quorumlog.metadata_quorum.image.model import BrokerImage, PartitionImage
+from quorumlog.metadata_quorum.image.partition_change import Directories, kept_directories
 from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -71,38 +72,37 @@ class PartitionChanges:
         emptied: Set[BrokerId] = frozenset(),
         unclean: bool = False,
         is_recovered: bool = False,
+        directories: Directories | None = None,
     ) -> PartitionChange | None:
-        """Return the record that gives a partition `target_isr` and, if it can, a leader.
+        """Return the record that gives a partition `target_isr` and, if it can, a leader; or None.
 
         The leader stays while it is in the ISR; with `prefers_first` only where the first replica
         may not lead. Members of the ISR are active, but for a broker that leaves slice by slice.
         Else the first replica, in order, of the ISR; else, when that is empty, of the ELR, in which
-        no broker of `barred` stays. `assignment`: its replicas from now on. `emptied`: these have
-        lost their log, and are no last known leaders. `unclean`: any active replica may lead if no
-        other may. `is_recovered`: its leader
-        says so. None is returned if nothing changes.
+        no broker of `barred` stays. `assignment`, `directories`: its replicas, and where they are,
+        from now on. `emptied`: these have lost their log, and are no last known leaders. `unclean`:
+        any active replica may lead if no other may. `is_recovered`: its leader says so.
         """
         partition = located.partition
+        directories = partition.directories if directories is None else directories
+        active = self._with_log(directories, active)
         after = self.completed(assignment or assignment_of(partition), target_isr)
         isr = tuple(member for member in target_isr if member in after.replicas)
         held = self.holders(partition, after, barred)
         last_known = self.last_known_leader(partition, after, emptied)
         leader = partition.leader_id
-        if prefers_first and after.replicas[0] in isr and after.replicas[0] in active:
+        if prefers_first and after.replicas[0] in {*isr} & active:
             leader = after.replicas[0]
         if leader not in isr:
             leader = self.elected(after, isr or tuple(held), active)
         is_unclean = False
         if leader == NO_LEADER:
             allowed = unclean or self.may_be_unclean(located.topic_name)
-            leader = self.elected_uncleanly(
-                after, active, last_known=NO_LEADER if held else last_known, is_allowed=allowed
-            )
+            last = NO_LEADER if held else last_known
+            leader = self.elected_uncleanly(after, active, last_known=last, is_allowed=allowed)
             is_unclean = leader != NO_LEADER
-        if leader != NO_LEADER and leader not in isr:
-            isr = (leader,)
-        if is_unclean:
-            held = frozenset()  # it commits what they do not have
+        isr = isr if leader in {*isr, NO_LEADER} else (leader,)
+        held = frozenset() if is_unclean else held  # it commits what they do not have
         return _difference(
             located,
             PartitionImage(
@@ -116,9 +116,19 @@ class PartitionChanges:
                 removing_replicas=after.removing,
                 last_known_leader=last_known if leader == NO_LEADER else NO_LEADER,
                 is_recovering=is_unclean or (partition.is_recovering and not is_recovered),
+                directories=kept_directories(directories, after.replicas),
             ),
             is_unclean=is_unclean,
         )
+
+    def _with_log(self, directories: Directories, active: Set[BrokerId]) -> Set[BrokerId]:
+        """Return those of the active brokers that can use the log directory of the replica."""
+        without = {
+            broker_id
+            for broker_id, at in directories
+            if broker_id in active and at not in self._cluster.brokers[broker_id].directories
+        }
+        return active - without if without else active
 
     def _elr(
         self,
@@ -204,6 +214,11 @@ class PartitionChanges:
         return min(config.min_insync_replicas, replicas)
 
 
+def can_use_log(partition: PartitionImage, broker: BrokerImage) -> bool:
+    """Tell whether a broker can use the log directory in which its replica is (KIP-858)."""
+    return partition.directory_of(broker.broker_id) in {None, *broker.directories}
+
+
 def _difference(
     located: Located, after: PartitionImage, *, is_unclean: bool
 ) -> PartitionChange | None:
@@ -220,6 +235,7 @@ def _difference(
     }
     last_known, is_recovering = after.last_known_leader, after.is_recovering
     adding, removing = after.adding_replicas, after.removing_replicas
+    kept = kept_directories(before.directories, after.replicas)
     return PartitionChange(
         topic_id=located.topic_id,
         partition_id=located.index,
@@ -233,4 +249,5 @@ def _difference(
         is_recovering=(
             is_recovering if is_unclean or is_recovering != before.is_recovering else None
         ),
+        directories=None if after.directories == kept else after.directories,
     )

@@ -12,11 +12,17 @@ from typing import Final, NamedTuple
 
 from quorumlog.invariants import some
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
-from quorumlog.metadata_quorum.controller.log_loss import LogLoss
-from quorumlog.metadata_quorum.controller.partition_changes import Located, PartitionChanges
+from quorumlog.metadata_quorum.controller.log_loss import ALL_LOST, NO_LOSS, LogLoss, Losses
+from quorumlog.metadata_quorum.controller.partition_changes import (
+    Located,
+    PartitionChanges,
+    can_use_log,
+)
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_named
 from quorumlog.metadata_quorum.controller.requests import (
     AlterPartitions,
+    AssignmentReply,
+    AssignReplicas,
     Decision,
     ElectionResults,
     ElectLeaders,
@@ -28,9 +34,10 @@ from quorumlog.metadata_quorum.controller_client import (
     IsrResult,
 )
 from quorumlog.metadata_quorum.image.model import PartitionImage
+from quorumlog.metadata_quorum.image.partition_change import changed
 from quorumlog.metadata_quorum.image.partitions_by_broker import Place
 from quorumlog.metadata_quorum.image.records import PartitionChange
-from quorumlog.metadata_quorum.image.replay import ClusterReplay, changed
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, PartitionIndex, TopicId
 
@@ -54,22 +61,30 @@ class PartitionDecisions:
         self._changes: Final = changes
 
     def decide_departure(
-        self, broker_id: BrokerId, loss: LogLoss = LogLoss.NOTHING, *, at_most: int | None = None
+        self,
+        broker_id: BrokerId,
+        losses: Losses = NO_LOSS,
+        *,
+        at_most: int | None = None,
+        places: Iterable[Place] | None = None,
     ) -> Departure:
         """Take a broker out of every ISR and leadership: it is dead, fenced or about to stop.
 
         With a loss, out of every ELR too. One that may lack what was not flushed stays in those
         that would be empty without it: no broker is known to have more. A partition that is done
-        is not found again, so that slices of `at_most` changes come to an end.
+        is not found again, so that slices of `at_most` changes come to an end. `places`: it leaves
+        only these.
         """
         active = active_brokers(self._cluster) - {broker_id}
         changes: list[PartitionChange] = []
         changed_alone: list[str] = []
         kept_alone: list[str] = []
-        for located in self._concerned_by(broker_id, loss):
+        concerned = self._concerned_by(broker_id, losses) if places is None else places
+        for located in map(self._located, concerned):
             if len(changes) == at_most:
                 return Departure(changes, changed_alone, is_whole=False)
             partition = located.partition
+            loss = losses.of(partition, broker_id)
             is_alone = {*partition.isr, *partition.elr} == {broker_id}
             change = self._departed(located, broker_id, active, loss)
             if change is not None:
@@ -83,16 +98,16 @@ class PartitionDecisions:
         """Name the partitions of which no other broker is known to hold all committed records."""
         return [
             f"{one.topic_name}-{one.index}"
-            for one in self._concerned_by(broker_id, LogLoss.EVERYTHING)
+            for one in map(self._located, self._concerned_by(broker_id, ALL_LOST))
             if {*one.partition.isr, *one.partition.elr} == {broker_id}
         ]
 
-    def _concerned_by(self, broker_id: BrokerId, loss: LogLoss) -> Iterator[Located]:
+    def _concerned_by(self, broker_id: BrokerId, losses: Losses) -> Iterator[Place]:
         by_broker = self._cluster.by_broker
         places = by_broker.in_sync.of(broker_id)
-        if loss is not LogLoss.NOTHING:
+        if losses.may_be_some:
             places = chain(places, by_broker.eligible.of(broker_id))
-        return map(self._located, places)
+        return places
 
     def _departed(
         self, located: Located, broker_id: BrokerId, active: Set[BrokerId], loss: LogLoss
@@ -175,16 +190,51 @@ class PartitionDecisions:
         change = self._changes.change(located, partition.isr, active, prefers_first=True)
         return change, _elected(at, partition)
 
+    def decide_assignment(self, request: AssignReplicas) -> Decision[AssignmentReply]:
+        """Take over in which log directories a broker has its replicas (KIP-858).
+
+        One whose directory has failed meanwhile leaves the ISR, and the ELR unless it is alone.
+        """
+        error_code = broker_epoch_error(self._cluster, request.broker_id, request.broker_epoch)
+        if error_code is not ErrorCode.NONE:
+            return Decision(response=AssignmentReply(error_code=error_code))
+        active = active_brokers(self._cluster)
+        changes: dict[Place, PartitionChange | None] = {}
+        for one in request.replicas:
+            at = Place(one.topic_id, one.partition)
+            located = self._find(at)
+            if at not in changes and located is not None:
+                changes[at] = self._assigned(located, request.broker_id, one.directory_id, active)
+        return Decision(
+            response=AssignmentReply(error_code=ErrorCode.NONE),
+            records=tuple(change for change in changes.values() if change is not None),
+        )
+
+    def _assigned(
+        self, located: Located, broker_id: BrokerId, directory_id: str, active: Set[BrokerId]
+    ) -> PartitionChange | None:
+        partition = located.partition
+        if broker_id not in partition.replicas:
+            return None
+        known = {**dict(partition.directories), broker_id: directory_id}
+        directories = tuple(sorted(known.items()))
+        isr, barred = partition.isr, frozenset[BrokerId]()
+        if directory_id not in self._cluster.brokers[broker_id].directories:
+            isr = tuple(member for member in isr if member != broker_id)
+            if {*isr, *partition.elr} - {broker_id}:
+                barred = frozenset({broker_id})
+        return self._changes.change(located, isr, active, barred=barred, directories=directories)
+
     def decide_alter(self, request: AlterPartitions) -> Decision[IsrResults]:
         """Grant the ISRs that may be granted; every other one gets its reason."""
         error_code = broker_epoch_error(self._cluster, request.broker_id, request.broker_epoch)
         if error_code is not ErrorCode.NONE:
             return Decision(response=IsrResults(error_code=error_code))
         changes, results = [], []
-        seen: set[tuple[TopicId, int]] = set()
+        seen: set[tuple[TopicId, PartitionIndex]] = set()
         for proposal in request.proposals:
             place = (proposal.topic_id, proposal.partition)
-            located = self._locate(proposal)
+            located = self._find(Place(*place))
             if place in seen or located is None:
                 results.append(_refused(proposal, _absence(place in seen)))
                 continue
@@ -202,12 +252,12 @@ class PartitionDecisions:
         response = IsrResults(error_code=ErrorCode.NONE, results=tuple(results))
         return Decision(response=response, records=tuple(changes))
 
-    def _locate(self, proposal: IsrProposal) -> Located | None:
-        name = self._cluster.topic_name(proposal.topic_id)
-        partition = None if name is None else self._cluster.partition(name, proposal.partition)
+    def _find(self, at: Place) -> Located | None:
+        name = self._cluster.topic_name(at.topic_id)
+        partition = None if name is None else self._cluster.partition(name, at.partition)
         if name is None or partition is None:
             return None
-        return Located(name, proposal.topic_id, proposal.partition, partition)
+        return Located(name, at.topic_id, at.partition, partition)
 
     def _located(self, at: Place) -> Located:
         name = some(self._cluster.topic_name(at.topic_id), "the index names known topics")
@@ -238,18 +288,38 @@ class PartitionDecisions:
                 ErrorCode.INVALID_REQUEST,
             ),
             (
-                not all(self._is_eligible(member, epoch) for member, epoch in proposal.new_isr),
+                not all(
+                    self._is_eligible(partition, member, epoch)
+                    for member, epoch in proposal.new_isr
+                ),
                 ErrorCode.INELIGIBLE_REPLICA,
             ),
         )
         return next((error_code for fails, error_code in checks if fails), ErrorCode.NONE)
 
-    def _is_eligible(self, broker_id: BrokerId, broker_epoch: int) -> bool:
-        """Refuse a broker that has restarted since it was in sync (KAFKA-14617)."""
+    def _is_eligible(
+        self, partition: PartitionImage, broker_id: BrokerId, broker_epoch: int
+    ) -> bool:
+        """Refuse a broker that has restarted since it was in sync (KAFKA-14617).
+
+        And one that cannot use the log directory of the replica any more (KIP-858).
+        """
         broker = self._cluster.brokers.get(broker_id)
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return False
+        if partition.directories and not can_use_log(partition, broker):
+            return False
         return broker_epoch == broker.broker_epoch
+
+    def members_without_log(self) -> list[str]:
+        """Name the members of ISRs that cannot use their logs (it reads everything)."""
+        return [
+            f"3: {name} has broker {member} in {partition.isr}, which cannot use its log"
+            for name in self._cluster.topic_names()
+            for partition in self._cluster.partitions(name)
+            for member in partition.isr
+            if not can_use_log(partition, self._cluster.brokers[member])
+        ]
 
     def _grant(
         self, located: Located, proposal: IsrProposal

@@ -17,6 +17,7 @@ from quorumlog.metadata_quorum.controller_client import (
     ProducerIdBlock,
     Reassignment,
     ReassignmentResult,
+    ReplicaDirectory,
     TopicResult,
 )
 from quorumlog.metadata_quorum.image.records import MetadataRecord
@@ -132,6 +133,26 @@ class IsrResults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AssignReplicas:
+    """AssignReplicasToDirs (KIP-858) by the broker that has the replicas.
+
+    # DEVIATION: Kafka names a replica LOST whose directory failed before it was assigned.
+    # docs/decisions/0103-each-log-directory-fails-alone.md
+    """
+
+    broker_id: BrokerId
+    broker_epoch: int
+    replicas: tuple[ReplicaDirectory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignmentReply:
+    """With NONE, the directories are committed of all the replicas that the metadata knows."""
+
+    error_code: ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIds:
     """Ask for a block of producer ids (KIP-730)."""
 
@@ -166,7 +187,12 @@ TopicChange = (
 UserChange = TopicChange | ClusterChange
 UserRequest = FindTopics | UserChange
 ControllerRequest = (
-    BrokerRegistration | BrokerHeartbeat | AlterPartitions | AllocateProducerIds | UserRequest
+    BrokerRegistration
+    | BrokerHeartbeat
+    | AlterPartitions
+    | AssignReplicas
+    | AllocateProducerIds
+    | UserRequest
 )
 
 

@@ -6,10 +6,11 @@ two slices leaves a legal state, from which the next one goes on.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from itertools import islice
 from typing import ClassVar, Final
 
-from quorumlog.metadata_quorum.controller.log_loss import LogLoss
+from quorumlog.metadata_quorum.controller.log_loss import NO_LOSS, NOT_FLUSHED, Losses
 from quorumlog.metadata_quorum.controller.partitions import Departure, PartitionDecisions
 from quorumlog.metadata_quorum.image.partitions_by_broker import Place
 from quorumlog.metadata_quorum.image.records import PartitionChange
@@ -29,9 +30,19 @@ class Slices:
         self._to_elect: Final = deque[Place]()
         self._looks_at_all = False  # before those
 
-    def departure(self, broker_id: BrokerId, loss: LogLoss = LogLoss.NOTHING) -> Departure:
+    def departure(self, broker_id: BrokerId, losses: Losses = NO_LOSS) -> Departure:
         """Take a broker out of some ISRs; with a loss, out of ELRs, too."""
-        return self._partitions.decide_departure(broker_id, loss, at_most=self.at_once)
+        return self._partitions.decide_departure(broker_id, losses, at_most=self.at_once)
+
+    def departure_of_directories(self, broker_id: BrokerId, failed: Iterable[str]) -> Departure:
+        """Take a broker out of some ISRs and ELRs: of what it has in directories that failed.
+
+        What was not flushed may be lost: the disk has refused something.
+        """
+        places = [at for one in failed for at in self._by_broker.in_directory.of(one)]
+        return self._partitions.decide_departure(
+            broker_id, NOT_FLUSHED, at_most=self.at_once, places=places
+        )
 
     def has_to_hand_over(self, broker_id: BrokerId) -> bool:
         """Tell whether the broker leads, or is in more ISRs than one slice ends."""

@@ -7,7 +7,7 @@
 from typing import Final
 
 from quorumlog.metadata_quorum.cluster_changes import DONE, Outcome, UnregisterBroker
-from quorumlog.metadata_quorum.controller.log_loss import NAMES_MAX, LogLoss
+from quorumlog.metadata_quorum.controller.log_loss import ALL_LOST, NAMES_MAX
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.image import records
 from quorumlog.metadata_quorum.image.records import MetadataRecord
@@ -38,7 +38,7 @@ def decide_unregistration(
         message = f"No other broker than {broker_id} is known to hold all of {names}: {_REMEDY}"
         return _refused(ErrorCode.INVALID_REQUEST, message)
     # It is forgotten with what its log held: a process that registers later starts from nothing.
-    changes = partitions.decide_departure(broker_id, LogLoss.EVERYTHING).changes
+    changes = partitions.decide_departure(broker_id, ALL_LOST).changes
     forget = records.UnregisterBroker(broker_id=broker_id, broker_epoch=broker.broker_epoch)
     return (*changes, forget), (DONE,)
 

@@ -14,8 +14,13 @@ from typing import Final
 METADATA_FEATURE: Final = "quorumlog.metadata.version"
 FIRST_LEVEL: Final = 1  # in force where no record says another one
 LEVEL_OF_ACCESS: Final = 2
+LEVEL_OF_DIRECTORIES: Final = 3
 LEVEL_NAMES: Final[Mapping[int, str]] = MappingProxyType(
-    {FIRST_LEVEL: "topics and brokers", LEVEL_OF_ACCESS: "ACLs, client quotas, SCRAM"}
+    {
+        FIRST_LEVEL: "topics and brokers",
+        LEVEL_OF_ACCESS: "ACLs, client quotas, SCRAM",
+        LEVEL_OF_DIRECTORIES: "brokers with several log directories",
+    }
 )
 NEWEST_LEVEL: Final = max(LEVEL_NAMES)
 

@@ -27,12 +27,20 @@ class BrokerImage:
     port: int
     control_address: str  # `host:port` of the control listener
     rack: str | None = None
-    directory_id: str | None = None  # of its log directory; None: recorded before ids were
+    directory_id: str | None = None  # of its metadata log's; None: recorded before ids were
     boot_id: str | None = None  # of its machine's running system; None: it cannot be read there
     min_insync_replicas: int = 1  # counts where it leads a topic that sets none
     fenced: bool = True
     in_controlled_shutdown: bool = False
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # that it works with
+    log_dirs: tuple[str, ...] = ()  # that it can use, if it was given several
+
+    @property
+    def directories(self) -> frozenset[str]:
+        """The ids of the log directories that it can use; none if they were not recorded."""
+        if self.log_dirs or self.directory_id is None:
+            return frozenset(self.log_dirs)
+        return frozenset({self.directory_id})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +53,8 @@ class PartitionImage:
     `last_known_leader` (KIP-966): the last one of a partition without a leader, if it still has
     its log. `is_recovering` (KIP-704): its leader may lack committed records, and no AlterPartition
     has come from it since; Kafka calls it the leader recovery state.
+    `directories` (KIP-858): in which log directories the replicas are, sorted by broker. A broker
+    with a single directory names none.
     """
 
     leader_id: BrokerId  # NO_LEADER while no eligible replica is alive
@@ -57,6 +67,11 @@ class PartitionImage:
     removing_replicas: tuple[BrokerId, ...] = ()
     last_known_leader: BrokerId = NO_LEADER
     is_recovering: bool = False
+    directories: tuple[tuple[BrokerId, str], ...] = ()
+
+    def directory_of(self, broker_id: BrokerId) -> str | None:
+        """Return in which log directory of a broker the replica is; None: it is not known."""
+        return next((at for holder, at in self.directories if holder == broker_id), None)
 
     @property
     def is_reassigned(self) -> bool:

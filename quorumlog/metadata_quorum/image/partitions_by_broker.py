@@ -1,15 +1,18 @@
 """Which partitions a broker is in sync with, eligible for, or leads; and which have no leader.
 
+And which of them it has in which of its log directories.
+
 A decision about one broker looks only at the partitions that it is about, however many there are.
 The index is kept record by record. It says nothing that the partitions do not say themselves.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, PartitionIndex, TopicId
 
 _Sets = dict[TopicId, int]  # a bit for each partition of a topic
+_Key = TypeVar("_Key", BrokerId, str)
 
 
 class Place(NamedTuple):
@@ -38,6 +41,10 @@ class Indexed(Protocol):
     def last_known_leader(self) -> BrokerId:
         """Return the last leader of a partition without one, or NO_LEADER."""
 
+    @property
+    def directories(self) -> tuple[tuple[BrokerId, str], ...]:
+        """Return in which log directories its replicas are."""
+
 
 class _Roles(NamedTuple):
     """The brokers that a partition is indexed under. NO_LEADER leads one that has no leader."""
@@ -47,35 +54,35 @@ class _Roles(NamedTuple):
     leading: tuple[BrokerId, ...] = ()
 
 
-class PlaceSets:
-    """A set of places for each broker. A copy costs what there are brokers, not partitions."""
+class PlaceSets(Generic[_Key]):
+    """A set of places for each broker, or directory. A copy costs what there are of those."""
 
-    def __init__(self, sets: Mapping[BrokerId, _Sets]) -> None:
-        self._sets: Final = dict(sets)
-        self._own: Final[set[BrokerId]] = set()  # whose sets no copy shares
+    def __init__(self, sets: Mapping[_Key, _Sets]) -> None:
+        self._sets: Final[dict[_Key, _Sets]] = dict(sets)
+        self._own: Final[set[_Key]] = set()  # whose sets no copy shares
 
-    def copy(self) -> "PlaceSets":
+    def copy(self) -> "PlaceSets[_Key]":
         """Return a copy; from now on both copy what they change."""
         self._own.clear()
         return PlaceSets(self._sets)
 
-    def of(self, broker_id: BrokerId) -> Iterator[Place]:
-        """Yield the places of a broker, topic by topic. Do not change the sets meanwhile."""
-        for topic_id, partitions in self._sets.get(broker_id, {}).items():
+    def of(self, key: _Key) -> Iterator[Place]:
+        """Yield the places of a key, topic by topic. Do not change the sets meanwhile."""
+        for topic_id, partitions in self._sets.get(key, {}).items():
             yield from (Place(topic_id, index) for index in _indexes(partitions))
 
-    def has_any(self, broker_id: BrokerId) -> bool:
-        """Tell whether a broker has a place."""
-        return bool(self._sets.get(broker_id))
+    def has_any(self, key: _Key) -> bool:
+        """Tell whether a key has a place."""
+        return bool(self._sets.get(key))
 
-    def add(self, broker_id: BrokerId, topic_id: TopicId, partitions: int) -> None:
+    def add(self, key: _Key, topic_id: TopicId, partitions: int) -> None:
         """Add the partitions whose bits are set."""
-        owned = self._owned(broker_id)
+        owned = self._owned(key)
         owned[topic_id] = owned.get(topic_id, 0) | partitions
 
-    def remove(self, broker_id: BrokerId, topic_id: TopicId, partitions: int) -> None:
+    def remove(self, key: _Key, topic_id: TopicId, partitions: int) -> None:
         """Remove the partitions whose bits are set, so far as they are there."""
-        owned = self._owned(broker_id)
+        owned = self._owned(key)
         left = owned.get(topic_id, 0) & ~partitions
         if left:
             owned[topic_id] = left
@@ -83,31 +90,35 @@ class PlaceSets:
             owned.pop(topic_id, None)
 
     def remove_topic(self, topic_id: TopicId) -> None:
-        """Remove a topic's partitions, of all brokers."""
-        for broker_id, sets in list(self._sets.items()):
+        """Remove a topic's partitions, of all keys."""
+        for key, sets in list(self._sets.items()):
             if topic_id in sets:
-                del self._owned(broker_id)[topic_id]
+                del self._owned(key)[topic_id]
 
-    def _owned(self, broker_id: BrokerId) -> _Sets:
-        if broker_id not in self._own:
-            self._own.add(broker_id)
-            self._sets[broker_id] = dict(self._sets.get(broker_id, {}))
-        return self._sets[broker_id]
+    def _owned(self, key: _Key) -> _Sets:
+        if key not in self._own:
+            self._own.add(key)
+            self._sets[key] = dict(self._sets.get(key, {}))
+        return self._sets[key]
 
 
 class PartitionsByBroker:
-    """Three sets of partitions for each broker: in sync, eligible, leading."""
+    """Three sets of partitions for each broker: in sync, eligible, leading.
+
+    `in_directory`: for each log directory, those of the first two whose logs are in it.
+    """
 
     def __init__(self) -> None:
-        self.in_sync = PlaceSets({})
-        self.eligible = PlaceSets({})
-        self.leading = PlaceSets({})  # under NO_LEADER: those without a leader
+        self.in_sync = PlaceSets[BrokerId]({})
+        self.eligible = PlaceSets[BrokerId]({})
+        self.leading = PlaceSets[BrokerId]({})  # under NO_LEADER: those without a leader
+        self.in_directory = PlaceSets[str]({})
 
     def copy(self) -> "PartitionsByBroker":
         """Return a copy, which costs next to nothing: what one of them changes is copied then."""
         copied = PartitionsByBroker()
         copied.in_sync, copied.eligible = self.in_sync.copy(), self.eligible.copy()
-        copied.leading = self.leading.copy()
+        copied.leading, copied.in_directory = self.leading.copy(), self.in_directory.copy()
         return copied
 
     def note(
@@ -118,26 +129,41 @@ class PartitionsByBroker:
         after: Indexed,
     ) -> None:
         """Take over what became of a partition; `before` is None for a new one."""
-        was, now = _Roles() if before is None else _roles(before), _roles(after)
-        if was == now:
-            return
         bit = 1 << index
-        for sets, old, new in zip(
-            (self.in_sync, self.eligible, self.leading), was, now, strict=True
-        ):
-            if old == new:
-                continue
-            for broker_id in old:
-                if broker_id not in new:
-                    sets.remove(broker_id, topic_id, bit)
-            for broker_id in new:
-                if broker_id not in old:
-                    sets.add(broker_id, topic_id, bit)
+        was, now = _Roles() if before is None else _roles(before), _roles(after)
+        if was != now:
+            for sets, old, new in zip(
+                (self.in_sync, self.eligible, self.leading), was, now, strict=True
+            ):
+                _move(sets, topic_id, bit, old, new)
+        if after.directories or (before is not None and before.directories):
+            held = () if before is None else _directories(before, was)
+            _move(self.in_directory, topic_id, bit, held, _directories(after, now))
 
     def remove_topic(self, topic_id: TopicId) -> None:
         """Forget a topic's partitions."""
         for sets in (self.in_sync, self.eligible, self.leading):
             sets.remove_topic(topic_id)
+        self.in_directory.remove_topic(topic_id)
+
+
+def _move(
+    sets: PlaceSets[_Key], topic_id: TopicId, bit: int, old: tuple[_Key, ...], new: tuple[_Key, ...]
+) -> None:
+    if old == new:
+        return
+    for key in old:
+        if key not in new:
+            sets.remove(key, topic_id, bit)
+    for key in new:
+        if key not in old:
+            sets.add(key, topic_id, bit)
+
+
+def _directories(partition: Indexed, roles: _Roles) -> tuple[str, ...]:
+    """Return the directories of those that are in sync or eligible."""
+    holders = (*roles.in_sync, *roles.eligible)
+    return tuple(at for broker_id, at in partition.directories if broker_id in holders)
 
 
 def _roles(partition: Indexed) -> _Roles:

@@ -65,6 +65,7 @@ class RegisterBroker:
     in_controlled_shutdown: bool = False
     broker_epoch: int | None = None
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    log_dirs: tuple[str, ...] | None = None  # of a broker that was given several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +100,7 @@ class Partition:
     removing_replicas: tuple[BrokerId, ...] = ()
     last_known_leader: BrokerId = NO_LEADER
     is_recovering: bool = False
+    directories: tuple[tuple[BrokerId, str], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +118,7 @@ class PartitionChange:
     """What changed in a partition: None leaves a field alone.
 
     A `leader` (even the same one) starts a new leader epoch; every change a new partition epoch.
+    `directories`: of all replicas whose directory is known.
     """
 
     topic_id: TopicId
@@ -128,6 +131,7 @@ class PartitionChange:
     removing_replicas: tuple[BrokerId, ...] | None = None
     last_known_leader: BrokerId | None = None
     is_recovering: bool | None = None
+    directories: tuple[tuple[BrokerId, str], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,12 +152,16 @@ class ProducerIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChange:
-    """A registered broker was fenced, unfenced, or is about to shut down; None: as before."""
+    """A registered broker was fenced, unfenced, or is about to shut down; None: as before.
+
+    `log_dirs`: those that it can use yet.
+    """
 
     broker_id: BrokerId
     broker_epoch: int
     fenced: bool | None = None
     in_controlled_shutdown: bool | None = None
+    log_dirs: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -22,6 +22,7 @@ from quorumlog.metadata_quorum.image.model import (
     PartitionImage,
     TopicImage,
 )
+from quorumlog.metadata_quorum.image.partition_change import changed
 from quorumlog.metadata_quorum.image.partition_check import check_partition
 from quorumlog.metadata_quorum.image.partitions_by_broker import PartitionsByBroker
 from quorumlog.metadata_quorum.image.records import (
@@ -242,6 +243,7 @@ class ClusterReplay:
             fenced=record.fenced,
             in_controlled_shutdown=record.in_controlled_shutdown,
             features=record.features,
+            log_dirs=record.log_dirs or (),
         )
         self._changed_brokers.add(record.broker_id)
 
@@ -260,6 +262,7 @@ class ClusterReplay:
             broker,
             fenced=broker.fenced if record.fenced is None else record.fenced,
             in_controlled_shutdown=broker.in_controlled_shutdown if stopping is None else stopping,
+            log_dirs=broker.log_dirs if record.log_dirs is None else record.log_dirs,
         )
 
     def _open(self, topic_id: TopicId) -> _OpenTopic:
@@ -300,6 +303,7 @@ class ClusterReplay:
             removing_replicas=record.removing_replicas,
             last_known_leader=record.last_known_leader,
             is_recovering=record.is_recovering,
+            directories=record.directories or (),
         )
         check_partition(partition)
         topic.partitions.append(partition)
@@ -368,24 +372,3 @@ def _index_of(image: ClusterImage) -> PartitionsByBroker:
         for index, partition in enumerate(topic.partitions):
             built.note(topic.topic_id, PartitionIndex(index), None, partition)
     return built
-
-
-def changed(old: PartitionImage, record: records.PartitionChange) -> PartitionImage:
-    """Return the partition after a change: a leader starts a leader epoch."""
-    is_led_anew = record.leader is not None
-    adding, removing = record.adding_replicas, record.removing_replicas
-    last_known_leader, is_recovering = record.last_known_leader, record.is_recovering
-    return PartitionImage(
-        leader_id=old.leader_id if record.leader is None else record.leader,
-        leader_epoch=Epoch(old.leader_epoch + 1) if is_led_anew else old.leader_epoch,
-        partition_epoch=Epoch(old.partition_epoch + 1),
-        replicas=old.replicas if record.replicas is None else record.replicas,
-        isr=old.isr if record.isr is None else record.isr,
-        elr=old.elr if record.elr is None else record.elr,
-        adding_replicas=old.adding_replicas if adding is None else adding,
-        removing_replicas=old.removing_replicas if removing is None else removing,
-        last_known_leader=(
-            old.last_known_leader if last_known_leader is None else last_known_leader
-        ),
-        is_recovering=old.is_recovering if is_recovering is None else is_recovering,
-    )

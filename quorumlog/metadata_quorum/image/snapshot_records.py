@@ -63,6 +63,7 @@ def _registration(broker: BrokerImage) -> records.RegisterBroker:
         in_controlled_shutdown=broker.in_controlled_shutdown,
         broker_epoch=broker.broker_epoch,
         features=broker.features,
+        log_dirs=broker.log_dirs or None,
     )
 
 
@@ -82,6 +83,7 @@ def _topic(topic: TopicImage) -> Iterator[MetadataRecord]:
             removing_replicas=partition.removing_replicas,
             last_known_leader=partition.last_known_leader,
             is_recovering=partition.is_recovering,
+            directories=partition.directories or None,
         )
     yield from _configs(TOPIC_RESOURCE, topic.name, topic.configs)
 

@@ -24,6 +24,8 @@ from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,
     AlterPartitions,
     AlterReassignments,
+    AssignmentReply,
+    AssignReplicas,
     ControllerRequest,
     CreatePartitions,
     CreateTopics,
@@ -54,6 +56,7 @@ from quorumlog.metadata_quorum.controller_client import (
     Reassignment,
     ReassignmentResult,
     RegistrationReply,
+    ReplicaDirectory,
     RequestTooLarge,
     TopicResult,
 )
@@ -189,6 +192,16 @@ class LeaderClient:
         )
         response: IsrResults = await self._ask(request)
         return response.error_code, list(response.results)
+
+    async def assign_replicas(
+        self, broker_epoch: int, replicas: Sequence[ReplicaDirectory]
+    ) -> ErrorCode:
+        """See ControllerClient."""
+        request = AssignReplicas(
+            broker_id=self._node_id, broker_epoch=broker_epoch, replicas=tuple(replicas)
+        )
+        reply: AssignmentReply = await self._ask(request)
+        return reply.error_code
 
     async def allocate_producer_ids(self, broker_epoch: int) -> tuple[ErrorCode, ProducerIdBlock]:
         """See ControllerClient."""

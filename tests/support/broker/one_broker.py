@@ -16,6 +16,7 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceResult,
 )
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
+from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
@@ -48,7 +49,9 @@ async def start(
     replicas = Replicas(
         broker_id=BROKERS[0],
         settings=settings or BrokerSettings(),
-        logs=LogDirectory(disk or RealDisk(), str(directory), log_settings or LogSettings()),
+        logs=LogDirectories(
+            [LogDirectory(disk or RealDisk(), str(directory), log_settings or LogSettings())]
+        ),
         controller=cast(Any, None),
         disk_queue=disk_queue,
     )

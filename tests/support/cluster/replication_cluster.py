@@ -11,6 +11,7 @@ from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.handlers import fetch, list_offsets, offset_for_leader_epoch, produce
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.core.data_path import ProduceResult, ReadEnd
+from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
@@ -73,7 +74,7 @@ class Node:
         self.replicas = Replicas(
             broker_id=self.broker_id,
             settings=SETTINGS,
-            logs=LogDirectory(RealDisk(), str(self.directory), LogSettings()),
+            logs=LogDirectories([LogDirectory(RealDisk(), str(self.directory), LogSettings())]),
             disk_queue=HeldQueue(),
             controller=cast(ControllerClient, self.cluster),
         )

@@ -11,6 +11,7 @@ from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
@@ -44,6 +45,7 @@ from quorumlog.metadata_quorum.controller_client import (
     QuorumReplica,
     Reassignment,
     ReassignmentResult,
+    ReplicaDirectory,
     TopicResult,
 )
 from quorumlog.metadata_quorum.image import (
@@ -244,6 +246,11 @@ class TestController:
         )
         return decision.response
 
+    async def assign_replicas(
+        self, broker_epoch: int, replicas: Sequence[ReplicaDirectory]
+    ) -> ErrorCode:
+        raise NotImplementedError
+
     async def alter_partitions(
         self, broker_epoch: int, proposals: Sequence[IsrProposal]
     ) -> tuple[ErrorCode, list[IsrResult]]:
@@ -269,7 +276,7 @@ class SingleBroker:
         self.replicas = Replicas(
             broker_id=BROKER,
             settings=settings,
-            logs=LogDirectory(RealDisk(), str(directory), LogSettings()),
+            logs=LogDirectories([LogDirectory(RealDisk(), str(directory), LogSettings())]),
             disk_queue=HeldQueue(),
             controller=self.controller,
         )

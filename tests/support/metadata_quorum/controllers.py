@@ -9,6 +9,8 @@ from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,
     AlterPartitions,
     AlterReassignments,
+    AssignmentReply,
+    AssignReplicas,
     ConfigResults,
     ControllerRequest,
     CreateTopics,
@@ -34,6 +36,7 @@ from quorumlog.metadata_quorum.controller_client import (
     Reassignment,
     ReassignmentResult,
     RegistrationReply,
+    ReplicaDirectory,
     TopicResult,
 )
 from quorumlog.metadata_quorum.image.features import SUPPORTED
@@ -145,6 +148,8 @@ class Bench:
         previous_broker_epoch: int = -1,
         min_insync_replicas: int = 1,
         rack: str | None = None,
+        log_dirs: tuple[str, ...] = (),
+        has_offline_dirs: bool = False,
     ) -> BrokerRegistration:
         return BrokerRegistration(
             broker_id=BrokerId(broker_id),
@@ -158,18 +163,28 @@ class Bench:
             boot_id=boot,
             previous_broker_epoch=previous_broker_epoch,
             min_insync_replicas=min_insync_replicas,
+            log_dirs=log_dirs,
+            has_offline_dirs=has_offline_dirs,
         )
 
-    def heartbeat(self, broker_id: int, **fields: int) -> HeartbeatReply:
+    def heartbeat(
+        self, broker_id: int, *, offline: tuple[str, ...] = (), **fields: int
+    ) -> HeartbeatReply:
+        request = self.heartbeat_request(broker_id, offline=offline, **fields)
+        return cast("HeartbeatReply", self.ask(request))
+
+    def heartbeat_request(
+        self, broker_id: int, *, offline: tuple[str, ...] = (), **fields: int
+    ) -> BrokerHeartbeat:
         broker = self.controller.cluster.brokers.get(BrokerId(broker_id))
-        request = BrokerHeartbeat(
+        return BrokerHeartbeat(
             broker_id=BrokerId(broker_id),
             broker_epoch=fields.get("broker_epoch", broker.broker_epoch if broker else -1),
             metadata_offset=fields.get("metadata_offset", len(self.log) - 1),
             want_fence=bool(fields.get("want_fence", False)),
             want_shut_down=bool(fields.get("want_shut_down", False)),
+            offline_log_dirs=offline,
         )
-        return cast("HeartbeatReply", self.ask(request))
 
     def start(self, *broker_ids: int) -> None:
         for broker_id in broker_ids:
@@ -241,6 +256,21 @@ class Bench:
         )
         [granted] = cast("IsrResults", self.ask(request)).results
         assert granted.error_code is answers
+
+    def assign(self, broker_id: int, directory: str, topic: str = "t", index: int = 0) -> None:
+        """The broker says in which log directory it has its replica."""
+        cluster = self.controller.cluster
+        topic_id = cluster.topic_id(topic)
+        assert topic_id is not None
+        replica = ReplicaDirectory(
+            directory_id=directory, topic_id=topic_id, partition=PartitionIndex(index)
+        )
+        request = AssignReplicas(
+            broker_id=BrokerId(broker_id),
+            broker_epoch=cluster.brokers[BrokerId(broker_id)].broker_epoch,
+            replicas=(replica,),
+        )
+        assert cast("AssignmentReply", self.ask(request)).error_code is ErrorCode.NONE
 
     def partition(self, topic: str = "t", index: int = 0) -> PartitionImage:
         partition = self.controller.cluster.partition(topic, index)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from quorumlog.metadata_quorum.controller.log_loss import LogLoss, loss_since, remark_on
+from quorumlog.metadata_quorum.controller.log_loss import LogLoss, losses_since, remark_on
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.metadata_quorum.image import BrokerImage
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
@@ -48,11 +48,12 @@ AFTER = BrokerRegistration(
 def test_a_registration_shows_what_may_have_been_lost(
     before: dict[str, str], after: dict[str, str], loss: LogLoss
 ) -> None:
-    assert loss_since(replace(BEFORE, **before), replace(AFTER, **after)) is loss  # type: ignore[arg-type]
+    losses = losses_since(replace(BEFORE, **before), replace(AFTER, **after))  # type: ignore[arg-type]
+    assert losses.worst is loss
 
 
 def test_who_was_never_registered_holds_nothing() -> None:
-    assert loss_since(None, AFTER) is LogLoss.EVERYTHING
+    assert losses_since(None, AFTER).worst is LogLoss.EVERYTHING
 
 
 def eligible_2_and_3() -> Bench:

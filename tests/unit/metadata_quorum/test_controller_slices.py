@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from quorumlog.metadata_quorum.controller.controller import Controller
-from quorumlog.metadata_quorum.controller.log_loss import LogLoss
+from quorumlog.metadata_quorum.controller.log_loss import NO_LOSS, Losses
 from quorumlog.metadata_quorum.controller.partition_changes import PartitionChanges
 from quorumlog.metadata_quorum.controller.partitions import Departure, PartitionDecisions
 from quorumlog.metadata_quorum.controller.requests import DeleteTopics
@@ -100,8 +100,8 @@ def test_a_broker_that_is_fenced_before_the_last_slice_is_noticed() -> None:
     """The planted bug: that the first slice already fences."""
 
     class AllAtOnce(TenAtOnce):
-        def departure(self, broker_id: BrokerId, loss: LogLoss = LogLoss.NOTHING) -> Departure:
-            return super().departure(broker_id, loss)._replace(is_whole=True)
+        def departure(self, broker_id: BrokerId, losses: Losses = NO_LOSS) -> Departure:
+            return super().departure(broker_id, losses)._replace(is_whole=True)
 
     class FencesAtOnce(Controller):
         rules = ControllerRules(slices=AllAtOnce)

@@ -1,6 +1,7 @@
 """The driver and much work: slices that wait for their commit, and others' turns in between."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ async def register(network: Network, broker_id: int) -> int:
     return epoch
 
 
-def heartbeat(broker_id: int, epoch: int, **wants: bool) -> BrokerHeartbeat:
+def heartbeat(broker_id: int, epoch: int, **wants: Any) -> BrokerHeartbeat:
     return BrokerHeartbeat(
         broker_id=BrokerId(broker_id), broker_epoch=epoch, metadata_offset=2**40, **wants
     )

@@ -297,6 +297,7 @@ def full_broker() -> BrokerImage:
         fenced=False,
         in_controlled_shutdown=True,
         features={METADATA_FEATURE: (1, 2)},
+        log_dirs=("d", "e"),
     )
 
 
@@ -313,6 +314,7 @@ def full_partitions() -> tuple[PartitionImage, PartitionImage]:
         adding_replicas=(ids[2],),
         removing_replicas=(ids[3],),
         is_recovering=True,
+        directories=((ids[3], "e"),),
     )
     return partition, replace(
         partition,

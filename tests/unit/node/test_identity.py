@@ -1,5 +1,6 @@
 """Whose directory it is: found once, and never guessed where there are logs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.identity import (
     BOOT_ID_FILE,
-    check_identity,
+    check_identities,
     forget_new_cluster,
     is_new_cluster,
     read_boot_id,
@@ -34,17 +35,17 @@ def node(tmp_path: Path) -> NodeConfig:
 def test_a_new_directory_gets_an_id_and_keeps_it(node: NodeConfig) -> None:
     (node.log_dir / "lost+found").mkdir()  # a whole disk
     (node.log_dir / "meta.properties.tmp").write_text("cluster.i")  # a crash at the first start
-    first = check_identity(RealDisk(), node)
-    assert check_identity(RealDisk(), node) == first
+    first = check_identities(RealDisk(), node)
+    assert check_identities(RealDisk(), node) == first
     (node.log_dir / "meta.properties").unlink()
-    assert check_identity(RealDisk(), node) != first
+    assert check_identities(RealDisk(), node) != first
 
 
 @pytest.mark.parametrize("log", ["t-0", "__cluster_metadata-0", "a-b-12"])
 def test_logs_without_meta_properties_are_not_a_new_directory(node: NodeConfig, log: str) -> None:
     (node.log_dir / log).mkdir()
     with pytest.raises(StartFailed, match=f"holds {log}, but no meta.properties: write it again"):
-        check_identity(RealDisk(), node)
+        check_identities(RealDisk(), node)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,52 @@ def test_a_directory_that_is_not_ours_is_refused(
 ) -> None:
     (node.log_dir / "meta.properties").write_bytes(text)
     with pytest.raises(StartFailed, match=reason):
-        check_identity(RealDisk(), node)
+        check_identities(RealDisk(), node)
+
+
+def with_directories(node: NodeConfig, *names: str) -> NodeConfig:
+    return replace(
+        node, log_dirs=tuple(node.log_dir / name for name in names), log_dir=node.log_dir / names[0]
+    )
+
+
+def test_each_directory_has_an_id_of_its_own(node: NodeConfig) -> None:
+    both = with_directories(node, "a", "b")
+    first, second = check_identities(RealDisk(), both)
+    assert (first.path, second.path) == (str(both.log_dirs[0]), str(both.log_dirs[1]))
+    assert first.directory_id != second.directory_id
+    assert check_identities(RealDisk(), both) == [first, second]
+
+
+def test_a_copied_directory_is_refused_by_the_names_of_both_files(node: NodeConfig) -> None:
+    both = with_directories(node, "a", "b")
+    check_identities(RealDisk(), both)
+    copy = (both.log_dirs[0] / "meta.properties").read_bytes()
+    (both.log_dirs[1] / "meta.properties").write_bytes(copy)
+    with pytest.raises(StartFailed, match=r"a/meta.properties and .*b/meta.properties have"):
+        check_identities(RealDisk(), both)
+
+
+def test_a_foreign_directory_among_ours_is_refused(node: NodeConfig) -> None:
+    both = with_directories(node, "a", "b")
+    check_identities(RealDisk(), both)
+    file = both.log_dirs[1] / "meta.properties"
+    file.write_text(file.read_text().replace("node.id=1", "node.id=2"))
+    with pytest.raises(StartFailed, match=r"b belongs to node 2, not 1, as its meta\.properties"):
+        check_identities(RealDisk(), both)
+
+
+def test_a_directory_that_the_disk_refuses_has_no_id(node: NodeConfig) -> None:
+    both = with_directories(node, "a", "b")
+    both.log_dirs[1].write_text("no directory")
+    _, refused = check_identities(RealDisk(), both)
+    assert refused.directory_id is None
+    _, unlocked = check_identities(
+        RealDisk(), with_directories(node, "a", "c"), [node.log_dir / "c"]
+    )
+    assert unlocked.directory_id is None
+    with pytest.raises(StartFailed, match=r"cannot use .*b"):
+        check_identities(RealDisk(), with_directories(node, "b", "a"))  # that of the metadata
 
 
 def test_the_mark_of_a_new_cluster_is_found_and_goes_when_it_has_served(node: NodeConfig) -> None:
@@ -73,7 +119,7 @@ def test_the_mark_of_a_new_cluster_is_found_and_goes_when_it_has_served(node: No
     assert not is_new_cluster(disk, node)
     (node.log_dir / "new-cluster").touch()
     assert is_new_cluster(disk, node)
-    check_identity(disk, node)  # it does not count as a log
+    check_identities(disk, node)  # it does not count as a log
     forget_new_cluster(disk, node)
     forget_new_cluster(disk, node)
     assert not is_new_cluster(disk, node)

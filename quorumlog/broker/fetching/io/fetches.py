@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from quorumlog.broker.deadline_timer import DeadlineTimer
-from quorumlog.broker.fetching.core.fetch_sessions import FetchSession, FetchSessions
+from quorumlog.broker.fetching.core.fetch_sessions import FetchSession
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
 from quorumlog.broker.fetching.io.delayed_fetch import (
@@ -21,6 +21,7 @@ from quorumlog.broker.fetching.io.delayed_fetch import (
 from quorumlog.broker.fetching.io.session_answers import (
     drop_settled,
     has_untold_commits,
+    new_sessions,
     unsettled_answers,
 )
 from quorumlog.broker.partitions.core import events
@@ -31,6 +32,7 @@ from quorumlog.broker.partitions.core.replication_throttle import ReplicationThr
 from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX, bring_in
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
 from quorumlog.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -51,19 +53,18 @@ class Fetches:
         self,
         drivers: Mapping[TopicPartition, PartitionDriver],
         error_for_missing: Callable[[TopicPartition], ErrorCode],
-        memory: ResponseMemory,
-        sessions: FetchSessions,
+        settings: BrokerSettings,
         disk: DiskQueue,
         *,
         throttle: ReplicationThrottle,
     ) -> None:
         self._drivers: Final = drivers
-        self._memory: Final = memory
-        memory.on_room = self._schedule_completion
+        self.memory: Final = ResponseMemory(settings.queued_max_response_bytes)
+        self.memory.on_room = self._schedule_completion
         self._disk: Final = disk
         self._throttle: Final = throttle
-        self._sessions: Final = sessions
-        sessions.on_closed = self._complete_waiting
+        self.sessions: Final = new_sessions(settings)
+        self.sessions.on_closed = self._complete_waiting
         self._starved: dict[DelayedFetch, None] = {}  # found no room, in order
         self._holding: dict[DelayedFetch, None] = {}  # of consumers, with records
         self._error_for_missing: Final = error_for_missing
@@ -109,9 +110,9 @@ class Fetches:
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
         """Note what happened; the next turn of the loop tries to complete the delayed fetches."""
         is_awaited = topic_partition in self._purgatory.by_key
-        if topic_partition in self._sessions.watchers:
+        if topic_partition in self.sessions.watchers:
             must_judge = change is FetchWakeup.CHANGED  # one member, so that no flag is computed
-            is_awaited |= self._sessions.note(topic_partition, must_judge=must_judge)
+            is_awaited |= self.sessions.note(topic_partition, must_judge=must_judge)
         if not is_awaited:
             return
         known = self._changes.get(topic_partition)
@@ -190,7 +191,7 @@ class Fetches:
         size = sum(read.size + read.missing for read in reads)
         most = spec.max_bytes
         if spec.account is not None:
-            share = self._memory.share()
+            share = self.memory.share()
             if share == 0:
                 return False
             most = min(most, size + share)
@@ -334,7 +335,7 @@ class Fetches:
     def _waiting_on(self, topic_partition: TopicPartition) -> list[DelayedFetch]:
         """Return the fetches that wait for this partition; it is among those they look at."""
         delayed = self._purgatory.waiting_on(topic_partition)
-        for session in self._sessions.watching(topic_partition):
+        for session in self.sessions.watching(topic_partition):
             waiting = session.waiting
             if isinstance(waiting, DelayedFetch):
                 waiting.join(session.by_partition[topic_partition].fetch)

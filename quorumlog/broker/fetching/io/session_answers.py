@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from typing import Final
 
+from quorumlog.broker.fetching.core.fetch_sessions import FetchSessions
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.io.delayed_fetch import FetchAnswers, PartitionRead
 from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.chance import random_number
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 FEW: Final = 8  # partitions that a fetch may look at again without need
@@ -89,3 +92,9 @@ def _has_read_all(spec: FetchSpec, read: PartitionRead, drivers: Drivers) -> boo
     if read.is_final or driver is None:
         return False
     return driver.end(spec.read_end) <= read.next_offset
+
+
+def new_sessions(settings: BrokerSettings) -> FetchSessions:
+    """Return an empty cache of sessions, as large as the settings allow."""
+    slots_max = settings.max_incremental_fetch_session_cache_slots
+    return FetchSessions(slots_max, new_id=lambda: 1 + random_number(2**31 - 1))

@@ -150,7 +150,7 @@ def _take_records(
             wall_ms=wall_ms(),
         )
     except (CorruptBatch, UnexpectedOffset, RecordsTooLarge, StorageError) as error:
-        driver.maybe_fail()
+        driver.maybe_fail(error if isinstance(error, StorageError) else None)
         _logger.warning("%s: not appended: %s", driver.topic_partition, error)
         return False
     return True

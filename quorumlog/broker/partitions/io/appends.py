@@ -115,7 +115,7 @@ class Appends:
         try:
             info = driver.append_as_leader(records, header, now_ms=monotonic_ms(), wall_ms=wall_ms)
         except StorageError as error:
-            driver.maybe_fail()  # or the disk is full: room may be made
+            driver.maybe_fail(error)  # or the disk is full: room may be made
             return ProduceResult(ErrorCode.KAFKA_STORAGE_ERROR, error_message=str(error))
         append_time_ms = info.max_timestamp if header.has_log_append_time else NO_TIMESTAMP
         return info.first_offset, Offset(info.last_offset + 1), append_time_ms

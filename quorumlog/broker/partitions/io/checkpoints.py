@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
 from quorumlog.broker.partitions.io.disk_threads import performed
+from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
-from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
-from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
@@ -20,22 +20,24 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Runs one task. The high watermarks are written every `interval_ms`.
+    """Runs one task. The high watermarks are written as often as the settings say.
 
-    A checkpoint that cannot be written is tried again the next time: it is only behind.
+    A checkpoint that cannot be written is tried again the next time: it is only behind. Where the
+    broker can do without the directory, it gives that up.
     """
 
     def __init__(
         self,
         disk: DiskQueue,
-        checkpoints: OffsetCheckpoints,
-        drivers: Mapping[TopicPartition, PartitionDriver],
-        interval_ms: int,
+        checkpoints: DirectoryCheckpoints,
+        replicas: ReplicaSet,
+        settings: BrokerSettings,
     ) -> None:
         self._disk: Final = disk
         self._checkpoints: Final = checkpoints
-        self._drivers: Final = drivers
-        self._interval_s: Final = interval_ms / 1000
+        self._replicas: Final = replicas
+        self._drivers: Final = replicas.drivers
+        self._interval_s: Final = settings.replica_high_watermark_checkpoint_interval_ms / 1000
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -51,6 +53,7 @@ class Checkpoints:
                     await self.flush_full_segments()
             except StorageError as error:
                 _logger.warning("to be tried again: %s", error)
+                self._replicas.note_refusal(error)
 
     def high_watermarks(self) -> dict[TopicPartition, Offset]:
         """Return the high watermark of every replica here."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core.producer_state import ActiveProducer
+from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.storage.errors import StorageError
@@ -40,7 +41,7 @@ class LogDirectoryDescription(NamedTuple):
 class Descriptions:
     """Of all that this broker holds."""
 
-    def __init__(self, replicas: ReplicaSet, logs: LogDirectory) -> None:
+    def __init__(self, replicas: ReplicaSet, logs: LogDirectories) -> None:
         self._replicas: Final = replicas
         self._logs: Final = logs
 
@@ -50,16 +51,30 @@ class Descriptions:
             opened=len(self._replicas.drivers), left=self._replicas.left_to_open
         )
 
-    async def log_directory(
+    async def log_directories(
         self, wanted: Collection[TopicPartition] | None
+    ) -> list[LogDirectoryDescription]:
+        """Describe each log directory with those replicas of `wanted` (None: all) that it has.
+
+        Those that are offline come last.
+        """
+        described = [await self._describe(directory, wanted) for directory in [*self._logs.online]]
+        offline = [*(directory.path for directory in self._logs.failed), *self._logs.refused]
+        error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return described + [
+            LogDirectoryDescription(str(Path(path).absolute()), error_code) for path in offline
+        ]
+
+    async def _describe(
+        self, directory: LogDirectory, wanted: Collection[TopicPartition] | None
     ) -> LogDirectoryDescription:
-        """Describe the log directory with those replicas of `wanted` (None: all) that are in it."""
-        path = str(Path(self._logs.path).absolute())
+        path = str(Path(directory.path).absolute())
         drivers = self._replicas.drivers
-        asked = sorted(drivers) if wanted is None else sorted({*wanted} & drivers.keys())
+        asked = sorted(drivers if wanted is None else {*wanted} & drivers.keys())
+        asked = [at for at in asked if self._logs.home_of(at) is directory]
         logs = [drivers[at].log for at in asked]
         try:
-            total, usable = await asyncio.to_thread(self._logs.space)
+            total, usable = await asyncio.to_thread(directory.space)
             sizes = await asyncio.to_thread(_sizes, logs)
         except (StorageError, OSError):
             return LogDirectoryDescription(path, ErrorCode.KAFKA_STORAGE_ERROR)

@@ -12,8 +12,8 @@ from operator import itemgetter
 from typing import Final, TypeVar
 
 from quorumlog.broker.partitions.io.disk_threads import performed
+from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
-from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
@@ -48,7 +48,7 @@ class LogCleaner:
         self,
         replicas: ReplicaSet,
         disk: DiskQueue,
-        checkpoints: OffsetCheckpoints,
+        checkpoints: DirectoryCheckpoints,
         *,
         backoff_ms: int,
         producers_expire_ms: int,

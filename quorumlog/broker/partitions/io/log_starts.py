@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from quorumlog.broker.partitions.io.disk_threads import performed
+from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
-from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import REMOVAL
 from quorumlog.clock import monotonic_ms
@@ -36,7 +36,7 @@ class LogStarts:
     def __init__(
         self,
         disk: DiskQueue,
-        checkpoints: OffsetCheckpoints,
+        checkpoints: DirectoryCheckpoints,
         drivers: Mapping[TopicPartition, PartitionDriver],
         fetch_now: Callable[[], None],
     ) -> None:

@@ -6,8 +6,8 @@ from typing import Final
 
 from quorumlog.broker.partitions.io.log_cleaner import LogCleaner
 from quorumlog.broker.partitions.io.retention import LogRetention
+from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
-from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
@@ -32,7 +32,7 @@ class Ticks:
         disk: DiskQueue,
         rule: Retention,
         *,
-        files: OffsetCheckpoints,
+        files: DirectoryCheckpoints,
     ) -> None:
         interval_ms = settings.log_retention_check_interval_ms
         self.retention: Final = LogRetention(

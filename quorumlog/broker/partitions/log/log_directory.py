@@ -75,9 +75,10 @@ class LogDirectory:
         self.topic_defaults: Mapping[str, str] = texts_of(defaults)  # replaced while it runs
         self.must_last = False  # whether what is found in a log is made durable before it is used
         self.path: Final = directory
+        self.directory_id = ""  # of its meta.properties
         self.checkpoints: Final = OffsetCheckpoints(disk, directory)
         self.clean_shutdown_epoch: int | None = None
-        self.progress: Final = LogProgress()
+        self.progress = LogProgress()  # directories of one broker share one
         self._disk: Final = disk
         self._new_log: Final = new_log
         self._marker: Final = CleanShutdownMarker(disk, directory)
@@ -109,6 +110,22 @@ class LogDirectory:
                     self._unopened.add(name)
                     self._added.add(name)
             self.checkpoints.read()
+        except OSError as error:
+            raise storage_error(f"cannot use {self.path}: {error}", error) from error
+
+    @property
+    def unopened(self) -> frozenset[str]:
+        """The names of the logs that were found at the start and are not opened, or removed."""
+        return frozenset(self._unopened)
+
+    def holds(self, topic_partition: TopicPartition) -> bool:
+        """Tell whether a log of this name was found at the start, and is as it was found."""
+        return str(topic_partition) in self._unopened
+
+    def topic_id_of(self, name: str) -> TopicId | None:
+        """Return the topic id of what is in a log's directory, if there is one."""
+        try:
+            return self._topic_id_of(self._path(name))
         except OSError as error:
             raise storage_error(f"cannot use {self.path}: {error}", error) from error
 
@@ -178,8 +195,11 @@ class LogDirectory:
                 with self._naming:
                     self._added.difference_update(added)
 
-    def delete(self, topic_partition: TopicPartition, log: Log) -> None:
-        """Close the log and give its directory another name; `remove_doomed` removes that."""
+    def delete(self, topic_partition: TopicPartition, log: Log, *, durably: bool = False) -> None:
+        """Close the log and give its directory another name; `remove_doomed` removes that.
+
+        `durably`: a log of the old name may be made in another directory from now on.
+        """
         log.close(clean=False)
         self.checkpoints.forget(topic_partition)
         name, path = str(topic_partition), self._path(str(topic_partition))
@@ -188,6 +208,8 @@ class LogDirectory:
                 doomed = self._name_for_deletion(name)
                 self._disk.rename(path, self._path(doomed))
                 self._doomed.append(doomed)
+            if durably:
+                self._disk.fsync_dir(self.path)
         except OSError as error:
             raise storage_error(f"cannot delete {path}: {error}", error) from error
         self._unopened.discard(name)

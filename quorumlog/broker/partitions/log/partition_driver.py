@@ -34,7 +34,7 @@ from quorumlog.broker.partitions.log.producer_loading import load_producers
 from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.invariants import InvariantViolation, require
 from quorumlog.storage.core.appending import AppendInfo
-from quorumlog.storage.errors import StorageError
+from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -226,9 +226,14 @@ class PartitionDriver:
         """Return the offset (exclusive) where a read to this end stops."""
         return self.partition.serving.read_end(end)
 
-    def maybe_fail(self) -> None:
-        """Take the replica offline if its log is of no more use."""
+    def maybe_fail(self, refusal: StorageError | None = None) -> None:
+        """Take the replica offline if its log is of no more use.
+
+        `refusal`: of an append. It counts if the broker can do without the directory.
+        """
         failure = self.log.failure
+        if failure is None and refusal is not None and not isinstance(refusal, DiskExhausted):
+            failure = refusal if self._around.has_other_directories() else None
         if failure is not None:
             self._around.failed(self, failure)
 

@@ -5,19 +5,18 @@ newest image says of its partition by then: a replica, or its deletion.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.admission import TopicLimits
-from quorumlog.broker.partitions.core.data_path import LocalRead, ReadEnd
 from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce
-from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX, bring_in
-from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.log_directories import Fail, LogDirectories
+from quorumlog.broker.partitions.log.new_replicas import NewReplicas
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.producer_loading import load_producers
 from quorumlog.broker.partitions.log.surroundings import Surroundings
@@ -30,13 +29,14 @@ from quorumlog.metadata_quorum.image import (
     TopicImage,
 )
 from quorumlog.settings.topics import TopicConfig
-from quorumlog.storage.errors import DiskExhausted, NotInMemory, OffsetOutOfRange, StorageError
+from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
 
 _logger: Final = logging.getLogger(__name__)
 REMOVAL: Final = "removal of deleted logs"  # their lane in the disk queue: one at a time
+STRAYS: Final = "strays"  # the lane of what concerns whole directories
 
 
 class _Loaded(NamedTuple):
@@ -58,7 +58,7 @@ class ReplicaSet:
         self,
         broker_id: BrokerId,
         settings: BrokerSettings,
-        logs: LogDirectory,
+        logs: LogDirectories,
         *,
         rules: PartitionRules,
         now_ms: Callable[[], int],
@@ -71,7 +71,8 @@ class ReplicaSet:
         self.deletion_deadlines: Final[Deadlines[WaitingDeletion]] = Deadlines()
         self._broker_id: Final = broker_id
         self._settings: Final = settings
-        self._logs: Final = logs
+        self.logs: Final = logs
+        self._new: Final = NewReplicas(broker_id)
         logs.must_last = settings.log_flush_acks  # a replica counts with what it has on its disk
         self._rules: Final = rules
         self._now_ms: Final = now_ms
@@ -98,6 +99,7 @@ class ReplicaSet:
 
         New replicas are opened when this returns, or later.
         """
+        self._new.note(delta, self.image, image)
         self.image = image
         for name in delta.topic_configs | delta.deleted_topics.keys():
             self._limits.pop(name, None)
@@ -139,7 +141,7 @@ class ReplicaSet:
         for at, driver in self.drivers.items() if delta.topic_configs else ():
             topic = self.image.topics.get(at.topic)
             if at.topic in delta.topic_configs and topic is not None:
-                driver.log.settings = self._logs.settings_of(topic.configs)
+                driver.log.settings = self.logs.settings_of(topic.configs)
 
     def _remove_deleted(self, delta: ClusterDelta) -> list[TopicPartition]:
         removed = [
@@ -165,10 +167,13 @@ class ReplicaSet:
         if topic is None or partition is None or not is_ours:
             self._unusable.pop(at, None)
             self._postponed.discard(at)
+            self._new.forget(at)
+            if at not in self._opening:
+                self.logs.leave(at)
         elif driver is not None:
             driver.feed(self._now_ms(), self._published(topic, partition))
         elif at not in self._opening and self._unusable.get(at) != topic.topic_id:
-            self._open(at, topic)
+            self._open(at, topic, partition)
 
     def _is_ours(self, partition: PartitionImage) -> bool:
         return self._broker_id in partition.replicas
@@ -183,19 +188,22 @@ class ReplicaSet:
 
     # --- Opening ---
 
-    def _open(self, at: TopicPartition, topic: TopicImage) -> None:
+    def _open(self, at: TopicPartition, topic: TopicImage, partition: PartitionImage) -> None:
+        self._postponed.discard(at)
+        assigned = partition.directory_of(self._broker_id)
+        home = self.logs.place(at, topic.topic_id, assigned, is_new=at in self._new)
+        if home is None:
+            self._unusable[at] = topic.topic_id
+            return
         self._opening[at] = topic.topic_id
         self._unusable.pop(at, None)
-        self._postponed.discard(at)
 
         def work() -> _Loaded:
             if self._is_stopping:
                 raise StorageError(f"{at} is not opened: the broker stops")
-            log, high_watermark = self._logs.open(at, topic.topic_id, topic.configs)
+            log, high_watermark = home.open(at, topic.topic_id, topic.configs)
             try:
-                producers = load_producers(
-                    log, self._rules.producers, self._logs.progress.note_read
-                )
+                producers = load_producers(log, self._rules.producers, self.logs.progress.note_read)
                 return _Loaded(log, high_watermark, producers)
             except StorageError:
                 log.close(clean=False)
@@ -207,7 +215,7 @@ class ReplicaSet:
         topic_id = self._opening.pop(at)
         if self._is_stopping:
             if not isinstance(outcome, StorageError):
-                self._close(at, outcome.log)
+                self._close(at, outcome.log, clean=True)
             return
         topic, partition = self.image.topics.get(at.topic), self.image.partition(at)
         is_wanted = (
@@ -219,6 +227,11 @@ class ReplicaSet:
         if isinstance(outcome, StorageError):
             if is_wanted:
                 self._not_opened(at, topic_id, outcome)
+            else:
+                self.logs.leave(at)
+        elif self.logs.home_of(at) in self.logs.failed:  # meanwhile
+            self._unusable[at] = topic_id
+            self._close(at, outcome.log, clean=False)
         elif not is_wanted or topic is None or partition is None:
             self._delete(at, outcome.log)
         else:
@@ -227,27 +240,28 @@ class ReplicaSet:
             self._publish_partition(at)  # it may be another topic's by now
         self._was_opened(at)
 
-    def _close(self, at: TopicPartition, log: Log) -> None:
+    def _close(self, at: TopicPartition, log: Log, *, clean: bool) -> None:
         def closed(outcome: StorageError | None) -> None:
             if outcome is not None:
-                self._failed(outcome)  # the directory must not be said to be clean
+                self._fail_home(at, outcome)  # it must not be said to be clean
 
-        self._around.disk.submit(at, log.close, closed)
+        self._around.disk.submit(at, partial(log.close, clean=clean), closed)
 
     def _not_opened(self, at: TopicPartition, topic_id: TopicId, error: StorageError) -> None:
         _logger.error("%s: %s", at, error)
         if isinstance(error, DiskExhausted):
             self._postponed.add(at)
-            self._logs.progress.note_postponed()
+            self.logs.progress.note_postponed()
         else:
             self._unusable[at] = topic_id
-            self._failed(error)
+            self._fail_home(at, error)
 
     def _add(
         self, at: TopicPartition, topic: TopicImage, loaded: _Loaded, image: PartitionImage
     ) -> None:
         log = loaded.log
-        log.settings = self._logs.settings_of(topic.configs)
+        self._new.forget(at)
+        log.settings = self.logs.settings_of(topic.configs)
         partition = Partition(
             self._broker_id,
             log.epochs,
@@ -287,7 +301,7 @@ class ReplicaSet:
                 _logger.error("%s: %s", at, outcome)
             self.remove_files()
 
-        self._around.disk.submit(at, partial(self._logs.delete, at, log), renamed)
+        self._around.disk.submit(at, self.logs.deletion(at, log), renamed)
 
     def remove_files(self) -> None:
         """Remove the directories of deleted logs, when nothing else is removed any more."""
@@ -296,7 +310,7 @@ class ReplicaSet:
             if outcome is not None:
                 _logger.error("%s", outcome)
 
-        self._around.disk.submit(REMOVAL, self._logs.remove_doomed, removed)
+        self._around.disk.submit(REMOVAL, self.logs.remove_doomed, removed)
 
     def fail(self, driver: PartitionDriver, error: StorageError) -> None:
         """Take a replica offline whose log is of no more use: KAFKA_STORAGE_ERROR from now on."""
@@ -305,10 +319,37 @@ class ReplicaSet:
             _logger.error("%s is offline: %s", at, error)
             del self.drivers[at]
             self._unusable[at] = driver.topic_id
-            self._failed(error)
+            self._fail_home(at, error)
             self._was_opened(at)
         driver.feed(self._now_ms(), events.ReplicaRemoved(error_code=ErrorCode.KAFKA_STORAGE_ERROR))
         self._around.disk.submit(at, partial(driver.log.close, clean=False), lambda _: None)
+
+    def _fail_home(self, at: TopicPartition, error: StorageError) -> None:
+        """Give up the directory of a log and all logs in it; the last one stays, but is named."""
+        self._lose(self.logs.fail_home_of(at, error), error)
+
+    def note_refusal(self, error: StorageError) -> None:
+        """Give up the directory that has refused its checkpoints, if there are others."""
+        lost = self.logs.fail_refusing(error)
+        if lost is not None:
+            self._lose(lost, error)
+
+    def _lose(self, lost: Iterable[TopicPartition], error: StorageError) -> None:
+        for at in lost:
+            driver = self.drivers.get(at)
+            if driver is not None:
+                self.fail(driver, error)
+        self._failed(error)
+
+    def set_aside_strays(self) -> None:
+        """Rename what the last process left and the metadata does not assign to this broker."""
+        for one in self.logs.stray_work(self.assigned()):
+
+            def done(outcome: StorageError | None, fail: Fail = one.fail) -> None:
+                if outcome is not None:
+                    self._lose(fail(outcome), outcome)
+
+            self._around.disk.submit(STRAYS, one.work, done)
 
     # --- Questions ---
 
@@ -326,56 +367,6 @@ class ReplicaSet:
     def config_of(self, topic: str) -> TopicConfig:
         """Return the configuration of a topic as this broker takes it."""
         return self._defaults.of_topic(self.image, topic)
-
-    def read_local(
-        self,
-        at: TopicPartition,
-        offset: int,
-        max_bytes: int,
-        done: Callable[[LocalRead], None],
-        *,
-        bring_ins: int = 0,
-    ) -> None:
-        """Tell `done` whole committed batches of a replica; at least one if there is any.
-
-        At once, or when they are in memory after `bring_ins` and more tries.
-        """
-        driver = self.drivers.get(at)
-        if driver is None or driver.is_cutting:
-            done(LocalRead(self.error_for_missing(at)))
-            return
-        start, end = driver.log.log_start_offset, driver.end(ReadEnd.LOG_END)
-        try:
-            read = driver.read(
-                Offset(offset),
-                max_bytes=max_bytes,
-                end=ReadEnd.HIGH_WATERMARK,
-                at_least_one=True,
-                may_wait=bring_ins >= BRING_INS_MAX,
-            )
-        except NotInMemory as absent:
-
-            def read_again(error: StorageError | None) -> None:
-                if error is None:
-                    self.read_local(at, offset, max_bytes, done, bring_ins=bring_ins + 1)
-                else:
-                    done(LocalRead(ErrorCode.KAFKA_STORAGE_ERROR))
-
-            bring_in(
-                self._around.disk,
-                at,
-                driver.log,
-                absent,
-                is_wanted=lambda: True,
-                done=read_again,
-            )
-        except OffsetOutOfRange:
-            done(LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=start))
-        except StorageError:
-            done(LocalRead(ErrorCode.KAFKA_STORAGE_ERROR))
-        else:
-            records, next_offset = b"".join(read.chunks), Offset(read.next_offset)
-            done(LocalRead(ErrorCode.NONE, records, next_offset, start, end))
 
     def error_for_missing(self, at: TopicPartition) -> ErrorCode:
         """Say why a partition is not in `drivers`."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 from quorumlog.broker.partitions.core import effects
 from quorumlog.broker.partitions.core.data_path import LeadershipListener
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
+from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
-from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
 
@@ -63,10 +63,11 @@ class Surroundings:
     now_ms: Callable[[], int]  # monotonic
     disk: DiskQueue
     flushes: DiskQueue
-    checkpoints: OffsetCheckpoints
+    checkpoints: DirectoryCheckpoints
     readers: Readers
     fetchers: Fetchers
     proposals: Proposals
     log_starts: LogStartKeeper
     listeners: Sequence[LeadershipListener]
     failed: Callable[["PartitionDriver", StorageError], None]  # its log is of no more use
+    has_other_directories: Callable[[], bool] = lambda: False  # if that of a log fails

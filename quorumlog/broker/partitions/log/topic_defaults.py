@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from quorumlog.broker.partitions.core.admission import TopicLimits, topic_limits
-from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterImage
@@ -21,7 +21,7 @@ from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 class TopicDefaults:
     """`texts`: the values, by the names of the broker's settings."""
 
-    def __init__(self, broker_id: BrokerId, settings: BrokerSettings, logs: LogDirectory) -> None:
+    def __init__(self, broker_id: BrokerId, settings: BrokerSettings, logs: LogDirectories) -> None:
         self._broker_id: Final = broker_id
         self._logs: Final = logs
         self._at_start: Final = {**texts_of(settings), **logs.topic_defaults}

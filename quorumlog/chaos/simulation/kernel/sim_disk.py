@@ -289,6 +289,13 @@ class SimDisk:
 
     # --- faults ---
 
+    def empty(self, path: str) -> None:
+        """Replace what is mounted at `path` by an empty disk. No process may use it."""
+        for name in [one for one in self._names if one == path or one.startswith(f"{path}/")]:
+            self._forget_directory(name)
+            self._moves.pop(name, None)
+        self._names[path], self._durable_names[path], self._name_changes[path] = {}, {}, []
+
     def kill(self) -> None:
         """Let the process die: its handles and locks are gone, what it wrote is not."""
         self.generation += 1

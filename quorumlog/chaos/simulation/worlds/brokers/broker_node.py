@@ -14,7 +14,7 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceDone,
     ProduceResult,
 )
-from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.partitions.log.surroundings import Surroundings
@@ -90,7 +90,7 @@ class BrokerNode:
         self.fetching: Final = Fetching(self, environment, peers, fetch_bytes_max=fetch_bytes_max)
         self._rules: Final = rules
         self._log_settings: Final = LogSettings(segment_bytes=segment_bytes)
-        self._logs: LogDirectory
+        self._logs: LogDirectories
         self._replay: ClusterReplay
         self._inbox: Final = deque[tuple[Callable[..., None], tuple[object, ...]]]()
         self._ends: Final[dict[TopicPartition, int]] = {}  # of the logs, as the oracle knows them
@@ -110,9 +110,8 @@ class BrokerNode:
         for coordinators in self.coordinators:
             coordinators.forget()
         storage = self._rules.storage
-        self._logs = LogDirectory(
-            storage.disk(self.machine.disk), LOG_DIR, self._log_settings, storage.log
-        )
+        disk = storage.disk(self.machine.disk)
+        self._logs = LogDirectories.single(disk, LOG_DIR, self._log_settings, storage.log)
         self._logs.start()
         self._replay = ClusterReplay(ClusterImage())
         self.replicas = ReplicaSet(
@@ -124,11 +123,11 @@ class BrokerNode:
             opened=self._opened,
             failed=self._note_failure,
         )
-        disk = SimulatedDiskQueue(self.machine, self._environment, self.take)
+        queue = self.disk_queue = SimulatedDiskQueue(self.machine, self._environment, self.take)
         surroundings = Surroundings(
             now_ms=self.machine.now_ms,
-            disk=disk,
-            flushes=disk,
+            disk=queue,
+            flushes=queue,
             checkpoints=self._logs.checkpoints,
             readers=self,
             fetchers=self.fetching,

@@ -12,7 +12,7 @@ from quorumlog.broker.partitions.core.following import Followership
 from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
 from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES, BrokenRules
 from quorumlog.metadata_quorum.controller.controller import Controller
-from quorumlog.metadata_quorum.controller.log_loss import LogLoss
+from quorumlog.metadata_quorum.controller.log_loss import NO_LOSS, Losses
 from quorumlog.metadata_quorum.controller.partition_changes import (
     Assignment,
     Located,
@@ -66,20 +66,24 @@ class _IgnoresPowerLoss(Controller):
 class _FencesBeforeTheLastSlice(Slices):
     at_once = 1
 
-    def departure(self, broker_id: BrokerId, loss: LogLoss = LogLoss.NOTHING) -> Departure:
-        return super().departure(broker_id, loss)._replace(is_whole=True)
+    def departure(self, broker_id: BrokerId, losses: Losses = NO_LOSS) -> Departure:
+        return super().departure(broker_id, losses)._replace(is_whole=True)
 
 
 @CONTROLLER_MUTANTS.breaks("an ISR is granted to a process that has been replaced (KIP-903)")
 class _GrantsToAnyProcess(PartitionDecisions):
-    def _is_eligible(self, broker_id: BrokerId, broker_epoch: int) -> bool:
+    def _is_eligible(
+        self, partition: PartitionImage, broker_id: BrokerId, broker_epoch: int
+    ) -> bool:
         broker = self._cluster.brokers.get(broker_id)
         return broker is not None and not broker.fenced
 
 
 @CONTROLLER_MUTANTS.breaks("an ISR is granted with a fenced member (KAFKA-14617)")
 class _GrantsToTheFenced(PartitionDecisions):
-    def _is_eligible(self, broker_id: BrokerId, broker_epoch: int) -> bool:
+    def _is_eligible(
+        self, partition: PartitionImage, broker_id: BrokerId, broker_epoch: int
+    ) -> bool:
         return True
 
 

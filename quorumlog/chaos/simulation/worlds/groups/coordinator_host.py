@@ -8,6 +8,7 @@ from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShar
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.requests import CommittedOffset, GroupRequest
 from quorumlog.broker.partitions.core.data_path import LocalRead, ProduceResult
+from quorumlog.broker.partitions.log.local_reads import LocalReads
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicPartition
@@ -117,7 +118,8 @@ class CoordinatorHost:
         def done(read: LocalRead) -> None:
             self._feed(shard, events.LogRead(read=read))
 
-        self._node.replicas.read_local(self._at, offset, LOAD_BYTES, done)
+        reads = LocalReads(self._node.replicas, self._node.disk_queue)
+        reads.read(self._at, offset, LOAD_BYTES, done)
 
     def _tick(self) -> None:
         if self._tick_due_ms is not None and self._tick_due_ms <= self._node.machine.now_ms():

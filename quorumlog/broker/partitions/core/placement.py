@@ -1,0 +1,49 @@
+"""In which log directory a replica's log is, or is made.
+
+A new log goes to the directory with the fewest logs, as in Kafka. A log that may lie in a directory
+that cannot be read is made nowhere: an empty replica would take the place of one with records
+(KAFKA-14616, KAFKA-16234). Sources: KIP-112, KIP-858.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple
+
+
+class Candidate(NamedTuple):
+    """A log directory that works. `holds_log`: the log of this very partition is in it."""
+
+    directory_id: str
+    logs: int
+    holds_log: bool = False
+
+
+class NoPlace(Enum):
+    """Why a log is opened nowhere."""
+
+    AMBIGUOUS = "it is in several directories: remove all but one"
+    MAY_BE_OFFLINE = "it may be in a directory that cannot be used"
+    NONE_ONLINE = "no directory can be used"
+
+
+def place(
+    candidates: Sequence[Candidate], assigned: str | None, *, has_offline: bool, is_new: bool
+) -> int | NoPlace:
+    """Return the index of the directory where the log is to be opened, or made.
+
+    `assigned`: the directory that the metadata knows, None if it knows none. `has_offline`: a
+    directory of this broker cannot be used. `is_new`: the replica never was here before.
+    """
+    holding = [index for index, one in enumerate(candidates) if one.holds_log]
+    if len(holding) == 1:
+        return holding[0]
+    for index, one in enumerate(candidates):
+        if one.directory_id == assigned and (one.holds_log or not holding):
+            return index
+    if holding:
+        return NoPlace.AMBIGUOUS
+    if has_offline and not is_new:
+        return NoPlace.MAY_BE_OFFLINE
+    if not candidates:
+        return NoPlace.NONE_ONLINE
+    return min(range(len(candidates)), key=lambda index: candidates[index].logs)

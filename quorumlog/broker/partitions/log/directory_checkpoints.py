@@ -1,0 +1,112 @@
+"""The checkpoints of all log directories as one: each log's offsets go to the files of its own.
+
+Invariant: what is said of a log is kept in the directory where the log is, so a directory can be
+lost, replaced or left out without the others.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints, Offsets
+from quorumlog.storage.errors import DiskExhausted, StorageError
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from quorumlog.broker.partitions.log.log_directory import LogDirectory
+
+_Value = TypeVar("_Value")
+
+
+class DirectoryRefused(StorageError):
+    """A directory has refused its checkpoints, and not for want of room."""
+
+    def __init__(self, path: str, error: StorageError) -> None:
+        super().__init__(str(error))
+        self.path: Final = path
+
+
+class DirectoryCheckpoints:
+    """See OffsetCheckpoints, whose methods these are. Any thread may call everything.
+
+    `online`, `homes` are live, and belong to their owner.
+    """
+
+    def __init__(
+        self, online: Sequence["LogDirectory"], homes: Mapping[TopicPartition, "LogDirectory"]
+    ) -> None:
+        self._online: Final = online
+        self._homes: Final = homes
+
+    def cleaned(self, at: TopicPartition) -> Offset:
+        """Return the offset below which the log is compacted; 0 if nothing is known."""
+        home = self._homes.get(at)
+        return Offset(0) if home is None else home.checkpoints.cleaned(at)
+
+    def note_cleaned(self, at: TopicPartition, offset: Offset) -> None:
+        """Take over up to where a log is compacted, for `write_cleaned`."""
+        home = self._homes.get(at)
+        if home is not None:
+            home.checkpoints.note_cleaned(at, offset)
+
+    def note_high_watermarks(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """Take them over, for `write_high_watermarks`."""
+        for directory, known in self._by_home(high_watermarks).items():
+            directory.checkpoints.note_high_watermarks(known)
+
+    def note_log_starts(self, logs: Mapping[TopicPartition, Log]) -> Offsets:
+        """Take over, and return, where each log starts now, for `write_log_starts`."""
+        starts: Offsets = {}
+        for directory, here in self._by_home(logs).items():
+            starts.update(directory.checkpoints.note_log_starts(here))
+        return starts
+
+    def note_recovery_points(self, logs: Mapping[TopicPartition, Log]) -> None:
+        """Take over up to where each log is durable, for `write_recovery_points`."""
+        for directory, here in self._by_home(logs).items():
+            directory.checkpoints.note_recovery_points(here)
+
+    def note_truncated(self, at: TopicPartition, log: Log) -> None:
+        """Take back, durably, what lies beyond the log's ends. Raises StorageError."""
+        home = self._homes.get(at)
+        if home is not None:  # else the log is about to be removed
+            home.checkpoints.note_truncated(at, log)
+
+    def write_high_watermarks(self) -> None:
+        """Make durable what is noted by the time it is written. Raises StorageError."""
+        self._write(OffsetCheckpoints.write_high_watermarks)
+
+    def write_recovery_points(self) -> None:
+        """Make durable what is noted by the time it is written. Raises StorageError."""
+        self._write(OffsetCheckpoints.write_recovery_points)
+
+    def write_log_starts(self) -> None:
+        """Make durable what is noted by the time it is written. Raises StorageError."""
+        self._write(OffsetCheckpoints.write_log_starts)
+
+    def write_cleaned(self) -> None:
+        """Make durable what is noted by the time it is written. Raises StorageError."""
+        self._write(OffsetCheckpoints.write_cleaned)
+
+    def _write(self, write: Callable[[OffsetCheckpoints], None]) -> None:
+        """Write in every directory, whatever another one refuses; then raise that."""
+        refusal: StorageError | None = None
+        for directory in [*self._online]:
+            try:
+                write(directory.checkpoints)
+            except DiskExhausted as error:
+                refusal = refusal or error
+            except StorageError as error:
+                refusal = DirectoryRefused(directory.path, error)
+        if refusal is not None:
+            raise refusal
+
+    def _by_home(
+        self, values: Mapping[TopicPartition, _Value]
+    ) -> "dict[LogDirectory, dict[TopicPartition, _Value]]":
+        by_home: dict[LogDirectory, dict[TopicPartition, _Value]] = {}
+        for at, value in values.items():
+            home = self._homes.get(at)
+            if home is not None:
+                by_home.setdefault(home, {})[at] = value
+        return by_home

@@ -1,0 +1,66 @@
+"""Several log directories of one broker: what they need, and what becomes of those that fail.
+
+In which directory each replica is, the broker says: `partitions.decide_assignment`. Source:
+KIP-858.
+"""
+
+from collections.abc import Sequence
+
+from quorumlog.metadata_quorum.controller.features import level_for
+from quorumlog.metadata_quorum.controller.requests import Decision
+from quorumlog.metadata_quorum.controller.slices import Slices
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    HeartbeatReply,
+    RegistrationReply,
+)
+from quorumlog.metadata_quorum.image.features import LEVEL_OF_DIRECTORIES
+from quorumlog.metadata_quorum.image.model import BrokerImage
+from quorumlog.metadata_quorum.image.records import BrokerRegistrationChange, FeatureLevel
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+
+def level_for_directories(
+    cluster: ClusterReplay, request: BrokerRegistration
+) -> tuple[FeatureLevel | None, RegistrationReply | None]:
+    """Return the record that a broker with several log directories needs, or its refusal."""
+    if not request.log_dirs:
+        return None, None
+    level, problem = level_for(cluster, LEVEL_OF_DIRECTORIES)
+    if problem is None:
+        return level, None
+    message = f"Broker {request.broker_id} has several log.dirs. {problem.error_message}"
+    return None, RegistrationReply(error_code=problem.error_code, error_message=message)
+
+
+def newly_failed(broker: BrokerImage, heartbeat: BrokerHeartbeat) -> list[str]:
+    """Return the directories of which the registration says yet that the broker can use them.
+
+    Never all: a broker that has lost its last one asks to be fenced instead.
+    """
+    failed = [one for one in broker.log_dirs if one in heartbeat.offline_log_dirs]
+    return failed if len(failed) < len(broker.log_dirs) else []
+
+
+def decide_failed(
+    slices: Slices, broker: BrokerImage, failed: Sequence[str]
+) -> Decision[HeartbeatReply]:
+    """Take a broker out of the ISRs of what it cannot use any more, then note that.
+
+    In this order: the next heartbeat repeats a decision that is half written.
+    """
+    reply = HeartbeatReply(error_code=ErrorCode.NONE, is_fenced=broker.fenced)
+    departure = slices.departure_of_directories(broker.broker_id, failed)
+    if not departure.is_whole:
+        return Decision(response=reply, records=(*departure.changes,), goes_on=True)
+    change = BrokerRegistrationChange(
+        broker_id=broker.broker_id,
+        broker_epoch=broker.broker_epoch,
+        log_dirs=tuple(one for one in broker.log_dirs if one not in failed),
+    )
+    remark = (
+        f"broker {broker.broker_id} cannot use its log directories {', '.join(failed)} any more"
+    )
+    return Decision(response=reply, records=(*departure.changes, change), remark=remark)

@@ -1,0 +1,34 @@
+"""Which log directories a broker may call its own. Source: KIP-858."""
+
+from collections.abc import Collection
+from typing import Final
+
+from quorumlog.metadata_quorum.controller_client import BrokerRegistration
+from quorumlog.metadata_quorum.image.model import BrokerImage
+
+UNASSIGNED: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
+LOST: Final = "AAAAAAAAAAAAAAAAAAAAAg"
+MIGRATING: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+RESERVED: Final = frozenset({UNASSIGNED, LOST, MIGRATING})
+"""Ids that stand for no directory. Where Kafka's records say UNASSIGNED, ours say nothing."""
+
+
+def directories_of(broker: BrokerImage | BrokerRegistration) -> frozenset[str]:
+    """Return the ids of all directories that a broker has, and can use."""
+    named = {*broker.log_dirs, broker.directory_id}
+    return frozenset(one for one in named if one is not None)
+
+
+def directory_problem(brokers: Collection[BrokerImage], request: BrokerRegistration) -> str | None:
+    """Say why the directories of a registration are refused, or None."""
+    claimed = directories_of(request)
+    if claimed & RESERVED or len({*request.log_dirs}) < len(request.log_dirs):
+        return f"Broker {request.broker_id} names a reserved log directory, or one twice"
+    for other in brokers:
+        shared = sorted(claimed & directories_of(other))
+        if shared and other.broker_id != request.broker_id:
+            return (
+                f"Log directory {shared[0]} is that of broker {other.broker_id}: "
+                "a copy needs an id of its own in its meta.properties"
+            )
+    return None

@@ -1,0 +1,45 @@
+"""What a node tells its broker of the log directories, and the controller of its broker."""
+
+from collections.abc import Sequence
+
+from quorumlog.broker.partitions.log.log_directories import LogDirectories
+from quorumlog.chance import random_bytes
+from quorumlog.invariants import some
+from quorumlog.metadata_quorum.controller_client import BrokerRegistration
+from quorumlog.node.config import NodeConfig
+from quorumlog.node.identity import OwnDirectory, read_boot_id
+from quorumlog.node.substitutes import Substitutes
+from quorumlog.storage.io.disk import Disk
+from quorumlog.wire.codec.identifiers import BrokerId
+
+
+def log_directories(
+    config: NodeConfig, directories: Sequence[OwnDirectory], disk: Disk, substitutes: Substitutes
+) -> LogDirectories:
+    """Return the log directories, those that the disk has refused by their names only."""
+    usable = []
+    for path, directory_id in directories:
+        if directory_id is not None:
+            directory = substitutes.new_logs(disk, path, config.log)
+            directory.directory_id = directory_id
+            usable.append(directory)
+    return LogDirectories(usable, [path for path, its_id in directories if its_id is None])
+
+
+def registration(
+    config: NodeConfig, directories: Sequence[OwnDirectory], substitutes: Substitutes
+) -> BrokerRegistration:
+    """Return what a process says of itself when it registers."""
+    metadata_dir = str(config.log_dir)
+    directory_id = next(its_id for path, its_id in directories if path == metadata_dir)
+    return BrokerRegistration(
+        broker_id=BrokerId(config.node_id),
+        incarnation_id=random_bytes(16).hex(),
+        host=config.advertised.host,
+        port=config.advertised.port,
+        control_address=config.control_address,
+        rack=config.rack,
+        directory_id=some(directory_id, "without the metadata log there is no node"),
+        boot_id=read_boot_id(substitutes.boot_id_file),
+        min_insync_replicas=config.broker.min_insync_replicas,
+    )

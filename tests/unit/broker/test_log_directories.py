@@ -1,0 +1,173 @@
+"""Several log directories of one broker: each has its own files, its own logs, and its own past."""
+
+from pathlib import Path
+
+import pytest
+
+from quorumlog.broker.partitions.log.log_directories import LogDirectories
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.metadata_quorum.controller_client import DirectoryReport
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.disk import RealDisk
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.records import Record, encode_batch
+
+ATS = [TopicPartition("orders", index) for index in range(4)]
+ID, OTHER_ID = TopicId(b"i" * 16), TopicId(b"o" * 16)
+BATCH = encode_batch([Record(offset, 1, None, b"x") for offset in range(4)])
+Opened = dict[TopicPartition, Log]
+
+
+def directories(tmp_path: Path, *names: str, refused: tuple[str, ...] = ()) -> LogDirectories:
+    made = []
+    for name in names or ("a", "b"):
+        made.append(LogDirectory(RealDisk(), str(tmp_path / name), LogSettings()))
+        made[-1].directory_id = name
+    return LogDirectories(made, refused)
+
+
+def started(tmp_path: Path, *names: str, refused: tuple[str, ...] = ()) -> LogDirectories:
+    logs = directories(tmp_path, *names, refused=refused)
+    logs.start()
+    return logs
+
+
+def open_all(logs: LogDirectories, ats: list[TopicPartition] = ATS) -> Opened:
+    opened = {}
+    for at in ats:
+        home = logs.place(at, ID, None, is_new=True)
+        assert isinstance(home, LogDirectory)
+        opened[at], _ = home.open(at, ID, {})
+    return opened
+
+
+def fill(tmp_path: Path) -> tuple[LogDirectories, Opened]:
+    logs = started(tmp_path)
+    opened = open_all(logs)
+    for log in opened.values():
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    return logs, opened
+
+
+def finish(logs: LogDirectories, opened: Opened, *, torn: str = "") -> None:
+    """Close all; in the directory `torn`, a log is not closed cleanly."""
+    unclean = []
+    for at, log in opened.items():
+        home = logs.home_of(at)
+        assert home is not None
+        log.close(clean=home.directory_id != torn)
+        if home.directory_id == torn:
+            unclean.append(home)
+    logs.finish(opened, dict.fromkeys(opened, Offset(3)), 7, unclean=unclean)
+
+
+def logs_in(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir() if path.is_dir()}
+
+
+def test_logs_are_spread_and_found_again(tmp_path: Path) -> None:
+    logs, opened = fill(tmp_path)
+    finish(logs, opened)
+    assert logs_in(tmp_path / "a") == {"orders-0", "orders-2"}
+    assert logs_in(tmp_path / "b") == {"orders-1", "orders-3"}
+    for name, indexes in (("a", (0, 2)), ("b", (1, 3))):
+        for file_name, offset in (("replication", 3), ("recovery-point", 4)):
+            lines = (tmp_path / name / f"{file_name}-offset-checkpoint").read_text().splitlines()
+            assert lines[2:] == [f"orders {index} {offset}" for index in indexes]
+    again = started(tmp_path)
+    assert again.clean_shutdown_epoch == 7
+    for at in reversed(ATS):  # in another order than before
+        home = again.place(at, ID, None, is_new=False)
+        assert isinstance(home, LogDirectory)
+        log, high_watermark = home.open(at, ID, {})
+        assert (log.log_end_offset, high_watermark) == (4, 3)
+        log.close()
+
+
+def test_only_the_logs_of_an_unclean_directory_are_checked(tmp_path: Path) -> None:
+    logs, opened = fill(tmp_path)
+    finish(logs, opened, torn="b")
+    again = started(tmp_path)
+    assert [one.was_clean for one in again.online] == [True, False]
+    assert again.clean_shutdown_epoch is None  # for the controller, the broker was not closed
+    for at, index in ((ATS[0], 0), (ATS[1], 1)):
+        segment = tmp_path / "ab"[index] / str(at) / f"{0:020d}.log"
+        segment.write_bytes(segment.read_bytes() + BATCH[:30])  # noticed only if it is looked at
+    opened = open_all(again)
+    sizes = [log.size for log in opened.values()]
+    assert sizes[1] == sizes[3] == len(BATCH)
+    finish(again, opened)
+
+
+def test_the_same_log_in_two_directories_is_an_error_that_names_both(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        logs = started(tmp_path, name)
+        finish(logs, open_all(logs, ATS[:1]))
+    logs = started(tmp_path)
+    assert logs.place(ATS[0], ID, None, is_new=False) is None
+    assert f"remove all but one: {tmp_path / 'a'} {tmp_path / 'b'}" in caplog.text
+    home = logs.place(ATS[0], ID, "b", is_new=False)
+    assert isinstance(home, LogDirectory)
+    assert home.directory_id == "b"  # the metadata knows which one it is
+    for one in logs.stray_work(ATS[:1]):
+        one.work()
+    [stray] = logs_in(tmp_path / "a")
+    assert stray.endswith("-stray")
+    assert logs_in(tmp_path / "b") == {"orders-0"}
+
+
+def test_a_log_of_a_deleted_topic_does_not_hide_the_new_one(tmp_path: Path) -> None:
+    old = started(tmp_path, "a")
+    home = old.place(ATS[0], OTHER_ID, None, is_new=True)
+    assert isinstance(home, LogDirectory)
+    log, _ = home.open(ATS[0], OTHER_ID, {})
+    finish(old, {ATS[0]: log})
+    new = started(tmp_path, "b")
+    finish(new, open_all(new, ATS[:1]))
+    placed = started(tmp_path).place(ATS[0], ID, None, is_new=False)
+    assert isinstance(placed, LogDirectory)
+    assert placed.directory_id == "b"
+
+
+def test_a_directory_that_cannot_be_read_at_the_start_is_left_out(tmp_path: Path) -> None:
+    logs, opened = fill(tmp_path)
+    finish(logs, opened)
+    (tmp_path / "b").rename(tmp_path / "elsewhere")
+    (tmp_path / "b").write_text("no directory")
+    logs = started(tmp_path)
+    assert logs.report() == DirectoryReport(online=("a",), offline=("b",), has_offline=True)
+    assert logs.clean_shutdown_epoch == 7
+    assert isinstance(logs.place(ATS[0], ID, None, is_new=False), LogDirectory)
+    assert logs.place(ATS[1], ID, None, is_new=False) is None
+    with pytest.raises(StorageError, match="cannot use"):
+        started(tmp_path, "b")  # the only one
+
+
+def test_one_directory_is_reported_as_before(tmp_path: Path) -> None:
+    assert started(tmp_path, "a").report() == DirectoryReport()
+    refused = started(tmp_path, "a", refused=(str(tmp_path / "b"),))
+    assert refused.report() == DirectoryReport(online=("a",), has_offline=True)
+
+
+def test_the_last_directory_is_not_given_up(tmp_path: Path) -> None:
+    logs = started(tmp_path)
+    first, second = logs.online
+    opened = open_all(logs)
+    assert {*logs.fail(first, StorageError("no"))} == {ATS[0], ATS[2]}
+    assert not logs.last_has_failed
+    assert logs.fail(second, StorageError("no")) == []
+    assert logs.last_has_failed
+    finish(logs, opened)
+    assert (logs.online, logs.failed) == ([second], [first])
+
+
+def test_a_directory_that_has_failed_is_not_said_to_be_clean(tmp_path: Path) -> None:
+    logs, opened = fill(tmp_path)
+    assert {*logs.fail(logs.online[1], StorageError("no"))} == {ATS[1], ATS[3]}
+    finish(logs, opened)
+    assert (tmp_path / "a" / ".kafka_cleanshutdown").exists()
+    assert not (tmp_path / "b" / ".kafka_cleanshutdown").exists()
