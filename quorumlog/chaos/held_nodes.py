@@ -31,6 +31,7 @@ class HeldNodes:
         # What is being undone, and by which action: until that is over, its hold counts.
         self._returning: Final[dict[tuple[str, int], str]] = {}
         self._may_end: Final[dict[int, str]] = {}  # see `may_end`
+        self._ends_soon: Final[dict[int, str]] = {}  # an fsync fails, and a process needs a moment
 
     def is_down(self, node_id: int) -> bool:
         """Tell whether an action has killed or stopped the node, and not started it again."""
@@ -45,12 +46,16 @@ class HeldNodes:
 
         The process may give up later, too, when the disk works again.
         """
-        return self._may_end.get(node_id)
+        return self._may_end.get(node_id) or self._ends_soon.get(node_id)
 
     def take(self, operation: str, node_ids: Iterable[int], action_id: str) -> tuple[int, ...]:
         """Note what the action does; return the nodes on which it is to be performed."""
         undo, fresh = UNDONE_BY[operation], []
         for node_id in node_ids:
+            if operation == "fail_fsync":
+                self._ends_soon[node_id] = action_id
+            elif undo == _START:
+                self._ends_soon.pop(node_id, None)
             held = self._holds[undo, node_id]
             if held == [self._returning.get((undo, node_id))]:
                 held.clear()  # its undoing is under way, and will fail or have no effect
@@ -120,3 +125,4 @@ class HeldNodes:
         self._holds.clear()
         self._returning.clear()
         self._may_end.clear()
+        self._ends_soon.clear()

@@ -1,5 +1,7 @@
 """Each rule of the oracle of replication, broken by hand beside a history that keeps it."""
 
+from contextlib import nullcontext
+
 import pytest
 
 from quorumlog.chaos.simulation.kernel.rules import Violation
@@ -108,6 +110,30 @@ def test_sequences_are_committed_once_and_in_order() -> None:
     oracle.elected(AT, Members((1,), 1))
     with broken("exactly-once"):
         oracle.showed(1, AT, 2, leads=True, leader_epoch=1)
+
+
+def after_an_unclean_election() -> ReplicationOracle:
+    """Broker 1 lost the first sequences of producer 7, and leads since."""
+    oracle = ReplicationOracle(may_lose=True)
+    oracle.elected(AT, Members((1,), 2))
+    oracle.elected_uncleanly(AT, 1, 2)
+    return oracle
+
+
+@pytest.mark.parametrize(
+    ("sequences", "is_right"),
+    [([(7, 3), (7, 4), (8, 4), (8, 5)], True), ([(7, 3), (7, 5)], False), ([(7, 3), (7, 3)], False),
+     ([(7, 3), (8, 4), (7, 4), (8, 4)], False)],
+)  # fmt: skip
+def test_sequences_are_in_order_after_an_unclean_election_too(
+    sequences: list[tuple[int, int]], is_right: bool
+) -> None:
+    oracle = after_an_unclean_election()
+    values = [(b"sequence %d" % sequence, producer_id) for producer_id, sequence in sequences]
+    oracle.appended(1, AT, [Entry(2, value, 0, producer_id) for value, producer_id in values])
+    with nullcontext() if is_right else broken("exactly-once"):
+        for end in range(1, len(sequences) + 1):  # one after the other, as they are committed
+            oracle.showed(1, AT, end, leads=True, leader_epoch=2)
 
 
 def test_all_replicas_are_equal_in_the_end() -> None:

@@ -79,6 +79,20 @@ def test_a_kill_does_not_leave_only_brokers_that_lost_their_power() -> None:
     assert simulate(1037, world="composed", nodes=5, duration_ms=6_000).valid
 
 
+@pytest.mark.parametrize(
+    ("world", "seed"),
+    [
+        ("groups", 56),  # a timer that was set while the clock ran too fast came too early
+        ("composed", 95),  # a replaced leader acknowledged to a producer that had begun anew
+        ("composed", 100),  # a high watermark outlived the records of an unclean election
+        ("composed", 467),
+    ],
+)
+def test_a_seed_that_has_failed_holds(world: str, seed: int) -> None:
+    result = simulate(seed, world=world, duration_ms=20_000)
+    assert result.valid, result
+
+
 @pytest.mark.parametrize(("world", "mutant", "seed", "rule"), FOUND)
 def test_a_mutant_is_found(world: str, mutant: str, seed: int, rule: str) -> None:
     duration_ms = 10_000 if mutant in LONGER else 6_000

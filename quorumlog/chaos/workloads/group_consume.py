@@ -119,12 +119,15 @@ class _Member:
             await asyncio.sleep(REOPEN_S)
 
     def _told_changes(self) -> list[Message]:
-        """Return what has changed since the last poll. What is not owned is not committed."""
+        """Return what has changed since the last poll. What is not owned is not committed.
+
+        Partitions that the topic was given meanwhile stay empty: no reader looks at them.
+        """
         changes = [*self._changes, *self._member.rebalances()]
         self._changes = []
         told = []
         for change in changes:
-            for partition in change.partitions:
+            for partition in (one for one in change.partitions if one in self._partitions):
                 key = key_of(self._topic, partition)
                 told.append(Message(key, UNKNOWN_OFFSET, change.generation, f=change.change))
                 self._processed.pop(partition, None)

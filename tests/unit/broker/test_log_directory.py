@@ -129,6 +129,23 @@ def test_a_recovery_point_does_not_outlive_a_truncation(tmp_path: Path) -> None:
     log.close(clean=False)
 
 
+def test_what_is_written_after_a_truncation_does_not_count_as_committed(tmp_path: Path) -> None:
+    """An unclean election may cut below the high watermark."""
+    fill_and_stop(tmp_path)
+    logs = started(tmp_path)
+    log, high_watermark = logs.open(AT, OLD, {})
+    assert high_watermark == 2
+    log.truncate_to(1)
+    assert log.log_end_offset == 0, "whole batches are cut"
+    logs.checkpoints.note_truncated(AT, log)
+    for _ in range(3):
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    log.flush()
+    log.close(clean=False)
+    _, high_watermark = started(tmp_path).open(AT, OLD, {})
+    assert high_watermark == 0
+
+
 def test_what_is_written_after_a_truncation_does_not_count_as_compacted(tmp_path: Path) -> None:
     """Else an older value of a key could outlive its tombstone."""
     fill_and_stop(tmp_path)

@@ -32,7 +32,7 @@ class NodesWithDisks(NodesInMemory):
 
     async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
         await super().perform(operation, node_ids, amount)
-        if operation in {"fill_disk", "fail_disk"}:
+        if operation in {"fill_disk", "fail_disk", "fail_fsync"}:
             for node_id in node_ids:
                 asyncio.get_running_loop().call_later(1, self.is_running.discard, node_id)
 
@@ -59,6 +59,17 @@ async def test_a_node_that_gives_up_with_its_disk_is_started_again(
         assert ("gave-up", "2", f"#1 {fault}: node 2 ended with {IO_ERROR}") in rows
     else:
         assert (fault, lasts_s) == ("disk_error", 0.9), "it was killed before it gave up"
+
+
+@pytest.mark.jumping_time
+async def test_a_node_that_is_slow_to_give_up_after_an_fsync_failed_is_started_again() -> None:
+    """Its action has started it meanwhile, and it was still there."""
+    nodes = NodesWithDisks(IO_ERROR)
+    fsync_error, later = action(0, "fsync_error", (2,), 500_000), action(2_000_000, "kill", (3,), 1)
+    rows = await carry_out(nodes, fsync_error, later)
+    assert ("gave-up", "2", f"#1 fsync_error: node 2 ended with {IO_ERROR}") in rows
+    assert "node-ended" not in [f for f, _, _ in rows]
+    assert nodes.is_running == {1, 2, 3}
 
 
 @pytest.mark.jumping_time

@@ -56,8 +56,15 @@ class Checkpoints:
                 self._replicas.note_refusal(error)
 
     def high_watermarks(self) -> dict[TopicPartition, Offset]:
-        """Return the high watermark of every replica here."""
-        return {at: driver.partition.state.high_watermark for at, driver in self._drivers.items()}
+        """Return the high watermark of every replica here, but those of logs that are being cut.
+
+        A cut notes by itself what is left of a high watermark.
+        """
+        return {
+            at: driver.partition.state.high_watermark
+            for at, driver in self._drivers.items()
+            if not driver.is_cutting
+        }
 
     async def flush_full_segments(self) -> None:
         """Bound what a recovery must read, without an fsync per append. Raises StorageError."""

@@ -31,7 +31,7 @@ class OffsetCheckpoints:
     Invariants:
       1. No recovery point lies above the flushed offset of its log once `note_truncated` or
          `forget` has returned, whatever another thread writes at the same time.
-      2. Nor does a log count as compacted above its end then.
+      2. Nor does a log count as compacted, or as committed, above its end then.
       3. A new log inherits nothing from an older one of its name.
 
     What raises StorageError has changed what is in memory; the next write tries again.
@@ -103,6 +103,10 @@ class OffsetCheckpoints:
         Raises StorageError.
         """
         with self._noting:
+            # An unclean election takes back what was committed. Its successor must not count.
+            is_committed_ahead = self.high_watermark(at) > log.log_end_offset
+            if is_committed_ahead:
+                self._high_watermarks[at] = log.log_end_offset
             is_cleaned_ahead = self.cleaned(at) > log.log_end_offset
             if is_cleaned_ahead:
                 self._cleaned[at] = log.log_end_offset
@@ -112,6 +116,8 @@ class OffsetCheckpoints:
             starts_later = self._log_starts.get(at, Offset(0)) > log.log_start_offset
             if starts_later:
                 self._log_starts[at] = log.log_start_offset
+        if is_committed_ahead:
+            self.write_high_watermarks()
         if is_ahead:
             self.write_recovery_points()
         if starts_later:

@@ -13,6 +13,7 @@ class Entry(NamedTuple):
     epoch: int
     content: bytes
     position: int  # in its batch
+    producer_id: int = -1  # of an idempotent producer
 
 
 def entries_of(records: bytes) -> list[Entry]:
@@ -23,7 +24,7 @@ def entries_of(records: bytes) -> list[Entry]:
             entries.append(Entry(header.leader_epoch, CONTROL, 0))
             continue
         entries += [
-            Entry(header.leader_epoch, record.value or b"", index)
+            Entry(header.leader_epoch, record.value or b"", index, header.producer_id)
             for index, record in enumerate(decode_batch(records, position))
         ]
     return entries

@@ -46,7 +46,7 @@ class ReplicationOracle:
 
     An unclean election, if it is allowed, starts a new history: what its leader lacks may be lost,
     and what leaders of earlier epochs still commit. From then on all is as before; only the
-    idempotent producer starts anew.
+    idempotent producer starts anew, with another producer id.
     """
 
     def __init__(self, *, may_lose: bool = False) -> None:
@@ -206,17 +206,28 @@ class ReplicationOracle:
             self._check_holders(at)
 
     def _check_sequences(self, at: TopicPartition, new: list[Entry]) -> None:
-        """Check that the idempotent producer's records are committed once and in order."""
-        if at in self._histories:
-            return
-        known = (one for one in reversed(self.committed[at]) if one.content.startswith(SEQUENCED))
-        last = next(known, None)
-        expected = 0 if last is None else _sequence(last) + 1
+        """Check that the records of each producer id are committed once and in order.
+
+        After an unclean election a producer id may begin anywhere: what it sent first may be lost.
+        """
+        expected: dict[int, int] = {}
         for entry in new:
-            if entry.content.startswith(SEQUENCED):
-                found = _sequence(entry)
-                check(found == expected, f"exactly-once: {found} in {at}, after {expected - 1}")
-                expected += 1
+            if not entry.content.startswith(SEQUENCED):
+                continue
+            found, producer_id = _sequence(entry), entry.producer_id
+            if producer_id not in expected:
+                first = found if at in self._histories else 0
+                expected[producer_id] = self._last_sequence(at, producer_id, first - 1) + 1
+            after = expected[producer_id] - 1
+            check(found == after + 1, f"exactly-once: {found} in {at}, after {after}")
+            expected[producer_id] += 1
+
+    def _last_sequence(self, at: TopicPartition, producer_id: int, default: int) -> int:
+        """Return the last sequence that is committed of a producer id."""
+        for entry in reversed(self.committed[at]):
+            if entry.producer_id == producer_id and entry.content.startswith(SEQUENCED):
+                return _sequence(entry)
+        return default
 
     def acknowledge(self, at: TopicPartition, offset: int, value: bytes) -> None:
         """Note that a producer was told that its record is committed at this offset."""

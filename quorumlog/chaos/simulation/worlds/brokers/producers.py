@@ -65,6 +65,7 @@ class Producer:
     _producer_id: int = PRODUCER_ID
     _first: int = 0  # of the sequences of this producer id
     _histories: int = 0  # that it has begun anew for
+    _has_gap: bool = False  # a leader lacks what was acknowledged
     _progress_us: int = 0  # when the newest sequence was acknowledged, or all sent again
 
     def stop(self) -> None:
@@ -94,10 +95,14 @@ class Producer:
             self._next += 1
 
     def _maybe_start_anew(self) -> None:
-        """Take another producer id if an unclean election may have lost what was acknowledged."""
+        """Take another producer id if an unclean election may have lost what was acknowledged.
+
+        A leader of before may acknowledge even then: its successor has a gap (KIP-360).
+        """
         histories = self.oracle.new_histories[self.at]
-        if histories != self._histories:
+        if histories != self._histories or self._has_gap:
             self._histories, self._first = histories, self.acknowledged
+            self._has_gap = False
             self._producer_id += 1
 
     def _send(self, value: bytes, sequence: int) -> None:
@@ -135,6 +140,9 @@ class Producer:
 
     def _answered(self, value: bytes, sequence: int, result: ProduceResult) -> None:
         if result.error_code is not ErrorCode.NONE:
+            is_gap = result.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            if is_gap and sequence == self.acknowledged and self._histories:
+                self._has_gap = True
             return
         self.oracle.acknowledge(self.at, result.base_offset, value)
         if sequence >= self.acknowledged:

@@ -89,8 +89,7 @@ class CoordinatorHost:
             self._perform(shard, effect)
         due_ms = shard.next_deadline_ms
         if due_ms is not None and (self._tick_due_ms is None or due_ms < self._tick_due_ms):
-            self._tick_due_ms = due_ms
-            self._soon(self._tick, after_us=self._node.machine.until_us(due_ms))
+            self._arm(due_ms)
 
     def _perform(self, shard: GroupShard, effect: effects.Effect) -> None:
         match effect:
@@ -121,7 +120,15 @@ class CoordinatorHost:
         reads = LocalReads(self._node.replicas, self._node.disk_queue)
         reads.read(self._at, offset, LOAD_BYTES, done)
 
-    def _tick(self) -> None:
-        if self._tick_due_ms is not None and self._tick_due_ms <= self._node.machine.now_ms():
-            self._tick_due_ms = None
-            self._feed(self._shard, events.Ticked())
+    def _arm(self, due_ms: int) -> None:
+        self._tick_due_ms = due_ms
+        self._soon(self._tick, due_ms, after_us=self._node.machine.until_us(due_ms))
+
+    def _tick(self, due_ms: int) -> None:
+        if due_ms != self._tick_due_ms:
+            return  # another one has taken its place
+        if due_ms > self._node.machine.now_ms():
+            self._arm(due_ms)  # the clock has become slower meanwhile
+            return
+        self._tick_due_ms = None
+        self._feed(self._shard, events.Ticked())

@@ -284,7 +284,7 @@ class LogNode:
                     self._cleaning = None
                 else:
                     self._replaced = names
-                    self.oracle.look(self.log)
+                    self.oracle.look_at_segment(self.log, cleaned.replaces[0])
             return
         self._cleaning = None
         end_offset = cleaning.newest.end_offset

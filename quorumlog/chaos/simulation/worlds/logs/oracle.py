@@ -4,8 +4,8 @@ The model knows records and offsets, and no segment. It is told what the owner o
 compares it with what can be read.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 from quorumlog.chaos.simulation.kernel.rules import check
@@ -61,13 +61,22 @@ class LogOracle:
         self._may_go: Final[set[int]] = set()  # tombstones that were there for long enough
         self._first_pass_ms: Final[dict[int, int]] = {}  # of tombstones: when a pass met them
         self._marked_ms: Final[dict[int, int]] = {}  # the same, of passes that ended
+        self._epoch_starts: Final[list[int]] = []  # the first offsets of epochs, in order
+        self._newest: Final[dict[bytes, int]] = {}  # the newest offset of each key below
+        self._newest_end = 0
+        self._last_of: Final[dict[int, int]] = {}  # the last offset of each producer
 
     # --- what the owner does ---
 
     def appending(self, said: Sequence[Said], size: int) -> None:
         """Take note of a batch that may be in the log from now on."""
         base_offset = len(self.records)
-        self.records.extend(said)
+        for offset, one in enumerate(said, start=base_offset):
+            if not self.records or self.records[-1].epoch != one.epoch:
+                self._epoch_starts.append(offset)
+            if one.producer_id >= 0:
+                self._last_of[one.producer_id] = offset
+            self.records.append(one)
         self.batches.append(Written(base_offset, len(self.records), size))
 
     def flushed(self, offset: int) -> None:
@@ -119,7 +128,11 @@ class LogOracle:
 
     def _end_at(self, end: int) -> None:
         check(end >= self.committed, f"committed-kept: the log ends at {end}")
-        del self.records[end:]
+        if end < len(self.records):
+            del self.records[end:]
+            del self._epoch_starts[bisect_left(self._epoch_starts, end) :]
+            self._last_of.clear()
+            self._last_of.update(self.last_of_producers(end))
         while self.batches and self.batches[-1].next_offset > end:
             self.batches.pop()
 
@@ -183,6 +196,13 @@ class LogOracle:
         end = min(end_offset, len(self.records))
         return {self.records[offset].key: offset for offset in range(end)}
 
+    def _newest_cleanable(self) -> dict[bytes, int]:
+        """Return the newest offset of each key below where a pass may clean, which never falls."""
+        for offset in range(self._newest_end, self._cleanable_end):
+            self._newest[self.records[offset].key] = offset
+        self._newest_end = max(self._newest_end, self._cleanable_end)
+        return self._newest
+
     # --- what a reader sees ---
 
     def look(self, log: Log) -> Seen:
@@ -190,20 +210,32 @@ class LogOracle:
         start, end = int(log.log_start_offset), int(log.log_end_offset)
         check(start == self._start, f"start-kept: the log starts at {start}, not {self._start}")
         check(end == len(self.records), f"read: the log ends at {end}, not {len(self.records)}")
+        seen = self._look_between(log, start, end)
+        self._check_producers(seen, start)
+        self._check_epochs(log, start, end)
+        return seen
+
+    def look_at_segment(self, log: Log, base_offset: int) -> None:
+        """Read one segment and compare it with the model."""
+        bases = log.segment_base_offsets
+        place = bisect_right(bases, base_offset)
+        end = bases[place] if place < len(bases) else int(log.log_end_offset)
+        self._look_between(log, max(base_offset, int(log.log_start_offset)), end)
+
+    def _look_between(self, log: Log, start: int, end: int) -> Seen:
+        """Compare the records of [start, end), the borders of batches, with the model."""
         seen = _read(log, start, end)
         for offset, record in seen.records.items():
             wanted = self.records[offset]
             check(record == wanted, f"read: {record} at {offset}, not {wanted}")
-        newest = self._newest_below(self._cleanable_end)
-        for offset in range(start, end):
-            if offset not in seen.records:
+        newest = self._newest_cleanable()
+        if len(seen.records) < end - start:
+            for offset in sorted({*range(start, end)} - {*seen.records}):
                 check(self._is_compacted, f"read: {offset} is not there")
                 check(offset < self._cleanable_end, f"cleaned-early: {offset} is not there")
                 is_replaced = newest[self.records[offset].key] > offset
                 may_go = is_replaced or offset in self._may_go
                 check(may_go, f"newest-kept: {offset} is the newest of its key, and not there")
-        self._check_producers(seen, start)
-        self._check_epochs(log, start, end)
         return seen
 
     def last_of_producers(self, end_offset: int | None = None) -> dict[int, int]:
@@ -212,14 +244,14 @@ class LogOracle:
         return {one.producer_id: at for at, one in enumerate(said) if one.producer_id >= 0}
 
     def _check_producers(self, seen: Seen, start: int) -> None:
-        for producer_id, last in self.last_of_producers().items():
+        for producer_id, last in self._last_of.items():
             found = seen.last_of.get(producer_id, -1)
             check(found == last or last < start, f"sequence-kept: {producer_id} ends at {found}")
 
     def _check_epochs(self, log: Log, start: int, end: int) -> None:
-        for before, offset in pairwise(range(start, end)):
-            epoch = self.records[before].epoch
-            if self.records[offset].epoch != epoch:
+        for offset in self._epoch_starts[bisect_right(self._epoch_starts, start) :]:
+            if offset < end:
+                epoch = self.records[offset - 1].epoch
                 known = log.epochs.end_offset_for(epoch, end)
                 check(known == (epoch, offset), f"epochs: {epoch} ends at {offset}, not {known}")
 
