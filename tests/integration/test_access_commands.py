@@ -199,6 +199,7 @@ def test_features_are_shown_lowered_and_raised(run: Run, cluster: LocalCluster) 
         "eligible.leader.replicas.version      1      1         1",
         "group.version                         0      0         0",
         "kraft.version                         0      0         0",
+        "metadata.version                     27     27        27",
         "quorumlog.metadata.version            2      1         2",
     ]
     run("acls", "remove", "--all")
