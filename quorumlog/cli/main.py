@@ -93,6 +93,40 @@ COMMANDS: Final[dict[str, Command]] = {
         ),
         is_group=True,
     ),
+    "acls": Command(
+        "acl_commands",
+        "Show and change ACLs (stored, not enforced).",
+        (
+            "quorumlog acls list",
+            "quorumlog acls add --principal User:alice --operation read --resource orders",
+            "quorumlog acls remove --principal User:alice",
+        ),
+        is_group=True,
+    ),
+    "quotas": Command(
+        "quota_commands",
+        "Show and change quotas of clients (stored, not enforced).",
+        (
+            "quorumlog quotas describe",
+            "quorumlog quotas alter --entity user=alice --set producer_byte_rate=1048576",
+        ),
+        is_group=True,
+    ),
+    "users": Command(
+        "user_commands",
+        "Show and change SCRAM credentials (stored, no login).",
+        ("quorumlog users describe", "quorumlog users set alice"),
+        is_group=True,
+    ),
+    "features": Command(
+        "feature_commands",
+        "Show and change the cluster's feature levels.",
+        (
+            "quorumlog features describe",
+            "quorumlog features upgrade quorumlog.metadata.version=2",
+        ),
+        is_group=True,
+    ),
     "quorum": Command(
         "quorum_commands",
         "Show the metadata quorum.",

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from quorumlog.client.admin import Admin
     from quorumlog.client.consumer import Consumer
-    from quorumlog.client.descriptions import NewPartitions, NewTopic
+    from quorumlog.client.descriptions import (
+        Acl,
+        AclFilter,
+        NewPartitions,
+        NewScramCredential,
+        NewTopic,
+    )
     from quorumlog.client.errors import KafkaError
     from quorumlog.client.io.delivery import Delivery
     from quorumlog.client.producer import Producer
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
     from quorumlog.wire.codec.error_codes import ErrorCode
 
 __all__ = [
+    "Acl",
+    "AclFilter",
     "Admin",
     "Consumer",
     "ConsumerRecord",
@@ -30,6 +38,7 @@ __all__ = [
     "GroupMetadata",
     "KafkaError",
     "NewPartitions",
+    "NewScramCredential",
     "NewTopic",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -40,6 +49,8 @@ __all__ = [
 ]
 
 _HOME = {
+    "Acl": "quorumlog.client.descriptions",
+    "AclFilter": "quorumlog.client.descriptions",
     "Admin": "quorumlog.client.admin",
     "Consumer": "quorumlog.client.consumer",
     "ConsumerRecord": "quorumlog.client.records",
@@ -48,6 +59,7 @@ _HOME = {
     "GroupMetadata": "quorumlog.client.records",
     "KafkaError": "quorumlog.client.errors",
     "NewPartitions": "quorumlog.client.descriptions",
+    "NewScramCredential": "quorumlog.client.descriptions",
     "NewTopic": "quorumlog.client.descriptions",
     "OffsetAndMetadata": "quorumlog.client.records",
     "OffsetAndTimestamp": "quorumlog.client.records",

@@ -1,10 +1,12 @@
 """Checks of the arguments that users pass: types and ranges, before anything is done."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.wire.codec.identifiers import TopicPartition
+
+T = TypeVar("T")
 
 INT64_MAX: Final = 2**63 - 1
 EARLIEST_MEANING: Final = -3  # the least time with a meaning of its own (KIP-734)
@@ -18,6 +20,15 @@ def checked_names(names: Iterable[str], what: str = "names") -> list[str]:
     for name in listed:
         if not isinstance(name, str):
             raise TypeError(f"a list of {what} is wanted, each a str, not {name!r}")
+    return listed
+
+
+def checked_all(given: Iterable[T], kind: type[T], name: str) -> list[T]:
+    """Return them as a list. Raises TypeError for one that is not of the class `kind`."""
+    listed = list(_iterable(given, f"a list of {name}"))
+    for one in listed:
+        if not isinstance(one, kind):
+            raise TypeError(f"a list of {name} is wanted, not of {one!r}")
     return listed
 
 

@@ -175,3 +175,78 @@ class GroupDescription:
     protocol: str
     coordinator_id: int
     members: tuple[MemberDescription, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Acl:
+    """A principal may do an operation on a resource from a host, or may not (KIP-11, KIP-290).
+
+    The words are Kafka's in lower case: `resource_type` "topic", "group", "cluster" (which is named
+    "kafka-cluster"), "transactional_id", ...; `pattern_type` "literal" or "prefixed"; `operation`
+    "read", "write", "all", ...; `permission` "allow" or "deny".
+    """
+
+    resource_type: str
+    resource_name: str
+    pattern_type: str = "literal"
+    principal: str
+    host: str = "*"
+    operation: str
+    permission: str = "allow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclFilter:
+    """What ACLs are meant; None: whatever there is.
+
+    The `pattern_type` "match" means every pattern that applies to `resource_name`.
+    """
+
+    resource_type: str | None = None
+    resource_name: str | None = None
+    pattern_type: str | None = None
+    principal: str | None = None
+    host: str | None = None
+    operation: str | None = None
+    permission: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuota:
+    """The quotas of one entity (KIP-546).
+
+    `entity`: the names by type ("user", "client-id", "ip"); None is the default of the type.
+    """
+
+    entity: Mapping[str, str | None]
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramCredential:
+    """That a user has a credential (KIP-554). `mechanism`: "SCRAM-SHA-256" or "SCRAM-SHA-512"."""
+
+    mechanism: str
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewScramCredential:
+    """A password for a user. It does not leave the client: brokers get it salted and hashed."""
+
+    user: str
+    password: str = field(repr=False)
+    mechanism: str = "SCRAM-SHA-256"
+    iterations: int = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureDescription:
+    """Levels of a feature (KIP-584). `level` is in force; 0: the feature is off.
+
+    The broker that was asked works with [least, greatest]: both None if it knows no such feature.
+    """
+
+    level: int
+    least: int | None
+    greatest: int | None

@@ -80,6 +80,7 @@ def test_kafka_python_reads_features_partitions_and_resources(bootstrap: str) ->
     admin.close()
     assert features["eligible.leader.replicas.version"]["finalized"] == (1, 1)
     assert features["group.version"] == {"supported": (0, 0)}
+    assert features["metadata.version"]["finalized"] == (27, 27)
     assert ("t" in resources["topic"], resources["broker"]) == (True, ["1"])
     assert "eligible_leader_replicas" in partitions
 

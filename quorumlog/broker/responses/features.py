@@ -27,6 +27,9 @@ FEATURES: Final = (
     Feature("eligible.leader.replicas.version", 1, 1),  # always on
     Feature("group.version", 0, 0),  # classic groups only
     Feature("kraft.version", 0, 0),  # the voters do not change
+    # DEVIATION: Kafka's counts its metadata records. This one names a release for tools: 4.1-IV1.
+    # docs/decisions/0106-metadata-version-names-a-release.md
+    Feature("metadata.version", 27, 27),
 )
 
 

@@ -1,4 +1,4 @@
-"""The asynchronous administrator, by subject: topics, records, configuration, cluster, groups.
+"""The asynchronous administrator, by subject: topics, records, configuration, access, ...
 
 A subject, with its messages, is loaded when it is first needed: most programs need one or two.
 """
@@ -8,10 +8,33 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from quorumlog.client.admin import cluster, configs, groups, reassignments, records, topics
+    from quorumlog.client.admin import (
+        acls,
+        cluster,
+        configs,
+        features,
+        groups,
+        quotas,
+        reassignments,
+        records,
+        topics,
+        users,
+    )
 from quorumlog.client.admin.admin import Admin
 
-__all__ = ["Admin", "cluster", "configs", "groups", "reassignments", "records", "topics"]
+__all__ = [
+    "Admin",
+    "acls",
+    "cluster",
+    "configs",
+    "features",
+    "groups",
+    "quotas",
+    "reassignments",
+    "records",
+    "topics",
+    "users",
+]
 
 _SUBJECTS: Final = frozenset(__all__) - {"Admin"}
 

@@ -6,7 +6,13 @@ from typing import Final, Unpack
 from quorumlog.client import admin as subjects
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker
-from quorumlog.client.admin.choices import ConfigText, Election, OffsetSpec, ResourceKind
+from quorumlog.client.admin.choices import (
+    ConfigText,
+    Election,
+    OffsetSpec,
+    ResourceKind,
+    UpgradeKind,
+)
 from quorumlog.client.async_client import AsyncClient
 from quorumlog.client.checks import checked_names
 from quorumlog.client.errors import KafkaError
@@ -24,6 +30,9 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Request, ResponseT
 
 _NOTHING: Final[Mapping[str, ConfigText]] = {}
+_ALL_ACLS: Final = about.AclFilter()
+_ANY_ENTITY: Final[Mapping[str, str | None]] = {}
+_NO_QUOTAS: Final[Mapping[str, float]] = {}
 
 
 class Admin(AsyncClient[Asker]):
@@ -228,6 +237,85 @@ class Admin(AsyncClient[Asker]):
         known to hold all records of a partition.
         """
         await subjects.cluster.unregister(self._running(), broker_id)
+
+    async def describe_features(self) -> dict[str, about.FeatureDescription]:
+        """Return the levels that are in force, and those that one broker works with (KIP-584)."""
+        return await subjects.features.describe(self._running())
+
+    async def update_features(
+        self,
+        levels: Mapping[str, int],
+        kind: UpgradeKind = "upgrade",
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Let all of these levels be in force, or none of them is changed.
+
+        Raises INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED.
+        """
+        await subjects.features.update(self._running(), levels, kind, validate_only=validate_only)
+
+    # --- access: a quorumlog cluster stores it and does not enforce it ---
+
+    async def describe_acls(self, wanted: about.AclFilter = _ALL_ACLS) -> list[about.Acl]:
+        """Return the ACLs that a filter means, sorted."""
+        return await subjects.acls.describe(self._running(), wanted)
+
+    async def create_acls(self, acls: Iterable[about.Acl]) -> None:
+        """Create ACLs; one that exists stays. Raises the first error, definite if none is new."""
+        await subjects.acls.create(self._running(), acls)
+
+    async def delete_acls(self, filters: Iterable[about.AclFilter]) -> list[about.Acl]:
+        """Delete all ACLs that one of the filters means; return them, sorted.
+
+        Raises the first filter's error, definite if nothing was deleted.
+        """
+        return await subjects.acls.delete(self._running(), filters)
+
+    async def describe_client_quotas(
+        self,
+        entity: Mapping[str, str | None] = _ANY_ENTITY,
+        *,
+        any_of: Iterable[str] = (),
+        strict: bool = False,
+    ) -> list[about.ClientQuota]:
+        """Return the quotas of the entities that a filter means (KIP-546).
+
+        They have the names of `entity` by type (None: the default), and some name of each type in
+        `any_of`; with `strict`, they have no other types.
+        """
+        return await subjects.quotas.describe(self._running(), entity, any_of, strict=strict)
+
+    async def alter_client_quotas(
+        self,
+        entity: Mapping[str, str | None],
+        values: Mapping[str, float] = _NO_QUOTAS,
+        *,
+        delete: Iterable[str] = (),
+        validate_only: bool = False,
+    ) -> None:
+        """Set and delete quotas of one entity, all of them or none; the others stay (KIP-546)."""
+        await subjects.quotas.alter(
+            self._running(), entity, values, delete, validate_only=validate_only
+        )
+
+    async def describe_user_scram_credentials(
+        self, users: Iterable[str] | None = None
+    ) -> dict[str, tuple[about.ScramCredential, ...]]:
+        """Return which credentials users (None: all that have some) have; () for none."""
+        return await subjects.users.describe(self._running(), users)
+
+    async def alter_user_scram_credentials(
+        self,
+        upsertions: Iterable[about.NewScramCredential] = (),
+        deletions: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """Set credentials, and delete those of (user, mechanism) pairs (KIP-554).
+
+        Raises the first user's error (RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL, ...), definite
+        if nothing was changed.
+        """
+        await subjects.users.alter(self._running(), upsertions, deletions)
 
     # --- groups ---
 

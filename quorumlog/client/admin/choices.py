@@ -8,3 +8,5 @@ OffsetSpec = Literal["earliest", "latest", "max_timestamp"]
 ResourceKind = Literal["topic", "broker"]
 ConfigText = str | int | float | bool
 """The value of a setting, before it is written as Kafka spells it."""
+UpgradeKind = Literal["upgrade", "safe_downgrade", "unsafe_downgrade"]
+"""KIP-584: a safe downgrade loses no metadata; an unsafe one may."""

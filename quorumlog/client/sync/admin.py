@@ -40,6 +40,17 @@ class SyncAdmin(Blocking[Admin]):
     unregister_broker = blocking(Admin.unregister_broker)
     describe_log_dirs = blocking(Admin.describe_log_dirs)
 
+    describe_features = blocking(Admin.describe_features)
+    update_features = blocking(Admin.update_features)
+
+    describe_acls = blocking(Admin.describe_acls)
+    create_acls = blocking(Admin.create_acls)
+    delete_acls = blocking(Admin.delete_acls)
+    describe_client_quotas = blocking(Admin.describe_client_quotas)
+    alter_client_quotas = blocking(Admin.alter_client_quotas)
+    describe_user_scram_credentials = blocking(Admin.describe_user_scram_credentials)
+    alter_user_scram_credentials = blocking(Admin.alter_user_scram_credentials)
+
     list_consumer_groups = blocking(Admin.list_consumer_groups)
     describe_consumer_groups = blocking(Admin.describe_consumer_groups)
     list_consumer_group_offsets = blocking(Admin.list_consumer_group_offsets)

@@ -39,12 +39,13 @@ async def test_a_level_is_raised_and_lowered_over_a_connection(tmp_path: Path) -
                 assert (response.error_code, response.error_message) == (0, None)
                 answer = await connection.send(ASK, version=4)
                 assert levels(answer)[METADATA_FEATURE] == (level, level)
-            unknown = FeatureUpdateKey(feature="group.version", max_version_level=1)
-            request = UpdateFeaturesRequest(feature_updates=[unknown])
-            response = await connection.send(request, version=version)
-            assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
-            named = [(one.feature, one.error_code) for one in response.results]
-            assert named == ([("group.version", response.error_code)] if version < 2 else [])
+            for name, level in (("group.version", 1), ("metadata.version", 28)):
+                fixed = FeatureUpdateKey(feature=name, max_version_level=level)
+                request = UpdateFeaturesRequest(feature_updates=[fixed])
+                response = await connection.send(request, version=version)
+                assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
+                named = [(one.feature, one.error_code) for one in response.results]
+                assert named == ([(name, response.error_code)] if version < 2 else [])
 
 
 async def test_features_are_named_at_the_levels_that_are_true_here(tmp_path: Path) -> None:
@@ -60,12 +61,17 @@ async def test_features_are_named_at_the_levels_that_are_true_here(tmp_path: Pat
                 feature.name: (feature.min_version, feature.max_version)
                 for feature in answer.supported_features
             }
-            known = {"eligible.leader.replicas.version": (1, 1), METADATA_FEATURE: (1, 3)}
+            known = {
+                "eligible.leader.replicas.version": (1, 1),
+                "metadata.version": (27, 27),
+                METADATA_FEATURE: (1, 3),
+            }
             if version == 4:  # older clients cannot take a range that begins at 0
                 known |= {"group.version": (0, 0), "kraft.version": (0, 0)}
             assert ranges == known
             assert levels(answer) == {
                 "eligible.leader.replicas.version": (1, 1),
+                "metadata.version": (27, 27),
                 METADATA_FEATURE: (1, 1),
             }
             assert answer.finalized_features_epoch == 6

@@ -1,0 +1,187 @@
+"""`quorumlog acls`: list, add and remove."""
+
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+
+from quorumlog.cli.connect import Bootstrap, ask_admin
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
+from quorumlog.cli.output import EXIT_USAGE, fail, outcome
+from quorumlog.cli.table import table
+from quorumlog.client import Acl, AclFilter
+
+app = command_group(
+    "Show and change ACLs. A quorumlog cluster stores them and does NOT enforce them."
+)
+
+_CLUSTER_NAME: Final = "kafka-cluster"
+_COLUMNS: Final = (
+    "permission",
+    "principal",
+    "host",
+    "operation",
+    "resource_type",
+    "pattern_type",
+    "resource_name",
+)
+_HEADERS: Final = ("PERMISSION", "PRINCIPAL", "HOST", "OPERATION", "RESOURCE", "PATTERN", "NAME")
+
+ResourceType = Annotated[
+    str | None, typer.Option(metavar="TYPE", help="topic, group, cluster, transactional-id, ...")
+]
+ResourceName = Annotated[
+    str | None,
+    typer.Option("--resource", metavar="NAME", help="Its name; '*' is one that all names match."),
+]
+Pattern = Annotated[
+    str | None,
+    typer.Option(metavar="P", help="literal, prefixed, or match: all that apply to the name."),
+]
+Principal = Annotated[str | None, typer.Option(metavar="User:NAME", help="Of this principal.")]
+Host = Annotated[str | None, typer.Option(metavar="HOST", help="From this address; '*': any.")]
+Operation = Annotated[str | None, typer.Option(metavar="OP", help="read, write, describe, ...")]
+Permission = Annotated[str | None, typer.Option(metavar="allow|deny", help="Of this kind.")]
+
+
+@app.command("list")
+def list_(
+    resource_type: ResourceType = None,
+    resource: ResourceName = None,
+    pattern: Pattern = None,
+    principal: Principal = None,
+    host: Host = None,
+    operation: Operation = None,
+    permission: Permission = None,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Show the ACLs that all of the options mean, or every ACL.
+
+    A quorumlog cluster stores ACLs and does not enforce them.
+
+    \b
+    Examples:
+      quorumlog acls list
+      quorumlog acls list --resource-type topic --resource orders --pattern match
+    """
+    wanted = AclFilter(
+        resource_type=_word(resource_type),
+        resource_name=resource,
+        pattern_type=_word(pattern),
+        principal=principal,
+        host=host,
+        operation=_word(operation),
+        permission=_word(permission),
+    )
+    found = ask_admin(bootstrap, directory, lambda admin: admin.describe_acls(wanted))
+    outcome({"acls": list(map(asdict, found))}, *_lines(found), json=json)
+
+
+@app.command()
+def add(
+    principal: Annotated[str, typer.Option(metavar="User:NAME", help="The principal.")],
+    operation: Annotated[
+        list[str], typer.Option(metavar="OP", help="read, write, describe, all, ... Repeatable.")
+    ],
+    resource_type: Annotated[
+        str, typer.Option(metavar="TYPE", help="topic, group, cluster, transactional-id, ...")
+    ] = "topic",
+    resource: ResourceName = None,
+    prefixed: Annotated[
+        bool, typer.Option("--prefixed", help="All names that begin with NAME.")
+    ] = False,
+    deny: Annotated[bool, typer.Option("--deny", help="Forbid, not allow.")] = False,
+    host: Annotated[str, typer.Option(metavar="HOST", help="From this address.")] = "*",
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Add an ACL for each operation; one that exists stays.
+
+    A quorumlog cluster stores ACLs and does not enforce them.
+
+    \b
+    Examples:
+      quorumlog acls add --principal User:alice --operation read --resource orders
+      quorumlog acls add --principal User:app --operation all --resource app- --prefixed
+    """
+    kind = str(_word(resource_type))
+    name = _CLUSTER_NAME if resource is None and kind == "cluster" else resource
+    if name is None:
+        fail("give the name of the resource: --resource NAME", EXIT_USAGE)
+    acls = [
+        Acl(
+            resource_type=kind,
+            resource_name=name,
+            pattern_type="prefixed" if prefixed else "literal",
+            principal=principal,
+            host=host,
+            operation=str(_word(one)),
+            permission="deny" if deny else "allow",
+        )
+        for one in operation
+    ]
+    ask_admin(bootstrap, directory, lambda admin: admin.create_acls(acls))
+    outcome({"added": list(map(asdict, acls))}, *_lines(acls), json=json)
+
+
+@app.command()
+def remove(
+    resource_type: ResourceType = None,
+    resource: ResourceName = None,
+    pattern: Pattern = None,
+    principal: Principal = None,
+    host: Host = None,
+    operation: Operation = None,
+    permission: Permission = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove every ACL there is.")] = False,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Remove the ACLs that all of the options mean, and show them.
+
+    \b
+    Examples:
+      quorumlog acls remove --principal User:alice
+      quorumlog acls remove --resource-type topic --resource orders --operation write
+    """
+    wanted = AclFilter(
+        resource_type=_word(resource_type),
+        resource_name=resource,
+        pattern_type=_word(pattern),
+        principal=principal,
+        host=host,
+        operation=_word(operation),
+        permission=_word(permission),
+    )
+    if (wanted == AclFilter()) is not everything:
+        fail("say which ones to remove, or --all", EXIT_USAGE)
+    gone = ask_admin(bootstrap, directory, lambda admin: admin.delete_acls([wanted]))
+    outcome({"removed": list(map(asdict, gone))}, *_lines(gone), json=json)
+
+
+def _word(text: str | None) -> str | None:
+    """Return the word as the client writes it: Kafka's tools write TransactionalId."""
+    if text is None:
+        return None
+    plain = text.replace("-", "").replace("_", "").lower()
+    return _SPELLINGS.get(plain, text)
+
+
+def _spellings() -> dict[str, str]:
+    from quorumlog.client.admin import acls
+
+    kinds = (acls.RESOURCE_TYPES, acls.PATTERN_TYPES, acls.OPERATIONS, acls.PERMISSIONS)
+    return {word.replace("_", ""): word for words in kinds for word in (*words, "match")}
+
+
+_SPELLINGS: Final = _spellings()
+
+
+def _lines(acls: list[Acl]) -> list[str]:
+    if not acls:
+        return ["no ACLs"]
+    return table(_HEADERS, [[asdict(acl)[name] for name in _COLUMNS] for acl in acls])

@@ -1,0 +1,104 @@
+"""`quorumlog features`: describe, upgrade and downgrade."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorumlog.cli.connect import Bootstrap, ask_admin
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
+from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings
+from quorumlog.cli.table import table
+from quorumlog.client import Admin
+
+if TYPE_CHECKING:
+    from quorumlog.client.admin.choices import UpgradeKind
+
+app = command_group("Show and change the feature levels of the cluster.")
+
+Levels = Annotated[list[str], typer.Argument(metavar="FEATURE=LEVEL...", help="The new levels.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only say whether the cluster would do it.")
+]
+
+
+@app.command()
+def describe(bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
+    """Show the levels in force, and those that a broker works with.
+
+    \b
+    Examples:
+      quorumlog features describe
+      quorumlog features describe --json
+    """
+    found = ask_admin(bootstrap, directory, Admin.describe_features)
+    features = [{"name": name, **asdict(one)} for name, one in found.items()]
+    rows = [(name, one.level, one.least, one.greatest) for name, one in found.items()]
+    lines = table(("FEATURE", "LEVEL", "LEAST", "GREATEST"), rows)
+    outcome({"features": features}, *lines, json=json)
+
+
+@app.command()
+def upgrade(
+    levels: Levels,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Raise feature levels, all of them or none.
+
+    Each node has to know the new level.
+
+    \b
+    Example:
+      quorumlog features upgrade quorumlog.metadata.version=2
+    """
+    _update(bootstrap, directory, levels, "upgrade", dry_run=dry_run, json=json)
+
+
+@app.command()
+def downgrade(
+    levels: Levels,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", help="Even if metadata may be lost by it.")
+    ] = False,
+    dry_run: DryRun = False,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Lower feature levels, all of them or none.
+
+    \b
+    Example:
+      quorumlog features downgrade quorumlog.metadata.version=1 --dry-run
+    """
+    kind: UpgradeKind = "unsafe_downgrade" if unsafe else "safe_downgrade"
+    _update(bootstrap, directory, levels, kind, dry_run=dry_run, json=json)
+
+
+def _update(
+    bootstrap: str | None,
+    directory: Dir,
+    levels: list[str],
+    kind: "UpgradeKind",
+    *,
+    dry_run: bool,
+    json: bool,
+) -> None:
+    wanted = {name: _level(name, text) for name, text in parse_settings(levels, "level").items()}
+    ask_admin(
+        bootstrap,
+        directory,
+        lambda admin: admin.update_features(wanted, kind, validate_only=dry_run),
+    )
+    told = "would be" if dry_run else "is"
+    lines = (f"{name} {told} at level {level}" for name, level in wanted.items())
+    outcome({"levels": wanted, "changed": not dry_run}, *lines, json=json)
+
+
+def _level(name: str, text: str) -> int:
+    if not text.isdecimal():
+        fail(f"{name}={text}: a level is a whole number", EXIT_USAGE)
+    return int(text)

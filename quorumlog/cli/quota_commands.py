@@ -1,0 +1,114 @@
+"""`quorumlog quotas`: describe and alter."""
+
+from typing import Annotated
+
+import typer
+
+from quorumlog.cli.connect import Bootstrap, ask_admin
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
+from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings
+from quorumlog.cli.table import table
+
+app = command_group(
+    "Show and change quotas of clients. A quorumlog cluster stores them and does NOT enforce them."
+)
+
+Entity = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TYPE=NAME",
+        help="user=NAME, client-id=NAME or ip=ADDRESS; TYPE= is the default. Repeatable.",
+    ),
+]
+
+
+@app.command()
+def describe(
+    entity: Entity = None,
+    any_of: Annotated[
+        list[str] | None,
+        typer.Option("--any", metavar="TYPE", help="Any name of this type. Repeatable."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Only entities without other types.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Show quotas: those that all of the options mean, or all.
+
+    A quorumlog cluster stores quotas and does not enforce them.
+
+    \b
+    Examples:
+      quorumlog quotas describe
+      quorumlog quotas describe --entity user=alice --any client-id
+    """
+    named, types = _entity(entity), any_of or []
+    found = ask_admin(
+        bootstrap,
+        directory,
+        lambda admin: admin.describe_client_quotas(named, any_of=types, strict=strict),
+    )
+    quotas = [{"entity": dict(one.entity), "values": dict(one.values)} for one in found]
+    rows = [
+        (_entity_text(dict(one.entity)), key, f"{value:g}" if value % 1 else int(value))
+        for one in found
+        for key, value in one.values.items()
+    ]
+    lines = table(("ENTITY", "QUOTA", "VALUE"), rows) if rows else ["no quotas"]
+    outcome({"quotas": quotas}, *lines, json=json)
+
+
+@app.command()
+def alter(
+    entity: Entity = None,
+    values: Annotated[
+        list[str] | None, typer.Option("--set", metavar="QUOTA=NUMBER", help="Repeatable.")
+    ] = None,
+    delete: Annotated[
+        list[str] | None, typer.Option(metavar="QUOTA", help="Take it away. Repeatable.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Set and delete quotas of one entity, all of them or none.
+
+    The other quotas stay. A quorumlog cluster stores quotas and does not enforce them.
+
+    \b
+    Examples:
+      quorumlog quotas alter --entity user=alice --set producer_byte_rate=1048576
+      quorumlog quotas alter --entity user= --entity client-id=app --delete request_percentage
+    """
+    named = _entity(entity)
+    if not named:
+        fail("say which entity: --entity TYPE=NAME", EXIT_USAGE)
+    if not (values or delete):
+        fail("nothing to change: give --set or --delete", EXIT_USAGE)
+    numbers = {
+        key: _number(key, text) for key, text in parse_settings(values or [], "--set").items()
+    }
+    ask_admin(
+        bootstrap,
+        directory,
+        lambda admin: admin.alter_client_quotas(named, numbers, delete=delete or []),
+    )
+    outcome({"entity": named, "altered": True}, f"altered {_entity_text(named)}", json=json)
+
+
+def _entity(texts: list[str] | None) -> dict[str, str | None]:
+    return {kind: name or None for kind, name in parse_settings(texts or [], "--entity").items()}
+
+
+def _entity_text(entity: dict[str, str | None]) -> str:
+    return " ".join(f"{kind}={name or '(default)'}" for kind, name in entity.items())
+
+
+def _number(key: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        fail(f"--set {key}={text}: a number is wanted", EXIT_USAGE)

@@ -1,0 +1,135 @@
+"""`quorumlog users`: describe, set and delete credentials of SCRAM."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from quorumlog.cli.connect import Bootstrap, ask_admin
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
+from quorumlog.cli.output import EXIT_USAGE, fail, outcome, text_of
+from quorumlog.cli.table import table
+from quorumlog.client import NewScramCredential
+
+app = command_group(
+    "Show and change users' SCRAM credentials. A quorumlog cluster stores them; there is NO login."
+)
+
+User = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
+Mechanism = Annotated[
+    Literal["SCRAM-SHA-256", "SCRAM-SHA-512"], typer.Option(help="The credential's mechanism.")
+]
+
+
+@app.command()
+def describe(
+    users: Annotated[
+        list[str] | None, typer.Argument(metavar="[USER]...", help="Only these.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Show which credentials users have.
+
+    A password cannot be shown.
+
+    A quorumlog cluster stores credentials; there is no login that uses them.
+
+    \b
+    Examples:
+      quorumlog users describe
+      quorumlog users describe alice --json
+    """
+    found = ask_admin(
+        bootstrap, directory, lambda admin: admin.describe_user_scram_credentials(users or None)
+    )
+    described = [
+        {
+            "user": user,
+            "credentials": [
+                {"mechanism": one.mechanism, "iterations": one.iterations} for one in credentials
+            ],
+        }
+        for user, credentials in found.items()
+    ]
+    rows = [
+        (user, one and one.mechanism, one and one.iterations)
+        for user, credentials in found.items()
+        for one in credentials or (None,)
+    ]
+    lines = table(("USER", "MECHANISM", "ITERATIONS"), rows) if rows else ["no users"]
+    outcome({"users": described}, *lines, json=json)
+
+
+@app.command("set")
+def set_(
+    user: User,
+    mechanism: Mechanism = "SCRAM-SHA-256",
+    iterations: Annotated[
+        int, typer.Option(metavar="N", min=4096, max=16384, help="How often it is hashed.")
+    ] = 4096,
+    password_file: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The password is its first line; -: standard input."),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Set a user's password for a mechanism.
+
+    The command asks for it, unless --password-file is given.
+
+    A quorumlog cluster stores credentials; there is no login that uses them.
+
+    \b
+    Examples:
+      quorumlog users set alice
+      quorumlog users set alice --mechanism SCRAM-SHA-512 --password-file secret.txt
+    """
+    new = NewScramCredential(
+        user=user, password=_password(password_file), mechanism=mechanism, iterations=iterations
+    )
+    ask_admin(bootstrap, directory, lambda admin: admin.alter_user_scram_credentials([new]))
+    outcome(
+        {"user": user, "mechanism": mechanism, "set": True}, f"set {mechanism} of {user}", json=json
+    )
+
+
+@app.command()
+def delete(
+    user: User,
+    mechanism: Mechanism = "SCRAM-SHA-256",
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Delete a user's credential of a mechanism.
+
+    \b
+    Example:
+      quorumlog users delete alice --mechanism SCRAM-SHA-512
+    """
+    gone = [(user, mechanism)]
+    ask_admin(
+        bootstrap, directory, lambda admin: admin.alter_user_scram_credentials(deletions=gone)
+    )
+    deleted = {"user": user, "mechanism": mechanism, "deleted": True}
+    outcome(deleted, f"deleted {mechanism} of {user}", json=json)
+
+
+def _password(file: str | None) -> str:
+    """Read the password, which is no argument: every user of the machine sees those."""
+    if file is None:
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        try:
+            text = sys.stdin.readline() if file == "-" else Path(file).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            fail(f"--password-file: {text_of(error)}")
+        password = text.partition("\n")[0].rstrip("\r")
+    if not password:
+        fail("the password is empty", EXIT_USAGE)
+    return str(password)

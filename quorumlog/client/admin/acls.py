@@ -1,0 +1,183 @@
+"""ACLs: described, created and deleted. Source: KIP-140, KIP-290."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
+
+from quorumlog.client import descriptions as about
+from quorumlog.client.admin.asker import Asker, check_all
+from quorumlog.client.checks import checked_all
+from quorumlog.client.io.cluster import check
+from quorumlog.wire.codec.messages import create_acls as create_
+from quorumlog.wire.codec.messages import delete_acls as delete_
+from quorumlog.wire.codec.messages import describe_acls as describe_
+
+Codes = Mapping[str, int]
+AnyAcl = TypeVar("AnyAcl", about.Acl, about.AclFilter)
+
+RESOURCE_TYPES: Final[Codes] = {
+    "topic": 2,
+    "group": 3,
+    "cluster": 4,
+    "transactional_id": 5,
+    "delegation_token": 6,
+    "user": 7,
+}
+PATTERN_TYPES: Final[Codes] = {"literal": 3, "prefixed": 4}
+OPERATIONS: Final[Codes] = {
+    "all": 2,
+    "read": 3,
+    "write": 4,
+    "create": 5,
+    "delete": 6,
+    "alter": 7,
+    "describe": 8,
+    "cluster_action": 9,
+    "describe_configs": 10,
+    "alter_configs": 11,
+    "idempotent_write": 12,
+    "create_tokens": 13,
+    "describe_tokens": 14,
+    "two_phase_commit": 15,
+}
+PERMISSIONS: Final[Codes] = {"deny": 2, "allow": 3}
+_MATCH: Final[Codes] = {"match": 2}
+_ANY: Final = 1
+
+
+async def describe(asker: Asker, wanted: about.AclFilter) -> list[about.Acl]:
+    """See Admin.describe_acls."""
+    [one] = checked_all([wanted], about.AclFilter, "AclFilter")
+    codes = _filter_codes(one)
+    request = describe_.DescribeAclsRequest(
+        resource_type_filter=codes[0],
+        resource_name_filter=one.resource_name,
+        pattern_type_filter=codes[1],
+        principal_filter=one.principal,
+        host_filter=one.host,
+        operation=codes[2],
+        permission_type=codes[3],
+    )
+
+    async def attempt() -> list[about.Acl]:
+        response = await asker.request(request)
+        check(response.error_code, response.error_message or "DescribeAcls")
+        return sorted(
+            _acl(resource, acl, resource.pattern_type)
+            for resource in response.resources
+            for acl in resource.acls
+        )
+
+    return await asker.retry(attempt, changes=False)
+
+
+async def create(asker: Asker, acls: Iterable[about.Acl]) -> None:
+    """See Admin.create_acls."""
+    wanted = checked_all(acls, about.Acl, "Acl")
+    request = create_.CreateAclsRequest(creations=[_creation(one) for one in wanted])
+    names = [_name(one) for one in wanted]
+
+    async def attempt() -> None:
+        results = (await asker.request(request)).results
+        told = [(one.error_code, one.error_message or "") for one in results]
+        check_all(names, dict(zip(names, told, strict=False)))
+
+    await asker.retry(attempt, changes=True)
+
+
+async def delete(asker: Asker, filters: Iterable[about.AclFilter]) -> list[about.Acl]:
+    """See Admin.delete_acls."""
+    wanted = checked_all(filters, about.AclFilter, "AclFilter")
+    request = delete_.DeleteAclsRequest(filters=[_deletion(one) for one in wanted])
+    names = [_name(one) for one in wanted]
+
+    async def attempt() -> list[about.Acl]:
+        results = (await asker.request(request)).filter_results
+        told = [(one.error_code, one.error_message or "") for one in results]
+        check_all(names, dict(zip(names, told, strict=False)))
+        deleted = set()
+        for one in results:
+            for acl in one.matching_acls:
+                check(acl.error_code, acl.error_message or "DeleteAcls")
+                deleted.add(_acl(acl, acl, acl.pattern_type))
+        return sorted(deleted)
+
+    return await asker.retry(attempt, changes=True)
+
+
+def _creation(acl: about.Acl) -> create_.AclCreation:
+    return create_.AclCreation(
+        resource_type=_code(RESOURCE_TYPES, acl.resource_type, "resource type"),
+        resource_name=acl.resource_name,
+        resource_pattern_type=_code(PATTERN_TYPES, acl.pattern_type, "pattern type"),
+        principal=acl.principal,
+        host=acl.host,
+        operation=_code(OPERATIONS, acl.operation, "operation"),
+        permission_type=_code(PERMISSIONS, acl.permission, "permission"),
+    )
+
+
+def _deletion(one: about.AclFilter) -> delete_.DeleteAclsFilter:
+    codes = _filter_codes(one)
+    return delete_.DeleteAclsFilter(
+        resource_type_filter=codes[0],
+        resource_name_filter=one.resource_name,
+        pattern_type_filter=codes[1],
+        principal_filter=one.principal,
+        host_filter=one.host,
+        operation=codes[2],
+        permission_type=codes[3],
+    )
+
+
+def _filter_codes(one: about.AclFilter) -> tuple[int, int, int, int]:
+    """Return the codes of the resource type, the pattern, the operation and the permission."""
+    return (
+        _code(RESOURCE_TYPES, one.resource_type, "resource type"),
+        _code({**PATTERN_TYPES, **_MATCH}, one.pattern_type, "pattern type"),
+        _code(OPERATIONS, one.operation, "operation"),
+        _code(PERMISSIONS, one.permission, "permission"),
+    )
+
+
+def _code(codes: Codes, word: str | None, what: str) -> int:
+    """Return the code of a word; of None, that of any."""
+    if word is None:
+        return _ANY
+    if word not in codes:
+        raise ValueError(f"{what} {word!r} is none of {', '.join(map(repr, codes))}")
+    return codes[word]
+
+
+def _word(codes: Codes, code: int) -> str:
+    """Return the word; the number itself for what a newer broker may have."""
+    return next((word for word, known in codes.items() if known == code), str(code))
+
+
+def _acl(
+    resource: describe_.DescribeAclsResource | delete_.DeleteAclsMatchingAcl,
+    acl: describe_.AclDescription | delete_.DeleteAclsMatchingAcl,
+    pattern_type: int,
+) -> about.Acl:
+    return about.Acl(
+        resource_type=_word(RESOURCE_TYPES, resource.resource_type),
+        resource_name=resource.resource_name,
+        pattern_type=_word(PATTERN_TYPES, pattern_type),
+        principal=acl.principal,
+        host=acl.host,
+        operation=_word(OPERATIONS, acl.operation),
+        permission=_word(PERMISSIONS, acl.permission_type),
+    )
+
+
+def _name(one: AnyAcl) -> str:
+    """Name it in an error message, by all of its fields: two that differ have two names."""
+    words = (
+        one.permission,
+        one.principal,
+        one.host,
+        one.operation,
+        one.resource_type,
+        one.pattern_type,
+        one.resource_name,
+    )
+    return " ".join("any" if word is None else word for word in words)
