@@ -19,7 +19,7 @@ from benchmarks import load
 from benchmarks.measure import Figure, Table, cpu_seconds, resident_mb
 from benchmarks.watched_node import DIRECTORY
 from quorumlog import Admin, LocalCluster
-from quorumlog.client import NewTopic
+from quorumlog.client import KafkaError, NewTopic
 from quorumlog.wire.codec.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -148,7 +148,9 @@ def _create(cluster: LocalCluster, names: Iterable[str], partitions: int) -> Non
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
             for name in names:
                 topic = NewTopic(name=name, num_partitions=partitions, replication_factor=3)
-                await admin.create_topics([topic])
+                while name not in await admin.list_topics():
+                    with suppress(KafkaError):  # an election is counted, and ends nothing
+                        await admin.create_topics([topic])
 
     asyncio.run(create())
 

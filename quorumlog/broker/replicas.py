@@ -26,7 +26,12 @@ from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRul
 from quorumlog.broker.partitions.io.appends import Appends
 from quorumlog.broker.partitions.io.checkpoints import Checkpoints
 from quorumlog.broker.partitions.io.descriptions import Descriptions
-from quorumlog.broker.partitions.io.disk_threads import DiskThreads, performed
+from quorumlog.broker.partitions.io.disk_threads import (
+    OPENING_THREADS,
+    THREADS,
+    DiskThreads,
+    performed,
+)
 from quorumlog.broker.partitions.io.log_starts import LogStarts
 from quorumlog.broker.partitions.io.record_deletions import RecordDeletions
 from quorumlog.broker.partitions.io.ticks import Ticks
@@ -92,7 +97,8 @@ class Replicas:
         self._strays_are_gone = self._is_stopping = self._has_failed_log = False
         self._changed: list[TopicPartition] = []  # since the last follow-up
         self._follow_up_due: asyncio.TimerHandle | None = None
-        self._threads: Final = DiskThreads(self._fail)
+        opening = THREADS if settings.log_flush_acks else OPENING_THREADS
+        self._threads: Final = DiskThreads(self._fail, opening)
         self._disk: Final[DiskQueue] = disk_queue or self._threads
         self._flush_threads: Final = DiskThreads(self._fail)
         self._logs: Final = logs
@@ -353,8 +359,9 @@ class Replicas:
         epoch = self.broker_epoch
         if epoch == -1 and self.clean_shutdown_epoch is not None:
             epoch = self.clean_shutdown_epoch  # never registered: what was closed is so still
+        flushes = self._flush_threads if self._disk is self._threads else self._disk
         closing = (
-            performed(self._disk, at, partial(self._logs.progress.close, driver.close))
+            performed(flushes, at, partial(self._logs.progress.close, driver.close))
             for at, driver in self.drivers.items()
         )
         outcomes = await asyncio.gather(*closing, return_exceptions=True)

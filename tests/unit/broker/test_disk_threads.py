@@ -76,3 +76,19 @@ async def test_a_disk_that_refuses_is_an_outcome_and_a_bug_is_not() -> None:
     assert await performed(queue, "a", lambda: "it goes on") == "it goes on"
     queue.close()
     assert errors == [bug, bug]
+
+
+async def test_thousands_of_works_are_handed_to_the_threads_a_few_at_a_time() -> None:
+    """Each costs the loop as much as a small request."""
+    queue, errors = queue_and_errors()
+    may_go_on, seen = threading.Event(), list[int]()
+    for key in range(5_000):
+        queue.submit(key, partial(may_go_on.wait, 20), lambda _, key=key: seen.append(key))  # type: ignore[misc]
+    queue.submit(4_999, lambda: None, lambda _: seen.append(5_000))
+    assert len(queue._running) == 2 * THREADS
+    may_go_on.set()
+    await queue.drain()
+    queue.close()
+    assert sorted(seen) == [*range(5_001)]
+    assert seen[-1] == 5_000
+    assert errors == []

@@ -226,3 +226,40 @@ async def test_a_fetch_waits_until_what_was_brought_is_on_the_disk(
         fetches.note_flush_ended(cast(Any, driver))
         assert fetches._changed.is_set()
     assert fetches._is_due()
+
+
+async def test_many_changes_of_many_partitions_share_one_new_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new session names all partitions: the next one waits the longer, the more there are."""
+    monkeypatch.setattr(replica_fetcher, "RENEWAL_S_PER_PARTITION", 1_000.0)
+    loops: list[int] = []
+
+    async def run(self: ReplicaFetcher, serial: int) -> None:
+        loops.append(serial)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(ReplicaFetcher, "_run", run)
+    fetches = fetcher()
+    followed = [FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(4)]
+    fetches.set_followed(followed[:1])
+    await asyncio.sleep(0)
+    assert loops == [1]  # the first is not held up
+    for count in (2, 3, 4):
+        fetches._is_at_leader = True
+        fetches.set_followed(followed[:count])
+        await asyncio.sleep(0)
+    assert loops == [1]
+    assert fetches._renewal is not None
+    fetches._maybe_renew()  # it is due
+    await asyncio.sleep(0)
+    assert loops == [1, 2]
+    fetches._is_at_leader = True
+    fetches._request(fetches._session)  # it tells all that has changed
+    fetches._maybe_renew()
+    await asyncio.sleep(0)
+    assert loops == [1, 2]
+    fetches.wake()
+    assert fetches._renewal is not None
+    await fetches.stop()
+    assert fetches._renewal.cancelled()

@@ -44,6 +44,9 @@ from quorumlog.wire.io.connection import (
 LOOPS_MAX: Final = 4  # fetches to one leader at a time: one that counts, the rest superseded
 FIRST_BACKOFF_MS: Final = 10  # the leader may see the same metadata a moment after us
 CONNECT_TIMEOUT_S: Final = 2.0  # a lost SYN is repeated ever more slowly: a new one is faster
+# A session that begins anew names all its partitions. So one of many partitions waits so long
+# before it begins another; what changes meanwhile shares that.
+RENEWAL_S_PER_PARTITION: Final = 0.000_1
 THROTTLE_CHECK_MS: Final = 1_000  # how soon a raised rate is noticed by what waits for it
 _Key = tuple[bytes, int]  # a topic's id and a partition's index
 _Session = SessionClient[_Key, Position]
@@ -97,6 +100,8 @@ class ReplicaFetcher:
         self._serial = 0  # of the loop that counts
         self._is_at_leader = False  # a fetch of that loop is with the leader
         self._is_stopped = False
+        self._renewed_s = 0.0  # when the last loop began
+        self._renewal: asyncio.TimerHandle | None = None  # what was changed waits for it
         self._flushing: Final[set[_Key]] = set()  # the next fetch waits until they are durable
         self._throttled: Final[dict[_Key, FollowedPartition]] = {}
         self._changed: Final = asyncio.Event()
@@ -118,16 +123,31 @@ class ReplicaFetcher:
         if self._is_stopped:
             return
         self._changed.set()
-        if self._is_at_leader or not self._loops:
-            self._serial += 1
-            self._is_at_leader = False
-            if len(self._loops) >= LOOPS_MAX:
-                oldest = next(iter(self._loops))
-                del self._loops[oldest]
-                oldest.cancel()
-            loop = self._tasks.start(self._run(self._serial))
-            self._loops[loop] = None
-            loop.add_done_callback(lambda ended: self._loops.pop(ended, None))
+        if self._renewal is not None:
+            return
+        loop = asyncio.get_running_loop()
+        due_s = self._renewed_s + len(self._followed) * RENEWAL_S_PER_PARTITION
+        if self._loops and loop.time() < due_s:
+            self._renewal = loop.call_at(due_s, self._maybe_renew)
+        else:
+            self._maybe_renew()
+
+    def _maybe_renew(self) -> None:
+        """Begin another fetch, unless the one that counts is not with the leader."""
+        self._renewal = None
+        if self._loops and not (self._is_at_leader and self._changed.is_set()):
+            return  # it was not sent yet, or is one that was built since
+        self._serial += 1
+        self._is_at_leader = False
+        loop = asyncio.get_running_loop()
+        self._renewed_s = loop.time()
+        if len(self._loops) >= LOOPS_MAX:
+            oldest = next(iter(self._loops))
+            del self._loops[oldest]
+            oldest.cancel()
+        task = self._tasks.start(self._run(self._serial))
+        self._loops[task] = None
+        task.add_done_callback(lambda ended: self._loops.pop(ended, None))
 
     def touch(self, driver: PartitionDriver) -> None:
         """Look at the question for this partition again, before the next fetch."""
@@ -145,6 +165,8 @@ class ReplicaFetcher:
     async def stop(self) -> None:
         """End every fetch, for good, and close the connections."""
         self._is_stopped = True
+        if self._renewal is not None:
+            self._renewal.cancel()
         await self._tasks.stop()
         for connection in self._idle:
             await connection.close()

@@ -11,6 +11,8 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue, outcome_of
 from quorumlog.storage.errors import StorageError
 
 THREADS: Final = 8  # enough that a file system makes the fsyncs of several logs durable together
+# That open logs. They wait for the disk little: more would keep the loop from its processor.
+OPENING_THREADS: Final = 3
 
 T = TypeVar("T")
 _Work = tuple[Callable[[], Any], Callable[[Any], None]]
@@ -23,11 +25,13 @@ class DiskThreads:
     what is done with its outcome.
     """
 
-    def __init__(self, on_error: Callable[[BaseException], None]) -> None:
+    def __init__(self, on_error: Callable[[BaseException], None], threads: int = THREADS) -> None:
         self._on_error: Final = on_error
-        self._pool: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="disk")
+        self._pool: Final = ThreadPoolExecutor(threads, thread_name_prefix="disk")
+        self._handed_over_max: Final = 2 * threads  # so that no thread waits for the event loop
         self._lanes: Final[dict[Hashable, deque[_Work]]] = {}  # of keys with work under way
         self._running: Final[set[asyncio.Future[Any]]] = set()
+        self._waiting: Final[deque[tuple[Hashable, _Work]]] = deque()  # for a thread
 
     def submit(
         self, key: Hashable, work: Callable[[], T], done: Callable[[T | StorageError], None]
@@ -42,7 +46,7 @@ class DiskThreads:
 
     async def drain(self) -> None:
         """Wait until no work is left, of any key."""
-        while self._running:
+        while self._running:  # else nothing waits either
             await asyncio.wait(self._running)
             await asyncio.sleep(0)  # let `done` be told: it may submit more
 
@@ -51,6 +55,10 @@ class DiskThreads:
         self._pool.shutdown(wait=False)
 
     def _begin(self, key: Hashable, one: _Work) -> None:
+        """Hand work to the threads, or let it wait: handing over thousands would take long."""
+        if len(self._running) >= self._handed_over_max:
+            self._waiting.append((key, one))
+            return
         work, done = one
         running = asyncio.get_running_loop().run_in_executor(self._pool, outcome_of, work)
         self._running.add(running)
@@ -70,9 +78,11 @@ class DiskThreads:
             self._on_error(bug)
         lane = self._lanes[key]
         if lane:
-            self._begin(key, lane.popleft())
+            self._waiting.append((key, lane.popleft()))
         else:
             del self._lanes[key]
+        while self._waiting and len(self._running) < self._handed_over_max:
+            self._begin(*self._waiting.popleft())
 
 
 async def performed(queue: DiskQueue, key: Hashable, work: Callable[[], T]) -> T:

@@ -105,10 +105,9 @@ class ReplicaSet:
             self._limits.pop(name, None)
         concerned = [
             *self._remove_deleted(delta),
-            *(at for at in self.drivers if at.topic in delta.topic_configs),
+            *self._configure(delta),
             *delta.partitions,
         ]
-        self._configure(delta)
         if self._defaults.maybe_alter(image, self.drivers.values()):
             self._limits.clear()
         for at in sorted({*delta.partitions, *concerned}):
@@ -136,14 +135,20 @@ class ReplicaSet:
         for at in postponed:
             self._publish_partition(at)
 
-    def _configure(self, delta: ClusterDelta) -> None:
-        """Let open logs go by what their topics say now; logs to open read it then."""
-        for at, driver in self.drivers.items() if delta.topic_configs else ():
+    def _configure(self, delta: ClusterDelta) -> list[TopicPartition]:
+        """Let open logs go by what their topics say now, and return them; others read it then."""
+        if not delta.topic_configs:  # as nearly always: do not look at every partition
+            return []
+        configured = [at for at in self.drivers if at.topic in delta.topic_configs]
+        for at in configured:
             topic = self.image.topics.get(at.topic)
-            if at.topic in delta.topic_configs and topic is not None:
-                driver.log.settings = self.logs.settings_of(topic.configs)
+            if topic is not None:
+                self.drivers[at].log.settings = self.logs.settings_of(topic.configs)
+        return configured
 
     def _remove_deleted(self, delta: ClusterDelta) -> list[TopicPartition]:
+        if not delta.deleted_topics:
+            return []
         removed = [
             at
             for at, driver in self.drivers.items()
