@@ -32,6 +32,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER
 
 REGISTRATION_BACKOFF: Final = Backoff(50, 1000)
 SHUTDOWN_HEARTBEAT_S: Final = 0.1
+_OLD_CONTROLLER: Final = "the controller is of a release that knows one log directory a broker"
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -137,6 +138,9 @@ class BrokerLifecycle:
     def _note_registration(self) -> None:
         """Compare the image with what it showed before."""
         ours = self._ours()
+        if ours is not None and self._directories().online and not ours.log_dirs:
+            # It would take a replaced directory for a whole one.
+            self._fail(RegistrationFailed(f"{_OLD_CONTROLLER}: broker {self._id} cannot serve"))
         if ours is not None and not ours.fenced:
             self.unfenced.set()
             return

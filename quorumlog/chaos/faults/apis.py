@@ -75,6 +75,7 @@ CONTROL: Final = (
     "ElectLeaders",
     "AlterPartitionReassignments",
     "AlterPartition",
+    "AssignReplicasToDirs",
     "DescribeQuorum",
     "UnregisterBroker",
     "UpdateFeatures",

@@ -19,7 +19,7 @@ from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterIm
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, TopicId, TopicPartition
 from tests.support.broker.faulty_disk import FaultyDisk
 from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.one_broker import BATCH, TOPIC_ID
@@ -195,3 +195,18 @@ async def test_a_log_that_may_be_in_a_lost_directory_is_not_made_anew(tmp_path: 
         assert codes(replicas, ODD) == {ErrorCode.KAFKA_STORAGE_ERROR}
         assert not (tmp_path / "a" / "orders-1").exists()
         assert replicas.may_lead.is_set()
+
+
+async def test_a_topic_that_is_made_again_has_its_logs_elsewhere(tmp_path: Path) -> None:
+    disk, controller = FaultyDisk(), Assignments()
+    async with running(tmp_path, disk, controller) as replicas:
+        disk.on, disk.errors = "/b/", {"append": EIO}
+        assert codes(replicas, ODD) == {ErrorCode.KAFKA_STORAGE_ERROR}
+        disk.errors = {}
+        again = shown(log_dirs=("a",))
+        topic = replace(again.topics["orders"], topic_id=TopicId(b"j" * 16))
+        again = replace(again, topics={"orders": topic}, topic_names={topic.topic_id: "orders"})
+        delta = ClusterDelta(partitions=frozenset(ATS), deleted_topics={"orders": TOPIC_ID})
+        replicas.publish(delta, again)
+        assert codes(replicas, ATS) == {ErrorCode.NONE}
+        assert (tmp_path / "a" / "orders-1").exists()

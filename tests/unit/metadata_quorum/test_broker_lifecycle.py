@@ -16,6 +16,7 @@ from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
     ControllerUnavailable,
+    DirectoryReport,
     HeartbeatReply,
     RegistrationReply,
 )
@@ -44,6 +45,8 @@ class FakeController:
         self.controller_id = BrokerId(2)
         self.heartbeats: list[BrokerHeartbeat] = []
         self.lifecycle: BrokerLifecycle | None = None
+        self.knows_directories = True
+        self.registered: list[BrokerRegistration] = []
 
     async def register_broker(self, registration: BrokerRegistration) -> RegistrationReply:
         if self.refusals:
@@ -52,6 +55,7 @@ class FakeController:
                 raise ControllerUnavailable("nobody leads")
             return RegistrationReply(error_code=error_code)
         self.epoch += 1
+        self.registered.append(registration)
         self.show(fenced=True)
         return RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=self.epoch)
 
@@ -73,6 +77,7 @@ class FakeController:
             port=1,
             control_address="h:2",
             fenced=fenced,
+            log_dirs=self.registered[-1].log_dirs if self.knows_directories else (),
         )
         return ClusterImage(
             end_offset=Offset(self.epoch + 1),
@@ -213,3 +218,53 @@ async def test_a_new_controller_hears_of_it_at_once() -> None:
             await asyncio.sleep(0)
         assert len(controller.heartbeats) == before + 1
         await lifecycle.stop(timeout_ms=1000)
+
+
+@asynccontextmanager
+async def with_two_directories(
+    *, knows_directories: bool = True
+) -> AsyncIterator[tuple[FakeController, list[DirectoryReport], asyncio.Event]]:
+    """The last of the reports is what the broker says; the event is set when one has failed."""
+    controller, reports = FakeController(), [DirectoryReport(online=("d", "e"))]
+    controller.knows_directories = knows_directories
+    failed = asyncio.Event()
+    lifecycle = BrokerLifecycle(
+        registration=REGISTRATION,
+        registrar=controller,
+        settings=LifecycleSettings(broker_heartbeat_interval_ms=60_000),
+        registered=lambda _: None,
+        may_lead=set_event(),
+        directories=lambda: reports[-1],
+        directory_failed=failed,
+    )
+    controller.lifecycle = lifecycle
+    lifecycle.start()
+    async with asyncio.timeout(10):
+        yield controller, reports, failed
+    await lifecycle.stop(timeout_ms=0)
+
+
+async def test_a_directory_that_fails_is_named_at_once() -> None:
+    async with with_two_directories() as (controller, reports, failed):
+        while not controller.heartbeats:
+            await asyncio.sleep(0)
+        assert controller.registered[-1].log_dirs == ("d", "e")
+        sent = len(controller.heartbeats)
+        reports.append(DirectoryReport(online=("d",), offline=("e",), has_offline=True))
+        failed.set()
+        while len(controller.heartbeats) == sent:
+            await asyncio.sleep(0)
+        assert controller.heartbeats[-1].offline_log_dirs == ("e",)
+        controller.unknown = True  # it registers again, with what is left
+        failed.set()
+        while len(controller.registered) == 1:
+            await asyncio.sleep(0)
+        again = controller.registered[-1]
+        assert (again.log_dirs, again.has_offline_dirs) == (("d",), True)
+
+
+async def test_a_controller_that_knows_no_directories_ends_the_broker() -> None:
+    async with with_two_directories(knows_directories=False) as (controller, _, _):
+        assert controller.lifecycle is not None
+        with pytest.raises(RegistrationFailed, match="knows one log directory a broker"):
+            await controller.lifecycle.failure

@@ -37,6 +37,7 @@ class DirectoryCheckpoints:
     ) -> None:
         self._online: Final = online
         self._homes: Final = homes
+        self._has_one: Final = len(online) == 1
 
     def cleaned(self, at: TopicPartition) -> Offset:
         """Return the offset below which the log is compacted; 0 if nothing is known."""
@@ -104,6 +105,8 @@ class DirectoryCheckpoints:
     def _by_home(
         self, values: Mapping[TopicPartition, _Value]
     ) -> "dict[LogDirectory, dict[TopicPartition, _Value]]":
+        if self._has_one:
+            return {self._online[0]: dict(values)}
         by_home: dict[LogDirectory, dict[TopicPartition, _Value]] = {}
         for at, value in values.items():
             home = self._homes.get(at)

@@ -178,6 +178,8 @@ class ReplicaSet:
         elif driver is not None:
             driver.feed(self._now_ms(), self._published(topic, partition))
         elif at not in self._opening and self._unusable.get(at) != topic.topic_id:
+            if at in self._unusable:
+                self.logs.leave(at)  # what cannot be used is another topic's log
             self._open(at, topic, partition)
 
     def _is_ours(self, partition: PartitionImage) -> bool:
