@@ -21,6 +21,7 @@ from quorumlog.metadata_quorum.core.followership import Followership
 from quorumlog.metadata_quorum.core.leadership import Leadership
 from quorumlog.metadata_quorum.core.messages import (
     NOBODY,
+    AddVoterRequest,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
@@ -29,12 +30,16 @@ from quorumlog.metadata_quorum.core.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    RemoveVoterRequest,
+    UpdateVoterRequest,
+    UpgradeKRaftVersionRequest,
+    VoterChangeResponse,
     VoteRequest,
     VoteResponse,
 )
+from quorumlog.metadata_quorum.core.quorum_checks import Before, check_quorum
 from quorumlog.metadata_quorum.core.quorum_state import QuorumState
 from quorumlog.metadata_quorum.core.roles import (
-    OBSERVER_ROLES,
     Ballot,
     Candidate,
     Follower,
@@ -46,6 +51,8 @@ from quorumlog.metadata_quorum.core.roles import (
 )
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.core.snapshot_downloads import SnapshotDownloads
+from quorumlog.metadata_quorum.core.voter_changes import VoterChanges
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 
@@ -89,19 +96,35 @@ class Quorum:
         self,
         *,
         node_id: BrokerId,
-        voters: tuple[BrokerId, ...],
+        voters: VoterSet | tuple[BrokerId, ...],
         settings: QuorumSettings,
         random_fraction: Callable[[], float],
+        directory_id: str | None = None,
+        address: str = "",
+        bootstrap: int = 0,
     ) -> None:
-        """`random_fraction` returns a number in [0, 1): see `QuorumState`."""
+        """`voters` are the configured ones, with their addresses if those are known.
+
+        `directory_id` of the metadata directory: only a node with one can become a voter, and its
+        log is flushed like that of a voter. `address` of the own control listener. `bootstrap`: how
+        many addresses may be asked for the leader: they go by the ids -2, -3 and so on.
+        `random_fraction` returns a number in [0, 1): see `QuorumState`.
+        """
         self._state: Final = self.rules.state(
-            node_id=node_id, voters=voters, settings=settings, random_fraction=random_fraction
+            node_id=node_id,
+            voters=voters,
+            settings=settings,
+            random_fraction=random_fraction,
+            directory_id=directory_id,
+            address=address,
+            bootstrap=bootstrap,
         )
         self._leadership: Final = self.rules.leadership(self._state)
         self._elections: Final = self.rules.elections(self._state, self._leadership)
         self._followership: Final = self.rules.followership(
             self._state, self.rules.snapshot_downloads(self._state)
         )
+        self._voter_changes: Final = VoterChanges(self._state)
         self._has_started = False
         self.node_id: Final = node_id
         self.settings: Final = settings
@@ -117,6 +140,16 @@ class Quorum:
     def is_voter(self) -> bool:
         """Whether this node is a voter: only then do the rules order flushes of its log."""
         return self._state.is_voter
+
+    @property
+    def kraft_version(self) -> int:
+        """0: the configured voters are in force; 1: those in the log."""
+        return 0
+
+    @property
+    def voter_set(self) -> VoterSet:
+        """The voters in force; at kraft.version 0 what is configured of them."""
+        return self._state.configured
 
     @property
     def is_leader(self) -> bool:
@@ -242,6 +275,13 @@ class Quorum:
                 self._leadership.handle_fetch_request(event.request_id, request)
             case FetchSnapshotRequest() as request:
                 self._leadership.handle_fetch_snapshot_request(event.request_id, request)
+            case (
+                AddVoterRequest()
+                | RemoveVoterRequest()
+                | UpdateVoterRequest()
+                | UpgradeKRaftVersionRequest()
+            ) as request:
+                self._voter_changes.handle_request(event.request_id, request)
             case _:
                 assert_never(event.request)
 
@@ -260,6 +300,8 @@ class Quorum:
                 self._leadership.handle_end_quorum_epoch_outcome(
                     event.request_id, has_answered=True
                 )
+            case VoterChangeResponse() as response:
+                self._state.learn(response.leader_epoch, response.leader_id)
             case _:
                 assert_never(event.response)
 
@@ -342,53 +384,6 @@ class Quorum:
         self._state.role = resigned = self._leadership.resigned()
         resigned.election_deadline_ms = deadline_ms
 
-    # --- invariants ---
-
-    def check_invariants(self, before: tuple[int, int, int, int]) -> None:
-        """Raise InvariantViolation with the number of the rule that does not hold.
-
-        `before` the step: leader epoch, high watermark, leader and vote.
-        """
-        state, log = self._state, self._state.log
-        epoch, high_watermark, leader_id, voted_id = before
-        is_rising = epoch <= state.leader_epoch and high_watermark <= log.high_watermark
-        require(is_rising, "1: the epoch and the high watermark never fall")
-        ends = max(log.high_watermark, log.flushed_offset)
-        require(ends <= log.end_offset, "2: what is committed or durable is held")
-        is_held = log.start_offset <= log.high_watermark
-        require(is_held, "12: what is below the log's start is committed")
-        if epoch == state.leader_epoch:
-            require(leader_id in {NOBODY, state.leader_id}, "5: one leader in an epoch")
-            require(voted_id in {NOBODY, state.voted_id}, "5: one vote in an epoch")
-        require(log.last_epoch <= state.leader_epoch, "9: no record is of a newer epoch")
-        if not state.takes_part:
-            is_observing = isinstance(state.role, OBSERVER_ROLES) and state.voted_id == NOBODY
-            require(is_observing, "11: an observer only follows")
-        self._check_role()
-
-    def _check_role(self) -> None:
-        state, role = self._state, self._state.role
-        says_durable = False  # whether it tells others that its log is durable
-        match role:
-            case Leader():
-                self._leadership.check_invariants(role)
-            case Resigned():
-                require(state.leader_id == state.node_id, "4: it led this epoch")
-            case Follower(fetch_id=fetch_id):
-                is_led = state.leader_id in state.other_voters
-                require(is_led, "4: a follower has another leader")
-                says_durable = state.is_voter and fetch_id is not None
-            case Candidate():
-                is_free = state.voted_id == state.node_id and state.leader_id == NOBODY
-                require(is_free, "4: a candidate has its own vote and no leader")
-                says_durable = True
-            case Prospective():
-                require(state.leader_id != state.node_id, "4: it does not lead")
-                says_durable = True
-            case Unattached(fetch_id=fetch_id):
-                require(state.leader_id == NOBODY, "4: an unattached node has no leader")
-                says_durable = state.is_voter and fetch_id is not None
-            case _:
-                assert_never(role)
-        is_true = state.log.is_durable or not says_durable
-        require(is_true, "10: a voter that fetches or stands has a durable log")
+    def check_invariants(self, before: Before) -> None:
+        """Raise InvariantViolation with the number of the rule that does not hold."""
+        check_quorum(self._state, self._leadership, before)

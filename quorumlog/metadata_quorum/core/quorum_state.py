@@ -30,6 +30,7 @@ from quorumlog.metadata_quorum.core.roles import (
     Unattached,
 )
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
@@ -45,12 +46,19 @@ class QuorumState:
         self,
         *,
         node_id: BrokerId,
-        voters: tuple[BrokerId, ...],
+        voters: VoterSet | tuple[BrokerId, ...],
         settings: QuorumSettings,
         random_fraction: Callable[[], float],
+        directory_id: str | None = None,
+        address: str = "",
+        bootstrap: int = 0,
     ) -> None:
         self.node_id: Final = node_id
-        self.voters: Final = tuple(sorted({*voters}))
+        self.directory_id: Final = directory_id
+        self.address: Final = address
+        self.bootstrap_ids: Final = tuple(BrokerId(-2 - index) for index in range(bootstrap))
+        self.configured: Final = voters if isinstance(voters, VoterSet) else VoterSet.of_ids(voters)
+        self.voters: Final = self.configured.ids
         self.is_voter: Final = node_id in self.voters
         self.other_voters: Final = tuple(voter for voter in self.voters if voter != node_id)
         self.majority: Final = len(self.voters) // 2 + 1

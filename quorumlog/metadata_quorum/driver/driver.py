@@ -259,6 +259,8 @@ class Driver:
                 self._advance(high_watermark)
             case effects.BecomeLeader() | effects.ResignLeadership() | effects.FollowLeader():
                 self._controllership.change_leader(effect)
+            case effects.VotersChanged(voters=voters):
+                self._seams.voters_changed(voters)
             case _:
                 self._perform_write(effect)
 
@@ -281,6 +283,9 @@ class Driver:
             case effects.AppendLeaderChange():
                 wall_ms = self._seams.clock.wall_ms()
                 self._write(partial(self._log.append_leader_change, effect, wall_ms=wall_ms))
+            case effects.AppendVoters():
+                wall_ms = self._seams.clock.wall_ms()
+                self._write(partial(self._log.append_voters, effect, wall_ms=wall_ms))
             case effects.AppendFetched():
                 self._append_fetched()
             case effects.TruncateLog(end_offset=end_offset):

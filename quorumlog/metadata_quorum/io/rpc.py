@@ -50,6 +50,13 @@ QUORUM_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxyType
         "EndQuorumEpoch": (messages.EndQuorumEpochRequest, messages.EndQuorumEpochResponse),
         "Fetch": (messages.FetchRequest, messages.FetchResponse),
         "FetchSnapshot": (messages.FetchSnapshotRequest, messages.FetchSnapshotResponse),
+        "AddVoter": (messages.AddVoterRequest, messages.VoterChangeResponse),
+        "RemoveVoter": (messages.RemoveVoterRequest, messages.VoterChangeResponse),
+        "UpdateVoter": (messages.UpdateVoterRequest, messages.VoterChangeResponse),
+        "UpgradeKRaftVersion": (
+            messages.UpgradeKRaftVersionRequest,
+            messages.VoterChangeResponse,
+        ),
     }
 )
 CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxyType(

@@ -2,9 +2,10 @@
 
 from typing import Final, NamedTuple
 
-from quorumlog.wire.codec.records import decode_batch, iterate_headers
+from quorumlog.wire.codec.records import Record, decode_batch, iterate_headers
 
 CONTROL: Final = b"LeaderChange"
+_LEADER_CHANGE_KEY: Final = b"\0\0\0\2"
 
 
 class Entry(NamedTuple):
@@ -19,11 +20,13 @@ def entries_of(records: bytes) -> list[Entry]:
     """Return the records of whole batches."""
     entries: list[Entry] = []
     for position, header in iterate_headers(records):
-        if header.is_control:
-            entries.append(Entry(header.leader_epoch, CONTROL, 0))
-            continue
         entries += [
-            Entry(header.leader_epoch, record.value or b"", index)
+            Entry(header.leader_epoch, _content(record), index)
             for index, record in enumerate(decode_batch(records, position))
         ]
     return entries
+
+
+def _content(record: Record) -> bytes:
+    """Return the value; a LeaderChange is told by its epoch alone."""
+    return CONTROL if record.key == _LEADER_CHANGE_KEY else record.value or b""

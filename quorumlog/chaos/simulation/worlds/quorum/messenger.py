@@ -14,6 +14,7 @@ from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import (
     BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
     FetchRequest,
     FetchResponse,
     FetchSnapshotRequest,
@@ -78,8 +79,10 @@ class Messenger:
                 pass
             case FetchSnapshotRequest(current_leader_epoch=epoch):
                 pass
-            case _:
-                epoch = request.leader_epoch
+            case EndQuorumEpochRequest(leader_epoch=epoch):
+                pass
+            case _:  # a change of the voters
+                return
         self._oracle.showed_epoch(node_id, epoch)
 
     def _request_arrived(self, target: int, caller: Caller) -> None:

@@ -22,6 +22,7 @@ from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
+from quorumlog.metadata_quorum.log.voter_records import encode_voters
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
@@ -256,6 +257,28 @@ class QuorumNode:
                 self._messenger.answer_fetch(self, effect)
             case effects.FlushLog(log_end_offset=end):
                 self.machine.later(self._environment.fsync_us(), self._flush, end)
+            case (
+                effects.AppendFetched()
+                | effects.TruncateLog()
+                | effects.AppendLeaderChange()
+                | effects.AppendVoters()
+                | effects.AppendSnapshot()
+            ):
+                self._write(effect)
+            case effects.PersistElection() | effects.InstallSnapshot():
+                raise AssertionError("_perform does it")
+            case _:
+                self._announce(effect)
+
+    def _write(
+        self,
+        effect: effects.AppendFetched
+        | effects.TruncateLog
+        | effects.AppendLeaderChange
+        | effects.AppendVoters
+        | effects.AppendSnapshot,
+    ) -> None:
+        match effect:
             case effects.AppendFetched(request_id=request_id):
                 records = self._responses[request_id]
                 self._oracle.appended(self.node_id, entries_of(records))
@@ -267,13 +290,14 @@ class QuorumNode:
             case effects.AppendLeaderChange(leader_epoch=epoch):
                 self._oracle.appended(self.node_id, [Entry(epoch, CONTROL, 0)])
                 self.log.append_leader_change(effect, wall_ms=self.machine.now_ms())
+            case effects.AppendVoters(leader_epoch=epoch, voters=voters):
+                pairs = encode_voters(voters, sets_kraft_version=effect.sets_kraft_version)
+                entries = [Entry(epoch, value, at) for at, (_, value) in enumerate(pairs)]
+                self._oracle.appended(self.node_id, entries)
+                self.log.append_voters(effect, wall_ms=self.machine.now_ms())
             case effects.AppendSnapshot(request_id=request_id, snapshot_id=snapshot_id):
                 content = self._responses[request_id]
                 self.log.snapshots.append_fetched(snapshot_id, effect.position, content)
-            case effects.PersistElection() | effects.InstallSnapshot():
-                raise AssertionError("_perform does it")
-            case _:
-                self._announce(effect)
 
     def _announce(
         self,
@@ -281,7 +305,8 @@ class QuorumNode:
         | effects.CheckSnapshot
         | effects.BecomeLeader
         | effects.ResignLeadership
-        | effects.FollowLeader,
+        | effects.FollowLeader
+        | effects.VotersChanged,
     ) -> None:
         match effect:
             case effects.AdvanceHighWatermark(high_watermark=high_watermark):
@@ -294,6 +319,8 @@ class QuorumNode:
                 self.snapshots.check(snapshot_id)
             case effects.FollowLeader(leader_id=leader_id):
                 self.notice_if_dead(leader_id)
+            case effects.VotersChanged():
+                pass
 
     def _flush(self, end: Offset) -> None:
         try:
