@@ -156,7 +156,8 @@ class QuorumReplica:
 class QuorumDescription:
     """The quorum as its leader sees it (KIP-595, KIP-836). `high_watermark`: -1 until known.
 
-    `voter_addresses`: of the control listeners, `host:port`.
+    `voter_addresses`, `observer_addresses`: of the control listeners, `host:port`. A voter's is
+    empty while it is not known; an observer without one is left out.
     """
 
     leader_id: BrokerId
@@ -165,6 +166,7 @@ class QuorumDescription:
     voters: tuple[QuorumReplica, ...]
     observers: tuple[QuorumReplica, ...]
     voter_addresses: Mapping[BrokerId, str]
+    observer_addresses: Mapping[BrokerId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from quorumlog.chance import random_bytes, random_fraction
+from quorumlog.chance import random_bytes
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest, DescribeQuorum
 from quorumlog.metadata_quorum.core.events import PeerProcessDied
 from quorumlog.metadata_quorum.core.messages import EPOCH_STEP_MAX, NOBODY
-from quorumlog.metadata_quorum.core.roles import Leader
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.driver import Driver
 from quorumlog.metadata_quorum.driver.seams import (
@@ -27,6 +26,7 @@ from quorumlog.metadata_quorum.driver.seams import (
     Stopped,
 )
 from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
+from quorumlog.metadata_quorum.io.address_book import AddressBook
 from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
 from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
 from quorumlog.metadata_quorum.io.founding import check_voters, found
@@ -39,12 +39,13 @@ from quorumlog.metadata_quorum.io.presence import (
     has_died,
     no_process_listens,
 )
-from quorumlog.metadata_quorum.io.quorum_description import describe_quorum
+from quorumlog.metadata_quorum.io.quorum_description import describe_quorum, describe_status
 from quorumlog.metadata_quorum.io.rpc import (
     QUORUM_RPCS,
     REQUEST_BYTES_MAX,
     Reply,
     RpcClient,
+    RpcFailed,
     RpcServer,
 )
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME, ElectionStore
@@ -95,20 +96,19 @@ class MetadataQuorum:
         self._leader: Final = LeaderWatch()
         cluster_id, secret = settings.cluster_id, settings.shared_secret
         self._rpc: Final = RpcClient(
-            cluster_id=cluster_id,
-            node_id=settings.node_id,
-            shared_secret=secret,
-            socket_factory=parts.socket_factory,
+            cluster_id=cluster_id, node_id=settings.node_id, shared_secret=secret,
+            own_address=settings.control_address, socket_factory=parts.socket_factory,
+        )  # fmt: skip
+        self._addresses: Final = AddressBook.of(settings)
+        self._peers: Final = Peers(
+            self._rpc, self._addresses.find, self._failed, hear=self._addresses.hear_response
         )
-        self._peers: Final = Peers(self._rpc, settings.voter_address, self._failed)
-        self._quorum: Final = parts.quorum(
-            node_id=settings.node_id,
-            voters=tuple(settings.voters),
-            settings=settings.quorum,
-            random_fraction=random_fraction,
-        )
+        self._quorum: Final = parts.make_quorum(settings, self._addresses.configured_voters)
         self._driver: Final = self._driver_of(elections, parts)
-        server = RpcServer(cluster_id=cluster_id, shared_secret=secret, handle=self._handle)
+        server = RpcServer(
+            cluster_id=cluster_id, shared_secret=secret, handle=self._handle,
+            hear=self._addresses.hear_request,
+        )  # fmt: skip
         server.add_routes(self.app)
         self._presence_server: Final = PresenceServer(
             check=server.check_secret, disconnected=self._broker_disconnected
@@ -117,7 +117,7 @@ class MetadataQuorum:
         self._presence_client: Final = PresenceClient(
             self._rpc.session,
             query={"node_id": str(settings.node_id)},
-            addresses=settings.voter_address,
+            addresses=self._addresses.find,
             leader_died=self._leader_died,
         )
         self.controller: Final = LeaderClient(
@@ -149,6 +149,7 @@ class MetadataQuorum:
                 random_bytes=random_bytes,
                 controller=parts.controller,
                 failed=self._failed,
+                voters_changed=self._addresses.voters_changed,
             ),
         )
 
@@ -175,6 +176,11 @@ class MetadataQuorum:
     def is_active_controller(self) -> bool:
         """Whether this node's controller decides at present."""
         return self._driver.is_active_controller
+
+    @property
+    def kraft_version(self) -> int:
+        """0: the configured voters are in force; 1: those in the metadata log, which may change."""
+        return self._addresses.kraft_version
 
     def add_publisher(self, publisher: ImagePublisher) -> None:
         """Publish every change of the image to it, in order, and the present image at once."""
@@ -222,44 +228,14 @@ class MetadataQuorum:
             await self._leader.wait(LEADER_WAIT_S)
 
     def describe(self) -> Mapping[str, object]:
-        """Return the quorum for a status page: plain values, ready for JSON.
-
-        The leader knows how far each voter and observer has fetched; others know only their own.
-        """
-        return {
-            "node_id": self.settings.node_id,
+        """Return the quorum for a status page: plain values, ready for JSON."""
+        described = describe_status(self._quorum, self._addresses)
+        return described | {
             "leader_id": self._driver.leader_id,
-            "leader_epoch": self._quorum.leader_epoch,
-            "high_watermark": self._quorum.high_watermark,
             "log_start_offset": self._log.start_offset,
             "log_end_offset": self._log.end_offset,
-            "role": type(self._quorum.role).__name__.lower(),
             "is_active_controller": self.is_active_controller,
-            "voters": [
-                {"id": node_id, "address": address, **self._progress(node_id)}
-                for node_id, address in sorted(self.settings.voters.items())
-            ],
-            "observers": [
-                {"id": node_id, **self._progress(node_id)} for node_id in self._observers()
-            ],
         }
-
-    def _observers(self) -> list[BrokerId]:
-        role = self._quorum.role
-        return sorted(role.observers) if isinstance(role, Leader) else []
-
-    def _progress(self, node_id: BrokerId) -> dict[str, int | None]:
-        """Return how far another node has fetched: None where only the leader knows."""
-        end_offset, fetched = self._log.end_offset, None
-        role = self._quorum.role
-        if node_id == self.settings.node_id:
-            fetched = end_offset
-        elif isinstance(role, Leader):
-            progress = role.followers.get(node_id) or role.observers.get(node_id)
-            fetched = (
-                None if progress is None or progress.fetch_offset < 0 else progress.fetch_offset
-            )
-        return {"fetch_offset": fetched, "lag": None if fetched is None else end_offset - fetched}
 
     # --- reports of the driver ---
 
@@ -314,9 +290,7 @@ class MetadataQuorum:
     ) -> object:
         if isinstance(request, DescribeQuorum):
             now_ms, wall_ms = EventLoopClock.now_ms(), EventLoopClock.wall_ms()
-            return describe_quorum(
-                self._quorum, self.settings.voters, now_ms=now_ms, wall_ms=wall_ms
-            )
+            return describe_quorum(self._quorum, self._addresses, now_ms=now_ms, wall_ms=wall_ms)
         answer = asyncio.get_running_loop().create_future()
         self._driver.ask(request, answer, request_id)
         return await answer
@@ -328,7 +302,10 @@ class MetadataQuorum:
         request_id: str,
         timeout_ms: int,
     ) -> object:
-        address = self.settings.voter_address(leader_id)
+        address = self._addresses.find(leader_id)
+        if address is None:
+            message = f"no address of node {leader_id} is known"
+            raise RpcFailed(message, definite=True)
         response, _ = await self._rpc.call(
             address, request, timeout_ms=timeout_ms, request_id=request_id
         )

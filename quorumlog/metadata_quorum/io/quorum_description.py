@@ -1,19 +1,22 @@
 """The quorum as its leader sees it, with the core's monotonic times as wall-clock times.
 
+For a status page, as any node sees it.
+
 Sources: KIP-595 (DescribeQuorum), KIP-836 (times of replicas).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from quorumlog.metadata_quorum.controller_client import QuorumDescription, QuorumReplica
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader, Progress
 from quorumlog.metadata_quorum.driver.seams import NotController
+from quorumlog.metadata_quorum.io.address_book import AddressBook
 from quorumlog.wire.codec.identifiers import BrokerId
 
 
 def describe_quorum(
-    quorum: Quorum, addresses: Mapping[BrokerId, str], *, now_ms: int, wall_ms: int
+    quorum: Quorum, addresses: AddressBook, *, now_ms: int, wall_ms: int
 ) -> QuorumDescription:
     """Describe it at the driver's `now_ms`, which is `wall_ms` since 1970.
 
@@ -44,7 +47,12 @@ def describe_quorum(
         high_watermark=role.high_watermark,
         voters=tuple(voters),
         observers=tuple(_replicas(observers, wall_ms - now_ms)),
-        voter_addresses=dict(addresses),
+        voter_addresses=addresses.voter_addresses(),
+        observer_addresses={
+            observer: address
+            for observer in sorted(role.observers)
+            if (address := addresses.known_to_all(observer))
+        },
     )
 
 
@@ -62,3 +70,38 @@ def _replicas(
 
 def _since_1970(time_ms: int | None, to_wall_ms: int) -> int:
     return -1 if time_ms is None else time_ms + to_wall_ms
+
+
+def describe_status(quorum: Quorum, addresses: AddressBook) -> dict[str, object]:
+    """Describe the quorum. Only its leader knows how far each voter and observer has fetched."""
+    return {
+        "node_id": quorum.node_id,
+        "leader_epoch": quorum.leader_epoch,
+        "high_watermark": quorum.high_watermark,
+        "role": type(quorum.role).__name__.lower(),
+        "kraft_version": addresses.kraft_version,
+        "voters": [
+            {"id": node_id, "address": address, **_progress(quorum, node_id)}
+            for node_id, address in addresses.voter_addresses().items()
+        ],
+        "observers": [
+            {"id": node_id, **_progress(quorum, node_id)} for node_id in _observers(quorum)
+        ],
+    }
+
+
+def _observers(quorum: Quorum) -> list[BrokerId]:
+    role = quorum.role
+    return sorted(role.observers) if isinstance(role, Leader) else []
+
+
+def _progress(quorum: Quorum, node_id: BrokerId) -> dict[str, int | None]:
+    """Return how far another node has fetched: None where only the leader knows."""
+    end_offset, fetched = quorum.log_end_offset, None
+    role = quorum.role
+    if node_id == quorum.node_id:
+        fetched = end_offset
+    elif isinstance(role, Leader):
+        progress = role.followers.get(node_id) or role.observers.get(node_id)
+        fetched = None if progress is None or progress.fetch_offset < 0 else progress.fetch_offset
+    return {"fetch_offset": fetched, "lag": None if fetched is None else end_offset - fetched}

@@ -124,6 +124,7 @@ class _Envelope:
     sender_id: BrokerId
     body: Mapping[str, object]
     request_id: str | None = None  # the same when a request is repeated
+    sender_address: str = ""  # `host:port` of its control listener; empty: it does not tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,18 +148,32 @@ class Reply:
 
 
 Handler = Callable[[Any, str | None], Awaitable[Reply]]
+Hear = Callable[[int, str, object], None]
+
+
+def _ignore(_sender_id: int, _sender_address: str, _request: object) -> None:
+    """Hear nothing."""
 
 
 class RpcServer:
     """Answers `/rpc/<Name>`.
 
     `handle` gets the request, of the type that belongs to the name, and its id if it has one.
+    `hear` gets the sender's id and address before, and the request: of this cluster only.
     """
 
-    def __init__(self, *, cluster_id: str, shared_secret: str | None, handle: Handler) -> None:
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        shared_secret: str | None,
+        handle: Handler,
+        hear: Hear = _ignore,
+    ) -> None:
         self._cluster_id = cluster_id
         self._secret_bytes = None if shared_secret is None else shared_secret.encode()
         self._handle = handle
+        self._hear = hear
         self._quiet_until_s = 0.0
 
     def add_routes(self, app: web.Application) -> None:
@@ -191,6 +206,7 @@ class RpcServer:
             raise web.HTTPBadRequest(text=f"no whole request: {error}\n") from error
         reply = self._refuse(envelope)
         if reply is None:
+            self._hear(envelope.sender_id, envelope.sender_address, body)
             reply = await self._handle(body, envelope.request_id)
         else:
             self._say_refused(request, f"{reply.error_message}; node {envelope.sender_id} asked")
@@ -226,11 +242,17 @@ class RpcClient:
         cluster_id: str,
         node_id: BrokerId,
         shared_secret: str | None,
+        own_address: str = "",
         socket_factory: Callable[[Any], socket.socket] | None = None,
     ) -> None:
-        """Create it in a running loop. `close` it. `socket_factory`: see aiohttp.TCPConnector."""
+        """Create it in a running loop. `close` it.
+
+        `own_address` of this node's control listener is told to every node that is asked.
+        `socket_factory`: see aiohttp.TCPConnector.
+        """
         self._cluster_id = cluster_id
         self._node_id = node_id
+        self._own_address = own_address
         headers = {} if shared_secret is None else {SECRET_HEADER: shared_secret}
         self._refused_by: set[str] = set()  # addresses of voters: there are few
         options: dict[str, Any] = {"limit": 0, "keepalive_timeout": 60}
@@ -257,6 +279,7 @@ class RpcClient:
             "sender_id": self._node_id,
             "body": to_plain(request),
             "request_id": request_id,
+            "sender_address": self._own_address,
         }
         content = cbor2.dumps(envelope)
         if len(content) > REQUEST_BYTES_MAX:
