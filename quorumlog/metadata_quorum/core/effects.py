@@ -21,12 +21,16 @@ class PersistElection:
     """Make the election state durable before any later effect is performed.
 
     `is_new`: the voter has yet to catch up before it may vote; see `Started`.
+    `voted_directory_id`: that of the candidate; None: it named none.
+    `was_voter`: this node, with its directory, was a voter of a committed voter set.
     """
 
     leader_epoch: Epoch
     leader_id: BrokerId
     voted_id: BrokerId
     is_new: bool = False
+    voted_directory_id: str | None = None
+    was_voter: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

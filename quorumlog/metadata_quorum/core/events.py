@@ -25,6 +25,8 @@ class Started:
     leader_epoch: Epoch = Epoch(0)
     leader_id: BrokerId = NOBODY
     voted_id: BrokerId = NOBODY
+    voted_directory_id: str | None = None
+    was_voter: bool = False
     is_new: bool = False
     log_end_offset: Offset = Offset(0)
     flushed_offset: Offset = Offset(0)

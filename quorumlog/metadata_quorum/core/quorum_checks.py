@@ -38,8 +38,10 @@ def check_quorum(state: QuorumState, leadership: Leadership, before: Before) -> 
         require(voted_id in {NOBODY, state.voted_id}, "5: one vote in an epoch")
     require(log.last_epoch <= state.leader_epoch, "9: no record is of a newer epoch")
     if not state.takes_part:
-        is_observing = isinstance(state.role, OBSERVER_ROLES) and state.voted_id == NOBODY
-        require(is_observing, "11: an observer only follows")
+        was_removed = state.kraft_version > 0 and isinstance(state.role, Leader | Resigned)
+        is_observing = isinstance(state.role, OBSERVER_ROLES) or was_removed
+        has_no_vote = state.voted_id == NOBODY or state.kraft_version > 0
+        require(is_observing and has_no_vote, "11: an observer only follows")
     _check_role(state, leadership)
 
 
@@ -52,9 +54,9 @@ def _check_role(state: QuorumState, leadership: Leadership) -> None:
         case Resigned():
             require(state.leader_id == state.node_id, "4: it led this epoch")
         case Follower(fetch_id=fetch_id):
-            is_led = state.leader_id in state.other_voters
+            is_led = state.leader_id not in {NOBODY, state.node_id}
             require(is_led, "4: a follower has another leader")
-            says_durable = state.is_voter and fetch_id is not None
+            says_durable = state.flushes_log and fetch_id is not None
         case Candidate():
             is_free = state.voted_id == state.node_id and state.leader_id == NOBODY
             require(is_free, "4: a candidate has its own vote and no leader")
@@ -64,7 +66,7 @@ def _check_role(state: QuorumState, leadership: Leadership) -> None:
             says_durable = True
         case Unattached(fetch_id=fetch_id):
             require(state.leader_id == NOBODY, "4: an unattached node has no leader")
-            says_durable = state.is_voter and fetch_id is not None
+            says_durable = state.flushes_log and fetch_id is not None
         case _:
             assert_never(role)
     is_true = state.log.is_durable or not says_durable

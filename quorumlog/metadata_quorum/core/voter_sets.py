@@ -5,12 +5,17 @@ one before; a snapshot holds the one at its end. The sources are Raft section 4.
 time) and KIP-853 (a voter is an id and a directory id).
 """
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from quorumlog.invariants import require
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
+
+PORT_MAX: Final = 65_535
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+_UUID: Final = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]")  # 16 bytes in base64 for URLs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,19 +31,30 @@ class Voter:
     directory_id: str = ""
     address: str = ""
 
+    @property
+    def is_well_formed(self) -> bool:
+        """Whether directory and address are known, and are what they should be."""
+        is_uuid = _UUID.fullmatch(self.directory_id) is not None and {*self.directory_id} != {"A"}
+        host, _, port = self.address.rpartition(":")
+        is_port = _PORT.fullmatch(port) is not None and 0 < int(port) <= PORT_MAX
+        return is_uuid and bool(host) and is_port
+
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
     """Voters, sorted by id; their ids are unique. The empty set has no majority."""
 
     voters: tuple[Voter, ...]
+    ids: tuple[BrokerId, ...] = field(init=False, compare=False, repr=False)  # in order
 
     def __post_init__(self) -> None:
         """Sort the voters. Raises ValueError if two have the same id."""
         voters = tuple(sorted(self.voters, key=lambda voter: voter.voter_id))
-        if len({voter.voter_id for voter in voters}) < len(voters):
-            raise ValueError(f"a voter is there twice: {[voter.voter_id for voter in voters]}")
+        ids = tuple(voter.voter_id for voter in voters)
+        if len({*ids}) < len(ids):
+            raise ValueError(f"a voter is there twice: {ids}")
         object.__setattr__(self, "voters", voters)
+        object.__setattr__(self, "ids", ids)
 
     @classmethod
     def of_ids(cls, ids: Iterable[BrokerId]) -> "VoterSet":
@@ -48,11 +64,6 @@ class VoterSet:
     def __str__(self) -> str:
         """Return the ids, for traces."""
         return ",".join(map(str, self.ids))
-
-    @property
-    def ids(self) -> tuple[BrokerId, ...]:
-        """The ids, in order."""
-        return tuple(voter.voter_id for voter in self.voters)
 
     @property
     def majority(self) -> int:

@@ -35,12 +35,13 @@ class CommittedImage:
     """How many records a slice has."""
 
     def __init__(self, log: MetadataLog) -> None:
-        """Read the newest snapshot. Raises DamagedLog, StorageError."""
+        """Read the newest snapshot, and the voters behind it. Raises DamagedLog, StorageError."""
         self.image = ClusterImage()
         self._log: Final = log
         self._replay = ClusterReplay(self.image)
         self._restored = restored_image(log)  # until it is published
         self.restored_id: Final = _id_of(self._restored, log)
+        self.restored_voter_sets: Final = log.voter_sets(self.restored_id)
         self._jump: _Jump | None = None
         self._publishers: list[ImagePublisher] = []
         self._high_watermark = self._target = self.image.end_offset

@@ -12,7 +12,7 @@ from typing import Final
 from quorumlog.metadata_quorum.core.effects import AppendLeaderChange, AppendVoters
 from quorumlog.metadata_quorum.core.events import FetchedRecords
 from quorumlog.metadata_quorum.core.messages import SnapshotId
-from quorumlog.metadata_quorum.core.voter_sets import VoterSet
+from quorumlog.metadata_quorum.core.voter_sets import History, VoterSet
 from quorumlog.metadata_quorum.image.records import (
     MetadataRecord,
     decode_record,
@@ -137,6 +137,25 @@ class MetadataLog:
         """Return the time of the batch that ends at `end_offset`, in ms since 1970."""
         last = self.read(Offset(end_offset - 1), end_offset)
         return max(header.max_timestamp for _, header in iterate_headers(last))
+
+    def voter_sets(self, snapshot_id: SnapshotId | None) -> History:
+        """Return the voter sets in this snapshot, with which the node starts, and behind it.
+
+        Reads all that is behind it. Raises StorageError, CorruptBatch.
+        """
+        found: list[tuple[Offset, VoterSet]] = []
+        offset = self.start_offset
+        if snapshot_id is not None:
+            offset = snapshot_id.end_offset
+            voters = self.snapshots.voters(snapshot_id)
+            found += [(Offset(offset - 1), voters)] if voters is not None else []
+        while offset < self.end_offset:
+            batches = self.read(offset, self.end_offset)
+            for position, header in iterate_headers(batches):
+                offset = Offset(header.next_offset)
+                if header.is_control:
+                    found += decode_voters(decode_batch(batches, position))
+        return tuple(found)
 
     def starts_epoch(self, fetched: FetchedRecords | None) -> bool:
         """Tell whether fetched records start an epoch that the log does not know."""

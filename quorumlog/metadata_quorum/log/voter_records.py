@@ -22,6 +22,8 @@ KRAFT_VERSION_MAX: Final = 1
 _KEY: Final = struct.Struct(">hh")  # version, type
 _KRAFT_VERSION_TYPE: Final = 5
 _VOTERS_TYPE: Final = 6
+VOTER_TYPES: Final = (_KRAFT_VERSION_TYPE, _VOTERS_TYPE)
+"""The types of the records in the batch that sets kraft.version, and in a snapshot."""
 _LISTENER: Final = "CONTROLLER"
 
 
@@ -48,7 +50,7 @@ def decode_voters(records: Sequence[Record]) -> tuple[tuple[Offset, VoterSet], .
     found: list[tuple[Offset, VoterSet]] = []
     for record in records:
         kind = control_type(record)
-        if kind not in {_KRAFT_VERSION_TYPE, _VOTERS_TYPE}:
+        if kind not in VOTER_TYPES:
             continue
         try:
             if kind == _VOTERS_TYPE:

@@ -114,12 +114,15 @@ class QuorumNode:
             leader_epoch=election.leader_epoch,
             leader_id=election.leader_id,
             voted_id=election.voted_id,
+            voted_directory_id=election.voted_directory_id,
+            was_voter=election.was_voter,
             is_new=election.is_new,
             log_end_offset=self.log.end_offset,
             flushed_offset=self.log.flushed_offset,
             epoch_starts=epoch_starts,
             log_start=self.log.start,
             snapshot_id=snapshot_id,
+            voter_sets=self.log.voter_sets(snapshot_id),
         )
         self.feed(started)
 
@@ -232,6 +235,8 @@ class QuorumNode:
             leader_epoch=effect.leader_epoch,
             leader_id=effect.leader_id,
             voted_id=effect.voted_id,
+            voted_directory_id=effect.voted_directory_id,
+            was_voter=effect.was_voter,
             is_new=effect.is_new,
         )
         try:
