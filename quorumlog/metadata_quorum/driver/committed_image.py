@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from quorumlog.metadata_quorum.core.messages import SnapshotId
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.image.difference import difference
 from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage, ImagePublisher
 from quorumlog.metadata_quorum.image.records import MetadataRecord
@@ -47,6 +48,11 @@ class CommittedImage:
         self._high_watermark = self._target = self.image.end_offset
         self._unread: Iterator[tuple[Offset, MetadataRecord]] = iter(())  # up to the target
         self._jumps = False  # the target is the first one behind a snapshot
+
+    @property
+    def voters(self) -> VoterSet | None:
+        """The voters that the log said at the start; None: kraft.version was 0."""
+        return self.restored_voter_sets[-1][1] if self.restored_voter_sets else None
 
     def add_publisher(self, publisher: ImagePublisher) -> None:
         """Publish to it, too; first, as one change, all that was published before."""

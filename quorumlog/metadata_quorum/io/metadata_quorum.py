@@ -29,7 +29,7 @@ from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
 from quorumlog.metadata_quorum.io.address_book import AddressBook
 from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
 from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
-from quorumlog.metadata_quorum.io.founding import check_voters, found
+from quorumlog.metadata_quorum.io.founding import found
 from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
 from quorumlog.metadata_quorum.io.parts import REAL_PARTS, QuorumParts
 from quorumlog.metadata_quorum.io.peers import Peers
@@ -87,12 +87,11 @@ class MetadataQuorum:
         )
         elections = ElectionStore(disk, f"{settings.log_dir}/{DIRECTORY}", settings.voters)
         election = elections.load()
-        check_voters(settings, election)
         self._log: Final = _open_log(settings, disk, parts)
-        self._election: Final = found(settings, elections, election)
+        self._committed: Final = CommittedImage(self._log)
+        self._election: Final = found(settings, elections, election, self._committed.voters)
         self._say_if_absurd(self._election.leader_epoch)
         self._threads: Final = DiskThreads(self._failed)
-        self._committed: Final = CommittedImage(self._log)
         self._leader: Final = LeaderWatch()
         cluster_id, secret = settings.cluster_id, settings.shared_secret
         self._rpc: Final = RpcClient(
