@@ -13,9 +13,14 @@ from typing import Any, Final
 from aiohttp import web
 
 from quorumlog.chance import random_bytes
-from quorumlog.metadata_quorum.controller.requests import ControllerRequest, DescribeQuorum
+from quorumlog.metadata_quorum.controller.requests import DescribeQuorum
 from quorumlog.metadata_quorum.core.events import PeerProcessDied
-from quorumlog.metadata_quorum.core.messages import EPOCH_STEP_MAX, NOBODY
+from quorumlog.metadata_quorum.core.messages import (
+    EPOCH_STEP_MAX,
+    NOBODY,
+    Request,
+    VoterChangeRequest,
+)
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.driver import Driver
 from quorumlog.metadata_quorum.driver.seams import (
@@ -30,7 +35,7 @@ from quorumlog.metadata_quorum.io.address_book import AddressBook
 from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
 from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
 from quorumlog.metadata_quorum.io.founding import found
-from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
+from quorumlog.metadata_quorum.io.leader_client import Askable, LeaderClient, LeaderWatch
 from quorumlog.metadata_quorum.io.parts import REAL_PARTS, QuorumParts
 from quorumlog.metadata_quorum.io.peers import Peers
 from quorumlog.metadata_quorum.io.presence import (
@@ -126,6 +131,7 @@ class MetadataQuorum:
             ask_remote=self._ask_remote,
             request_timeout_ms=settings.controller_request_timeout_ms,
             attempt_timeout_ms=settings.quorum.controller_quorum_request_timeout_ms,
+            kraft_version=lambda: self._addresses.kraft_version,
         )
         self._runner: Final = web.AppRunner(
             self.app, access_log=None, shutdown_timeout=0.5, keepalive_timeout=75
@@ -175,11 +181,6 @@ class MetadataQuorum:
     def is_active_controller(self) -> bool:
         """Whether this node's controller decides at present."""
         return self._driver.is_active_controller
-
-    @property
-    def kraft_version(self) -> int:
-        """0: the configured voters are in force; 1: those in the metadata log, which may change."""
-        return self._addresses.kraft_version
 
     def add_publisher(self, publisher: ImagePublisher) -> None:
         """Publish every change of the image to it, in order, and the present image at once."""
@@ -268,10 +269,7 @@ class MetadataQuorum:
     async def _handle(self, request: Any, request_id: str | None) -> Reply:
         try:
             if isinstance(request, _QUORUM_REQUESTS):
-                reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-                self._driver.request(request, reply)
-                response, records = await reply
-                return Reply.of(response, records)
+                return Reply.of(*await self._ask_quorum(request))
             return Reply.of(await self._ask_local(request, request_id))
         except Stopped:
             return Reply(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
@@ -284,12 +282,30 @@ class MetadataQuorum:
         except NotController:
             return Reply(error_code=ErrorCode.NOT_CONTROLLER, leader_id=self._driver.leader_id)
 
-    async def _ask_local(
-        self, request: ControllerRequest | DescribeQuorum, request_id: str | None
-    ) -> object:
+    async def _ask_quorum(self, request: Request) -> tuple[object, bytes | None]:
+        """Return the response of the core, and records. Raises Stopped.
+
+        ControllerDeposed for a change of the voters: it may be in the log.
+        """
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._driver.request(request, reply)
+        try:
+            response, records = await reply
+        except Stopped as error:
+            if isinstance(request, VoterChangeRequest):
+                raise ControllerDeposed("the leader of the quorum stops") from error
+            raise
+        return response, records
+
+    async def _ask_local(self, request: Askable, request_id: str | None) -> object:
+        if isinstance(request, VoterChangeRequest):
+            return (await self._ask_quorum(request))[0]
         if isinstance(request, DescribeQuorum):
             now_ms, wall_ms = EventLoopClock.now_ms(), EventLoopClock.wall_ms()
-            return describe_quorum(self._quorum, self._addresses, now_ms=now_ms, wall_ms=wall_ms)
+            return describe_quorum(
+                self._quorum, self._addresses, now_ms=now_ms, wall_ms=wall_ms,
+                directory_id=self.settings.directory_id,
+            )  # fmt: skip
         answer = asyncio.get_running_loop().create_future()
         self._driver.ask(request, answer, request_id)
         return await answer
@@ -297,7 +313,7 @@ class MetadataQuorum:
     async def _ask_remote(
         self,
         leader_id: BrokerId,
-        request: ControllerRequest | DescribeQuorum,
+        request: Askable,
         request_id: str,
         timeout_ms: int,
     ) -> object:

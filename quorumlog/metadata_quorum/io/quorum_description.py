@@ -16,9 +16,16 @@ from quorumlog.wire.codec.identifiers import BrokerId
 
 
 def describe_quorum(
-    quorum: Quorum, addresses: AddressBook, *, now_ms: int, wall_ms: int
+    quorum: Quorum,
+    addresses: AddressBook,
+    *,
+    now_ms: int,
+    wall_ms: int,
+    directory_id: str | None = None,
 ) -> QuorumDescription:
     """Describe it at the driver's `now_ms`, which is `wall_ms` since 1970.
+
+    `directory_id`: this node's own.
 
     Raises NotController: this node does not lead.
 
@@ -33,6 +40,7 @@ def describe_quorum(
         log_end_offset=quorum.log_end_offset,
         last_fetch_ms=wall_ms,
         last_caught_up_ms=wall_ms,
+        directory_id=directory_id,
     )
     observers = (
         (replica_id, progress)
@@ -65,6 +73,7 @@ def _replicas(
             log_end_offset=progress.fetch_offset,
             last_fetch_ms=_since_1970(progress.last_fetch_ms, to_wall_ms),
             last_caught_up_ms=_since_1970(progress.caught_up_ms, to_wall_ms),
+            directory_id=progress.directory_id,
         )
 
 

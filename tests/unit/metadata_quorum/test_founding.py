@@ -1,4 +1,4 @@
-"""What a node believes of its votes at its start: at kraft.version 0, and with voters in the log."""
+"""What a node believes of its votes at its start: at kraft.version 0, and with voters in a log."""
 
 from dataclasses import replace
 from pathlib import Path
