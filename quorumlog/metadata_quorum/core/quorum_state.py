@@ -6,7 +6,7 @@ ones. Sources: Kafka's `QuorumState`; KIP-853.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects
@@ -46,6 +46,8 @@ class QuorumState:
     election timeouts, so that voters that lost their leader together do not stand together.
     """
 
+    membership: ClassVar[type[Membership]] = Membership  # a seam for mutants
+
     def __init__(
         self,
         *,
@@ -70,7 +72,7 @@ class QuorumState:
         self.was_voter = False  # of a committed set: KAFKA-19850
         self.is_new = False  # a voter that must not vote yet: decision 36
         self.log: Final = LogOutline()
-        self.members: Final = Membership(node_id, directory_id, self.configured, self.log)
+        self.members: Final = self.membership(node_id, directory_id, self.configured, self.log)
         self.now_ms = 0
         self.effects: list[Effect] = []
         self._random_fraction: Final = random_fraction
