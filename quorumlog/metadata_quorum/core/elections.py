@@ -115,7 +115,7 @@ class Elections:
             case Unattached() | Prospective() if not self._is_up_to_date(request):
                 return False
             case Unattached():
-                deadline_ms = state.new_election_deadline_ms() if state.is_voter else None
+                deadline_ms = state.new_election_deadline_ms() if state.members.may_stand else None
                 voter = Unattached(election_deadline_ms=deadline_ms)
                 state.become(voter, voted_id=candidate[0], voted_directory_id=candidate[1])
                 return True
@@ -155,7 +155,7 @@ class Elections:
     def _stand(self) -> None:
         """Ask for pre-votes."""
         deadline_ms = self._state.new_election_deadline_ms()
-        ballot = Ballot(granted={self._state.node_id})
+        ballot = self.new_ballot()
         role = Prospective(election_deadline_ms=deadline_ms, ballot=ballot)
         self._state.become(role)
         self.ask_all(role)
@@ -164,10 +164,15 @@ class Elections:
         """Vote for ourselves in the next epoch, durably, and ask for votes."""
         state = self._state
         deadline_ms = state.new_election_deadline_ms()
-        role = Candidate(election_deadline_ms=deadline_ms, ballot=Ballot(granted={state.node_id}))
+        role = Candidate(election_deadline_ms=deadline_ms, ballot=self.new_ballot())
         newer = Epoch(state.leader_epoch + 1)
         state.become(role, leader_epoch=newer, voted_id=state.node_id)
         self.ask_all(role)
+
+    def new_ballot(self) -> Ballot:
+        """Return a ballot with the own vote; it does not count if this node is leaving."""
+        state = self._state
+        return Ballot(granted={state.node_id} if state.is_voter else set())
 
     def ask_all(self, role: Prospective | Candidate) -> None:
         """Ask every other voter for its pre-vote, or its vote."""
@@ -184,7 +189,7 @@ class Elections:
             last_offset=state.log.end_offset,
             pre_vote=isinstance(role, Prospective),
             replica_directory_id=state.directory_id,
-            voter_directory_id=state.voter_directory_id(voter),
+            voter_directory_id=state.members.directory_of(voter),
         )
         role.ballot.asked[state.send(voter, request)] = voter
 

@@ -124,14 +124,15 @@ class Followership:
         state = self._state
         stagger_ms = state.settings.controller_quorum_dead_process_stagger_ms
         left = [voter for voter in state.voters if voter != state.leader_id]
-        return stagger_ms * left.index(state.node_id) + stagger_ms // 3
+        rank = left.index(state.node_id) if state.node_id in left else len(left)
+        return stagger_ms * rank + stagger_ms // 3
 
     # --- flushes ---
 
     def maybe_flush(self) -> None:
         """Flush a voter's log: its fetch offset, vote and commit claim durable records."""
         log = self._state.log
-        if self._state.flushes_log and not log.is_durable and not log.is_flushing:
+        if self._state.members.flushes_log and not log.is_durable and not log.is_flushing:
             log.is_flushing = True
             self._state.emit(effects.FlushLog(log_end_offset=log.end_offset))
 
@@ -161,7 +162,15 @@ class Followership:
     def _may_fetch(self, role: Unattached | Follower) -> bool:
         # DEVIATION: Kafka flushes within every append. Here a fetch waits for the flush.
         # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md
-        return role.fetch_id is None and bool(self._ring()) and self._is_acknowledgement_true()
+        return (
+            role.fetch_id is None
+            and self._has_someone_to_ask(role)
+            and self._is_acknowledgement_true()
+        )
+
+    def _has_someone_to_ask(self, role: Unattached | Follower) -> bool:
+        # The only voter may follow, too: a leader that has removed itself, until that is committed.
+        return isinstance(role, Follower) or bool(self._ring())
 
     def _ring(self) -> tuple[BrokerId, ...]:
         """Whom to ask in turn for the leader: a voter of a changed set may be found nowhere else.
@@ -174,7 +183,7 @@ class Followership:
 
     def _is_acknowledgement_true(self) -> bool:
         """Whether a fetch may be sent: a voter's fetch claims that all below is durable."""
-        return not self._state.flushes_log or self._state.log.is_durable
+        return not self._state.members.flushes_log or self._state.log.is_durable
 
     def _fetch(self, role: Unattached | Follower) -> None:
         state = self._state
@@ -200,7 +209,9 @@ class Followership:
     def _fetch_destination(self, role: Unattached | Follower) -> BrokerId:
         """Choose the leader; without one, or if it is silent, the voters in turn."""
         match role:
-            case Follower(is_leader_gone=is_gone) if self._state.takes_part or not is_gone:
+            case Follower(is_leader_gone=is_gone) if (
+                self._state.takes_part or not is_gone or not self._ring()
+            ):
                 return self._state.leader_id
             case _:
                 self._probes += 1

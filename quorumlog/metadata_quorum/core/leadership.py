@@ -75,7 +75,7 @@ class Leadership:
                 leader_id=state.node_id,
                 leader_epoch=state.leader_epoch,
                 leader_address=state.leader_address,
-                voter_directory_id=state.voter_directory_id(voter),
+                voter_directory_id=state.members.directory_of(voter),
             )
             state.send(voter, request)
 
@@ -127,7 +127,7 @@ class Leadership:
         )
         match state.role:
             case Leader() as role if error_code is ErrorCode.NONE:
-                if state.is_voter_key(request.replica_id, request.replica_directory_id):
+                if state.members.has(request.replica_id, request.replica_directory_id):
                     # KAFKA-15489
                     self._maybe_hold_the_quorum(role, request.replica_id)
                 answer = effects.AnswerFetchSnapshot(
@@ -182,7 +182,7 @@ class Leadership:
     def _note_progress(self, role: Leader, request: FetchRequest) -> None:
         """Note how far the replica is. The offset may go back: a disk was lost (KAFKA-12181)."""
         replica_id, directory_id = request.replica_id, request.replica_directory_id
-        if self._state.is_voter_key(replica_id, directory_id):
+        if self._state.members.has(replica_id, directory_id):
             progress = role.followers[replica_id]
             self._maybe_hold_the_quorum(role, replica_id)
         else:
@@ -343,7 +343,7 @@ class Leadership:
             del due_ms[voter]
             role.end_epoch_sent[state.send(voter, request)] = voter
         if role.election_deadline_ms <= state.now_ms and state.has_newer_epoch:
-            deadline_ms = state.now_ms if state.is_voter else None
+            deadline_ms = state.now_ms if state.members.may_stand else None
             state.become_unattached(Epoch(state.leader_epoch + 1), deadline_ms=deadline_ms)
 
     def handle_end_quorum_epoch_outcome(self, request_id: int, *, has_answered: bool) -> None:

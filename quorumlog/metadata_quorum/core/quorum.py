@@ -146,7 +146,7 @@ class Quorum:
     @property
     def flushes_log(self) -> bool:
         """Whether the rules order flushes of the log: that of a voter, or of one that may be."""
-        return self._state.flushes_log
+        return self._state.members.flushes_log
 
     @property
     def kraft_version(self) -> int:

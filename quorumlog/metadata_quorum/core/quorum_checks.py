@@ -56,7 +56,7 @@ def _check_role(state: QuorumState, leadership: Leadership) -> None:
         case Follower(fetch_id=fetch_id):
             is_led = state.leader_id not in {NOBODY, state.node_id}
             require(is_led, "4: a follower has another leader")
-            says_durable = state.flushes_log and fetch_id is not None
+            says_durable = state.members.flushes_log and fetch_id is not None
         case Candidate():
             is_free = state.voted_id == state.node_id and state.leader_id == NOBODY
             require(is_free, "4: a candidate has its own vote and no leader")
@@ -66,7 +66,7 @@ def _check_role(state: QuorumState, leadership: Leadership) -> None:
             says_durable = True
         case Unattached(fetch_id=fetch_id):
             require(state.leader_id == NOBODY, "4: an unattached node has no leader")
-            says_durable = state.flushes_log and fetch_id is not None
+            says_durable = state.members.flushes_log and fetch_id is not None
         case _:
             assert_never(role)
     is_true = state.log.is_durable or not says_durable

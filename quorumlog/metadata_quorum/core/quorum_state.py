@@ -6,12 +6,13 @@ ones. Sources: Kafka's `QuorumState`; KIP-853.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects
 from quorumlog.metadata_quorum.core.effects import Effect
 from quorumlog.metadata_quorum.core.log_outline import LogOutline
+from quorumlog.metadata_quorum.core.membership import Membership
 from quorumlog.metadata_quorum.core.messages import (
     EPOCH_MAX,
     EPOCH_STEP_MAX,
@@ -45,6 +46,8 @@ class QuorumState:
     election timeouts, so that voters that lost their leader together do not stand together.
     """
 
+    membership: ClassVar[type[Membership]] = Membership  # a seam for mutants
+
     def __init__(
         self,
         *,
@@ -69,6 +72,7 @@ class QuorumState:
         self.was_voter = False  # of a committed set: KAFKA-19850
         self.is_new = False  # a voter that must not vote yet: decision 36
         self.log: Final = LogOutline()
+        self.members: Final = self.membership(node_id, directory_id, self.configured, self.log)
         self.now_ms = 0
         self.effects: list[Effect] = []
         self._random_fraction: Final = random_fraction
@@ -81,12 +85,12 @@ class QuorumState:
     @property
     def kraft_version(self) -> int:
         """0: the configured voters are in force; 1: those in the log (KIP-853)."""
-        return 0 if self.log.voter_sets.last is None else 1
+        return self.members.kraft_version
 
     @property
     def voter_set(self) -> VoterSet:
         """The voters in force."""
-        return self.log.voter_sets.last or self.configured
+        return self.members.voter_set
 
     @property
     def voters(self) -> tuple[BrokerId, ...]:
@@ -106,26 +110,7 @@ class QuorumState:
     @property
     def is_voter(self) -> bool:
         """Whether this node, with its directory, is a voter."""
-        return self.is_voter_key(self.node_id, self.directory_id)
-
-    def is_voter_key(self, node_id: BrokerId, directory_id: str | None) -> bool:
-        """Whether this replica is a voter. At kraft.version 0 the directory does not count."""
-        if self.kraft_version == 0:
-            return node_id in self.voter_set.ids
-        return self.voter_set.has_key(node_id, directory_id)
-
-    def voter_directory_id(self, voter_id: BrokerId) -> str | None:
-        """Return the directory that makes this node a voter; None: any does."""
-        voter = self.voter_set.get(voter_id) if self.kraft_version else None
-        return None if voter is None else voter.directory_id
-
-    @property
-    def flushes_log(self) -> bool:
-        """Whether this node's fetches claim that its log is durable.
-
-        Those of a node that can become a voter do: the leader counts them from then on.
-        """
-        return self.is_voter or self.directory_id is not None
+        return self.members.is_voter
 
     def follow_voters(self) -> None:
         """Act on the voter set that the log says now."""
@@ -160,7 +145,7 @@ class QuorumState:
         """
         # DEVIATION: Kafka's static voters take part with any disk that was formatted for them.
         # docs/decisions/0036-a-voter-without-its-past-does-not-vote.md
-        return self.is_voter and not self.is_new
+        return self.members.may_stand and not self.is_new
 
     def may_vote(self, *, is_named: bool) -> bool:
         """Whether this node may vote. `is_named`: the candidate takes its directory for a voter's.
@@ -274,7 +259,7 @@ class QuorumState:
         require(type(role) in changes[type(self.role)], f"legal change: {change}")
         was_removed = isinstance(self.role, Leader) and isinstance(role, Resigned)
         require(
-            self.is_voter or was_removed or isinstance(role, OBSERVER_ROLES),
+            self.members.may_stand or was_removed or isinstance(role, OBSERVER_ROLES),
             f"legal change: {change}: an observer only follows",
         )
         leader = (NOBODY if is_newer else self.leader_id) if leader_id is None else leader_id
@@ -310,7 +295,7 @@ class QuorumState:
     def become_unattached(self, leader_epoch: Epoch, *, deadline_ms: int | None = None) -> None:
         """Wait, without a leader. A mere newer epoch does not restart an election timeout."""
         match self.role:
-            case _ if deadline_ms is not None or not self.is_voter:
+            case _ if deadline_ms is not None or not self.members.may_stand:
                 pass
             case (
                 Unattached(election_deadline_ms=int(left_ms))

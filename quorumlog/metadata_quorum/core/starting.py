@@ -11,7 +11,7 @@ from quorumlog.metadata_quorum.core.elections import Elections
 from quorumlog.metadata_quorum.core.leadership import Leadership
 from quorumlog.metadata_quorum.core.messages import NOBODY
 from quorumlog.metadata_quorum.core.quorum_state import QuorumState
-from quorumlog.metadata_quorum.core.roles import Ballot, Candidate, Follower, Unattached
+from quorumlog.metadata_quorum.core.roles import Candidate, Follower, Unattached
 from quorumlog.wire.codec.identifiers import Epoch
 
 
@@ -65,19 +65,21 @@ class Starting:
             leader_id, leader_epoch = state.leader_id, state.leader_epoch
             state.emit(effects.FollowLeader(leader_epoch=leader_epoch, leader_id=leader_id))
         elif self._is_candidate_again():
-            ballot = Ballot(granted={state.node_id})
+            ballot = self._elections.new_ballot()
             state.role = candidate = Candidate(election_deadline_ms=deadline_ms, ballot=ballot)
             self._elections.ask_all(candidate)
         else:
             state.set_election(state.leader_epoch, NOBODY, state.voted_id, state.voted_directory_id)
-            state.role = Unattached(election_deadline_ms=deadline_ms if state.is_voter else None)
+            state.role = Unattached(
+                election_deadline_ms=deadline_ms if state.members.may_stand else None
+            )
 
     def _is_candidate_again(self) -> bool:
         state = self._state
         voted_for_itself = state.voted_id == state.node_id and (
             state.kraft_version == 0 or state.voted_directory_id == state.directory_id
         )
-        return voted_for_itself and state.is_voter and state.log.is_durable
+        return voted_for_itself and state.members.may_stand and state.log.is_durable
 
     def _resume_as_resigned(self, deadline_ms: int) -> None:
         # It may have appended records in this epoch that its disk has lost: if it led on, two

@@ -224,7 +224,7 @@ class VoterChanges:
         known = role.observers | role.followers
         followers: dict[BrokerId, Progress] = {}
         for voter in state.other_voters:
-            directory_id = state.voter_directory_id(voter)
+            directory_id = state.members.directory_of(voter)
             progress = known.pop(voter, None)
             if progress is None or progress.directory_id != directory_id:
                 progress = Progress(directory_id=directory_id)

@@ -123,6 +123,12 @@ class VoterSets:
         found: Final = [voters for offset, voters in self._history if offset < end_offset]
         return found[-1] if found else None
 
+    def may_be_in_force(self, end_offset: Offset) -> list[VoterSet]:
+        """Return the sets of the records at and above `end_offset`, and the one in force there."""
+        later = [voters for offset, voters in self._history if offset >= end_offset]
+        before = self.at(end_offset)
+        return later if before is None else [before, *later]
+
     def append(self, history: Iterable[tuple[Offset, VoterSet]]) -> None:
         """Take over what new records say."""
         for offset, voters in history:

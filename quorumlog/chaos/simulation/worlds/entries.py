@@ -5,7 +5,9 @@ from typing import Final, NamedTuple
 from quorumlog.wire.codec.records import Record, decode_batch, iterate_headers
 
 CONTROL: Final = b"LeaderChange"
+VOTERS: Final = b"Voters "  # and what the record says
 _LEADER_CHANGE_KEY: Final = b"\0\0\0\2"
+_VOTERS_KEY: Final = b"\0\0\0\6"
 
 
 class Entry(NamedTuple):
@@ -29,4 +31,11 @@ def entries_of(records: bytes) -> list[Entry]:
 
 def _content(record: Record) -> bytes:
     """Return the value; a LeaderChange is told by its epoch alone."""
-    return CONTROL if record.key == _LEADER_CHANGE_KEY else record.value or b""
+    return content_of(record.key, record.value or b"")
+
+
+def content_of(key: bytes | None, value: bytes) -> bytes:
+    """Return what an entry shows of a record."""
+    if key == _LEADER_CHANGE_KEY:
+        return CONTROL
+    return VOTERS + value if key == _VOTERS_KEY else value

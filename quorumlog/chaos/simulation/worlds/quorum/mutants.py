@@ -46,7 +46,7 @@ class UncheckedQuorum(Quorum):
         """Check nothing."""
 
 
-def _mutant(broken: type[Any], *others: type[Any]) -> type[Quorum]:
+def made_mutant(broken: type[Any], *others: type[Any]) -> type[Quorum]:
     """Return a quorum with these rules, or the broken quorum itself."""
     if issubclass(broken, Quorum):
         return broken
@@ -57,7 +57,7 @@ def _mutant(broken: type[Any], *others: type[Any]) -> type[Quorum]:
     return Mutant
 
 
-MUTANTS: Final = Mutants(_mutant)
+MUTANTS: Final = Mutants(made_mutant)
 
 
 @MUTANTS.breaks("a vote is forgotten by a restart")
