@@ -8,10 +8,18 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from quorumlog.client.admin import cluster, configs, groups, reassignments, records, topics
+    from quorumlog.client.admin import (
+        cluster,
+        configs,
+        groups,
+        reassignments,
+        records,
+        topics,
+        voters,
+    )
 from quorumlog.client.admin.admin import Admin
 
-__all__ = ["Admin", "cluster", "configs", "groups", "reassignments", "records", "topics"]
+__all__ = ["Admin", "cluster", "configs", "groups", "reassignments", "records", "topics", "voters"]
 
 _SUBJECTS: Final = frozenset(__all__) - {"Admin"}
 

@@ -6,6 +6,7 @@ Sources: KIP-595 (DescribeQuorum), KIP-836 (times of replicas).
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from quorumlog.metadata_quorum.controller_client import QuorumDescription, QuorumReplica
 from quorumlog.metadata_quorum.core.quorum import Quorum
@@ -42,19 +43,20 @@ def describe_quorum(
         last_caught_up_ms=wall_ms,
         directory_id=directory_id,
     )
-    observers = (
+    observing = (
         (replica_id, progress)
         for replica_id, progress in role.observers.items()
         if progress.last_fetch_ms is not None and progress.last_fetch_ms >= silent_ms
     )
-    followers = _replicas(role.followers.items(), wall_ms - now_ms)
-    voters = sorted([own, *followers], key=lambda replica: replica.replica_id)
+    observers = _replicas(observing, wall_ms - now_ms)
+    followers = [*_replicas(role.followers.items(), wall_ms - now_ms)]
+    voters = followers + [own] * quorum.is_voter
     return QuorumDescription(
         leader_id=quorum.node_id,
         leader_epoch=quorum.leader_epoch,
         high_watermark=role.high_watermark,
-        voters=tuple(voters),
-        observers=tuple(_replicas(observers, wall_ms - now_ms)),
+        voters=_sorted(_with_key(quorum, voter) for voter in voters),
+        observers=_sorted([*observers, *[own] * (not quorum.is_voter)]),
         voter_addresses=addresses.voter_addresses(),
         observer_addresses={
             observer: address
@@ -62,6 +64,18 @@ def describe_quorum(
             if (address := addresses.known_to_all(observer))
         },
     )
+
+
+def _with_key(quorum: Quorum, replica: QuorumReplica) -> QuorumReplica:
+    """Name the directory that makes it a voter, also before it has fetched."""
+    voter = quorum.voter_set.get(replica.replica_id)
+    if voter is None or not voter.directory_id:
+        return replica
+    return replace(replica, directory_id=voter.directory_id)
+
+
+def _sorted(replicas: Iterable[QuorumReplica]) -> tuple[QuorumReplica, ...]:
+    return tuple(sorted(replicas, key=lambda replica: replica.replica_id))
 
 
 def _replicas(
