@@ -1,24 +1,39 @@
-"""`quorumlog quorum`: describe."""
+"""`quorumlog quorum`: describe, add-voter, remove-voter."""
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from quorumlog.cli.connect import Bootstrap, ask_admin
 from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
-from quorumlog.cli.output import outcome
+from quorumlog.cli.output import EXIT_USAGE, fail, outcome
 from quorumlog.cli.table import table
 from quorumlog.client import Admin
 from quorumlog.client.descriptions import QuorumDescription, QuorumReplica
 
-app = command_group("Show the metadata quorum: its leader, voters and observers.")
+app = command_group("Show the metadata quorum, and change its voters.")
 
 _COLUMNS: Final = ("replica_id", "role", "log_end_offset", "lag", "lag_ms")
 _HEADERS: Final = ("NODE", "ROLE", "LOG END", "LAG", "LAG MS")
 Row = dict[str, Any]
-
-
-@app.callback()
-def _group() -> None:
-    """Keep `describe` a command of a group although there is no other one."""
+Node = Annotated[int, typer.Option("--node", metavar="N", min=0, help="The id of the controller.")]
+DirectoryId = Annotated[
+    str | None,
+    typer.Option(
+        "--directory",
+        metavar="ID",
+        show_default="what the leader knows of the node",
+        help="The directory.id in meta.properties of its log directory.",
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT",
+        show_default="what the leader knows of the node",
+        help="Its control listener.",
+    ),
+]
 
 
 @app.command()
@@ -37,12 +52,14 @@ def describe(bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Js
     leader = next((one for one in quorum.voters if one.replica_id == quorum.leader_id), None)
     voters = [_row(one, leader) for one in quorum.voters]
     observers = [_row(one, leader) for one in quorum.observers]
+    addresses = {str(node): where for node, where in sorted(quorum.addresses.items())}
     described = {
         "leader_id": quorum.leader_id,
         "leader_epoch": quorum.leader_epoch,
         "high_watermark": quorum.high_watermark,
         "voters": voters,
         "observers": observers,
+        "addresses": addresses,
     }
     shown = [row | {"role": _role_of(row, quorum)} for row in voters]
     shown += [row | {"role": "observer"} for row in observers]
@@ -52,6 +69,81 @@ def describe(bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Js
     )
     rows = [[row[name] for name in _COLUMNS] for row in shown]
     outcome(described, title, *table(_HEADERS, rows), json=json)
+
+
+@app.command()
+def add_voter(
+    node: Node,
+    directory_id: DirectoryId = None,
+    address: Address = None,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Make a controller that follows the quorum a voter, and wait until that is committed.
+
+    It needs kraft.version 1. The controller runs already, as an observer.
+
+    \b
+    Examples:
+      quorumlog quorum add-voter --node 4
+      quorumlog quorum add-voter --node 4 --directory Lg3aKzQ3QEqK2m6XTyFz3w --address here:19095
+    """
+
+    async def work(admin: Admin) -> Row:
+        quorum = await admin.describe_quorum()
+        found = directory_id or _known_directory(quorum.observers, node)
+        where = address or quorum.addresses.get(node)
+        if found is None or where is None:
+            what = "--directory" if found is None else "--address"
+            fail(f"node {node} is no observer that the leader knows: start it, or say its {what}")
+        await admin.add_raft_voter(node, _uuid(found), where)
+        return {"node": node, "directory_id": found, "address": where, "voter": True}
+
+    done = ask_admin(bootstrap, directory, work)
+    outcome(done, f"node {node} is a voter", json=json)
+
+
+@app.command()
+def remove_voter(
+    node: Node,
+    directory_id: DirectoryId = None,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Make a voter an observer, and wait until that is committed. It needs not run.
+
+    \b
+    Examples:
+      quorumlog quorum remove-voter --node 2
+      quorumlog quorum remove-voter --node 2 --directory Lg3aKzQ3QEqK2m6XTyFz3w
+    """
+
+    async def work(admin: Admin) -> Row:
+        quorum = await admin.describe_quorum()
+        found = directory_id or _known_directory(quorum.voters, node)
+        if found is None:
+            fail(f"node {node} is no voter with a directory that the leader knows")
+        await admin.remove_raft_voter(node, _uuid(found))
+        return {"node": node, "directory_id": found, "voter": False}
+
+    done = ask_admin(bootstrap, directory, work)
+    outcome(done, f"node {node} is no voter any more", json=json)
+
+
+def _known_directory(replicas: tuple[QuorumReplica, ...], node: int) -> str | None:
+    known = (_directory_id(one.directory_id) for one in replicas if one.replica_id == node)
+    return next(known, None)
+
+
+def _uuid(text: str) -> bytes:
+    from quorumlog.storage.io.checkpoints import uuid_from_text
+
+    try:
+        return uuid_from_text(text)
+    except ValueError:
+        fail(f"--directory {text}: it is no directory.id", EXIT_USAGE)
 
 
 def _role_of(row: Row, quorum: QuorumDescription) -> str:

@@ -98,13 +98,17 @@ class QuorumReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
-    """The metadata quorum (KIP-595). `high_watermark`: what is committed ends there."""
+    """The metadata quorum (KIP-595). `high_watermark`: what is committed ends there.
+
+    `addresses`: `host:port` of the controllers' listeners, by node id, as far as the cluster says.
+    """
 
     leader_id: int
     leader_epoch: int
     high_watermark: int
     voters: tuple[QuorumReplica, ...]
     observers: tuple[QuorumReplica, ...]
+    addresses: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,8 @@ DEFINITE: Final = frozenset(
         ErrorCode.SASL_AUTHENTICATION_FAILED,
         ErrorCode.UNSUPPORTED_VERSION,
         ErrorCode.INVALID_REQUEST,
+        ErrorCode.DUPLICATE_VOTER,
+        ErrorCode.VOTER_NOT_FOUND,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         # Administration: refused by validation, before a record is written.
         ErrorCode.INVALID_TOPIC_EXCEPTION,

@@ -148,19 +148,24 @@ class ReassignmentResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumReplica:
-    """What the leader of the quorum knows of one node. Times: ms since 1970; -1: not known."""
+    """What the leader of the quorum knows of one node. Times: ms since 1970; -1: not known.
+
+    `directory_id`: as text; None: the node names none, as brokers that cannot become voters.
+    """
 
     replica_id: BrokerId
     log_end_offset: Offset
     last_fetch_ms: int = -1
     last_caught_up_ms: int = -1  # it then held all that the leader had
+    directory_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
     """The quorum as its leader sees it (KIP-595, KIP-836). `high_watermark`: -1 until known.
 
-    `voter_addresses`: of the control listeners, `host:port`.
+    `voter_addresses`, `observer_addresses`: of the control listeners, `host:port`. A voter's is
+    empty while it is not known; an observer without one is left out.
     """
 
     leader_id: BrokerId
@@ -169,6 +174,30 @@ class QuorumDescription:
     voters: tuple[QuorumReplica, ...]
     observers: tuple[QuorumReplica, ...]
     voter_addresses: Mapping[BrokerId, str]
+    observer_addresses: Mapping[BrokerId, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewVoter:
+    """A node that is to become a voter (KIP-853), with its directory's id and control address.
+
+    `directory_id` is the text form of a UUID; `address` is `host:port`.
+    """
+
+    voter_id: BrokerId
+    directory_id: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoterChangeResult:
+    """What became of a change of the voters.
+
+    With REQUEST_TIMED_OUT it may have been made, or may still be.
+    """
+
+    error_code: ErrorCode
+    error_message: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +247,21 @@ class ProducerIdBlock:
 
 class ControllerClient(Protocol):
     """The broker's way to the active controller."""
+
+    @property
+    def kraft_version(self) -> int:
+        """As this node knows: 0: the voters are those of the configuration; 1: of the log."""
+
+    async def add_voter(
+        self, voter: NewVoter, *, ack_when_committed: bool = True
+    ) -> VoterChangeResult:
+        """Add a voter; answered when it is committed, or is in the leader's log."""
+
+    async def remove_voter(self, voter_id: BrokerId, directory_id: str) -> VoterChangeResult:
+        """Remove a voter; answered after the change is committed."""
+
+    async def upgrade_kraft_version(self, kraft_version: int) -> VoterChangeResult:
+        """Raise kraft.version; answered after the change is committed."""
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False

@@ -72,7 +72,11 @@ class ControllerSettings:
 class MetadataQuorumSettings:
     """The node, the voters, the place of the log, and how long to wait.
 
-    `voters`: node id -> `host:port` of the control listener. A node that is not in it observes.
+    `voters`: node id -> `host:port` of the control listener. They are in force at kraft.version 0;
+    a node that is not among them observes.
+    `bootstrap`: addresses to ask for the leader beside those of the voters.
+    `directory_id`: of `log_dir`; None: this node cannot become a voter.
+    `control_address`: where other nodes reach this node; empty: it does not tell.
     `peer_addresses`: where this node reaches the control listener of another, if not where that
     one says.
     `log_dir`: the metadata log is its sub-directory `__cluster_metadata-0`.
@@ -85,6 +89,9 @@ class MetadataQuorumSettings:
     node_id: BrokerId
     voters: Mapping[BrokerId, str]
     log_dir: str
+    bootstrap: tuple[str, ...] = ()
+    directory_id: str | None = None
+    control_address: str = ""
     peer_addresses: Mapping[BrokerId, str] = field(default_factory=dict)
     listen_host: str = "127.0.0.1"
     listen_port: int = 0
@@ -94,7 +101,3 @@ class MetadataQuorumSettings:
     """How long a request to the active controller is retried."""
     quorum: QuorumSettings = field(default_factory=QuorumSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
-
-    def voter_address(self, node_id: BrokerId) -> str:
-        """Return where this node reaches the control listener of a voter."""
-        return self.peer_addresses.get(node_id) or self.voters[node_id]

@@ -53,7 +53,8 @@ class NodeConfig:
     kafka: Address
     advertised: Address
     control: Address
-    voters: Mapping[int, str]  # node id -> host:port of its control listener
+    voters: Mapping[int, str]  # node id -> host:port of its control listener; at kraft.version 0
+    bootstrap: tuple[str, ...]  # host:port of control listeners, to ask for the leader
     log_dirs: tuple[Path, ...]  # all directories of logs
     log_dir: Path  # the one of them that has the metadata log
     rack: str | None  # told to clients; KIP-392
@@ -84,9 +85,10 @@ _REQUIRED: Final = (
     "cluster.id",
     "listeners",
     "control.listener",
-    "controller.quorum.voters",
     "log.dirs",
 )
+_VOTERS: Final = "controller.quorum.voters"
+_BOOTSTRAP: Final = "controller.quorum.bootstrap.servers"
 READERS: Final = (
     BrokerSettings,
     LifecycleSettings,
@@ -178,6 +180,8 @@ def build(values: Mapping[str, str]) -> NodeConfig:
     for name in _REQUIRED:
         if not values.get(name):
             raise ConfigError(f"{name} is not set")
+    if not any(map(values.get, (_VOTERS, _BOOTSTRAP))):
+        raise ConfigError(f"{_VOTERS} is not set, nor is {_BOOTSTRAP}")
     if not values.get("advertised.listeners"):
         values = {**values, "advertised.listeners": values["listeners"]}
     try:
@@ -199,7 +203,8 @@ def build(values: Mapping[str, str]) -> NodeConfig:
         kafka=_listener("listeners", texts["listeners"]),
         advertised=_listener("advertised.listeners", texts["advertised.listeners"]),
         control=_address("control.listener", texts["control.listener"]),
-        voters=_addresses("controller.quorum.voters", texts["controller.quorum.voters"]),
+        voters=_addresses(_VOTERS, texts.get(_VOTERS)),
+        bootstrap=_bootstrap(texts.get(_BOOTSTRAP)),
         peer_control=_addresses("peer.control.addresses", texts.get("peer.control.addresses")),
         peer_kafka=_addresses("peer.kafka.addresses", texts.get("peer.kafka.addresses")),
         log_dirs=log_dirs,
@@ -213,14 +218,21 @@ def build(values: Mapping[str, str]) -> NodeConfig:
         quorum=static.group(QuorumSettings),
         log=static.group(LogSettings),
     )
-    is_voter = config.node_id in config.voters
-    if is_voter != ("controller" in roles):
-        raise ConfigError(
-            f"node.id={config.node_id} is {'' if is_voter else 'not '}in controller.quorum.voters, "
-            f"but process.roles={','.join(sorted(roles))}"
-        )
+    _check_roles(config)
     _check_together(config)
     return config
+
+
+def _check_roles(config: NodeConfig) -> None:
+    """Refuse a voter without the role controller, and a controller that finds no quorum."""
+    is_voter, is_controller = config.node_id in config.voters, "controller" in config.roles
+    may_become_voter = is_controller and bool(config.bootstrap)
+    if is_voter != is_controller and not may_become_voter:
+        raise ConfigError(
+            f"node.id={config.node_id} is {'' if is_voter else 'not '}in {_VOTERS}, "
+            f"but process.roles={','.join(sorted(config.roles))}; a controller that is to become a "
+            f"voter needs {_BOOTSTRAP}"
+        )
 
 
 def _check_together(config: NodeConfig) -> None:
@@ -286,6 +298,11 @@ def _address(name: str, text: str) -> Address:
     if not colon or not host or not is_number or not 0 < int(port[:6]) <= 65_535:
         raise ConfigError(f"{name}={text}: write it as host:port")
     return Address(host=host, port=int(port))
+
+
+def _bootstrap(text: str | None) -> tuple[str, ...]:
+    entries = text.split(",") if text else []
+    return tuple(str(_address(_BOOTSTRAP, entry.strip())) for entry in entries)
 
 
 def _addresses(name: str, text: str | None) -> dict[int, str]:

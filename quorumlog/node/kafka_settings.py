@@ -76,12 +76,12 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             share.coordinator.state.topic.segment.bytes share.coordinator.threads
             share.coordinator.write.timeout.ms share.fetch.purgatory.purge.interval.requests
             offsets.topic.compression.codec offsets.commit.required.acks""",
-        "the metadata log is cut by size, its voters are fixed, a node hands over at its stop": """
+        "the metadata log is cut by size, a node hands over at its stop": """
             controlled.shutdown.enable controlled.shutdown.max.retries
             controlled.shutdown.retry.backoff.ms controller.performance.always.log.threshold.ms
             controller.performance.sample.period.ms controller.quorum.append.linger.ms
-            controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
-            controller.socket.timeout.ms metadata.log.segment.ms
+            controller.quorum.auto.join.enable controller.socket.timeout.ms
+            metadata.log.segment.ms
             metadata.log.segment.min.bytes metadata.max.idle.interval.ms
             server.max.startup.time.ms""",
         "there are no quotas": """

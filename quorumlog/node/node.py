@@ -55,7 +55,9 @@ class Node:
             self._kafka: Final = bind("listeners", config.kafka) if config.is_broker else None
             if self._kafka is not None:
                 bound.callback(self._kafka.close)
-            self.quorum: Final = _open_quorum(disk, config, shared_secret, substitutes)
+            self.quorum: Final = _open_quorum(
+                disk, config, shared_secret, dict(directories)[str(config.log_dir)], substitutes
+            )
             self.broker: Final = (
                 NodeBroker(
                     config,
@@ -120,12 +122,19 @@ class Node:
 
 
 def _open_quorum(
-    disk: Disk, config: NodeConfig, shared_secret: str | None, substitutes: Substitutes
+    disk: Disk,
+    config: NodeConfig,
+    shared_secret: str | None,
+    directory_id: str | None,
+    substitutes: Substitutes,
 ) -> MetadataQuorum:
     settings = MetadataQuorumSettings(
         cluster_id=config.cluster_id,
         node_id=BrokerId(config.node_id),
         voters={BrokerId(node_id): address for node_id, address in config.voters.items()},
+        bootstrap=config.bootstrap,
+        directory_id=directory_id if "controller" in config.roles else None,
+        control_address=config.voters.get(config.node_id, config.control_address),
         peer_addresses={BrokerId(peer): address for peer, address in config.peer_control.items()},
         log_dir=str(config.log_dir),
         listen_host=config.control.host,

@@ -157,7 +157,12 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
     _identity(
         "controller.quorum.voters",
         kinds.TEXTS,
-        "The control listener of each node with the role controller: id@host:port,...",
+        "The control listener of each voter at kraft.version 0: id@host:port,...",
+    ),
+    _identity(
+        "controller.quorum.bootstrap.servers",
+        kinds.TEXTS,
+        "Control listeners to ask for the leader of the quorum: host:port,...",
     ),
     _identity(
         "peer.control.addresses",

@@ -37,5 +37,5 @@ def handle(
         api_keys=version_ranges(context),
         supported_features=supported_features(header.api_version),
         finalized_features_epoch=context.image.end_offset - 1,  # of the last record that is known
-        finalized_features=finalized_features(context.image),
+        finalized_features=finalized_features(context.image, context.controller.kraft_version),
     )

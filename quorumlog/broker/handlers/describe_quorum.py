@@ -88,20 +88,24 @@ def _states(context: BrokerContext, replicas: Iterable[QuorumReplica]) -> Iterat
 
 
 def _directory_id(context: BrokerContext, replica: QuorumReplica) -> bytes:
-    """Return the id of the node's log directory: brokers register it, pure controllers do not."""
+    """Return the id of the node's log directory: what it fetches with, or has registered."""
     broker = context.image.brokers.get(replica.replica_id)
-    if broker is None or broker.directory_id is None:
+    directory_id = replica.directory_id or (broker and broker.directory_id)
+    if not directory_id:
         return ZERO_UUID
     try:
-        return uuid_from_text(broker.directory_id)
+        return uuid_from_text(directory_id)
     except ValueError:
         return ZERO_UUID  # recorded by another release
 
 
 def _nodes(quorum: QuorumDescription) -> Iterator[Node]:
-    for node_id, address in sorted(quorum.voter_addresses.items()):
+    """Return where the voters are, and the observers where that is known: Kafka names voters only.
+
+    The administrator that makes an observer a voter has to say where it is.
+    """
+    addresses = {**quorum.observer_addresses, **quorum.voter_addresses}
+    for node_id, address in sorted(addresses.items()):
         host, _, port = address.rpartition(":")
-        yield Node(
-            node_id=node_id,
-            listeners=[Listener(name=LISTENER_NAME, host=host.strip("[]"), port=int(port))],
-        )
+        listener = Listener(name=LISTENER_NAME, host=host.strip("[]"), port=int(port or 0))
+        yield Node(node_id=node_id, listeners=[listener] if address else [])

@@ -3,8 +3,17 @@
 from typing import Final
 
 from quorumlog.broker.responses.cluster_answers import changed_cluster
+from quorumlog.broker.responses.features import KRAFT_VERSION, KRAFT_VERSION_MAX
+from quorumlog.broker.responses.voter_answers import changed_voters
 from quorumlog.broker.server.api import BrokerContext, answers
-from quorumlog.metadata_quorum.cluster_changes import FeatureUpdate, UpdateFeatures, UpgradeType
+from quorumlog.metadata_quorum.cluster_changes import (
+    DONE,
+    FeatureUpdate,
+    Outcome,
+    UpdateFeatures,
+    UpgradeType,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
@@ -23,11 +32,14 @@ async def handle(
 ) -> UpdateFeaturesResponse:
     """Change all levels or none. Before version 2 each feature has the result of all."""
     updates = tuple(_update(header.api_version, one) for one in request.feature_updates)
-    [outcome] = await changed_cluster(
-        context,
-        UpdateFeatures(updates=updates, validate_only=request.validate_only),
-        doubt="the levels may have changed",
-    )
+    if KRAFT_VERSION in {one.name for one in updates}:
+        outcome = await _upgrade_kraft_version(context, updates, request)
+    else:
+        [outcome] = await changed_cluster(
+            context,
+            UpdateFeatures(updates=updates, validate_only=request.validate_only),
+            doubt="the levels may have changed",
+        )
     response = UpdateFeaturesResponse(
         error_code=outcome.error_code, error_message=outcome.error_message
     )
@@ -41,6 +53,31 @@ async def handle(
             for one in request.feature_updates
         ]
     return response
+
+
+async def _upgrade_kraft_version(
+    context: BrokerContext, updates: tuple[FeatureUpdate, ...], request: UpdateFeaturesRequest
+) -> Outcome:
+    """Raise the version of the quorum, which its leader decides and not its controller."""
+    if len(updates) > 1:
+        # DEVIATION: Kafka changes it beside others.
+        # docs/decisions/0107-what-changes-the-voters-goes-to-the-leader.md
+        message = f"{KRAFT_VERSION} cannot be changed beside other features"
+        return Outcome(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
+    [update] = updates
+    if not context.controller.kraft_version <= update.level <= KRAFT_VERSION_MAX:
+        return Outcome(
+            error_code=ErrorCode.INVALID_UPDATE_VERSION,
+            error_message=f"{KRAFT_VERSION} is {context.controller.kraft_version}: it can only be "
+            f"raised, to {KRAFT_VERSION_MAX} at most",
+        )
+    if request.validate_only:
+        return DONE
+    result = await changed_voters(
+        context.controller.upgrade_kraft_version(update.level),
+        doubt=f"{KRAFT_VERSION} may have changed",
+    )
+    return Outcome(error_code=result.error_code, error_message=result.error_message)
 
 
 def _update(version: int, one: FeatureUpdateKey) -> FeatureUpdate:

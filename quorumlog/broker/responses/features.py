@@ -16,17 +16,23 @@ FIRST_VERSION_WITH_LEVEL_ZERO: Final = 4
 
 
 class Feature(NamedTuple):
-    """Levels [min_level, max_level] are supported; `max_level` is in force, from the start on."""
+    """Levels [min_level, max_level] are supported; `max_level` is in force, from the start on.
+
+    But for kraft.version: the quorum says which level that is.
+    """
 
     name: str
     min_level: int
     max_level: int
 
 
+KRAFT_VERSION: Final = "kraft.version"
+KRAFT_VERSION_MAX: Final = 1
+
 FEATURES: Final = (
     Feature("eligible.leader.replicas.version", 1, 1),  # always on
     Feature("group.version", 0, 0),  # classic groups only
-    Feature("kraft.version", 0, 0),  # the voters do not change
+    Feature(KRAFT_VERSION, 0, KRAFT_VERSION_MAX),  # 1: the voters can change
     # DEVIATION: Kafka's counts its metadata records. This one names a release for tools: 4.1-IV1.
     # docs/decisions/0106-metadata-version-names-a-release.md
     Feature("metadata.version", 27, 27),
@@ -53,18 +59,13 @@ def supported_features(version: int) -> list[SupportedFeatureKey]:
     ]
 
 
-def finalized_features(image: ClusterImage) -> list[FinalizedFeatureKey]:
+def finalized_features(image: ClusterImage, kraft_version: int) -> list[FinalizedFeatureKey]:
     """Return the features that are in force; level 0 means "off" and is not named, as in Kafka."""
-    levels = ((name, image.features.get(name, FIRST_LEVEL)) for name in sorted(SUPPORTED))
+    levels = {feature.name: feature.max_level for feature in FEATURES}
+    levels[KRAFT_VERSION] = kraft_version
+    levels |= {name: image.features.get(name, FIRST_LEVEL) for name in sorted(SUPPORTED)}
     return [
-        FinalizedFeatureKey(
-            name=feature.name,
-            min_version_level=feature.max_level,
-            max_version_level=feature.max_level,
-        )
-        for feature in FEATURES
-        if feature.max_level > 0
-    ] + [
         FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
-        for name, level in levels
+        for name, level in levels.items()
+        if level > 0
     ]

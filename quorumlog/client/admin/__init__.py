@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         records,
         topics,
         users,
+        voters,
     )
 from quorumlog.client.admin.admin import Admin
 
@@ -34,6 +35,7 @@ __all__ = [
     "records",
     "topics",
     "users",
+    "voters",
 ]
 
 _SUBJECTS: Final = frozenset(__all__) - {"Admin"}

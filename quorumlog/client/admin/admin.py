@@ -224,6 +224,26 @@ class Admin(AsyncClient[Asker]):
         """Describe the metadata quorum as its leader sees it (KIP-595)."""
         return await subjects.cluster.quorum(self._running())
 
+    describe_metadata_quorum = describe_quorum  # Kafka's name
+
+    async def add_raft_voter(self, voter_id: int, directory_id: bytes, address: str) -> None:
+        """Make a controller that follows the quorum a voter; it is committed on return (KIP-853).
+
+        `directory_id`: 16 bytes, those of its metadata directory; `address`: `host:port` of its
+        control listener; both as `describe_quorum` tells them. Raises DUPLICATE_VOTER;
+        UNSUPPORTED_VERSION at kraft.version 0; INVALID_REQUEST; REQUEST_TIMED_OUT if the node has
+        not caught up, another change goes on, or no commit was seen: then it may still be made.
+        """
+        await subjects.voters.add(self._running(), voter_id, directory_id, address)
+
+    async def remove_raft_voter(self, voter_id: int, directory_id: bytes) -> None:
+        """Make a voter an observer; it is committed on return (KIP-853).
+
+        Raises VOTER_NOT_FOUND for another id or directory, INVALID_REQUEST for the only voter, and
+        as `add_raft_voter` does.
+        """
+        await subjects.voters.remove(self._running(), voter_id, directory_id)
+
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None
     ) -> dict[int, dict[str, about.LogDirDescription]]:

@@ -47,11 +47,21 @@ async def quorum(asker: Asker) -> about.QuorumDescription:
                     high_watermark=one.high_watermark,
                     voters=tuple(_replica(replica) for replica in one.current_voters),
                     observers=tuple(_replica(replica) for replica in one.observers),
+                    addresses={
+                        node.node_id: _address(node.listeners[0])
+                        for node in response.nodes
+                        if node.listeners
+                    },
                 )
         message = "DescribeQuorum: the answer is empty"
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=True)
 
     return await asker.retry(attempt, changes=False)
+
+
+def _address(listener: describe_quorum_.Listener) -> str:
+    host = f"[{listener.host}]" if ":" in listener.host else listener.host
+    return f"{host}:{listener.port}"
 
 
 def _replica(state: describe_quorum_.ReplicaState) -> about.QuorumReplica:

@@ -37,6 +37,9 @@ class SyncAdmin(Blocking[Admin]):
 
     describe_cluster = blocking(Admin.describe_cluster)
     describe_quorum = blocking(Admin.describe_quorum)
+    describe_metadata_quorum = blocking(Admin.describe_metadata_quorum)
+    add_raft_voter = blocking(Admin.add_raft_voter)
+    remove_raft_voter = blocking(Admin.remove_raft_voter)
     unregister_broker = blocking(Admin.unregister_broker)
     describe_log_dirs = blocking(Admin.describe_log_dirs)
 

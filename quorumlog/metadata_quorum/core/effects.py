@@ -12,6 +12,7 @@ from quorumlog.metadata_quorum.core.messages import (
     Request,
     SnapshotId,
 )
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 
@@ -20,12 +21,16 @@ class PersistElection:
     """Make the election state durable before any later effect is performed.
 
     `is_new`: the voter has yet to catch up before it may vote; see `Started`.
+    `voted_directory_id`: that of the candidate; None: it named none.
+    `was_voter`: this node, with its directory, was a voter of a committed voter set.
     """
 
     leader_epoch: Epoch
     leader_id: BrokerId
     voted_id: BrokerId
     is_new: bool = False
+    voted_directory_id: str | None = None
+    was_voter: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,16 @@ class AppendLeaderChange:
     leader_id: BrokerId
     voters: tuple[BrokerId, ...]
     granting_voters: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendVoters:
+    """Append one control batch at `base_offset`: [KRaftVersion 1, if it is set here,] Voters."""
+
+    leader_epoch: Epoch
+    base_offset: Offset
+    voters: VoterSet
+    sets_kraft_version: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +177,20 @@ class FollowLeader:
     leader_id: BrokerId
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VotersChanged:
+    """Another voter set is in force; None: kraft.version is 0, the configured voters are.
+
+    It comes at the start as well, unless kraft.version is 0 then.
+    """
+
+    voters: VoterSet | None
+
+
 DiskWrite = (
     PersistElection
     | AppendLeaderChange
+    | AppendVoters
     | AppendFetched
     | TruncateLog
     | AppendSnapshot
@@ -181,4 +207,5 @@ Effect = (
     | AnswerFetchSnapshot
     | CheckSnapshot
     | AdvanceHighWatermark
+    | VotersChanged
 )

@@ -52,6 +52,7 @@ class Elections:
             leader_id=state.leader_id,
             leader_epoch=state.leader_epoch,
             vote_granted=is_granted,
+            leader_address=state.leader_address,
         )
         state.emit(effects.SendResponse(request_id=request_id, response=response))
         if error_code is ErrorCode.NONE and request.pre_vote and not is_granted:
@@ -59,10 +60,12 @@ class Elections:
 
     def _refusal(self, request: VoteRequest) -> ErrorCode:
         state = self._state
-        if request.voter_id != state.node_id:
+        is_other_directory = request.voter_directory_id not in {None, state.directory_id}
+        if request.voter_id != state.node_id or is_other_directory:
             return ErrorCode.INVALID_VOTER_KEY
-        if not {state.node_id, request.replica_id} <= {*state.voters}:
-            # DEVIATION: Kafka's voters may change, so it lets strangers vote. Ours may not:
+        knows_both = {state.node_id, request.replica_id} <= {*state.voters}
+        if state.kraft_version == 0 and not knows_both:
+            # DEVIATION: Kafka judges the requests of strangers at kraft.version 0, too.
             # docs/decisions/0011-the-quorum-speaks-http-and-cbor.md
             return ErrorCode.INCONSISTENT_VOTER_SET
         newest_log = request.replica_epoch - (not request.pre_vote)
@@ -92,7 +95,7 @@ class Elections:
         match role:
             case Leader():
                 return False
-            case _ if not self._state.takes_part:
+            case _ if not self._may_vote(request):
                 return False
             case Follower(has_fetched=True, is_leader_gone=False):
                 return False
@@ -102,23 +105,29 @@ class Elections:
     def _vote(self, role: Role, request: VoteRequest) -> bool:
         """Decide on a vote (Raft 5.2, 5.4.1)."""
         state = self._state
-        if state.leader_id != NOBODY or not state.takes_part:
+        if state.leader_id != NOBODY or not self._may_vote(request):
             return False
+        candidate = request.replica_id, request.replica_directory_id
         match role:
             case Unattached() | Prospective() if state.voted_id != NOBODY:
-                return state.voted_id == request.replica_id
+                is_same_directory = state.voted_directory_id in {None, candidate[1]}
+                return state.voted_id == candidate[0] and is_same_directory
             case Unattached() | Prospective() if not self._is_up_to_date(request):
                 return False
             case Unattached():
-                voter = Unattached(election_deadline_ms=state.new_election_deadline_ms())
-                state.become(voter, voted_id=request.replica_id)
+                deadline_ms = state.new_election_deadline_ms() if state.members.may_stand else None
+                voter = Unattached(election_deadline_ms=deadline_ms)
+                state.become(voter, voted_id=candidate[0], voted_directory_id=candidate[1])
                 return True
             case Prospective():
                 role.election_deadline_ms = state.new_election_deadline_ms()
-                state.set_election(state.leader_epoch, state.leader_id, request.replica_id)
+                state.set_election(state.leader_epoch, state.leader_id, *candidate)
                 return True
             case _:
                 return False
+
+    def _may_vote(self, request: VoteRequest) -> bool:
+        return self._state.may_vote(is_named=request.voter_directory_id is not None)
 
     def _is_up_to_date(self, request: VoteRequest) -> bool:
         """Whether the sender's log is not behind ours: epoch first, then offset (Raft 5.4.1)."""
@@ -146,7 +155,7 @@ class Elections:
     def _stand(self) -> None:
         """Ask for pre-votes."""
         deadline_ms = self._state.new_election_deadline_ms()
-        ballot = Ballot(granted={self._state.node_id})
+        ballot = self.new_ballot()
         role = Prospective(election_deadline_ms=deadline_ms, ballot=ballot)
         self._state.become(role)
         self.ask_all(role)
@@ -155,10 +164,15 @@ class Elections:
         """Vote for ourselves in the next epoch, durably, and ask for votes."""
         state = self._state
         deadline_ms = state.new_election_deadline_ms()
-        role = Candidate(election_deadline_ms=deadline_ms, ballot=Ballot(granted={state.node_id}))
+        role = Candidate(election_deadline_ms=deadline_ms, ballot=self.new_ballot())
         newer = Epoch(state.leader_epoch + 1)
         state.become(role, leader_epoch=newer, voted_id=state.node_id)
         self.ask_all(role)
+
+    def new_ballot(self) -> Ballot:
+        """Return a ballot with the own vote; it does not count if this node is leaving."""
+        state = self._state
+        return Ballot(granted={state.node_id} if state.is_voter else set())
 
     def ask_all(self, role: Prospective | Candidate) -> None:
         """Ask every other voter for its pre-vote, or its vote."""
@@ -174,6 +188,8 @@ class Elections:
             last_offset_epoch=state.log.last_epoch,
             last_offset=state.log.end_offset,
             pre_vote=isinstance(role, Prospective),
+            replica_directory_id=state.directory_id,
+            voter_directory_id=state.members.directory_of(voter),
         )
         role.ballot.asked[state.send(voter, request)] = voter
 
@@ -187,7 +203,7 @@ class Elections:
         """Count one answer of the ballot that asked; others are of an older one."""
         state = self._state
         if response.leader_epoch >= state.leader_epoch:
-            if not state.learn(response.leader_epoch, response.leader_id):
+            if not state.learn(response.leader_epoch, response.leader_id, response.leader_address):
                 return
         elif not isinstance(state.role, Prospective):
             return  # only pre-votes get answers from an older epoch

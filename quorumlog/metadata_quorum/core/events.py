@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from quorumlog.metadata_quorum.core.messages import NOBODY, Request, Response, SnapshotId
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 
@@ -16,17 +17,23 @@ class Started:
     `is_new`: the earlier votes of this voter are unknown: its disk is new, or has lost them.
     `log_start`: the snapshot at whose end the log starts; None: it starts at 0.
     `snapshot_id`: the newest snapshot, if there is one.
+    `voter_sets`: what the newest snapshot and the log say of the voters: (offset of the record, the
+    set), oldest first; that of a snapshot counts as its last record. Without any, kraft.version
+    is 0.
     """
 
     leader_epoch: Epoch = Epoch(0)
     leader_id: BrokerId = NOBODY
     voted_id: BrokerId = NOBODY
+    voted_directory_id: str | None = None
+    was_voter: bool = False
     is_new: bool = False
     log_end_offset: Offset = Offset(0)
     flushed_offset: Offset = Offset(0)
     epoch_starts: tuple[tuple[Epoch, Offset], ...] = ()
     log_start: SnapshotId | None = None
     snapshot_id: SnapshotId | None = None
+    voter_sets: tuple[tuple[Offset, VoterSet], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +54,13 @@ class FetchedRecords:
     """The whole batches beside a fetch response: offsets [base, end), with valid CRCs.
 
     `epoch_starts`: (epoch, first offset) wherever the leader epoch of the batches changes, the
-    first batch included.
+    first batch included. `voter_sets`: (offset, what it says) of each record with a voter set.
     """
 
     base_offset: Offset
     end_offset: Offset
     epoch_starts: tuple[tuple[Epoch, Offset], ...]
+    voter_sets: tuple[tuple[Offset, VoterSet], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +98,14 @@ class LogFlushed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotChecked:
-    """The draft that `CheckSnapshot` names was read: it is whole, or of no use."""
+    """The draft that `CheckSnapshot` names was read: it is whole, or of no use.
+
+    `voters`: the voter set in it; None: kraft.version is 0 at its end.
+    """
 
     snapshot_id: SnapshotId
     is_whole: bool
+    voters: VoterSet | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ KAFKA-12460, KAFKA-18723.
 """
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Final
 
 from quorumlog.invariants import require
@@ -42,13 +41,19 @@ class Followership:
     def handle_begin_quorum_epoch(self, request_id: int, request: BeginQuorumEpochRequest) -> None:
         """Follow the leader that says so."""
         state = self._state
-        error_code = self._leader_refusal(request.leader_id, request.leader_epoch)
+        address = request.leader_address
+        error_code = self._leader_refusal(request.leader_id, request.leader_epoch, address)
+        if request.voter_directory_id not in {None, state.directory_id}:
+            error_code = ErrorCode.INVALID_VOTER_KEY
         if error_code is ErrorCode.NONE:
-            state.learn(request.leader_epoch, request.leader_id)
+            state.learn(request.leader_epoch, request.leader_id, address)
             if isinstance(state.role, Prospective):  # it stood although the leader is there
                 state.become_follower(state.leader_epoch, state.leader_id)
         response = BeginQuorumEpochResponse(
-            error_code=error_code, leader_id=state.leader_id, leader_epoch=state.leader_epoch
+            error_code=error_code,
+            leader_id=state.leader_id,
+            leader_epoch=state.leader_epoch,
+            leader_address=state.leader_address,
         )
         state.emit(effects.SendResponse(request_id=request_id, response=response))
 
@@ -68,13 +73,19 @@ class Followership:
                 case _:
                     pass
         response = EndQuorumEpochResponse(
-            error_code=error_code, leader_id=state.leader_id, leader_epoch=state.leader_epoch
+            error_code=error_code,
+            leader_id=state.leader_id,
+            leader_epoch=state.leader_epoch,
+            leader_address=state.leader_address,
         )
         state.emit(effects.SendResponse(request_id=request_id, response=response))
 
-    def _leader_refusal(self, leader_id: BrokerId, leader_epoch: Epoch) -> ErrorCode:
-        is_other_voter = leader_id in self._state.other_voters
-        if not is_other_voter or not self._state.is_within_reach(leader_epoch):
+    def _leader_refusal(
+        self, leader_id: BrokerId, leader_epoch: Epoch, address: str = ""
+    ) -> ErrorCode:
+        is_other = leader_id != self._state.node_id
+        may_lead = is_other and self._state.may_lead(leader_id, address)
+        if not may_lead or not self._state.is_within_reach(leader_epoch):
             return ErrorCode.INVALID_REQUEST
         if leader_epoch < self._state.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
@@ -113,14 +124,15 @@ class Followership:
         state = self._state
         stagger_ms = state.settings.controller_quorum_dead_process_stagger_ms
         left = [voter for voter in state.voters if voter != state.leader_id]
-        return stagger_ms * left.index(state.node_id) + stagger_ms // 3
+        rank = left.index(state.node_id) if state.node_id in left else len(left)
+        return stagger_ms * rank + stagger_ms // 3
 
     # --- flushes ---
 
     def maybe_flush(self) -> None:
         """Flush a voter's log: its fetch offset, vote and commit claim durable records."""
         log = self._state.log
-        if self._state.is_voter and not log.is_durable and not log.is_flushing:
+        if self._state.members.flushes_log and not log.is_durable and not log.is_flushing:
             log.is_flushing = True
             self._state.emit(effects.FlushLog(log_end_offset=log.end_offset))
 
@@ -152,13 +164,26 @@ class Followership:
         # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md
         return (
             role.fetch_id is None
-            and bool(self._state.other_voters)
+            and self._has_someone_to_ask(role)
             and self._is_acknowledgement_true()
         )
 
+    def _has_someone_to_ask(self, role: Unattached | Follower) -> bool:
+        # The only voter may follow, too: a leader that has removed itself, until that is committed.
+        return isinstance(role, Follower) or bool(self._ring())
+
+    def _ring(self) -> tuple[BrokerId, ...]:
+        """Whom to ask in turn for the leader: a voter of a changed set may be found nowhere else.
+
+        A voter that is alone asks nobody: it will lead.
+        """
+        state = self._state
+        is_alone = state.is_voter and not state.other_voters
+        return () if is_alone else state.other_voters + state.bootstrap_ids
+
     def _is_acknowledgement_true(self) -> bool:
         """Whether a fetch may be sent: a voter's fetch claims that all below is durable."""
-        return not self._state.is_voter or self._state.log.is_durable
+        return not self._state.members.flushes_log or self._state.log.is_durable
 
     def _fetch(self, role: Unattached | Follower) -> None:
         state = self._state
@@ -177,17 +202,21 @@ class Followership:
             last_fetched_epoch=state.log.last_epoch,
             max_wait_ms=max_wait_ms,
             high_watermark=state.log.high_watermark,
+            replica_directory_id=state.directory_id,
         )
         role.fetch_id = state.send(self._fetch_destination(role), request, wait_ms=max_wait_ms)
 
     def _fetch_destination(self, role: Unattached | Follower) -> BrokerId:
         """Choose the leader; without one, or if it is silent, the voters in turn."""
         match role:
-            case Follower(is_leader_gone=is_gone) if self._state.takes_part or not is_gone:
+            case Follower(is_leader_gone=is_gone) if (
+                self._state.takes_part or not is_gone or not self._ring()
+            ):
                 return self._state.leader_id
             case _:
                 self._probes += 1
-                return self._state.other_voters[self._probes % len(self._state.other_voters)]
+                ring = self._ring()
+                return ring[self._probes % len(ring)]
 
     def _fetch_again_later(self, role: Unattached | Follower) -> None:
         """Wait before the next fetch.
@@ -265,7 +294,7 @@ class Followership:
                 self._fetch_elsewhere(role)  # the answer under way is of the finished download
                 role.fetch_deadline_ms = self._state.new_fetch_deadline_ms()
                 if event.is_whole:
-                    self._snapshots.install(event.snapshot_id)
+                    self._snapshots.install(event.snapshot_id, event.voters)
                 else:
                     self._fetch_again_later(role)
             case _:
@@ -300,7 +329,7 @@ class Followership:
         state = self._state
         if response.error_code is ErrorCode.UNKNOWN_LEADER_EPOCH:
             return False  # it is behind
-        if not state.learn(response.leader_epoch, response.leader_id):
+        if not state.learn(response.leader_epoch, response.leader_id, response.leader_address):
             return False
         if response.error_code is not ErrorCode.NONE or event.source != state.leader_id:
             return False
@@ -322,7 +351,7 @@ class Followership:
     # --- the log ---
 
     def _maybe_append(self, request_id: int, records: events.FetchedRecords) -> bool:
-        if not self._continues_log(records):
+        if not self._state.log.is_continued_by(records, self._state.leader_epoch):
             return False
         self._state.emit(
             effects.AppendFetched(
@@ -331,25 +360,9 @@ class Followership:
                 end_offset=records.end_offset,
             )
         )
-        self._state.log.append(records.end_offset, records.epoch_starts)
+        self._state.log.append(records.end_offset, records.epoch_starts, records.voter_sets)
+        self._state.follow_voters()
         return True
-
-    def _continues_log(self, records: events.FetchedRecords) -> bool:
-        """Whether they start at our end, and their epochs rise to ours at most (KAFKA-18723)."""
-        starts = records.epoch_starts
-        if records.base_offset != self._state.log.end_offset or not starts:
-            return False
-        end = (Epoch(self._state.leader_epoch + 1), records.end_offset)
-        is_rising = all(
-            earlier[0] < later[0] and earlier[1] < later[1]
-            for earlier, later in pairwise([*starts, end])
-        )
-        first_epoch, first_offset = starts[0]
-        return (
-            is_rising
-            and first_offset == records.base_offset
-            and first_epoch >= max(self._state.log.last_epoch, 1)
-        )
 
     def _maybe_truncate(self, diverging: DivergingEpoch) -> bool:
         offset = self._truncation_offset(diverging)
@@ -358,6 +371,7 @@ class Followership:
         self._require_uncommitted(offset)
         self._state.emit(effects.TruncateLog(end_offset=offset))
         self._state.log.truncate(offset)
+        self._state.follow_voters()
         return True
 
     def _require_uncommitted(self, offset: Offset) -> None:

@@ -1,7 +1,8 @@
 """Leadership: the start of an epoch, fetches, the high watermark, and the end.
 
-A leader refuses fetches of another epoch, and counts only durable records. Sources: KIP-595
-(Fetch, LeaderChange, EndQuorumEpoch), KIP-1166; KAFKA-12619, KAFKA-15489; Raft 5.3, 5.4.2.
+A leader refuses fetches of another epoch, and counts only durable records, of the voters in force.
+Sources: KIP-595 (Fetch, LeaderChange, EndQuorumEpoch), KIP-853, KIP-1166; KAFKA-12619, KAFKA-15489;
+Raft 5.3, 5.4.2.
 """
 
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from quorumlog.metadata_quorum.core.messages import (
 )
 from quorumlog.metadata_quorum.core.quorum_state import QuorumState
 from quorumlog.metadata_quorum.core.roles import Leader, ParkedFetch, Progress, Resigned, Role
+from quorumlog.metadata_quorum.core.voter_changes import VoterChanges
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 
@@ -32,8 +34,9 @@ OBSERVERS_MAX: Final = 1000  # that a leader remembers
 class Leadership:
     """The rules of a leader, and of a leader that has resigned."""
 
-    def __init__(self, state: QuorumState) -> None:
+    def __init__(self, state: QuorumState, voter_changes: VoterChanges) -> None:
         self._state: Final = state
+        self._voter_changes: Final = voter_changes
 
     # --- the start ---
 
@@ -61,6 +64,7 @@ class Leadership:
         )
         state.emit(change)
         state.log.append(Offset(start + 1), ((epoch, start),))
+        self._voter_changes.begin_epoch(role)
         state.emit(effects.BecomeLeader(leader_epoch=epoch, epoch_start_offset=start))
         self._send_begin_quorum_epoch()
 
@@ -68,7 +72,10 @@ class Leadership:
         state = self._state
         for voter in state.other_voters:
             request = BeginQuorumEpochRequest(
-                leader_id=state.node_id, leader_epoch=state.leader_epoch
+                leader_id=state.node_id,
+                leader_epoch=state.leader_epoch,
+                leader_address=state.leader_address,
+                voter_directory_id=state.members.directory_of(voter),
             )
             state.send(voter, request)
 
@@ -113,11 +120,15 @@ class Leadership:
         if min(numbers) < 0 or request.replica_id == state.node_id:
             error_code = ErrorCode.INVALID_REQUEST
         response = FetchSnapshotResponse(
-            error_code=error_code, leader_id=state.leader_id, leader_epoch=state.leader_epoch
+            error_code=error_code,
+            leader_id=state.leader_id,
+            leader_epoch=state.leader_epoch,
+            leader_address=state.leader_address,
         )
         match state.role:
-            case Leader(followers=followers) as role if error_code is ErrorCode.NONE:
-                if request.replica_id in followers:  # KAFKA-15489
+            case Leader() as role if error_code is ErrorCode.NONE:
+                if state.members.has(request.replica_id, request.replica_directory_id):
+                    # KAFKA-15489
                     self._maybe_hold_the_quorum(role, request.replica_id)
                 answer = effects.AnswerFetchSnapshot(
                     request_id=request_id,
@@ -170,18 +181,24 @@ class Leadership:
 
     def _note_progress(self, role: Leader, request: FetchRequest) -> None:
         """Note how far the replica is. The offset may go back: a disk was lost (KAFKA-12181)."""
-        progress = role.followers.get(request.replica_id)
-        if progress is None:
-            progress = self._observer_progress(role, request.replica_id)
+        replica_id, directory_id = request.replica_id, request.replica_directory_id
+        if self._state.members.has(replica_id, directory_id):
+            progress = role.followers[replica_id]
+            self._maybe_hold_the_quorum(role, replica_id)
         else:
-            self._maybe_hold_the_quorum(role, request.replica_id)
+            progress = self._observer_progress(role, replica_id, directory_id)
+        progress.directory_id = directory_id
         progress.fetched(self._state.now_ms, request.fetch_offset, self._state.log.end_offset)
 
-    def _observer_progress(self, role: Leader, observer_id: BrokerId) -> Progress:
+    def _observer_progress(
+        self, role: Leader, observer_id: BrokerId, directory_id: str | None
+    ) -> Progress:
         """Find or create the progress; the dict is in the order of the last fetch, oldest first."""
         session_ms = self._state.settings.controller_quorum_observer_session_ms
         oldest_ms = self._state.now_ms - session_ms
-        progress = role.observers.pop(observer_id, None) or Progress()
+        progress = role.observers.pop(observer_id, None)
+        if progress is None or progress.directory_id != directory_id:
+            progress = Progress()  # another directory is another replica
         role.observers[observer_id] = progress
         for known_id, known in list(role.observers.items()):
             is_silent = known.last_fetch_ms is not None and known.last_fetch_ms < oldest_ms
@@ -200,6 +217,7 @@ class Leadership:
             error_code=ErrorCode.NONE,
             leader_id=self._state.node_id,
             leader_epoch=self._state.leader_epoch,
+            leader_address=self._state.leader_address,
             high_watermark=role.high_watermark,
             diverging_epoch=diverging_epoch,
             snapshot_id=snapshot_id,
@@ -237,13 +255,18 @@ class Leadership:
         self._state.log.append(event.log_end_offset)
 
     def _maybe_advance_high_watermark(self, role: Leader) -> None:
-        """Commit what a majority of the voters holds durably, ourselves included."""
-        followers = (progress.fetch_offset for progress in role.followers.values())
-        ends = sorted([self._own_end_offset(), *followers], reverse=True)
+        """Commit what a majority of the voters holds durably, ourselves included if we are one."""
+        ends = [progress.fetch_offset for progress in role.followers.values()]
+        if self._counts_itself():
+            ends.append(self._own_end_offset())
+        ends.sort(reverse=True)
         committed = self._held_by_majority(ends)
         if self._is_of_this_epoch(role, committed) and committed > role.high_watermark:
             role.high_watermark = committed
             self._state.advance_high_watermark(committed)
+
+    def _counts_itself(self) -> bool:
+        return self._state.is_voter  # not if it has removed itself (KIP-853)
 
     def _own_end_offset(self) -> Offset:
         # DEVIATION: Kafka's leader counts its own log before it flushes.
@@ -266,6 +289,10 @@ class Leadership:
         for request_id, parked in list(role.parked.items()):
             if self._can_complete(role, parked):
                 self._complete(role, request_id)
+        self._voter_changes.maybe_answer(role)
+        if self._voter_changes.is_removed(role):
+            self.resign(role)
+            return
         if not state.other_voters:
             return
         if role.check_quorum_deadline_ms <= state.now_ms:
@@ -276,7 +303,7 @@ class Leadership:
 
     def _maybe_hold_the_quorum(self, role: Leader, voter: BrokerId) -> None:
         role.fetched_voters.add(voter)
-        if len(role.fetched_voters) + 1 >= self._state.majority:
+        if len(role.fetched_voters) + self._counts_itself() >= self._state.majority:
             role.fetched_voters.clear()
             role.check_quorum_deadline_ms = self._new_check_quorum_deadline_ms()
 
@@ -316,7 +343,8 @@ class Leadership:
             del due_ms[voter]
             role.end_epoch_sent[state.send(voter, request)] = voter
         if role.election_deadline_ms <= state.now_ms and state.has_newer_epoch:
-            state.become_unattached(Epoch(state.leader_epoch + 1), deadline_ms=state.now_ms)
+            deadline_ms = state.now_ms if state.members.may_stand else None
+            state.become_unattached(Epoch(state.leader_epoch + 1), deadline_ms=deadline_ms)
 
     def handle_end_quorum_epoch_outcome(self, request_id: int, *, has_answered: bool) -> None:
         """Send EndQuorumEpoch again, later, to a voter that did not answer."""
@@ -334,6 +362,7 @@ class Leadership:
             case Leader():
                 for parked in role.parked.values():
                     yield parked.deadline_ms
+                yield from self._voter_changes.deadlines(role)
                 if self._state.other_voters:
                     yield role.check_quorum_deadline_ms
                     yield role.begin_epoch_deadline_ms
@@ -355,3 +384,4 @@ class Leadership:
         require(is_own or not is_known, "7: only records of its epoch move the high watermark")
         ends = [parked.fetch_offset for parked in role.parked.values()]
         require(max(ends, default=0) <= log.end_offset, "8: a parked fetch is valid")
+        self._voter_changes.check_invariants(role)

@@ -1,9 +1,12 @@
-"""The metadata log in outline: its start and end, where its epochs start, what is durable."""
+"""The metadata log in outline: where it and its epochs start, its voters, what is durable."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from quorumlog.invariants import require
+from quorumlog.metadata_quorum.core.events import FetchedRecords
 from quorumlog.metadata_quorum.core.messages import SnapshotId
+from quorumlog.metadata_quorum.core.voter_sets import History, VoterSet, VoterSets
 from quorumlog.storage.core.leader_epochs import EpochEntry, LeaderEpochs
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 
@@ -21,6 +24,7 @@ class LogOutline:
         self.start_epoch = Epoch(0)  # of the record before the start
         self.snapshot: SnapshotId | None = None  # the newest
         self.epochs = LeaderEpochs()
+        self.voter_sets = VoterSets()
         self.is_flushing = False  # from `FlushLog` to `LogFlushed`
         self.is_checking = False  # from `CheckSnapshot` to `SnapshotChecked`
 
@@ -54,20 +58,49 @@ class LogOutline:
         *,
         start: SnapshotId | None = None,
         snapshot: SnapshotId | None = None,
+        voter_sets: History = (),
     ) -> None:
         """Start from what is on the disk."""
         self.snapshot = snapshot
+        self.voter_sets.append(voter_sets)
         if start is not None:
             self.start_offset, self.start_epoch = start.end_offset, start.epoch
         self.epochs = LeaderEpochs(tuple(EpochEntry(*start) for start in epoch_starts))
         self.end_offset, self.flushed_offset = end_offset, min(flushed_offset, end_offset)
 
-    def append(self, end_offset: Offset, epoch_starts: Iterable[tuple[Epoch, Offset]] = ()) -> None:
-        """Make the log end at `end_offset`; the new records start these epochs, oldest first."""
+    def is_continued_by(self, records: FetchedRecords, leader_epoch: Epoch) -> bool:
+        """Whether they start at our end, and their epochs rise to the leader's (KAFKA-18723)."""
+        starts = records.epoch_starts
+        if records.base_offset != self.end_offset or not starts:
+            return False
+        end = (Epoch(leader_epoch + 1), records.end_offset)
+        is_rising = all(
+            earlier[0] < later[0] and earlier[1] < later[1]
+            for earlier, later in pairwise([*starts, end])
+        )
+        first_epoch, first_offset = starts[0]
+        return (
+            is_rising
+            and _has_voters_within(records)
+            and first_offset == records.base_offset
+            and first_epoch >= max(self.last_epoch, 1)
+        )
+
+    def append(
+        self,
+        end_offset: Offset,
+        epoch_starts: Iterable[tuple[Epoch, Offset]] = (),
+        voter_sets: History = (),
+    ) -> None:
+        """Make the log end at `end_offset`.
+
+        The new records start these epochs, and hold these voter sets; oldest first.
+        """
         require(end_offset > self.end_offset, "an append makes the log longer")
         for epoch, start_offset in epoch_starts:
             if epoch > self.epochs.latest_epoch:
                 self.epochs = self.epochs.assigned(epoch, start_offset)
+        self.voter_sets.append(voter_sets)
         self.end_offset = end_offset
 
     def note_snapshot(self, snapshot: SnapshotId) -> None:
@@ -83,11 +116,16 @@ class LogOutline:
         if start.end_offset > self.start_offset:
             self.start_offset, self.start_epoch = start.end_offset, start.epoch
             self.epochs = self.epochs.truncated_from_start(start.end_offset)
+            self.voter_sets.move_start(start.end_offset)
 
-    def install(self, snapshot: SnapshotId) -> None:
-        """Drop all; the next record gets the offset at which the snapshot ends."""
+    def install(self, snapshot: SnapshotId, voters: VoterSet | None) -> None:
+        """Drop all; the next record gets the offset at which the snapshot ends.
+
+        `voters` are in force there; None: kraft.version is 0.
+        """
         require(not self.is_flushing, "10: nothing is truncated while a flush is under way")
         self.snapshot, self.epochs = snapshot, LeaderEpochs()
+        self.voter_sets.install(snapshot.end_offset, voters)
         self.start_offset = self.end_offset = self.flushed_offset = snapshot.end_offset
         self.start_epoch = snapshot.epoch
 
@@ -95,6 +133,7 @@ class LogOutline:
         """Drop the records at and above `end_offset`."""
         require(not self.is_flushing, "10: nothing is truncated while a flush is under way")
         self.epochs = self.epochs.truncated_from_end(end_offset)
+        self.voter_sets.truncate(end_offset)
         self.end_offset = end_offset
         self.flushed_offset = min(self.flushed_offset, end_offset)
 
@@ -104,3 +143,9 @@ class LogOutline:
         require(flushed_offset <= self.end_offset, "what was flushed was in the log")
         self.is_flushing = False
         self.flushed_offset = max(self.flushed_offset, flushed_offset)
+
+
+def _has_voters_within(records: FetchedRecords) -> bool:
+    offsets = [records.base_offset - 1, *(offset for offset, _ in records.voter_sets)]
+    is_rising = all(earlier < later for earlier, later in pairwise(offsets))
+    return is_rising and offsets[-1] < records.end_offset

@@ -1,9 +1,11 @@
 """The messages between quorum nodes: KRaft's requests and responses, without record bytes.
 
-There is one partition, so Kafka's topic and partition arrays are left out; the voter set is fixed,
-so directory ids are too. The cluster id is checked before a request gets here. Numbers from a peer
-are not trusted: the core answers INVALID_REQUEST to impossible ones.
-Sources: KIP-595, KIP-630, KIP-996 (pre_vote), KIP-1166 (high_watermark in a fetch).
+There is one partition, so Kafka's topic and partition arrays are left out. The cluster id is
+checked before a request gets here. Numbers from a peer are not trusted: the core answers
+INVALID_REQUEST to impossible ones. A directory id that is None is not known: at kraft.version 0 it
+does not count. A leader's address that is empty is not known.
+Sources: KIP-595, KIP-630, KIP-853 (directory ids, changes of the voters), KIP-996 (pre_vote),
+KIP-1166 (high_watermark in a fetch), KIP-1186 (ack_when_committed).
 
 # DEVIATION: Kafka's nodes speak Kafka's protocol with each other.
 # docs/decisions/0011-the-quorum-speaks-http-and-cbor.md
@@ -12,6 +14,7 @@ Sources: KIP-595, KIP-630, KIP-996 (pre_vote), KIP-1166 (high_watermark in a fet
 from dataclasses import dataclass
 from typing import Final
 
+from quorumlog.metadata_quorum.core.voter_sets import Voter
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 
@@ -29,6 +32,7 @@ class VoteRequest:
 
     A pre-vote asks "would you?" and changes nothing; its epoch is the one that the sender is in.
     The sender's log ends at `last_offset` (exclusive) with a record of `last_offset_epoch`.
+    `voter_directory_id`: which directory of the receiver the sender takes for a voter.
     """
 
     replica_id: BrokerId
@@ -37,6 +41,8 @@ class VoteRequest:
     last_offset_epoch: Epoch
     last_offset: Offset
     pre_vote: bool
+    replica_directory_id: str | None = None
+    voter_directory_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +53,7 @@ class VoteResponse:
     leader_id: BrokerId
     leader_epoch: Epoch
     vote_granted: bool
+    leader_address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +62,8 @@ class BeginQuorumEpochRequest:
 
     leader_id: BrokerId
     leader_epoch: Epoch
+    leader_address: str = ""
+    voter_directory_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +73,7 @@ class BeginQuorumEpochResponse:
     error_code: ErrorCode
     leader_id: BrokerId
     leader_epoch: Epoch
+    leader_address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +92,7 @@ class EndQuorumEpochResponse:
     error_code: ErrorCode
     leader_id: BrokerId
     leader_epoch: Epoch
+    leader_address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +109,7 @@ class FetchRequest:
     last_fetched_epoch: Epoch
     max_wait_ms: int
     high_watermark: Offset = UNKNOWN_OFFSET
+    replica_directory_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +146,7 @@ class FetchResponse:
     high_watermark: Offset = UNKNOWN_OFFSET
     diverging_epoch: DivergingEpoch | None = None
     snapshot_id: SnapshotId | None = None
+    leader_address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +157,7 @@ class FetchSnapshotRequest:
     current_leader_epoch: Epoch
     snapshot_id: SnapshotId
     position: int
+    replica_directory_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,16 +169,74 @@ class FetchSnapshotResponse:
     leader_epoch: Epoch
     size: int = 0
     position: int = 0
+    leader_address: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddVoterRequest:
+    """Ask the leader to add a voter, which has followed it as an observer (KIP-853).
+
+    The answer comes when the change is committed; without `ack_when_committed`, when it is in the
+    leader's log.
+    """
+
+    voter: Voter
+    ack_when_committed: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveVoterRequest:
+    """Ask the leader to remove a voter; the answer comes when the change is committed."""
+
+    voter_id: BrokerId
+    directory_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateVoterRequest:
+    """A voter tells the leader of `current_leader_epoch` its address.
+
+    The answer comes when the change is in the leader's log.
+    """
+
+    voter: Voter
+    current_leader_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeKRaftVersionRequest:
+    """Ask the leader to raise kraft.version; the answer comes when the change is committed."""
+
+    kraft_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoterChangeResponse:
+    """The answer. With REQUEST_TIMED_OUT the change may have been made, or may still be."""
+
+    error_code: ErrorCode
+    error_message: str
+    leader_id: BrokerId
+    leader_epoch: Epoch
+    leader_address: str = ""
+
+
+VoterChangeRequest = (
+    AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest | UpgradeKRaftVersionRequest
+)
 Request = (
     VoteRequest
     | BeginQuorumEpochRequest
     | EndQuorumEpochRequest
     | FetchRequest
     | FetchSnapshotRequest
+    | VoterChangeRequest
 )
 PlainResponse = (
-    VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse | FetchSnapshotResponse
+    VoteResponse
+    | BeginQuorumEpochResponse
+    | EndQuorumEpochResponse
+    | FetchSnapshotResponse
+    | VoterChangeResponse
 )
 Response = PlainResponse | FetchResponse

@@ -1,11 +1,8 @@
 """The Raft core of the metadata log: one node, voter or observer, as a state machine.
 
-The voters are static and always ask for pre-votes. The package's docstring says what the driver
-must do. Sources: KIP-595, KIP-630, KIP-996; Raft sections 5.1 to 5.4, and 7.
-
-Changes of the voter set (KIP-853) would be one more rule beside `Elections`, `Leadership`,
-`Followership` and `SnapshotDownloads`: `voter_sets.py` would give `QuorumState` the voters at an
-offset.
+The voters always ask for pre-votes. At kraft.version 0 they are the configured ones; at 1 they are
+in the log, and may change. The package's docstring says what the driver must do. Sources: KIP-595,
+KIP-630, KIP-853, KIP-996; Raft sections 4.1, 5.1 to 5.4, and 7.
 """
 
 from collections.abc import Callable
@@ -13,14 +10,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, assert_never
 
 from quorumlog.invariants import require
-from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.effects import Effect
 from quorumlog.metadata_quorum.core.elections import Elections
 from quorumlog.metadata_quorum.core.events import Event
 from quorumlog.metadata_quorum.core.followership import Followership
 from quorumlog.metadata_quorum.core.leadership import Leadership
 from quorumlog.metadata_quorum.core.messages import (
-    NOBODY,
+    AddVoterRequest,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
@@ -29,13 +26,16 @@ from quorumlog.metadata_quorum.core.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    RemoveVoterRequest,
+    UpdateVoterRequest,
+    UpgradeKRaftVersionRequest,
+    VoterChangeResponse,
     VoteRequest,
     VoteResponse,
 )
+from quorumlog.metadata_quorum.core.quorum_checks import Before, check_quorum
 from quorumlog.metadata_quorum.core.quorum_state import QuorumState
 from quorumlog.metadata_quorum.core.roles import (
-    OBSERVER_ROLES,
-    Ballot,
     Candidate,
     Follower,
     Leader,
@@ -46,6 +46,9 @@ from quorumlog.metadata_quorum.core.roles import (
 )
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.core.snapshot_downloads import SnapshotDownloads
+from quorumlog.metadata_quorum.core.starting import Starting
+from quorumlog.metadata_quorum.core.voter_changes import VoterChanges
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 
@@ -61,6 +64,8 @@ class Rules:
     leadership: type[Leadership] = Leadership
     followership: type[Followership] = Followership
     snapshot_downloads: type[SnapshotDownloads] = SnapshotDownloads
+    voter_changes: type[VoterChanges] = VoterChanges
+    starting: type[Starting] = Starting
 
 
 class Quorum:
@@ -79,8 +84,11 @@ class Quorum:
       9. No record is of a newer epoch than the node.
      10. Nothing is truncated while a flush is under way; and a voter that fetches, or stands in
          an election, has a durable log.
-     11. An observer only follows, and never votes; nor does a voter that is new.
+     11. An observer only follows; nor does a voter take part that is new. It has no vote, unless
+         kraft.version is 1: its log may lack the record that makes it a voter.
      12. A snapshot holds what is below the log's start, and all in it is committed.
+     13. A leader makes one change of the voters at a time, of one voter at most.
+     14. A leader that is no voter has removed itself, and leads until that is committed.
     """
 
     rules: ClassVar[Rules] = Rules()
@@ -89,19 +97,36 @@ class Quorum:
         self,
         *,
         node_id: BrokerId,
-        voters: tuple[BrokerId, ...],
+        voters: VoterSet | tuple[BrokerId, ...],
         settings: QuorumSettings,
         random_fraction: Callable[[], float],
+        directory_id: str | None = None,
+        address: str = "",
+        bootstrap: int = 0,
     ) -> None:
-        """`random_fraction` returns a number in [0, 1): see `QuorumState`."""
+        """`voters` are the configured ones, with their addresses if those are known.
+
+        `directory_id` of the metadata directory: only a node with one can become a voter, and its
+        log is flushed like that of a voter. `address` of the own control listener. `bootstrap`: how
+        many addresses may be asked for the leader: they go by the ids -2, -3 and so on.
+        `random_fraction` returns a number in [0, 1): see `QuorumState`.
+        """
         self._state: Final = self.rules.state(
-            node_id=node_id, voters=voters, settings=settings, random_fraction=random_fraction
+            node_id=node_id,
+            voters=voters,
+            settings=settings,
+            random_fraction=random_fraction,
+            directory_id=directory_id,
+            address=address,
+            bootstrap=bootstrap,
         )
-        self._leadership: Final = self.rules.leadership(self._state)
+        self._voter_changes: Final = self.rules.voter_changes(self._state)
+        self._leadership: Final = self.rules.leadership(self._state, self._voter_changes)
         self._elections: Final = self.rules.elections(self._state, self._leadership)
         self._followership: Final = self.rules.followership(
             self._state, self.rules.snapshot_downloads(self._state)
         )
+        self._starting: Final = self.rules.starting(self._state, self._elections, self._leadership)
         self._has_started = False
         self.node_id: Final = node_id
         self.settings: Final = settings
@@ -115,8 +140,30 @@ class Quorum:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this node is a voter: only then do the rules order flushes of its log."""
+        """Whether this node, with its directory, is a voter now."""
         return self._state.is_voter
+
+    @property
+    def flushes_log(self) -> bool:
+        """Whether the rules order flushes of the log: that of a voter, or of one that may be."""
+        return self._state.members.flushes_log
+
+    @property
+    def kraft_version(self) -> int:
+        """0: the configured voters are in force; 1: those in the log."""
+        return self._state.kraft_version
+
+    @property
+    def voter_set(self) -> VoterSet:
+        """The voters in force; at kraft.version 0 what is configured of them."""
+        return self._state.voter_set
+
+    def voters_at(self, end_offset: Offset) -> VoterSet | None:
+        """Return what a snapshot says that ends there; None: kraft.version is 0 there.
+
+        Not below the newest snapshot, or the log's start.
+        """
+        return self._state.log.voter_sets.at(end_offset)
 
     @property
     def is_leader(self) -> bool:
@@ -242,6 +289,13 @@ class Quorum:
                 self._leadership.handle_fetch_request(event.request_id, request)
             case FetchSnapshotRequest() as request:
                 self._leadership.handle_fetch_snapshot_request(event.request_id, request)
+            case (
+                AddVoterRequest()
+                | RemoveVoterRequest()
+                | UpdateVoterRequest()
+                | UpgradeKRaftVersionRequest()
+            ) as request:
+                self._voter_changes.handle_request(event.request_id, request)
             case _:
                 assert_never(event.request)
 
@@ -254,14 +308,21 @@ class Quorum:
             case FetchSnapshotResponse() as response:
                 self._followership.handle_fetch_snapshot_response(role, event, response)
             case BeginQuorumEpochResponse() as response:
-                self._state.learn(response.leader_epoch, response.leader_id)
+                self._learn(response)
             case EndQuorumEpochResponse() as response:
-                self._state.learn(response.leader_epoch, response.leader_id)
+                self._learn(response)
                 self._leadership.handle_end_quorum_epoch_outcome(
                     event.request_id, has_answered=True
                 )
+            case VoterChangeResponse() as response:
+                self._learn(response)
             case _:
                 assert_never(event.response)
+
+    def _learn(
+        self, response: BeginQuorumEpochResponse | EndQuorumEpochResponse | VoterChangeResponse
+    ) -> None:
+        self._state.learn(response.leader_epoch, response.leader_id, response.leader_address)
 
     def _do_what_is_due(self) -> None:
         """Do what is due in the role, and in each role that follows from it.
@@ -292,103 +353,10 @@ class Quorum:
             case _:
                 pass
 
-    # --- the start ---
-
     def _handle_started(self, event: events.Started) -> None:
-        """Take up the role that the disk allows: never that of a leader (KAFKA-10527)."""
-        state = self._state
         self._has_started = True
-        state.is_new = event.is_new and state.is_voter and bool(state.other_voters)
-        state.log.open(
-            event.log_end_offset,
-            event.flushed_offset,
-            event.epoch_starts,
-            start=event.log_start,
-            snapshot=event.snapshot_id,
-        )
-        if state.log.last_epoch > event.leader_epoch:
-            state.set_election(state.log.last_epoch, NOBODY, NOBODY)
-        else:
-            state.leader_epoch = event.leader_epoch
-            state.leader_id, state.voted_id = event.leader_id, event.voted_id
-        state.advance_high_watermark(state.log.start_offset)  # a snapshot holds what is committed
-        self._take_up_role()
+        self._starting.start(event)
 
-    def _take_up_role(self) -> None:
-        """Choose by what the election state says. Only here is a role set without `become`."""
-        state = self._state
-        is_alone = state.is_voter and not state.other_voters
-        deadline_ms = state.now_ms if is_alone else state.new_election_deadline_ms()
-        if not state.is_voter and state.node_id in {state.leader_id, state.voted_id}:
-            newer = Epoch(state.leader_epoch + state.has_newer_epoch)
-            state.set_election(newer, NOBODY, NOBODY)  # it was a voter
-        if state.leader_id == state.node_id:
-            self._resume_as_resigned(deadline_ms)
-        elif state.leader_id in state.voters:
-            state.role = Follower(fetch_deadline_ms=state.new_fetch_deadline_ms())
-            leader_id, leader_epoch = state.leader_id, state.leader_epoch
-            state.emit(effects.FollowLeader(leader_epoch=leader_epoch, leader_id=leader_id))
-        elif state.voted_id == state.node_id and state.log.is_durable:
-            ballot = Ballot(granted={state.node_id})
-            state.role = candidate = Candidate(election_deadline_ms=deadline_ms, ballot=ballot)
-            self._elections.ask_all(candidate)
-        else:
-            state.set_election(state.leader_epoch, NOBODY, state.voted_id)
-            state.role = Unattached(election_deadline_ms=deadline_ms if state.is_voter else None)
-
-    def _resume_as_resigned(self, deadline_ms: int) -> None:
-        # It may have appended records in this epoch that its disk has lost: if it led on, two
-        # records would have the same epoch and offset.
-        self._state.role = resigned = self._leadership.resigned()
-        resigned.election_deadline_ms = deadline_ms
-
-    # --- invariants ---
-
-    def check_invariants(self, before: tuple[int, int, int, int]) -> None:
-        """Raise InvariantViolation with the number of the rule that does not hold.
-
-        `before` the step: leader epoch, high watermark, leader and vote.
-        """
-        state, log = self._state, self._state.log
-        epoch, high_watermark, leader_id, voted_id = before
-        is_rising = epoch <= state.leader_epoch and high_watermark <= log.high_watermark
-        require(is_rising, "1: the epoch and the high watermark never fall")
-        ends = max(log.high_watermark, log.flushed_offset)
-        require(ends <= log.end_offset, "2: what is committed or durable is held")
-        is_held = log.start_offset <= log.high_watermark
-        require(is_held, "12: what is below the log's start is committed")
-        if epoch == state.leader_epoch:
-            require(leader_id in {NOBODY, state.leader_id}, "5: one leader in an epoch")
-            require(voted_id in {NOBODY, state.voted_id}, "5: one vote in an epoch")
-        require(log.last_epoch <= state.leader_epoch, "9: no record is of a newer epoch")
-        if not state.takes_part:
-            is_observing = isinstance(state.role, OBSERVER_ROLES) and state.voted_id == NOBODY
-            require(is_observing, "11: an observer only follows")
-        self._check_role()
-
-    def _check_role(self) -> None:
-        state, role = self._state, self._state.role
-        says_durable = False  # whether it tells others that its log is durable
-        match role:
-            case Leader():
-                self._leadership.check_invariants(role)
-            case Resigned():
-                require(state.leader_id == state.node_id, "4: it led this epoch")
-            case Follower(fetch_id=fetch_id):
-                is_led = state.leader_id in state.other_voters
-                require(is_led, "4: a follower has another leader")
-                says_durable = state.is_voter and fetch_id is not None
-            case Candidate():
-                is_free = state.voted_id == state.node_id and state.leader_id == NOBODY
-                require(is_free, "4: a candidate has its own vote and no leader")
-                says_durable = True
-            case Prospective():
-                require(state.leader_id != state.node_id, "4: it does not lead")
-                says_durable = True
-            case Unattached(fetch_id=fetch_id):
-                require(state.leader_id == NOBODY, "4: an unattached node has no leader")
-                says_durable = state.is_voter and fetch_id is not None
-            case _:
-                assert_never(role)
-        is_true = state.log.is_durable or not says_durable
-        require(is_true, "10: a voter that fetches or stands has a durable log")
+    def check_invariants(self, before: Before) -> None:
+        """Raise InvariantViolation with the number of the rule that does not hold."""
+        check_quorum(self._state, self._leadership, before)

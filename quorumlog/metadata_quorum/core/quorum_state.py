@@ -1,21 +1,25 @@
 """The state of one quorum node: its role, its epoch and vote, its log in outline.
 
-It refuses any change of role that the tables in `roles` do not list. Source: Kafka's `QuorumState`.
+It refuses any change of role that the tables in `roles` do not list. The voters are those that the
+log says, from the moment that it says so; without such a record (kraft.version 0), the configured
+ones. Sources: Kafka's `QuorumState`; KIP-853.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import ClassVar, Final
 
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects
 from quorumlog.metadata_quorum.core.effects import Effect
 from quorumlog.metadata_quorum.core.log_outline import LogOutline
+from quorumlog.metadata_quorum.core.membership import Membership
 from quorumlog.metadata_quorum.core.messages import (
     EPOCH_MAX,
     EPOCH_STEP_MAX,
     NOBODY,
     FetchResponse,
     Request,
+    VoterChangeResponse,
 )
 from quorumlog.metadata_quorum.core.roles import (
     CHANGES_TO_A_NEWER_EPOCH,
@@ -30,6 +34,7 @@ from quorumlog.metadata_quorum.core.roles import (
     Unattached,
 )
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
@@ -41,40 +46,115 @@ class QuorumState:
     election timeouts, so that voters that lost their leader together do not stand together.
     """
 
+    membership: ClassVar[type[Membership]] = Membership  # a seam for mutants
+
     def __init__(
         self,
         *,
         node_id: BrokerId,
-        voters: tuple[BrokerId, ...],
+        voters: VoterSet | tuple[BrokerId, ...],
         settings: QuorumSettings,
         random_fraction: Callable[[], float],
+        directory_id: str | None = None,
+        address: str = "",
+        bootstrap: int = 0,
     ) -> None:
         self.node_id: Final = node_id
-        self.voters: Final = tuple(sorted({*voters}))
-        self.is_voter: Final = node_id in self.voters
-        self.other_voters: Final = tuple(voter for voter in self.voters if voter != node_id)
-        self.majority: Final = len(self.voters) // 2 + 1
+        self.directory_id: Final = directory_id
+        self.address: Final = address
+        self.bootstrap_ids: Final = tuple(BrokerId(-2 - index) for index in range(bootstrap))
+        self.configured: Final = voters if isinstance(voters, VoterSet) else VoterSet.of_ids(voters)
         self.settings: Final = settings
         self.role: Role = Unattached(election_deadline_ms=None)
         self.leader_epoch = Epoch(0)
         self.leader_id = self.voted_id = NOBODY
+        self.voted_directory_id: str | None = None
+        self.was_voter = False  # of a committed set: KAFKA-19850
         self.is_new = False  # a voter that must not vote yet: decision 36
         self.log: Final = LogOutline()
+        self.members: Final = self.membership(node_id, directory_id, self.configured, self.log)
         self.now_ms = 0
         self.effects: list[Effect] = []
         self._random_fraction: Final = random_fraction
         self._last_request_id = 0
+        self._told_voters: VoterSet | None = None
+        self._learnt_address = NOBODY, ""  # of a leader, from its peers
+
+    # --- the voters ---
+
+    @property
+    def kraft_version(self) -> int:
+        """0: the configured voters are in force; 1: those in the log (KIP-853)."""
+        return self.members.kraft_version
+
+    @property
+    def voter_set(self) -> VoterSet:
+        """The voters in force."""
+        return self.members.voter_set
+
+    @property
+    def voters(self) -> tuple[BrokerId, ...]:
+        """The ids of the voters in force."""
+        return self.voter_set.ids
+
+    @property
+    def other_voters(self) -> tuple[BrokerId, ...]:
+        """The ids of the voters but for this node's."""
+        return tuple(voter for voter in self.voter_set.ids if voter != self.node_id)
+
+    @property
+    def majority(self) -> int:
+        """How many voters decide."""
+        return self.voter_set.majority
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this node, with its directory, is a voter."""
+        return self.members.is_voter
+
+    def follow_voters(self) -> None:
+        """Act on the voter set that the log says now."""
+        voters = self.log.voter_sets.last
+        if voters == self._told_voters:
+            return
+        self._told_voters = voters
+        self.emit(effects.VotersChanged(voters=voters))
+        match self.role:
+            case Follower() as role if not self.takes_part:
+                role.notice_deadline_ms = None  # it does not stand any more
+            case _:
+                pass
+
+    @property
+    def leader_address(self) -> str:
+        """Where the leader can be reached; empty: not known."""
+        if self.leader_id == self.node_id and self.address:
+            return self.address
+        voter = self.voter_set.get(self.leader_id)
+        if voter is not None and voter.address:
+            return voter.address
+        learnt_id, address = self._learnt_address
+        return address if learnt_id == self.leader_id else ""
 
     @property
     def takes_part(self) -> bool:
-        """Whether this node may vote and stand.
+        """Whether this node may stand, and vote.
 
         A voter that has lost its disk may have voted in an epoch whose election still runs, and
         may have held records that are committed only because it held them.
         """
         # DEVIATION: Kafka's static voters take part with any disk that was formatted for them.
         # docs/decisions/0036-a-voter-without-its-past-does-not-vote.md
-        return self.is_voter and not self.is_new
+        return self.members.may_stand and not self.is_new
+
+    def may_vote(self, *, is_named: bool) -> bool:
+        """Whether this node may vote. `is_named`: the candidate takes its directory for a voter's.
+
+        The last records may be missing here, and with them the news that this node is a voter. The
+        election may need its vote to have a majority (KIP-853).
+        """
+        may_be_voter = self.kraft_version > 0 and is_named
+        return not self.is_new and (self.is_voter or may_be_voter)
 
     @property
     def has_newer_epoch(self) -> bool:
@@ -107,15 +187,38 @@ class QuorumState:
     def refuse_fetch(self, request_id: int, error_code: ErrorCode) -> None:
         """Answer a fetch with an error, and with the leader and epoch that this node knows."""
         response = FetchResponse(
-            error_code=error_code, leader_id=self.leader_id, leader_epoch=self.leader_epoch
+            error_code=error_code,
+            leader_id=self.leader_id,
+            leader_epoch=self.leader_epoch,
+            leader_address=self.leader_address,
         )
         self.emit(effects.AnswerFetch(request_id=request_id, response=response))
+
+    def answer_voter_change(self, request_id: int, error_code: ErrorCode, message: str) -> None:
+        """Answer a request to change the voters."""
+        response = VoterChangeResponse(
+            error_code=error_code,
+            error_message=message,
+            leader_id=self.leader_id,
+            leader_epoch=self.leader_epoch,
+            leader_address=self.leader_address,
+        )
+        self.emit(effects.SendResponse(request_id=request_id, response=response))
 
     def advance_high_watermark(self, committed: Offset) -> None:
         """Raise the high watermark to `committed`; it never falls."""
         if committed > self.log.high_watermark:
             self.log.high_watermark = committed
             self.emit(effects.AdvanceHighWatermark(high_watermark=committed))
+            self._maybe_note_membership()
+
+    def _maybe_note_membership(self) -> None:
+        """Remember for good that this node was a voter: it does not add itself a second time."""
+        voters = self.log.voter_sets.at(self.log.high_watermark)
+        if not self.was_voter and voters is not None:
+            self.was_voter = voters.has_key(self.node_id, self.directory_id)
+            if self.was_voter:
+                self.persist_election()
 
     # --- deadlines ---
 
@@ -141,6 +244,7 @@ class QuorumState:
         leader_epoch: Epoch | None = None,
         leader_id: BrokerId | None = None,
         voted_id: BrokerId | None = None,
+        voted_directory_id: str | None = None,
     ) -> None:
         """Change the role, and the election state with it: the only writer of both.
 
@@ -153,26 +257,45 @@ class QuorumState:
         change = f"{type(self.role).__name__} {self.leader_epoch} -> {type(role).__name__} {epoch}"
         require(epoch >= self.leader_epoch, f"legal change: {change}: an epoch never falls")
         require(type(role) in changes[type(self.role)], f"legal change: {change}")
+        was_removed = isinstance(self.role, Leader) and isinstance(role, Resigned)
         require(
-            self.is_voter or isinstance(role, OBSERVER_ROLES),
+            self.members.may_stand or was_removed or isinstance(role, OBSERVER_ROLES),
             f"legal change: {change}: an observer only follows",
         )
         leader = (NOBODY if is_newer else self.leader_id) if leader_id is None else leader_id
         voted = (NOBODY if is_newer else self.voted_id) if voted_id is None else voted_id
+        directory = self._voted_directory(voted, voted_directory_id, is_newer=is_newer)
         previous, self.role = self.role, role
         match previous:
-            case Leader(parked=parked):
+            case Leader(parked=parked, voter_change=voter_change):
                 self.emit(effects.ResignLeadership(leader_epoch=self.leader_epoch))
-                self.set_election(epoch, leader, voted)
+                self.set_election(epoch, leader, voted, directory)
                 for request_id in parked:
                     self.refuse_fetch(request_id, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                if voter_change is not None:
+                    self.answer_voter_change(
+                        voter_change.request_id,
+                        ErrorCode.REQUEST_TIMED_OUT,
+                        "the leader resigned: the change may still be made",
+                    )
             case _:
-                self.set_election(epoch, leader, voted)
+                self.set_election(epoch, leader, voted, directory)
+
+    def _voted_directory(
+        self, voted_id: BrokerId, directory_id: str | None, *, is_newer: bool
+    ) -> str | None:
+        if voted_id == NOBODY:
+            return None
+        if voted_id == self.node_id:
+            return self.directory_id
+        if directory_id is None and voted_id == self.voted_id and not is_newer:
+            return self.voted_directory_id
+        return directory_id
 
     def become_unattached(self, leader_epoch: Epoch, *, deadline_ms: int | None = None) -> None:
         """Wait, without a leader. A mere newer epoch does not restart an election timeout."""
         match self.role:
-            case _ if deadline_ms is not None or not self.is_voter:
+            case _ if deadline_ms is not None or not self.members.may_stand:
                 pass
             case (
                 Unattached(election_deadline_ms=int(left_ms))
@@ -190,11 +313,24 @@ class QuorumState:
         follower = Follower(fetch_deadline_ms=self.new_fetch_deadline_ms())
         self.become(follower, leader_epoch=leader_epoch, leader_id=leader_id)
 
-    def learn(self, leader_epoch: Epoch, leader_id: BrokerId) -> bool:
+    def may_lead(self, leader_id: BrokerId, address: str = "") -> bool:
+        """Whether a peer may be right about the leader.
+
+        The log of this node may lack the record that makes the leader a voter. At kraft.version 0
+        only the configured voters lead. But a peer that tells an address may know more.
+        """
+        is_stranger_possible = self.kraft_version > 0 or not self.configured.voters or bool(address)
+        return leader_id in self.voters or (leader_id >= 0 and is_stranger_possible)
+
+    def learn(self, leader_epoch: Epoch, leader_id: BrokerId, address: str = "") -> bool:
         """Act on the epoch and leader that a peer knows; False: it is behind, or makes no sense."""
-        is_possible = self.is_within_reach(leader_epoch) and leader_id in {NOBODY, *self.voters}
+        is_possible = self.is_within_reach(leader_epoch) and (
+            leader_id == NOBODY or self.may_lead(leader_id, address)
+        )
         if leader_epoch < self.leader_epoch or not is_possible:
             return False
+        if address:
+            self._learnt_address = leader_id, address
         is_another = leader_id not in {NOBODY, self.node_id}
         if leader_epoch > self.leader_epoch:
             if is_another:
@@ -208,12 +344,19 @@ class QuorumState:
             require(agreed, f"one leader in epoch {leader_epoch}: {self.leader_id}, {leader_id}")
         return True
 
-    def set_election(self, epoch: Epoch, leader_id: BrokerId, voted_id: BrokerId) -> None:
+    def set_election(
+        self,
+        epoch: Epoch,
+        leader_id: BrokerId,
+        voted_id: BrokerId,
+        voted_directory_id: str | None = None,
+    ) -> None:
         """Change epoch, leader and vote; the change is durable before any later effect."""
         has_new_leader = (epoch, leader_id) != (self.leader_epoch, self.leader_id)
         if not has_new_leader and voted_id == self.voted_id:
             return
         self.leader_epoch, self.leader_id, self.voted_id = epoch, leader_id, voted_id
+        self.voted_directory_id = voted_directory_id
         self.persist_election()
         if has_new_leader and leader_id != self.node_id:
             self.emit(effects.FollowLeader(leader_epoch=epoch, leader_id=leader_id))
@@ -225,6 +368,8 @@ class QuorumState:
             leader_id=self.leader_id,
             voted_id=self.voted_id,
             is_new=self.is_new,
+            voted_directory_id=self.voted_directory_id,
+            was_voter=self.was_voter,
         )
         # DEVIATION: Kafka writes each change on its own.
         # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md

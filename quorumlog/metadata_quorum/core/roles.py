@@ -84,6 +84,7 @@ class Progress:
     last_fetch_ms: int | None = None
     caught_up_ms: int | None = None  # when it last held all that we had
     leader_end_then: Offset = UNKNOWN_OFFSET  # our log end at its last fetch
+    directory_id: str | None = None  # of the replica; None: it named none
 
     def fetched(self, now_ms: int, fetch_offset: Offset, leader_end: Offset) -> None:
         """Take over a valid fetch (KIP-836). The offset may go back: a disk was lost."""
@@ -106,9 +107,21 @@ class ParkedFetch:
     deadline_ms: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoterChange:
+    """A change of the voters that this leader has appended, and whose caller waits."""
+
+    request_id: int
+    end_offset: Offset  # committed when all below is
+    deadline_ms: int
+
+
 @dataclass(slots=True, kw_only=True)
 class Leader:
-    """Appends and answers fetches. `followers` are the other voters."""
+    """Appends and answers fetches. `followers` are the other voters.
+
+    A leader that has removed itself from the voters leads on until that is committed.
+    """
 
     epoch_start_offset: Offset  # of its LeaderChange record
     granting_voters: tuple[BrokerId, ...]
@@ -119,6 +132,7 @@ class Leader:
     fetched_voters: set[BrokerId] = field(default_factory=set)  # since check-quorum last held
     parked: dict[int, ParkedFetch] = field(default_factory=dict)  # by request id
     high_watermark: Offset = UNKNOWN_OFFSET  # not inherited: KAFKA-12619
+    voter_change: VoterChange | None = None  # one at a time
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from quorumlog.metadata_quorum.core.messages import (
 )
 from quorumlog.metadata_quorum.core.quorum_state import QuorumState
 from quorumlog.metadata_quorum.core.roles import Download, Follower
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 
@@ -52,6 +53,7 @@ class SnapshotDownloads:
             current_leader_epoch=state.leader_epoch,
             snapshot_id=download.snapshot_id,
             position=download.position,
+            replica_directory_id=state.directory_id,
         )
         return state.send(state.leader_id, request)
 
@@ -60,7 +62,7 @@ class SnapshotDownloads:
         state = self._state
         if response.error_code is ErrorCode.UNKNOWN_LEADER_EPOCH:
             return False  # it is behind
-        if not state.learn(response.leader_epoch, response.leader_id):
+        if not state.learn(response.leader_epoch, response.leader_id, response.leader_address):
             return False
         match state.role:
             case Follower(download=Download() as download) as role if (
@@ -102,11 +104,15 @@ class SnapshotDownloads:
     def _is_complete(self, download: Download) -> bool:
         return download.position == download.size
 
-    def install(self, snapshot_id: SnapshotId) -> None:
-        """Make a checked draft the start of the log; all in it is committed."""
+    def install(self, snapshot_id: SnapshotId, voters: VoterSet | None) -> None:
+        """Make a checked draft the start of the log; all in it is committed.
+
+        `voters` are those that it holds; None: kraft.version is 0 at its end.
+        """
         state = self._state
         is_newer = snapshot_id.end_offset > state.log.high_watermark
         require(is_newer, "3: what is committed is not truncated")
         state.emit(effects.InstallSnapshot(snapshot_id=snapshot_id))
-        state.log.install(snapshot_id)
+        state.log.install(snapshot_id, voters)
+        state.follow_voters()
         state.advance_high_watermark(snapshot_id.end_offset)

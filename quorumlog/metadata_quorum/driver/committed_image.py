@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from quorumlog.metadata_quorum.core.messages import SnapshotId
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.image.difference import difference
 from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage, ImagePublisher
 from quorumlog.metadata_quorum.image.records import MetadataRecord
@@ -35,17 +36,23 @@ class CommittedImage:
     """How many records a slice has."""
 
     def __init__(self, log: MetadataLog) -> None:
-        """Read the newest snapshot. Raises DamagedLog, StorageError."""
+        """Read the newest snapshot, and the voters behind it. Raises DamagedLog, StorageError."""
         self.image = ClusterImage()
         self._log: Final = log
         self._replay = ClusterReplay(self.image)
         self._restored = restored_image(log)  # until it is published
         self.restored_id: Final = _id_of(self._restored, log)
+        self.restored_voter_sets: Final = log.voter_sets(self.restored_id)
         self._jump: _Jump | None = None
         self._publishers: list[ImagePublisher] = []
         self._high_watermark = self._target = self.image.end_offset
         self._unread: Iterator[tuple[Offset, MetadataRecord]] = iter(())  # up to the target
         self._jumps = False  # the target is the first one behind a snapshot
+
+    @property
+    def voters(self) -> VoterSet | None:
+        """The voters that the log said at the start; None: kraft.version was 0."""
+        return self.restored_voter_sets[-1][1] if self.restored_voter_sets else None
 
     def add_publisher(self, publisher: ImagePublisher) -> None:
         """Publish to it, too; first, as one change, all that was published before."""

@@ -72,6 +72,7 @@ class Driver:
         self._urgent: Final = deque[events.Event]()
         self._inbox: Final = deque[Fact]()
         self._restored_id: Final = committed.restored_id
+        self._restored_voter_sets: Final = committed.restored_voter_sets
         self._fetched: Responded | None = None  # of the step whose effects are performed
         self._has_started = self._has_ended = False
         self._is_running = self._is_writing = False
@@ -87,7 +88,7 @@ class Driver:
         )  # fmt: skip
         self._snapshotting: Final = Snapshotting(
             log=log, committed=committed, settings=settings, seams=seams, feed=self.feed,
-            is_voter=quorum.is_voter,
+            flushes_log=lambda: quorum.flushes_log, voters_at=quorum.voters_at,
         )  # fmt: skip
         self._transfer: Final = SnapshotTransfer(log, committed, seams.executor, self.feed)
 
@@ -109,12 +110,15 @@ class Driver:
             leader_epoch=election.leader_epoch,
             leader_id=election.leader_id,
             voted_id=election.voted_id,
+            voted_directory_id=election.voted_directory_id,
+            was_voter=election.was_voter,
             is_new=election.is_new,
             log_end_offset=self._log.end_offset,
             flushed_offset=self._log.flushed_offset,
             epoch_starts=self._log.epoch_starts(),
             log_start=self._log.start,
             snapshot_id=self._restored_id,
+            voter_sets=self._restored_voter_sets,
         )
         self._has_started = True
         self._inbox.appendleft(started)  # the listener may have heard of peers before
@@ -259,6 +263,8 @@ class Driver:
                 self._advance(high_watermark)
             case effects.BecomeLeader() | effects.ResignLeadership() | effects.FollowLeader():
                 self._controllership.change_leader(effect)
+            case effects.VotersChanged(voters=voters):
+                self._seams.voters_changed(voters)
             case _:
                 self._perform_write(effect)
 
@@ -275,12 +281,17 @@ class Driver:
                     leader_epoch=effect.leader_epoch,
                     leader_id=effect.leader_id,
                     voted_id=effect.voted_id,
+                    voted_directory_id=effect.voted_directory_id,
+                    was_voter=effect.was_voter,
                     is_new=effect.is_new,
                 )
                 self._write(partial(self._elections.save, election))
             case effects.AppendLeaderChange():
                 wall_ms = self._seams.clock.wall_ms()
                 self._write(partial(self._log.append_leader_change, effect, wall_ms=wall_ms))
+            case effects.AppendVoters():
+                wall_ms = self._seams.clock.wall_ms()
+                self._write(partial(self._log.append_voters, effect, wall_ms=wall_ms))
             case effects.AppendFetched():
                 self._append_fetched()
             case effects.TruncateLog(end_offset=end_offset):

@@ -8,6 +8,7 @@ from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest
 from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.messages import Request
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.identifiers import BrokerId
 
 T = TypeVar("T")
@@ -132,7 +133,10 @@ class LeaderListener(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seams:
-    """What a driver needs from outside. `failed` is called once if an error ends the driver."""
+    """What a driver needs from outside. `failed` is called once if an error ends the driver.
+
+    `voters_changed` hears of the voter set in force; None: the configured voters are, as at first.
+    """
 
     clock: Clock
     executor: Executor
@@ -140,4 +144,5 @@ class Seams:
     leader_listener: LeaderListener
     random_bytes: Callable[[int], bytes]
     failed: Callable[[BaseException], None]
+    voters_changed: Callable[[VoterSet | None], None] = lambda _: None
     controller: type[Controller] = Controller  # another one only where a mutant breaks a rule

@@ -11,7 +11,7 @@ from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.seams import Executor, Responded
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.log.metadata_log import READ_BYTES, MetadataLog
-from quorumlog.metadata_quorum.log.restoring import fetched_image
+from quorumlog.metadata_quorum.log.restoring import FetchedSnapshot, fetched_snapshot
 from quorumlog.metadata_quorum.log.snapshot_files import snapshot_answer
 
 Respond = Callable[[int, FetchSnapshotResponse, bytes | None], None]
@@ -60,14 +60,17 @@ class SnapshotTransfer:
         return partial(append, effect.snapshot_id, effect.position, content)
 
     def _check(self, effect: effects.CheckSnapshot) -> None:
-        def checked(image: ClusterImage | None) -> None:
-            self._checked = image
+        def checked(fetched: FetchedSnapshot | None) -> None:
+            self._checked = None if fetched is None else fetched.image
             event = events.SnapshotChecked(
-                snapshot_id=effect.snapshot_id, is_whole=image is not None
+                snapshot_id=effect.snapshot_id,
+                is_whole=fetched is not None,
+                voters=None if fetched is None else fetched.voters,
             )
             self._feed(event)
 
-        self._executor.run(partial(fetched_image, self._log.snapshots, effect.snapshot_id), checked)
+        read = partial(fetched_snapshot, self._log.snapshots, effect.snapshot_id)
+        self._executor.run(read, checked)
 
     def install_work(self, effect: effects.InstallSnapshot) -> Callable[[], None]:
         """Return the write, which takes over the image that was checked."""

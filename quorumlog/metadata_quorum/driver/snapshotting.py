@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.messages import SnapshotId
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.deadline import Deadline
 from quorumlog.metadata_quorum.driver.seams import Fact, Seams, TurnDue
@@ -47,9 +48,13 @@ class Snapshotting:
         settings: ControllerSettings,
         seams: Seams,
         feed: Callable[[Fact], None],
-        is_voter: bool,
+        flushes_log: Callable[[], bool],
+        voters_at: Callable[[Offset], VoterSet | None],
     ) -> None:
-        """`feed` hands the driver a fact. Only the log of a voter is flushed without this."""
+        """`feed` hands the driver a fact. `flushes_log`: the log is flushed without this, too.
+
+        `voters_at` returns the voters that a snapshot says that ends there.
+        """
         self._log: Final = log
         self._committed: Final = committed
         self._bytes_max: Final = settings.metadata_log_max_record_bytes_between_snapshots
@@ -58,7 +63,8 @@ class Snapshotting:
         self._interval_ms: Final = settings.metadata_log_max_snapshot_interval_ms
         self._seams: Final = seams
         self._feed: Final = feed
-        self._is_voter: Final = is_voter
+        self._flushes_log: Final = flushes_log
+        self._voters_at: Final = voters_at
         self._age: Final = Deadline(seams.clock, self._age_reached)
         self._bytes_before = 0  # replayed when the last one began
         self._is_writing = self._has_ended = False
@@ -89,7 +95,8 @@ class Snapshotting:
         image = self._committed.image
         if image.end_offset <= self._log.start_offset:
             return  # a snapshot holds just this
-        if self._is_voter and image.end_offset > self._log.flushed_offset:
+        flushes_log = self._flushes_log()
+        if flushes_log and image.end_offset > self._log.flushed_offset:
             self._age.set(self._seams.clock.now_ms() + _FLUSH_WAIT_MS)
             return
         snapshot_id = SnapshotId(image.end_offset, self._log.epoch_before(image.end_offset))
@@ -98,9 +105,10 @@ class Snapshotting:
             snapshot_id,
             records_of(image),
             last_time_ms=self._log.time_before(image.end_offset),
+            voters=self._voters_at(image.end_offset),
             goes_on=lambda: not self._has_ended,
         )
-        note_end = partial(self._note_end, image.end_offset)
+        note_end = partial(self._note_end, image.end_offset, flushes_log=flushes_log)
         find_start = partial(self._new_start, self._seams.clock.wall_ms())
         self._age.set(None)
         self._bytes_before = self._log.replayed_bytes
@@ -109,12 +117,12 @@ class Snapshotting:
             partial(_tried, note_end, write, find_start), partial(self._written, snapshot_id)
         )
 
-    def _note_end(self, end_offset: Offset) -> None:
+    def _note_end(self, end_offset: Offset, *, flushes_log: bool) -> None:
         """Note the durable end of the log first: a damaged log must not be cut below a snapshot.
 
         Any thread. Raises StorageError.
         """
-        if not self._is_voter:
+        if not flushes_log:
             self._log.flush()
         self._log.checkpoint(end_offset)
 

@@ -1,13 +1,15 @@
 """A voter's first start: whether the cluster is new, or this voter has lost its vote.
 
-It refuses a `quorum-state` of other voters than the configured ones: two sets of voters that
-overlap too little have two majorities.
+At kraft.version 0 it refuses a `quorum-state` of other voters than the configured ones: two sets of
+voters that overlap too little have two majorities. From version 1 on the log says the voters, and
+the configured ones do not count (KIP-853).
 """
 
 import logging
 from dataclasses import replace
 from typing import Final
 
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME, Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
@@ -23,7 +25,7 @@ class VotersChanged(StorageError):
     """The configured voters are not those that this voter has voted with."""
 
 
-def check_voters(settings: MetadataQuorumSettings, election: Election) -> None:
+def _check_voters(settings: MetadataQuorumSettings, election: Election) -> None:
     """Raise VotersChanged if the voter's election state is of another quorum."""
     voters = tuple(sorted(settings.voters))
     if election.voters is None or election.voters == voters:
@@ -31,24 +33,29 @@ def check_voters(settings: MetadataQuorumSettings, election: Election) -> None:
     if settings.node_id in {*election.voters, *voters}:  # an observer does not vote
         raise VotersChanged(
             f"controller.quorum.voters names {_listed(voters)}, but node {settings.node_id} has "
-            f"voted in a quorum of {_listed(election.voters)}: the voters of a cluster cannot be "
-            f"changed. Name those, or, if the cluster has never had a leader, remove "
-            f"{settings.log_dir}/{DIRECTORY}/{FILE_NAME} on every voter and make "
+            f"voted in a quorum of {_listed(election.voters)}: the voters of a cluster at "
+            "kraft.version 0 cannot be changed. Name those, or, if the cluster has never had a "
+            f"leader, remove {settings.log_dir}/{DIRECTORY}/{FILE_NAME} on every voter and make "
             f"{settings.log_dir}/{NEW_CLUSTER_FILE}"
         )
 
 
 def found(
-    settings: MetadataQuorumSettings, elections: ElectionStore, election: Election
+    settings: MetadataQuorumSettings,
+    elections: ElectionStore,
+    election: Election,
+    voters: VoterSet | None,
 ) -> Election:
     """Return the election state to start with; that of a new cluster is durable then.
 
-    The election state of a voter that was lost stays new. Raises StorageError.
+    `voters`: those in the log; None: kraft.version is 0. The election state of a voter that was
+    lost stays new. Raises StorageError; VotersChanged at kraft.version 0.
     """
-    is_voter = settings.node_id in settings.voters
-    if not election.is_new or not is_voter:
+    if voters is None:
+        _check_voters(settings, election)
+    if not election.is_new or not _is_voter(settings, voters):
         return replace(election, is_new=False)
-    if settings.is_new_cluster or len(settings.voters) == 1:
+    if voters is None and (settings.is_new_cluster or _is_alone(settings)):
         election = replace(election, is_new=False)
         elections.save(election)
         return election
@@ -61,6 +68,17 @@ def found(
         NEW_CLUSTER_FILE,
     )
     return election
+
+
+def _is_voter(settings: MetadataQuorumSettings, voters: VoterSet | None) -> bool:
+    if voters is None:
+        return settings.node_id in settings.voters
+    return voters.has_key(settings.node_id, settings.directory_id)
+
+
+def _is_alone(settings: MetadataQuorumSettings) -> bool:
+    """Tell whether no other node can know of a cluster that this one has forgotten."""
+    return len(settings.voters) == 1 and not settings.bootstrap
 
 
 def _listed(voters: tuple[int, ...]) -> str:

@@ -51,6 +51,7 @@ from quorumlog.metadata_quorum.controller_client import (
     IsrResult,
     NewPartitions,
     NewTopic,
+    NewVoter,
     ProducerIdBlock,
     QuorumDescription,
     Reassignment,
@@ -59,13 +60,23 @@ from quorumlog.metadata_quorum.controller_client import (
     ReplicaDirectory,
     RequestTooLarge,
     TopicResult,
+    VoterChangeResult,
 )
+from quorumlog.metadata_quorum.core.messages import (
+    AddVoterRequest,
+    RemoveVoterRequest,
+    UpgradeKRaftVersionRequest,
+    VoterChangeRequest,
+    VoterChangeResponse,
+)
+from quorumlog.metadata_quorum.core.voter_sets import Voter
 from quorumlog.metadata_quorum.driver.seams import ControllerDeposed, NotController
 from quorumlog.metadata_quorum.io.rpc_client import RpcFailed, RpcTooLarge
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
 
-Askable = ControllerRequest | DescribeQuorum
+Askable = ControllerRequest | DescribeQuorum | VoterChangeRequest
+_NotRepeated = UserChange | VoterChangeRequest
 RETRY: Final = Backoff(20, 500)
 
 
@@ -115,13 +126,16 @@ class LeaderClient:
         ask_remote: Callable[[BrokerId, Askable, str, int], Awaitable[object]],
         request_timeout_ms: int,
         attempt_timeout_ms: int,
+        kraft_version: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`kraft_version`: as this node knows."""
         self._node_id: Final = node_id
         self._leader: Final = leader
         self._ask_local: Final = ask_local
         self._ask_remote: Final = ask_remote
         self._request_timeout_s: Final = request_timeout_ms / 1000
         self._attempt_timeout_ms: Final = attempt_timeout_ms
+        self._kraft_version: Final = kraft_version
         self._client_token: Final = random_bytes(8).hex()  # ours, among all that ever ask
         self._request_numbers: Final = count(1)
 
@@ -177,6 +191,36 @@ class LeaderClient:
         _check_named(parts_of(change))
         outcomes: Outcomes = await self._ask(change)
         return outcomes
+
+    @property
+    def kraft_version(self) -> int:
+        """See ControllerClient."""
+        return self._kraft_version()
+
+    async def add_voter(
+        self, voter: NewVoter, *, ack_when_committed: bool = True
+    ) -> VoterChangeResult:
+        """See ControllerClient."""
+        added = Voter(
+            voter_id=voter.voter_id, directory_id=voter.directory_id, address=voter.address
+        )
+        request = AddVoterRequest(voter=added, ack_when_committed=ack_when_committed)
+        return await self._change_voters(request)
+
+    async def remove_voter(self, voter_id: BrokerId, directory_id: str) -> VoterChangeResult:
+        """See ControllerClient."""
+        request = RemoveVoterRequest(voter_id=voter_id, directory_id=directory_id)
+        return await self._change_voters(request)
+
+    async def upgrade_kraft_version(self, kraft_version: int) -> VoterChangeResult:
+        """See ControllerClient."""
+        return await self._change_voters(UpgradeKRaftVersionRequest(kraft_version=kraft_version))
+
+    async def _change_voters(self, request: VoterChangeRequest) -> VoterChangeResult:
+        response: VoterChangeResponse = await self._ask(request)
+        return VoterChangeResult(
+            error_code=response.error_code, error_message=response.error_message or None
+        )
 
     async def describe_quorum(self) -> QuorumDescription:
         """See ControllerClient."""
@@ -239,7 +283,7 @@ class LeaderClient:
                         reason = error
                         # DEVIATION: Kafka's brokers send a change again after a lost answer.
                         # docs/decisions/0073-a-change-that-may-be-made-is-not-sent-again.md
-                        if isinstance(request, UserChange) and not _is_definite(error):
+                        if isinstance(request, _NotRepeated) and not _is_definite(error):
                             raise ControllerUnavailable(str(error)) from error
                     backoff_ms = RETRY.delay_ms(failures, random_fraction())
                     await self._leader.wait(backoff_ms / 1000)
@@ -249,14 +293,24 @@ class LeaderClient:
             ) from reason
 
     async def _ask_leader(self, request: Askable, request_id: str) -> object:
-        leader_id = self._leader.leader_id
+        answer = await self._ask_node(self._leader.leader_id, request, request_id)
+        match answer:
+            case VoterChangeResponse(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER):
+                raise NotController(answer.error_message)
+            case _:
+                return answer
+
+    async def _ask_node(self, leader_id: BrokerId, request: Askable, request_id: str) -> object:
         if leader_id == self._node_id:
             return await self._ask_local(request, request_id)
         if leader_id == NO_LEADER:
             raise NotController("no leader of the quorum is known")
         if isinstance(request, UserRequest):
             return await self._ask_while_it_leads(leader_id, request, request_id)
-        return await self._ask_remote(leader_id, request, request_id, self._attempt_timeout_ms)
+        timeout_ms = self._attempt_timeout_ms
+        if isinstance(request, VoterChangeRequest):
+            timeout_ms *= 2  # a leader that is removed answers first, for as long as one attempt
+        return await self._ask_remote(leader_id, request, request_id, timeout_ms)
 
     async def _ask_while_it_leads(
         self, leader_id: BrokerId, request: Askable, request_id: str

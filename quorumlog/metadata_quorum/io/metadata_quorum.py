@@ -12,11 +12,15 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from quorumlog.chance import random_bytes, random_fraction
-from quorumlog.metadata_quorum.controller.requests import ControllerRequest, DescribeQuorum
+from quorumlog.chance import random_bytes
+from quorumlog.metadata_quorum.controller.requests import DescribeQuorum
 from quorumlog.metadata_quorum.core.events import PeerProcessDied
-from quorumlog.metadata_quorum.core.messages import EPOCH_STEP_MAX, NOBODY
-from quorumlog.metadata_quorum.core.roles import Leader
+from quorumlog.metadata_quorum.core.messages import (
+    EPOCH_STEP_MAX,
+    NOBODY,
+    Request,
+    VoterChangeRequest,
+)
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.driver import Driver
 from quorumlog.metadata_quorum.driver.seams import (
@@ -27,10 +31,11 @@ from quorumlog.metadata_quorum.driver.seams import (
     Stopped,
 )
 from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
+from quorumlog.metadata_quorum.io.address_book import AddressBook
 from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
 from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
-from quorumlog.metadata_quorum.io.founding import check_voters, found
-from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
+from quorumlog.metadata_quorum.io.founding import found
+from quorumlog.metadata_quorum.io.leader_client import Askable, LeaderClient, LeaderWatch
 from quorumlog.metadata_quorum.io.outgoing import Outgoing
 from quorumlog.metadata_quorum.io.parts import REAL_PARTS, QuorumParts
 from quorumlog.metadata_quorum.io.presence import (
@@ -39,7 +44,7 @@ from quorumlog.metadata_quorum.io.presence import (
     has_died,
     no_process_listens,
 )
-from quorumlog.metadata_quorum.io.quorum_description import describe_quorum
+from quorumlog.metadata_quorum.io.quorum_description import describe_quorum, describe_status
 from quorumlog.metadata_quorum.io.rpc import (
     QUORUM_RPCS,
     REQUEST_BYTES_MAX,
@@ -85,23 +90,21 @@ class MetadataQuorum:
         )
         elections = ElectionStore(disk, f"{settings.log_dir}/{DIRECTORY}", settings.voters)
         election = elections.load()
-        check_voters(settings, election)
         self._log: Final = _open_log(settings, disk, parts)
-        self._election: Final = found(settings, elections, election)
+        self._committed: Final = CommittedImage(self._log)
+        self._election: Final = found(settings, elections, election, self._committed.voters)
         self._say_if_absurd(self._election.leader_epoch)
         self._threads: Final = DiskThreads(self._failed)
-        self._committed: Final = CommittedImage(self._log)
         self._leader: Final = LeaderWatch()
-        self._outgoing: Final = Outgoing(settings, parts, self._failed)
-        self._quorum: Final = parts.quorum(
-            node_id=settings.node_id,
-            voters=tuple(settings.voters),
-            settings=settings.quorum,
-            random_fraction=random_fraction,
-        )
+        self._addresses: Final = AddressBook.of(settings)
+        self._outgoing: Final = Outgoing(settings, self._addresses, parts, self._failed)
+        self._quorum: Final = parts.make_quorum(settings, self._addresses.configured_voters)
         self._driver: Final = self._driver_of(elections, parts)
         cluster_id, secret = settings.cluster_id, settings.shared_secret
-        server = RpcServer(cluster_id=cluster_id, shared_secret=secret, handle=self._handle)
+        server = RpcServer(
+            cluster_id=cluster_id, shared_secret=secret, handle=self._handle,
+            hear=self._addresses.hear_request,
+        )  # fmt: skip
         server.add_routes(self.app)
         self._presence_server: Final = PresenceServer(
             check=server.check_secret, disconnected=self._broker_disconnected
@@ -110,7 +113,7 @@ class MetadataQuorum:
         self._presence_client: Final = PresenceClient(
             self._outgoing.session,
             query={"node_id": str(settings.node_id)},
-            addresses=settings.voter_address,
+            addresses=self._addresses.find,
             leader_died=self._leader_died,
         )
         self.controller: Final = LeaderClient(
@@ -120,6 +123,7 @@ class MetadataQuorum:
             ask_remote=self._outgoing.ask_controller,
             request_timeout_ms=settings.controller_request_timeout_ms,
             attempt_timeout_ms=settings.quorum.controller_quorum_request_timeout_ms,
+            kraft_version=lambda: self._addresses.kraft_version,
         )
         self._runner: Final = web.AppRunner(
             self.app, access_log=None, shutdown_timeout=0.5, keepalive_timeout=75
@@ -142,6 +146,7 @@ class MetadataQuorum:
                 random_bytes=random_bytes,
                 controller=parts.controller,
                 failed=self._failed,
+                voters_changed=self._addresses.voters_changed,
             ),
         )
 
@@ -215,44 +220,14 @@ class MetadataQuorum:
             await self._leader.wait(LEADER_WAIT_S)
 
     def describe(self) -> Mapping[str, object]:
-        """Return the quorum for a status page: plain values, ready for JSON.
-
-        The leader knows how far each voter and observer has fetched; others know only their own.
-        """
-        return {
-            "node_id": self.settings.node_id,
+        """Return the quorum for a status page: plain values, ready for JSON."""
+        described = describe_status(self._quorum, self._addresses)
+        return described | {
             "leader_id": self._driver.leader_id,
-            "leader_epoch": self._quorum.leader_epoch,
-            "high_watermark": self._quorum.high_watermark,
             "log_start_offset": self._log.start_offset,
             "log_end_offset": self._log.end_offset,
-            "role": type(self._quorum.role).__name__.lower(),
             "is_active_controller": self.is_active_controller,
-            "voters": [
-                {"id": node_id, "address": address, **self._progress(node_id)}
-                for node_id, address in sorted(self.settings.voters.items())
-            ],
-            "observers": [
-                {"id": node_id, **self._progress(node_id)} for node_id in self._observers()
-            ],
         }
-
-    def _observers(self) -> list[BrokerId]:
-        role = self._quorum.role
-        return sorted(role.observers) if isinstance(role, Leader) else []
-
-    def _progress(self, node_id: BrokerId) -> dict[str, int | None]:
-        """Return how far another node has fetched: None where only the leader knows."""
-        end_offset, fetched = self._log.end_offset, None
-        role = self._quorum.role
-        if node_id == self.settings.node_id:
-            fetched = end_offset
-        elif isinstance(role, Leader):
-            progress = role.followers.get(node_id) or role.observers.get(node_id)
-            fetched = (
-                None if progress is None or progress.fetch_offset < 0 else progress.fetch_offset
-            )
-        return {"fetch_offset": fetched, "lag": None if fetched is None else end_offset - fetched}
 
     # --- reports of the driver ---
 
@@ -286,10 +261,7 @@ class MetadataQuorum:
     async def _handle(self, request: Any, request_id: str | None) -> Reply:
         try:
             if isinstance(request, _QUORUM_REQUESTS):
-                reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-                self._driver.request(request, reply)
-                response, records = await reply
-                return Reply.of(response, records)
+                return Reply.of(*await self._ask_quorum(request))
             return Reply.of(await self._ask_local(request, request_id))
         except Stopped:
             return Reply(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
@@ -302,14 +274,30 @@ class MetadataQuorum:
         except NotController:
             return Reply(error_code=ErrorCode.NOT_CONTROLLER, leader_id=self._driver.leader_id)
 
-    async def _ask_local(
-        self, request: ControllerRequest | DescribeQuorum, request_id: str | None
-    ) -> object:
+    async def _ask_quorum(self, request: Request) -> tuple[object, bytes | None]:
+        """Return the response of the core, and records. Raises Stopped.
+
+        ControllerDeposed for a change of the voters: it may be in the log.
+        """
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._driver.request(request, reply)
+        try:
+            response, records = await reply
+        except Stopped as error:
+            if isinstance(request, VoterChangeRequest):
+                raise ControllerDeposed("the leader of the quorum stops") from error
+            raise
+        return response, records
+
+    async def _ask_local(self, request: Askable, request_id: str | None) -> object:
+        if isinstance(request, VoterChangeRequest):
+            return (await self._ask_quorum(request))[0]
         if isinstance(request, DescribeQuorum):
             now_ms, wall_ms = EventLoopClock.now_ms(), EventLoopClock.wall_ms()
             return describe_quorum(
-                self._quorum, self.settings.voters, now_ms=now_ms, wall_ms=wall_ms
-            )
+                self._quorum, self._addresses, now_ms=now_ms, wall_ms=wall_ms,
+                directory_id=self.settings.directory_id,
+            )  # fmt: skip
         answer = asyncio.get_running_loop().create_future()
         self._driver.ask(request, answer, request_id)
         return await answer

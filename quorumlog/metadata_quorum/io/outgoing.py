@@ -8,11 +8,12 @@ from typing import Final
 import aiohttp
 
 from quorumlog.metadata_quorum.controller.requests import UserRequest
+from quorumlog.metadata_quorum.io.address_book import AddressBook
 from quorumlog.metadata_quorum.io.leader_client import Askable
 from quorumlog.metadata_quorum.io.parts import QuorumParts
 from quorumlog.metadata_quorum.io.peers import Peers
 from quorumlog.metadata_quorum.io.request_batches import RequestBatches
-from quorumlog.metadata_quorum.io.rpc_client import RpcClient
+from quorumlog.metadata_quorum.io.rpc_client import RpcClient, RpcFailed
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.tasks import OnError
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -25,17 +26,24 @@ class Outgoing:
     """
 
     def __init__(
-        self, settings: MetadataQuorumSettings, parts: QuorumParts, on_error: OnError
+        self,
+        settings: MetadataQuorumSettings,
+        addresses: AddressBook,
+        parts: QuorumParts,
+        on_error: OnError,
     ) -> None:
-        self._settings: Final = settings
+        self._addresses: Final = addresses
         self._client: Final = RpcClient(
             cluster_id=settings.cluster_id,
             node_id=settings.node_id,
             shared_secret=settings.shared_secret,
+            own_address=settings.control_address,
             socket_factory=parts.socket_factory,
         )
         self._batches: Final = RequestBatches(self._client, on_error)
-        self.peers: Final = Peers(self._client, settings.voter_address, on_error)
+        self.peers: Final = Peers(
+            self._client, addresses.find, on_error, hear=addresses.hear_response
+        )
 
     @property
     def session(self) -> aiohttp.ClientSession:
@@ -46,7 +54,9 @@ class Outgoing:
         self, leader_id: BrokerId, request: Askable, request_id: str, timeout_ms: int
     ) -> object:
         """Return the active controller's answer. Raises RpcFailed."""
-        address = self._settings.voter_address(leader_id)
+        address = self._addresses.find(leader_id)
+        if address is None:
+            raise RpcFailed(f"no address of node {leader_id} is known", definite=True)
         if isinstance(request, UserRequest):
             return await self._batches.call(
                 address, request, timeout_ms=timeout_ms, request_id=request_id

@@ -5,8 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from quorumlog.chance import random_fraction
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.core.quorum import Quorum
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
+from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.storage.io.log import Log
 
 
@@ -21,6 +24,18 @@ class QuorumParts:
     controller: type[Controller] = Controller
     new_log: type[Log] = Log
     socket_factory: Callable[[Any], socket.socket] | None = None
+
+    def make_quorum(self, settings: MetadataQuorumSettings, configured: VoterSet) -> Quorum:
+        """Make the core of a node with these configured voters."""
+        return self.quorum(
+            node_id=settings.node_id,
+            voters=configured,
+            settings=settings.quorum,
+            random_fraction=random_fraction,
+            directory_id=settings.directory_id,
+            address=settings.control_address,
+            bootstrap=len(settings.bootstrap),
+        )
 
 
 REAL_PARTS = QuorumParts()

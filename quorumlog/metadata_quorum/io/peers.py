@@ -22,11 +22,17 @@ class Peers:
     """A `Transport`. `on_error` is called for a failure that is our bug. `close` it."""
 
     def __init__(
-        self, caller: Caller, addresses: Callable[[BrokerId], str], on_error: OnError
+        self,
+        caller: Caller,
+        addresses: Callable[[BrokerId], str | None],
+        on_error: OnError,
+        *,
+        hear: Callable[[object], None] = lambda _: None,
     ) -> None:
-        """`addresses`: of the control listeners, `host:port`."""
+        """`addresses`: of the control listeners, `host:port`. `hear` gets every response."""
         self._caller: Final = caller
         self._addresses: Final = addresses
+        self._hear: Final = hear
         self._tasks: Final = Tasks(on_error)
 
     def send(
@@ -37,7 +43,7 @@ class Peers:
         timeout_ms: int,
         done: Callable[[Reply | None], None],
     ) -> None:
-        """Send in the background; `done` gets the reply, or None."""
+        """Send in the background; `done` gets the reply, or None: also if no address is known."""
         self._tasks.start(self._send(destination, request, timeout_ms, done))
 
     async def _send(
@@ -47,13 +53,16 @@ class Peers:
         timeout_ms: int,
         done: Callable[[Reply | None], None],
     ) -> None:
+        address = self._addresses(destination)
+        if address is None:
+            done(None)
+            return
         try:
-            reply = await self._caller.call(
-                self._addresses(destination), request, timeout_ms=timeout_ms
-            )
+            reply = await self._caller.call(address, request, timeout_ms=timeout_ms)
         except RpcFailed:
             done(None)
         else:
+            self._hear(reply[0])
             done(reply)
 
     async def close(self) -> None:

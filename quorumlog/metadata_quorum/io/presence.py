@@ -110,7 +110,7 @@ class PresenceClient:
         session: aiohttp.ClientSession,
         *,
         query: Mapping[str, str],
-        addresses: Callable[[BrokerId], str],
+        addresses: Callable[[BrokerId], str | None],
         leader_died: Callable[[BrokerId], Awaitable[None]],
     ) -> None:
         self._session = session
@@ -137,12 +137,12 @@ class PresenceClient:
         await self._tasks.stop()
 
     async def _keep(self, leader_id: BrokerId) -> None:
-        address = self._addresses(leader_id)
         failures, has_reported = 0, False
         while True:
-            if await self._connect(address):
+            address = self._addresses(leader_id)  # it may be heard of later, and may move
+            if address is not None and await self._connect(address):
                 failures, has_reported = 0, False
-            if not has_reported and await has_died(address):
+            if address is not None and not has_reported and await has_died(address):
                 _logger.info("the process of leader %d, at %s, is gone", leader_id, address)
                 has_reported = True
                 await self._leader_died(leader_id)

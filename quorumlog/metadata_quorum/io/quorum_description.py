@@ -1,21 +1,32 @@
 """The quorum as its leader sees it, with the core's monotonic times as wall-clock times.
 
+For a status page, as any node sees it.
+
 Sources: KIP-595 (DescribeQuorum), KIP-836 (times of replicas).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import replace
 
 from quorumlog.metadata_quorum.controller_client import QuorumDescription, QuorumReplica
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader, Progress
 from quorumlog.metadata_quorum.driver.seams import NotController
+from quorumlog.metadata_quorum.io.address_book import AddressBook
 from quorumlog.wire.codec.identifiers import BrokerId
 
 
 def describe_quorum(
-    quorum: Quorum, addresses: Mapping[BrokerId, str], *, now_ms: int, wall_ms: int
+    quorum: Quorum,
+    addresses: AddressBook,
+    *,
+    now_ms: int,
+    wall_ms: int,
+    directory_id: str | None = None,
 ) -> QuorumDescription:
     """Describe it at the driver's `now_ms`, which is `wall_ms` since 1970.
+
+    `directory_id`: this node's own.
 
     Raises NotController: this node does not lead.
 
@@ -30,22 +41,41 @@ def describe_quorum(
         log_end_offset=quorum.log_end_offset,
         last_fetch_ms=wall_ms,
         last_caught_up_ms=wall_ms,
+        directory_id=directory_id,
     )
-    observers = (
+    observing = (
         (replica_id, progress)
         for replica_id, progress in role.observers.items()
         if progress.last_fetch_ms is not None and progress.last_fetch_ms >= silent_ms
     )
-    followers = _replicas(role.followers.items(), wall_ms - now_ms)
-    voters = sorted([own, *followers], key=lambda replica: replica.replica_id)
+    observers = _replicas(observing, wall_ms - now_ms)
+    followers = [*_replicas(role.followers.items(), wall_ms - now_ms)]
+    voters = followers + [own] * quorum.is_voter
     return QuorumDescription(
         leader_id=quorum.node_id,
         leader_epoch=quorum.leader_epoch,
         high_watermark=role.high_watermark,
-        voters=tuple(voters),
-        observers=tuple(_replicas(observers, wall_ms - now_ms)),
-        voter_addresses=dict(addresses),
+        voters=_sorted(_with_key(quorum, voter) for voter in voters),
+        observers=_sorted([*observers, *[own] * (not quorum.is_voter)]),
+        voter_addresses=addresses.voter_addresses(),
+        observer_addresses={
+            observer: address
+            for observer in sorted(role.observers)
+            if (address := addresses.known_to_all(observer))
+        },
     )
+
+
+def _with_key(quorum: Quorum, replica: QuorumReplica) -> QuorumReplica:
+    """Name the directory that makes it a voter, also before it has fetched."""
+    voter = quorum.voter_set.get(replica.replica_id)
+    if voter is None or not voter.directory_id:
+        return replica
+    return replace(replica, directory_id=voter.directory_id)
+
+
+def _sorted(replicas: Iterable[QuorumReplica]) -> tuple[QuorumReplica, ...]:
+    return tuple(sorted(replicas, key=lambda replica: replica.replica_id))
 
 
 def _replicas(
@@ -57,8 +87,44 @@ def _replicas(
             log_end_offset=progress.fetch_offset,
             last_fetch_ms=_since_1970(progress.last_fetch_ms, to_wall_ms),
             last_caught_up_ms=_since_1970(progress.caught_up_ms, to_wall_ms),
+            directory_id=progress.directory_id,
         )
 
 
 def _since_1970(time_ms: int | None, to_wall_ms: int) -> int:
     return -1 if time_ms is None else time_ms + to_wall_ms
+
+
+def describe_status(quorum: Quorum, addresses: AddressBook) -> dict[str, object]:
+    """Describe the quorum. Only its leader knows how far each voter and observer has fetched."""
+    return {
+        "node_id": quorum.node_id,
+        "leader_epoch": quorum.leader_epoch,
+        "high_watermark": quorum.high_watermark,
+        "role": type(quorum.role).__name__.lower(),
+        "kraft_version": addresses.kraft_version,
+        "voters": [
+            {"id": node_id, "address": address, **_progress(quorum, node_id)}
+            for node_id, address in addresses.voter_addresses().items()
+        ],
+        "observers": [
+            {"id": node_id, **_progress(quorum, node_id)} for node_id in _observers(quorum)
+        ],
+    }
+
+
+def _observers(quorum: Quorum) -> list[BrokerId]:
+    role = quorum.role
+    return sorted(role.observers) if isinstance(role, Leader) else []
+
+
+def _progress(quorum: Quorum, node_id: BrokerId) -> dict[str, int | None]:
+    """Return how far another node has fetched: None where only the leader knows."""
+    end_offset, fetched = quorum.log_end_offset, None
+    role = quorum.role
+    if node_id == quorum.node_id:
+        fetched = end_offset
+    elif isinstance(role, Leader):
+        progress = role.followers.get(node_id) or role.observers.get(node_id)
+        fetched = None if progress is None or progress.fetch_offset < 0 else progress.fetch_offset
+    return {"fetch_offset": fetched, "lag": None if fetched is None else end_offset - fetched}

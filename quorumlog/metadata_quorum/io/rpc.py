@@ -47,6 +47,13 @@ QUORUM_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxyType
         "EndQuorumEpoch": (messages.EndQuorumEpochRequest, messages.EndQuorumEpochResponse),
         "Fetch": (messages.FetchRequest, messages.FetchResponse),
         "FetchSnapshot": (messages.FetchSnapshotRequest, messages.FetchSnapshotResponse),
+        "AddVoter": (messages.AddVoterRequest, messages.VoterChangeResponse),
+        "RemoveVoter": (messages.RemoveVoterRequest, messages.VoterChangeResponse),
+        "UpdateVoter": (messages.UpdateVoterRequest, messages.VoterChangeResponse),
+        "UpgradeKRaftVersion": (
+            messages.UpgradeKRaftVersionRequest,
+            messages.VoterChangeResponse,
+        ),
     }
 )
 CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxyType(
@@ -97,6 +104,7 @@ class _Envelope:
     body: Mapping[str, object] | None = None
     request_id: str | None = None
     batch: tuple[_Request, ...] | None = None
+    sender_address: str = ""  # `host:port` of its control listener; empty: it does not tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,18 +135,32 @@ class Replies:
 
 
 Handler = Callable[[Any, str | None], Awaitable[Reply]]
+Hear = Callable[[int, str, object], None]
+
+
+def _ignore(_sender_id: int, _sender_address: str, _request: object) -> None:
+    """Hear nothing."""
 
 
 class RpcServer:
     """Answers `/rpc/<Name>`.
 
     `handle` gets the request, of the type that belongs to the name, and its id if it has one.
+    `hear` gets the sender's id and address before, and the request: of this cluster only.
     """
 
-    def __init__(self, *, cluster_id: str, shared_secret: str | None, handle: Handler) -> None:
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        shared_secret: str | None,
+        handle: Handler,
+        hear: Hear = _ignore,
+    ) -> None:
         self._cluster_id = cluster_id
         self._secret_bytes = None if shared_secret is None else shared_secret.encode()
         self._handle = handle
+        self._hear = hear
         self._quiet_until_s = 0.0
 
     def add_routes(self, app: web.Application) -> None:
@@ -172,12 +194,17 @@ class RpcServer:
         reply = self._refuse(envelope)
         if reply is not None:
             self._say_refused(request, f"{reply.error_message}; node {envelope.sender_id} asked")
-        elif envelope.batch is None:
-            reply = await self._handle(*batch[0])
         else:
-            replies = await asyncio.gather(*(self._handle(*one) for one in batch))
-            reply = Reply.of(Replies(replies=tuple(replies)))
+            reply = await self._answer(envelope, batch)
         return web.Response(body=cbor2.dumps(to_plain(reply)), content_type=CONTENT_TYPE)
+
+    async def _answer(self, envelope: _Envelope, batch: list[tuple[Any, str | None]]) -> Reply:
+        for request, _ in batch:
+            self._hear(envelope.sender_id, envelope.sender_address, request)
+        if envelope.batch is None:
+            return await self._handle(*batch[0])
+        replies = await asyncio.gather(*(self._handle(*one) for one in batch))
+        return Reply.of(Replies(replies=tuple(replies)))
 
     def _say_refused(self, request: web.Request, reason: str) -> None:
         now_s = asyncio.get_running_loop().time()

@@ -71,11 +71,17 @@ class RpcClient:
         cluster_id: str,
         node_id: BrokerId,
         shared_secret: str | None,
+        own_address: str = "",
         socket_factory: Callable[[Any], socket.socket] | None = None,
     ) -> None:
-        """Create it in a running loop. `close` it. `socket_factory`: see aiohttp.TCPConnector."""
+        """Create it in a running loop. `close` it.
+
+        `own_address` of this node's control listener is told to every node that is asked.
+        `socket_factory`: see aiohttp.TCPConnector.
+        """
         self._cluster_id = cluster_id
         self._node_id = node_id
+        self._own_address = own_address
         headers = {} if shared_secret is None else {SECRET_HEADER: shared_secret}
         self._refused_by: set[str] = set()  # addresses of voters: there are few
         options: dict[str, Any] = {"limit": 0, "keepalive_timeout": 60}
@@ -133,6 +139,7 @@ class RpcClient:
             "cluster_id": self._cluster_id,
             "protocol_version": PROTOCOL_VERSION,
             "sender_id": self._node_id,
+            "sender_address": self._own_address,
             **fields,
         }
         content = cbor2.dumps(envelope)

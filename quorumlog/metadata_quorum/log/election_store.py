@@ -24,12 +24,16 @@ class Election:
     """The durable state of a node's elections.
 
     `is_new`: there was no file, or the voter has not caught up since: it must not vote yet.
+    `voted_directory_id`: that of the candidate; None: it named none (KIP-853).
+    `was_voter`: this node was a voter of a set in the log: it does not add itself again.
     `voters`: the voters of its quorum; None: a former version did not write them.
     """
 
     leader_epoch: Epoch = Epoch(0)
     leader_id: BrokerId = NO_LEADER
     voted_id: BrokerId = NO_LEADER
+    voted_directory_id: str | None = None
+    was_voter: bool = False
     is_new: bool = False
     voters: tuple[BrokerId, ...] | None = None
 
@@ -71,6 +75,10 @@ class ElectionStore:
             "isNew": election.is_new,
             "data_version": _VERSION,
         }
+        if election.voted_directory_id is not None:
+            state["votedDirectoryId"] = election.voted_directory_id
+        if election.was_voter:
+            state["wasVoter"] = True
         if self._voters:
             state["currentVoters"] = [{"voterId": voter} for voter in self._voters]
         try:
@@ -85,6 +93,8 @@ def decode_election(state: Mapping[str, Any]) -> Election:
         leader_epoch=_epoch(int(state["leaderEpoch"])),
         leader_id=BrokerId(int(state["leaderId"])),
         voted_id=BrokerId(int(state["votedId"])),
+        voted_directory_id=_text(state.get("votedDirectoryId")),
+        was_voter=bool(state.get("wasVoter", False)),
         is_new=bool(state.get("isNew", False)),
         voters=_voters(state.get("currentVoters")),
     )
@@ -94,6 +104,12 @@ def _voters(entries: list[dict[str, int]] | None) -> tuple[BrokerId, ...] | None
     if entries is None:
         return None
     return tuple(sorted(BrokerId(int(entry["voterId"])) for entry in entries))
+
+
+def _text(value: object) -> str | None:
+    if not isinstance(value, str | None):
+        raise TypeError(f"votedDirectoryId {value!r}")
+    return value
 
 
 def _epoch(number: int) -> Epoch:

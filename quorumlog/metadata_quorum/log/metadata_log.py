@@ -1,16 +1,18 @@
 """The metadata log: a `storage` log whose batches carry metadata records.
 
 It refuses fetched bytes that are not whole, valid, consecutive batches. Control batches (the
-LeaderChange at the start of an epoch) are the quorum's own: a replay skips them.
+LeaderChange at the start of an epoch, changes of the voters) are the quorum's own: a replay skips
+them.
 """
 
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from quorumlog.metadata_quorum.core.effects import AppendLeaderChange
+from quorumlog.metadata_quorum.core.effects import AppendLeaderChange, AppendVoters
 from quorumlog.metadata_quorum.core.events import FetchedRecords
 from quorumlog.metadata_quorum.core.messages import SnapshotId
+from quorumlog.metadata_quorum.core.voter_sets import History, VoterSet
 from quorumlog.metadata_quorum.image.records import (
     MetadataRecord,
     decode_record,
@@ -18,6 +20,7 @@ from quorumlog.metadata_quorum.image.records import (
 )
 from quorumlog.metadata_quorum.log.log_end import LogEndCheckpoint
 from quorumlog.metadata_quorum.log.snapshot_files import SnapshotFiles
+from quorumlog.metadata_quorum.log.voter_records import control_key, decode_voters, encode_voters
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import DamagedLog
 from quorumlog.storage.io.disk import Disk
@@ -35,7 +38,6 @@ from quorumlog.wire.codec.records import (
 DIRECTORY: Final = "__cluster_metadata-0"
 READ_BYTES: Final = 1024 * 1024  # Kafka: controller.quorum.fetch.max.bytes
 RECORDS_PER_BATCH_MAX: Final = 10_000
-_CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
 _LEADER_CHANGE_TYPE: Final = 2
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -136,6 +138,25 @@ class MetadataLog:
         last = self.read(Offset(end_offset - 1), end_offset)
         return max(header.max_timestamp for _, header in iterate_headers(last))
 
+    def voter_sets(self, snapshot_id: SnapshotId | None) -> History:
+        """Return the voter sets in this snapshot, with which the node starts, and behind it.
+
+        Reads all that is behind it. Raises StorageError, CorruptBatch.
+        """
+        found: list[tuple[Offset, VoterSet]] = []
+        offset = self.start_offset
+        if snapshot_id is not None:
+            offset = snapshot_id.end_offset
+            voters = self.snapshots.voters(snapshot_id)
+            found += [(Offset(offset - 1), voters)] if voters is not None else []
+        while offset < self.end_offset:
+            batches = self.read(offset, self.end_offset)
+            for position, header in iterate_headers(batches):
+                offset = Offset(header.next_offset)
+                if header.is_control:
+                    found += decode_voters(decode_batch(batches, position))
+        return tuple(found)
+
     def starts_epoch(self, fetched: FetchedRecords | None) -> bool:
         """Tell whether fetched records start an epoch that the log does not know."""
         latest = self._log.epochs.latest_epoch
@@ -158,10 +179,15 @@ class MetadataLog:
 
     def append_leader_change(self, effect: AppendLeaderChange, *, wall_ms: int) -> None:
         """Append Kafka's LeaderChange control record."""
-        key = _CONTROL_KEY.pack(0, _LEADER_CHANGE_TYPE)
+        key = control_key(_LEADER_CHANGE_TYPE)
         value = _INT16.pack(0) + _INT32.pack(effect.leader_id)
         value += _voter_array(effect.voters) + _voter_array(effect.granting_voters) + b"\0"
         self._append_batch([(key, value)], effect.leader_epoch, wall_ms=wall_ms, is_control=True)
+
+    def append_voters(self, effect: AppendVoters, *, wall_ms: int) -> None:
+        """Append Kafka's Voters control record, behind KRaftVersion where that is set."""
+        pairs = encode_voters(effect.voters, sets_kraft_version=effect.sets_kraft_version)
+        self._append_batch(pairs, effect.leader_epoch, wall_ms=wall_ms, is_control=True)
 
     def append_fetched(self, records: bytes) -> None:
         """Append a leader's batches, after `describe` has checked them."""
@@ -259,6 +285,7 @@ def describe(records: bytes) -> tuple[bytes, FetchedRecords | None]:
     None: there is no whole batch. Raises CorruptBatch.
     """
     starts: list[tuple[Epoch, Offset]] = []
+    voter_sets: list[tuple[Offset, VoterSet]] = []
     base = end = size = 0
     for position, header in iterate_headers(records):
         validate_batch(records, position, header)
@@ -268,11 +295,16 @@ def describe(records: bytes) -> tuple[bytes, FetchedRecords | None]:
             raise CorruptBatch(f"a batch at {header.base_offset}, where {end} was due")
         if not starts or starts[-1][0] != header.leader_epoch:
             starts.append((Epoch(header.leader_epoch), Offset(header.base_offset)))
+        if header.is_control:
+            voter_sets += decode_voters(decode_batch(records, position))
         end, size = header.next_offset, position + header.size_in_bytes
     if not starts:
         return b"", None
     fetched = FetchedRecords(
-        base_offset=Offset(base), end_offset=Offset(end), epoch_starts=tuple(starts)
+        base_offset=Offset(base),
+        end_offset=Offset(end),
+        epoch_starts=tuple(starts),
+        voter_sets=tuple(voter_sets),
     )
     return records[:size], fetched
 

@@ -6,10 +6,11 @@ more, the node refuses to start without a snapshot.
 """
 
 import logging
-from typing import Final
+from typing import Final, NamedTuple
 
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.core.messages import SnapshotId
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.image.snapshot_records import image_of
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
@@ -55,13 +56,21 @@ def _image(log: MetadataLog, snapshot_id: SnapshotId) -> ClusterImage:
     return read_image(log.snapshots, snapshot_id)
 
 
-def fetched_image(snapshots: SnapshotFiles, snapshot_id: SnapshotId) -> ClusterImage | None:
-    """Return the image in the draft of a leader's snapshot; None: it is not whole.
+class FetchedSnapshot(NamedTuple):
+    """What a leader's snapshot holds; without voters, kraft.version is 0 at its end."""
+
+    image: ClusterImage
+    voters: VoterSet | None
+
+
+def fetched_snapshot(snapshots: SnapshotFiles, snapshot_id: SnapshotId) -> FetchedSnapshot | None:
+    """Return what the draft of a leader's snapshot holds; None: it is not whole.
 
     Raises StorageError.
     """
     try:
-        return read_image(snapshots, snapshot_id, is_fetched_draft=True)
+        image = read_image(snapshots, snapshot_id, is_fetched_draft=True)
+        return FetchedSnapshot(image, snapshots.voters(snapshot_id, is_fetched_draft=True))
     except CorruptSnapshot as error:
         _logger.warning("the leader's snapshot is fetched anew: %s", error)
         return None

@@ -1,7 +1,8 @@
 """The files of snapshots: `<end offset>-<epoch>.checkpoint`, beside the metadata log (KIP-630).
 
-A file is a run of record batches: a control batch with the header, the records that rebuild the
-image, and a control batch with the footer. So a file that ends early is not taken for a whole one.
+A file is a run of record batches: a control batch with the header; at kraft.version 1 a control
+batch with that version and the voters (KIP-853); the records that rebuild the image; and a control
+batch with the footer. So a file that ends early is not taken for a whole one.
 A draft is written beside, fsynced and renamed: a crash leaves the whole file, or none.
 """
 
@@ -15,11 +16,19 @@ from typing import Final
 
 from quorumlog.metadata_quorum.core.effects import AnswerFetchSnapshot
 from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse, SnapshotId
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.image.records import (
     MalformedRecord,
     MetadataRecord,
     decode_record,
     encode_record,
+)
+from quorumlog.metadata_quorum.log.voter_records import (
+    VOTER_TYPES,
+    control_key,
+    control_type,
+    decode_voters,
+    encode_voters,
 )
 from quorumlog.storage.errors import StorageError, storage_error
 from quorumlog.storage.io.disk import Disk, DiskFile, read_file
@@ -39,9 +48,9 @@ BATCH_RECORDS: Final = 500
 _NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _DRAFT: Final = ".part"
 _FETCHED: Final = ".fetched"  # a draft that comes from the leader, chunk by chunk
-_CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
 _HEADER_TYPE: Final = 3
 _HEADER_BYTES_MAX: Final = 1024  # of the batch with the header
+_VOTERS_BYTES_MAX: Final = 256 * 1024  # of the batches with the header and the voters
 _FOOTER_TYPE: Final = 4
 # Kafka's SnapshotHeaderRecord: version, last contained time; then two tagged fields of our own (tag
 # and size before each), which Kafka's readers skip: the end offset and the epoch.
@@ -81,11 +90,13 @@ class SnapshotFiles:
         records: Iterable[MetadataRecord],
         *,
         last_time_ms: int,
+        voters: VoterSet | None = None,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> bool:
         """Write the snapshot durably, then remove older ones: `KEPT` stay, and those in use.
 
-        `last_time_ms`: the time of the last record in it. False: `goes_on` has said no, and there
+        `last_time_ms`: the time of the last record in it. `voters`: the set in force at its end;
+        None: kraft.version is 0 there. False: `goes_on` has said no, and there
         is no snapshot. Raises StorageError: then the draft is removed, if the disk lets it.
         """
         path = self.path(snapshot_id)
@@ -94,7 +105,8 @@ class SnapshotFiles:
             file = self._disk.open(draft, create=True)
             try:
                 file.truncate(0)
-                is_whole = self._fill(file, snapshot_id, records, last_time_ms, goes_on)
+                draft_batches = _Draft(file, snapshot_id.epoch, last_time_ms)
+                is_whole = _fill(draft_batches, snapshot_id, records, voters, goes_on)
                 if is_whole:
                     file.fsync()
             finally:
@@ -121,7 +133,7 @@ class SnapshotFiles:
         path = self._fetched_draft(snapshot_id) if is_fetched_draft else self.path(snapshot_id)
         try:
             content = read_file(self._disk, path)
-            self._check(content, snapshot_id)
+            _check(content, snapshot_id)
             for position, header in iterate_headers(content):
                 if not header.is_control:
                     for record in decode_batch(content, position):
@@ -130,6 +142,24 @@ class SnapshotFiles:
             raise storage_error(f"cannot read {path}: {error}", error) from error
         except (CorruptBatch, MalformedRecord) as error:
             raise CorruptSnapshot(f"the snapshot {path} is damaged: {error}") from error
+
+    def voters(self, snapshot_id: SnapshotId, *, is_fetched_draft: bool = False) -> VoterSet | None:
+        """Return the voters in a snapshot, or its draft, that is checked; None: kraft.version is 0.
+
+        Raises CorruptSnapshot, StorageError.
+        """
+        path = self._fetched_draft(snapshot_id) if is_fetched_draft else self.path(snapshot_id)
+        found = self._read_path(path, 0, _VOTERS_BYTES_MAX)
+        try:
+            for position, header in iterate_headers(found[1] if found else b""):
+                if not header.is_control:
+                    break
+                voter_sets = decode_voters(decode_batch(found[1] if found else b"", position))
+                if voter_sets:
+                    return voter_sets[-1][1]
+        except CorruptBatch as error:
+            raise CorruptSnapshot(f"the snapshot {path} is damaged: {error}") from error
+        return None
 
     def last_time_ms(self, snapshot_id: SnapshotId) -> int:
         """Return the time of the last record in a snapshot; 0 if it cannot be read."""
@@ -176,7 +206,9 @@ class SnapshotFiles:
     def _read_bytes(
         self, snapshot_id: SnapshotId, position: int, max_bytes: int
     ) -> tuple[int, bytes] | None:
-        path = self.path(snapshot_id)
+        return self._read_path(self.path(snapshot_id), position, max_bytes)
+
+    def _read_path(self, path: str, position: int, max_bytes: int) -> tuple[int, bytes] | None:
         try:
             if not self._disk.exists(path):
                 return None
@@ -232,70 +264,80 @@ class SnapshotFiles:
             if name.endswith(f"{_FETCHED}{_DRAFT}"):
                 self._disk.unlink(f"{self._directory}/{name}")
 
-    def _fill(
-        self,
-        file: DiskFile,
-        snapshot_id: SnapshotId,
-        records: Iterable[MetadataRecord],
-        last_time_ms: int,
-        goes_on: Callable[[], bool],
-    ) -> bool:
-        offset = 0
 
-        def append(pairs: list[tuple[bytes | None, bytes]], *, is_control: bool) -> None:
-            nonlocal offset
-            batch = [
-                Record(offset=offset + index, timestamp_ms=last_time_ms, key=key, value=value)
-                for index, (key, value) in enumerate(pairs)
-            ]
-            content = encode_batch(
-                batch, base_offset=offset, leader_epoch=snapshot_id.epoch, is_control=is_control
+class _Draft:
+    """The batches of a file that is being written; their offsets count its records."""
+
+    def __init__(self, file: DiskFile, epoch: Epoch, time_ms: int) -> None:
+        self.time_ms: Final = time_ms
+        self._file: Final = file
+        self._epoch: Final = epoch
+        self._offset = 0
+
+    def append(self, pairs: list[tuple[bytes | None, bytes]], *, is_control: bool) -> None:
+        """Append one batch of records: key and value of each. Raises OSError."""
+        batch = [
+            Record(offset=self._offset + index, timestamp_ms=self.time_ms, key=key, value=value)
+            for index, (key, value) in enumerate(pairs)
+        ]
+        content = encode_batch(
+            batch, base_offset=self._offset, leader_epoch=self._epoch, is_control=is_control
+        )
+        self._file.append([content])
+        self._offset += len(pairs)
+
+
+def _fill(
+    draft: _Draft,
+    snapshot_id: SnapshotId,
+    records: Iterable[MetadataRecord],
+    voters: VoterSet | None,
+    goes_on: Callable[[], bool],
+) -> bool:
+    header = _header(snapshot_id, draft.time_ms)
+    draft.append([(control_key(_HEADER_TYPE), header)], is_control=True)
+    if voters is not None:
+        draft.append(encode_voters(voters, sets_kraft_version=True), is_control=True)
+    rest = iter(records)
+    while some_records := [*islice(rest, BATCH_RECORDS)]:
+        if not goes_on():
+            return False
+        draft.append([(None, encode_record(record)) for record in some_records], is_control=False)
+    draft.append([(control_key(_FOOTER_TYPE), _FOOTER.pack(0, 0))], is_control=True)
+    return True
+
+
+def _check(content: bytes, snapshot_id: SnapshotId) -> None:
+    """Check each batch, their order, the header, the voters and the footer. Raises CorruptBatch."""
+    end = size = 0
+    controls: list[Record] = []
+    for position, header in iterate_headers(content):
+        validate_batch(content, position, header)
+        if (header.base_offset, header.leader_epoch) != (end, snapshot_id.epoch):
+            raise CorruptBatch(
+                f"a batch at {header.base_offset} of epoch {header.leader_epoch}, where one "
+                f"at {end} of epoch {snapshot_id.epoch} was due"
             )
-            file.append([content])
-            offset += len(pairs)
-
-        header = _header(snapshot_id, last_time_ms)
-        append([(_CONTROL_KEY.pack(0, _HEADER_TYPE), header)], is_control=True)
-        rest = iter(records)
-        while some_records := [*islice(rest, BATCH_RECORDS)]:
-            if not goes_on():
-                return False
-            append([(None, encode_record(record)) for record in some_records], is_control=False)
-        append([(_CONTROL_KEY.pack(0, _FOOTER_TYPE), _FOOTER.pack(0, 0))], is_control=True)
-        return True
-
-    def _check(self, content: bytes, snapshot_id: SnapshotId) -> None:
-        """Check each batch, their order, the header and the footer. Raises CorruptBatch."""
-        end = size = 0
-        controls: list[tuple[int, int, bytes]] = []  # offset, type, value
-        for position, header in iterate_headers(content):
-            validate_batch(content, position, header)
-            if (header.base_offset, header.leader_epoch) != (end, snapshot_id.epoch):
-                raise CorruptBatch(
-                    f"a batch at {header.base_offset} of epoch {header.leader_epoch}, where one "
-                    f"at {end} of epoch {snapshot_id.epoch} was due"
-                )
-            if header.is_control:
-                controls.append(_control_at(content, position))
-            end, size = header.next_offset, position + header.size_in_bytes
-        kinds = [(offset, kind) for offset, kind, _ in controls]
-        if size != len(content) or kinds != [(0, _HEADER_TYPE), (end - 1, _FOOTER_TYPE)]:
-            raise CorruptBatch("it is not whole, from its header to its footer")
-        value = controls[0][2]
-        if len(value) != _HEADER.size or value != _header(snapshot_id, _HEADER.unpack(value)[1]):
-            raise CorruptBatch("its header does not say what its name says")
+        if header.is_control:
+            controls += _controls(decode_batch(content, position))
+        end, size = header.next_offset, position + header.size_in_bytes
+    kinds = [(record.offset, control_type(record)) for record in controls]
+    voters = [(at, kind) for at, kind in enumerate(VOTER_TYPES, start=1)]
+    ends = [(0, _HEADER_TYPE), (end - 1, _FOOTER_TYPE)]
+    if size != len(content) or kinds not in (ends, [ends[0], *voters, ends[1]]):
+        raise CorruptBatch("it is not whole, from its header to its footer")
+    decode_voters(controls)
+    value = controls[0].value or b""
+    if len(value) != _HEADER.size or value != _header(snapshot_id, _HEADER.unpack(value)[1]):
+        raise CorruptBatch("its header does not say what its name says")
 
 
-def _control_at(content: bytes, position: int) -> tuple[int, int, bytes]:
-    """Return offset, type and value of the record in a control batch. Raises CorruptBatch."""
-    records = decode_batch(content, position)
-    if len(records) != 1:
+def _controls(records: list[Record]) -> list[Record]:
+    """Return the records of a control batch: one, or kraft.version and voters."""
+    kinds = tuple(control_type(record) for record in records)
+    if len(kinds) != 1 and kinds != VOTER_TYPES:
         raise CorruptBatch(f"a control batch of {len(records)} records")
-    [record] = records
-    key = record.key or b""
-    if len(key) != _CONTROL_KEY.size:
-        raise CorruptBatch(f"a control record with a key of {len(key)} bytes")
-    return record.offset, _CONTROL_KEY.unpack(key)[1], record.value or b""
+    return records
 
 
 def _header(snapshot_id: SnapshotId, last_time_ms: int) -> bytes:

@@ -40,6 +40,7 @@ from quorumlog.metadata_quorum.controller_client import (
     IsrResult,
     NewPartitions,
     NewTopic,
+    NewVoter,
     ProducerIdBlock,
     QuorumDescription,
     QuorumReplica,
@@ -47,6 +48,7 @@ from quorumlog.metadata_quorum.controller_client import (
     ReassignmentResult,
     ReplicaDirectory,
     TopicResult,
+    VoterChangeResult,
 )
 from quorumlog.metadata_quorum.image import (
     BrokerImage,
@@ -84,6 +86,9 @@ class TestController:
         self.publishers: list[ImagePublisher] = []
         self.topics_created = 0
         self.producer_ids_given = 0
+        self.quorum_level = 0
+        self.voter_changes: list[tuple[object, object]] = []
+        self.voter_change_result = VoterChangeResult(error_code=ErrorCode.NONE)
 
     def register(self, port: int) -> None:
         broker = BrokerImage(
@@ -208,6 +213,24 @@ class TestController:
 
     async def change_cluster(self, change: ClusterChange) -> Outcomes:
         return cast("Outcomes", self.decide(change))
+
+    @property
+    def kraft_version(self) -> int:
+        return self.quorum_level
+
+    async def add_voter(
+        self, voter: NewVoter, *, ack_when_committed: bool = True
+    ) -> VoterChangeResult:
+        self.voter_changes.append((voter, ack_when_committed))
+        return self.voter_change_result
+
+    async def remove_voter(self, voter_id: BrokerId, directory_id: str) -> VoterChangeResult:
+        self.voter_changes.append((voter_id, directory_id))
+        return self.voter_change_result
+
+    async def upgrade_kraft_version(self, kraft_version: int) -> VoterChangeResult:
+        self.quorum_level = kraft_version
+        return self.voter_change_result
 
     async def describe_quorum(self) -> QuorumDescription:
         alone = QuorumReplica(

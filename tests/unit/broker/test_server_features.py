@@ -67,7 +67,7 @@ async def test_features_are_named_at_the_levels_that_are_true_here(tmp_path: Pat
                 METADATA_FEATURE: (1, 3),
             }
             if version == 4:  # older clients cannot take a range that begins at 0
-                known |= {"group.version": (0, 0), "kraft.version": (0, 0)}
+                known |= {"group.version": (0, 0), "kraft.version": (0, 1)}
             assert ranges == known
             assert levels(answer) == {
                 "eligible.leader.replicas.version": (1, 1),

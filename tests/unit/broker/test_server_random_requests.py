@@ -43,6 +43,7 @@ FEW = {
     "rebalance_timeout_ms": (-1, 0, 10),
     "session_timeout_ms": (99, 100, 6000),
     "num_partitions": (-1, 0, 1, 2),
+    "port": (0, 9093, 65_535),  # not signed
     "acks": (-1,),  # with 0 there would be no answer to wait for
 }
 

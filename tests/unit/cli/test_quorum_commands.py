@@ -8,6 +8,11 @@ from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE
 from quorumlog.client import ErrorCode
 from quorumlog.wire.codec.messages import describe_quorum as quorum_
 from quorumlog.wire.codec.messages import elect_leaders as elect_
+from quorumlog.wire.codec.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
+from quorumlog.wire.codec.messages.remove_raft_voter import (
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+)
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 from tests.support.client.fake_admin import only_cluster
 from tests.unit.cli.test_admin_commands import Shell
@@ -31,6 +36,11 @@ def replica(replica_id: int, end: int, caught_up_ms: int) -> quorum_.ReplicaStat
     )
 
 
+def node(node_id: int, host: str) -> quorum_.Node:
+    listener = quorum_.Listener(name="CONTROLLER", host=host, port=9000 + node_id)
+    return quorum_.Node(node_id=node_id, listeners=[listener])
+
+
 def offer_quorum(shell: Shell) -> None:
     one = quorum_.ResponsePartitionData(
         leader_id=2,
@@ -40,7 +50,8 @@ def offer_quorum(shell: Shell) -> None:
         observers=[replica(0, 42, 4_990)],
     )
     topic = quorum_.ResponseTopicData(topic_name=METADATA_TOPIC, partitions=[one])
-    answer = quorum_.DescribeQuorumResponse(topics=[topic])
+    nodes = [node(0, "zero"), node(3, "::1"), quorum_.Node(node_id=4)]
+    answer = quorum_.DescribeQuorumResponse(topics=[topic], nodes=nodes)
     shell.cluster.offer(quorum_.DescribeQuorumRequest, answer)
 
 
@@ -72,9 +83,83 @@ def test_the_document_of_the_quorum_has_kafkas_names(shell: Shell) -> None:
             "last_caught_up_timestamp_ms": 4_990,
         }
     ]
-    assert described == {"leader_id": 2, "leader_epoch": 7, "high_watermark": 40}
+    assert described == {
+        "leader_id": 2,
+        "leader_epoch": 7,
+        "high_watermark": 40,
+        "addresses": {"0": "zero:9000", "3": "[::1]:9003"},
+    }
     assert voters[0]["directory_id"] == "AAAAAAAAAAAAAAAAAAAAAQ"
     assert [voter["lag"] for voter in voters] == [7, 0, None]
+
+
+# --- voters ---
+
+ZERO, ONE = "AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAQ"
+GIVEN = "AAECAwQFBgcICQoLDA0ODw"
+Asked = AddRaftVoterRequest | RemoveRaftVoterRequest
+
+
+def offer_changes(shell: Shell, code: ErrorCode = ErrorCode.NONE, message: str = "") -> None:
+    offer_quorum(shell)
+    error = {"error_code": code, "error_message": message or None}
+    shell.cluster.offer(AddRaftVoterRequest, AddRaftVoterResponse(**error))  # type: ignore[arg-type]
+    shell.cluster.offer(RemoveRaftVoterRequest, RemoveRaftVoterResponse(**error))  # type: ignore[arg-type]
+
+
+def asked(shell: Shell) -> list[Asked]:
+    return [one for one in shell.cluster.requests() if isinstance(one, Asked)]
+
+
+def test_a_voter_is_added_with_the_directory_and_the_address_that_are_given(shell: Shell) -> None:
+    offer_changes(shell)
+    said = shell("quorum", "add-voter", "--node", "5", "--directory", GIVEN, "--address", "[::5]:7")
+    assert said.splitlines() == ["node 5 is a voter"]
+    [request] = asked(shell)
+    assert isinstance(request, AddRaftVoterRequest)
+    assert (request.voter_id, request.voter_directory_id) == (5, bytes(range(16)))
+    [listener] = request.listeners
+    assert (listener.name, listener.host, listener.port) == ("CONTROLLER", "::5", 7)
+
+
+def test_a_voter_is_added_as_the_leader_knows_the_observer(shell: Shell) -> None:
+    offer_changes(shell)
+    document = shell.json("quorum", "add-voter", "--node", "0", "--directory", GIVEN)
+    assert document == {
+        "node": 0, "directory_id": GIVEN, "address": "zero:9000", "voter": True,
+    }  # fmt: skip
+
+
+def test_an_observer_that_the_leader_does_not_know_is_not_added(shell: Shell) -> None:
+    offer_changes(shell)
+    for node_id, option in (("0", "--directory"), ("7", "--directory"), ("1", "--directory")):
+        failed = shell("quorum", "add-voter", "--node", node_id, status=EXIT_FAILED)
+        assert option in failed
+    options = ("--node", "7", "--directory", GIVEN)
+    assert "--address" in shell("quorum", "add-voter", *options, status=EXIT_FAILED)
+    assert asked(shell) == []
+
+
+def test_a_voter_is_removed_as_the_leader_knows_it(shell: Shell) -> None:
+    offer_changes(shell)
+    document = shell.json("quorum", "remove-voter", "--node", "1")
+    assert document == {"node": 1, "directory_id": ONE, "voter": False}
+    [request] = asked(shell)
+    assert isinstance(request, RemoveRaftVoterRequest)
+    assert (request.voter_id, request.voter_directory_id) == (1, bytes(15) + b"\1")
+
+
+def test_a_refused_change_is_told_and_not_repeated(shell: Shell) -> None:
+    offer_changes(shell, ErrorCode.REQUEST_TIMED_OUT, "node 3 has not caught up")
+    failed = shell("quorum", "remove-voter", "--node", "3", status=EXIT_FAILED)
+    assert "node 3 has not caught up" in failed
+    assert len(asked(shell)) == 1
+
+
+def test_what_is_no_directory_id_is_refused(shell: Shell) -> None:
+    offer_changes(shell)
+    options = ("--node", "3", "--directory", "x")
+    assert "no directory.id" in shell("quorum", "remove-voter", *options, status=EXIT_USAGE)
 
 
 def offer_election(shell: Shell, *codes: ErrorCode) -> None:

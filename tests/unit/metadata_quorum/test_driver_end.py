@@ -34,7 +34,7 @@ class IdleQuorum:
     """Orders nothing, whatever happens, but what it is given; keeps what it was told."""
 
     node_id = BrokerId(1)
-    is_voter = True
+    flushes_log = True
     resignation_pending = False
 
     def __init__(self, *orders: effects.Effect) -> None:
@@ -47,6 +47,9 @@ class IdleQuorum:
         return orders
 
     def next_deadline_ms(self) -> None:
+        return None
+
+    def voters_at(self, end_offset: Offset) -> None:
         return None
 
 
@@ -67,7 +70,10 @@ def driver_of(quorum: IdleQuorum, *, failed: Any = None, **parts: Any) -> Driver
         log=cast(Any, log),
         elections=cast(Any, parts.pop("elections", SimpleNamespace(save=lambda election: None))),
         committed=cast(
-            Any, SimpleNamespace(restored_id=None, lead_by=lambda *_: None, is_behind=False)
+            Any,
+            SimpleNamespace(
+                restored_id=None, restored_voter_sets=(), lead_by=lambda *_: None, is_behind=False
+            ),
         ),
         settings=ControllerSettings(),
         seams=Seams(

@@ -21,12 +21,12 @@ from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.image.records import ProducerIds
 from quorumlog.metadata_quorum.image.snapshot_records import records_of
+from quorumlog.metadata_quorum.log import snapshot_files
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.log.restoring import restored_image
 from quorumlog.metadata_quorum.log.snapshot_files import SnapshotFiles
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.errors import StorageError
-from quorumlog.storage.io.disk import DiskFile
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.drivers import Network, Voter, until
@@ -212,13 +212,13 @@ async def test_a_voter_waits_for_the_flush_before_its_snapshot(
 async def test_a_full_disk_costs_a_snapshot_and_not_the_node(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill = SnapshotFiles._fill
+    fill = snapshot_files._fill
 
-    def full(_: SnapshotFiles, file: DiskFile, *rest: Any) -> bool:
-        file.append([b"the first batch"])
+    def full(draft: snapshot_files._Draft, *rest: Any) -> bool:
+        draft.append([(None, b"the first batch")], is_control=False)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(SnapshotFiles, "_fill", full)
+    monkeypatch.setattr(snapshot_files, "_fill", full)
     async with Network(1, controller_settings=OFTEN) as network:
         voter = network.voters[1]
         await work(network)
@@ -226,7 +226,7 @@ async def test_a_full_disk_costs_a_snapshot_and_not_the_node(
         assert voter.log.snapshots.ids() == []
         names = voter.disk.listdir(f"/data/{DIRECTORY}")
         assert not [name for name in names if name.endswith(".part")]
-        monkeypatch.setattr(SnapshotFiles, "_fill", fill)
+        monkeypatch.setattr(snapshot_files, "_fill", fill)
         await work(network)
         assert voter.log.snapshots.ids() != []
         assert not voter.failure.done()

@@ -7,6 +7,7 @@ from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Progress
 from quorumlog.metadata_quorum.driver.seams import NotController
+from quorumlog.metadata_quorum.io.address_book import AddressBook
 from quorumlog.metadata_quorum.io.quorum_description import describe_quorum
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.quorums import started
@@ -17,7 +18,7 @@ WALL_MS = 1_700_000_000_000
 
 
 def described(quorum: Quorum, now_ms: int) -> QuorumDescription:
-    return describe_quorum(quorum, ADDRESSES, now_ms=now_ms, wall_ms=WALL_MS)
+    return describe_quorum(quorum, AddressBook(ADDRESSES), now_ms=now_ms, wall_ms=WALL_MS)
 
 
 def test_a_leader_describes_itself_its_followers_and_the_observers() -> None:

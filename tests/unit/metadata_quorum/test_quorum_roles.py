@@ -8,6 +8,8 @@ from typing import Any, get_args
 import pytest
 
 from quorumlog.invariants import InvariantViolation
+from quorumlog.metadata_quorum.core.log_outline import LogOutline
+from quorumlog.metadata_quorum.core.membership import Membership
 from quorumlog.metadata_quorum.core.messages import NOBODY
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import (
@@ -22,10 +24,12 @@ from quorumlog.metadata_quorum.core.roles import (
     Unattached,
 )
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.storage.core.leader_epochs import EpochEntry, LeaderEpochs
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 VOTERS = tuple(map(BrokerId, (1, 2, 3)))
+OBSERVING = Membership(BrokerId(1), None, VoterSet.of_ids(VOTERS[1:]), LogOutline())
 ROLES: dict[type[Role], Role] = {
     Unattached: Unattached(election_deadline_ms=1),
     Prospective: Prospective(election_deadline_ms=1, ballot=Ballot(granted=set())),
@@ -120,8 +124,8 @@ RECORD = LeaderEpochs((EpochEntry(Epoch(4), Offset(0)),))
                          "flushed_offset": 1}, (3, 0, NOBODY, NOBODY)),
         (10, Follower, {"leader_id": 2, "fetch_id": 7, "end_offset": 1}, EARLIER),
         (10, Prospective, {"end_offset": 1}, EARLIER),
-        (11, Unattached, {"voted_id": 9, "is_voter": False}, EARLIER),
-        (11, Prospective, {"is_voter": False}, EARLIER),
+        (11, Unattached, {"voted_id": 9, "members": OBSERVING}, EARLIER),
+        (11, Prospective, {"members": OBSERVING}, EARLIER),
     ],
 )  # fmt: skip
 def test_each_invariant_speaks(

@@ -41,6 +41,16 @@ def test_kafkas_names_reach_the_settings_they_name() -> None:
     assert str(built.advertised) == "127.0.0.1:9092"
 
 
+def test_a_controller_that_is_no_voter_yet_starts_with_addresses_to_ask() -> None:
+    bootstrap = {"controller.quorum.bootstrap.servers": "a:1, b:2"}
+    beside = config.build({**COMPLETE, **bootstrap, "node.id": "3"})
+    assert (beside.bootstrap, sorted(beside.voters)) == (("a:1", "b:2"), [1, 2])
+    alone = {name: value for name, value in COMPLETE.items() if not name.endswith("voters")}
+    built = config.build({**alone, **bootstrap})
+    assert (built.bootstrap, built.voters) == (("a:1", "b:2"), {})
+    assert config.build(COMPLETE).bootstrap == ()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -58,6 +68,16 @@ def test_kafkas_names_reach_the_settings_they_name() -> None:
         ({"node.id": "3"}, "node.id=3 is not in controller.quorum.voters"),
         ({"process.roles": "boss"}, "use broker, controller or both"),
         ({"process.roles": "broker"}, "node.id=1 is in controller.quorum.voters"),
+        (
+            {"process.roles": "broker", "controller.quorum.bootstrap.servers": "a:1"},
+            "node.id=1 is in controller.quorum.voters",
+        ),
+        ({"node.id": "3"}, "needs controller.quorum.bootstrap.servers"),
+        ({"controller.quorum.voters": ""}, "controller.quorum.voters is not set, nor is"),
+        (
+            {"controller.quorum.bootstrap.servers": "a:1,b"},
+            "controller.quorum.bootstrap.servers=b: write it as host:port",
+        ),
         ({"listeners": "SSL://h:1"}, "only PLAINTEXT"),
         ({"listeners": "127.0.0.1"}, "write it as host:port"),
         ({"control.listener": "127.0.0.1:99999"}, "write it as host:port"),

@@ -179,6 +179,15 @@ class SimDisk:
         self._added: dict[str, None] = {}  # directories whose names are not durable
         self._locks: set[str] = set()
 
+    def wipe(self) -> None:
+        """Lose all: the machine gets a new disk. Every handle is dead."""
+        self.generation += 1
+        for names in (self._names, self._durable_names, self._name_changes):
+            names.clear()
+        self._names["/"], self._durable_names["/"], self._name_changes["/"] = {}, {}, []
+        self._moves.clear()
+        self._locks.clear()
+
     def begin(self, operation: str, path: str) -> None:
         """Let the faults have their say."""
         if self.on_operation is not None:

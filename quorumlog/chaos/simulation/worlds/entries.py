@@ -2,9 +2,12 @@
 
 from typing import Final, NamedTuple
 
-from quorumlog.wire.codec.records import decode_batch, iterate_headers
+from quorumlog.wire.codec.records import Record, decode_batch, iterate_headers
 
 CONTROL: Final = b"LeaderChange"
+VOTERS: Final = b"Voters "  # and what the record says
+_LEADER_CHANGE_KEY: Final = b"\0\0\0\2"
+_VOTERS_KEY: Final = b"\0\0\0\6"
 
 
 class Entry(NamedTuple):
@@ -20,11 +23,20 @@ def entries_of(records: bytes) -> list[Entry]:
     """Return the records of whole batches."""
     entries: list[Entry] = []
     for position, header in iterate_headers(records):
-        if header.is_control:
-            entries.append(Entry(header.leader_epoch, CONTROL, 0))
-            continue
         entries += [
-            Entry(header.leader_epoch, record.value or b"", index, header.producer_id)
+            Entry(header.leader_epoch, _content(record), index, header.producer_id)
             for index, record in enumerate(decode_batch(records, position))
         ]
     return entries
+
+
+def _content(record: Record) -> bytes:
+    """Return the value; a LeaderChange is told by its epoch alone."""
+    return content_of(record.key, record.value or b"")
+
+
+def content_of(key: bytes | None, value: bytes) -> bytes:
+    """Return what an entry shows of a record."""
+    if key == _LEADER_CHANGE_KEY:
+        return CONTROL
+    return VOTERS + value if key == _VOTERS_KEY else value

@@ -35,8 +35,14 @@ from quorumlog.chaos.simulation.worlds.logs.world import (
     draw_log_options,
 )
 from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANTS, UncheckedQuorum
-from quorumlog.chaos.simulation.worlds.quorum.world import QuorumWorld, draw_quorum_options
+from quorumlog.chaos.simulation.worlds.quorum.voter_mutants import VOTER_MUTANTS
+from quorumlog.chaos.simulation.worlds.quorum.world import (
+    QuorumWorld,
+    draw_quorum_options,
+    draw_voters_options,
+)
 from quorumlog.chaos.simulation.worlds.storage_mutants import STORAGE_MUTANTS
+from quorumlog.metadata_quorum.core.quorum import Quorum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +112,11 @@ def _build_quorum(schedule: Schedule, mutant: str | None) -> World:
     return QuorumWorld(schedule)
 
 
+def _build_voters(schedule: Schedule, mutant: str | None) -> World:
+    made = Quorum if mutant is None else VOTER_MUTANTS.made[mutant]
+    return QuorumWorld(schedule, made)
+
+
 def _build_brokers(
     mutants: Mapping[str, BrokenRules], schedule: Schedule, mutant: str | None
 ) -> World:
@@ -132,6 +143,15 @@ _KINDS: Final = (
         options=draw_quorum_options,
         hunt=Hunt(role="metadata-leader", files=("", "quorum-state")),
         build=_build_quorum,
+    ),
+    WorldKind(
+        name="voters",
+        text="the metadata quorum while its voters change (KIP-853), and disks are lost",
+        faults=QUORUM_FAULTS,
+        mutants=VOTER_MUTANTS.rules,
+        options=draw_voters_options,
+        hunt=Hunt(role="metadata-leader", files=("", "quorum-state")),
+        build=_build_voters,
     ),
     WorldKind(
         name="partition",

@@ -14,6 +14,7 @@ from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import (
     BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
     FetchRequest,
     FetchResponse,
     FetchSnapshotRequest,
@@ -70,6 +71,7 @@ class Messenger:
     def _inspect_request(self, node_id: int, request: Request) -> None:
         match request:
             case VoteRequest(replica_epoch=epoch, pre_vote=pre_vote):
+                self._oracle.stands(node_id)
                 if not pre_vote:
                     self._oracle.saw_vote(node_id, epoch, node_id)
             case BeginQuorumEpochRequest(leader_epoch=epoch):
@@ -78,8 +80,10 @@ class Messenger:
                 pass
             case FetchSnapshotRequest(current_leader_epoch=epoch):
                 pass
-            case _:
-                epoch = request.leader_epoch
+            case EndQuorumEpochRequest(leader_epoch=epoch):
+                pass
+            case _:  # a change of the voters
+                return
         self._oracle.showed_epoch(node_id, epoch)
 
     def _request_arrived(self, target: int, caller: Caller) -> None:
@@ -87,10 +91,14 @@ class Messenger:
         if not node.machine.is_up:
             self.fail_request(target, caller)
             return
+        token = self.new_token()
+        node.asked[token] = caller
+        node.feed(events.RequestReceived(request_id=token, request=caller.request))
+
+    def new_token(self) -> int:
+        """Return the name of a request that no other has."""
         self._last_token += 1
-        node.asked[self._last_token] = caller
-        received = events.RequestReceived(request_id=self._last_token, request=caller.request)
-        node.feed(received)
+        return self._last_token
 
     def fail_request(self, target: int, caller: Caller) -> None:
         """Let the caller learn that `target` refuses the connection, if a message gets through."""
@@ -145,8 +153,9 @@ class Messenger:
     def _inspect_response(self, node_id: int, request: Request, response: Response) -> None:
         self._oracle.showed_epoch(node_id, response.leader_epoch)
         match response:
-            case VoteResponse(vote_granted=True):
-                if isinstance(request, VoteRequest) and not request.pre_vote:
+            case VoteResponse(vote_granted=True) if isinstance(request, VoteRequest):
+                self._oracle.votes_as(node_id, request.voter_directory_id)
+                if not request.pre_vote:
                     self._oracle.saw_vote(node_id, response.leader_epoch, request.replica_id)
             case FetchResponse(error_code=ErrorCode.NONE, leader_epoch=epoch):
                 self._oracle.saw_leader(node_id, epoch)

@@ -33,6 +33,8 @@ from quorumlog.metadata_quorum.core.roles import (
     Unattached,
 )
 from quorumlog.metadata_quorum.core.snapshot_downloads import SnapshotDownloads
+from quorumlog.metadata_quorum.core.starting import Starting
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 
@@ -44,7 +46,7 @@ class UncheckedQuorum(Quorum):
         """Check nothing."""
 
 
-def _mutant(broken: type[Any], *others: type[Any]) -> type[Quorum]:
+def made_mutant(broken: type[Any], *others: type[Any]) -> type[Quorum]:
     """Return a quorum with these rules, or the broken quorum itself."""
     if issubclass(broken, Quorum):
         return broken
@@ -55,7 +57,7 @@ def _mutant(broken: type[Any], *others: type[Any]) -> type[Quorum]:
     return Mutant
 
 
-MUTANTS: Final = Mutants(_mutant)
+MUTANTS: Final = Mutants(made_mutant)
 
 
 @MUTANTS.breaks("a vote is forgotten by a restart")
@@ -175,12 +177,12 @@ class _HighWatermarkFromDivergence(Followership):
 
 
 @MUTANTS.breaks("a leader goes on in its epoch after a restart (KAFKA-10527)")
-class _LeaderRestartsAsLeader(UncheckedQuorum):
+class _LeaderRestartsAsLeader(Starting):
     def _resume_as_resigned(self, deadline_ms: int) -> None:
         super()._resume_as_resigned(deadline_ms)
-        ballot = Ballot(granted={self.node_id})
+        ballot = Ballot(granted={self._state.node_id})
         self._state.role = Candidate(election_deadline_ms=deadline_ms, ballot=ballot)
-        self._leadership.begin((self.node_id,))
+        self._leadership.begin((self._state.node_id,))
 
 
 class _ChecksNoDraft(Followership):
@@ -227,6 +229,6 @@ class _ForgetsStart(UncheckedQuorum):
 
 @MUTANTS.breaks("a follower forgets of which epoch the end of its snapshot is")
 class _ForgetsSnapshotEpoch(SnapshotDownloads):
-    def install(self, snapshot_id: SnapshotId) -> None:
-        super().install(snapshot_id)
+    def install(self, snapshot_id: SnapshotId, voters: VoterSet | None) -> None:
+        super().install(snapshot_id, voters)
         self._state.log.start_epoch = Epoch(0)

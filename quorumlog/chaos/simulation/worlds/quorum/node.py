@@ -5,21 +5,28 @@ a crash may come meanwhile.
 """
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
-from quorumlog.chaos.simulation.worlds.entries import CONTROL, Entry, entries_of
+from quorumlog.chaos.simulation.worlds.entries import Entry, entries_of
+from quorumlog.chaos.simulation.worlds.quorum.log_writes import write
 from quorumlog.chaos.simulation.worlds.quorum.messenger import Caller, Messenger
 from quorumlog.chaos.simulation.worlds.quorum.node_snapshots import NodeSnapshots
 from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
 from quorumlog.chaos.simulation.worlds.quorum.rendering import render_step
+from quorumlog.chaos.simulation.worlds.quorum.ticks import Ticks
+from quorumlog.chaos.simulation.worlds.quorum.voter_model import Key, directory_id, voter_of
 from quorumlog.chaos.simulation.worlds.storage_mutants import Storage
+from quorumlog.invariants import some
 from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core.messages import PlainResponse, VoterChangeRequest
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.storage.core.settings import LogSettings
@@ -30,6 +37,7 @@ LOG_DIR: Final = ""
 RESPONSES_MAX: Final = 16
 CHECKPOINT_US: Final = 1_000_000
 ALL_BYTES: Final = 1 << 30
+OnChange = Callable[[PlainResponse], None]
 
 
 class QuorumNode:
@@ -48,6 +56,7 @@ class QuorumNode:
         settings: QuorumSettings,
         segment_bytes: int,
         has_snapshots: bool,
+        has_directories: bool = False,
     ) -> None:
         self.machine: Final = machine
         self.node_id: Final = machine.node_id
@@ -61,8 +70,11 @@ class QuorumNode:
         self._is_writing = False
         self._has_checkpoint_due = False
         self._is_founded = False
+        self._disks = 1  # how many its machine has had
+        self._has_directories: Final = has_directories
+        self._changes: Final[dict[int, OnChange]] = {}  # that an administrator waits for
         self._leads_epoch: int | None = None
-        self._tick_at_us = -1  # when the next tick is due; -1: none is scheduled
+        self._ticks: Final = Ticks(machine, lambda: self.quorum, self.feed)
         self._voters: Final = voters
         self._environment: Final = environment
         self._messenger: Final = messenger
@@ -81,16 +93,17 @@ class QuorumNode:
     def boot(self) -> None:
         """Start from what is on the disk. Raises StorageError."""
         self._is_writing = self._has_checkpoint_due = False
-        self._tick_at_us = -1
+        self._ticks.forget()
         for volatile in (
-            self._inbox, self.asked, self.waiting, self._responses, self._proposals,
+            self._inbox, self.asked, self.waiting, self._responses, self._proposals, self._changes,
         ):  # fmt: skip
             volatile.clear()
         self.quorum = self._quorum_class(
             node_id=BrokerId(self.node_id),
-            voters=self._voters,
+            voters=VoterSet(tuple(voter_of(voter) for voter in self._voters)),
             settings=self._settings,
             random_fraction=self._rng.random,
+            directory_id=self.directory_id,
         )
         self.log = MetadataLog.open(
             self._storage.disk(self.machine.disk),
@@ -113,14 +126,36 @@ class QuorumNode:
             leader_epoch=election.leader_epoch,
             leader_id=election.leader_id,
             voted_id=election.voted_id,
+            voted_directory_id=election.voted_directory_id,
+            was_voter=election.was_voter,
             is_new=election.is_new,
             log_end_offset=self.log.end_offset,
             flushed_offset=self.log.flushed_offset,
             epoch_starts=epoch_starts,
             log_start=self.log.start,
             snapshot_id=snapshot_id,
+            voter_sets=self.log.voter_sets(snapshot_id),
         )
         self.feed(started)
+        self._compare_voters()
+
+    @property
+    def directory_id(self) -> str | None:
+        """The id of its metadata directory; None: this world does not change voters."""
+        return directory_id(self.node_id, self._disks) if self._has_directories else None
+
+    def lose_disk(self, down_us: int) -> None:
+        """End the process, and start it again later with an empty disk."""
+        self.machine.stop(down_us, loses_power=True)
+        self.machine.disk.wipe()
+        self._disks += 1
+        self._oracle.lost_disk(self.node_id, some(self.directory_id, "the voters change"))
+
+    def _compare_voters(self) -> None:
+        if self._has_directories:
+            voters = self.quorum.voter_set.voters
+            counted = frozenset(Key(voter.voter_id, voter.directory_id) for voter in voters)
+            self._oracle.counts(self.node_id, counted)
 
     def stopped(self, *, loses_power: bool) -> None:
         """Let the system tell the peers, unless the machine has lost its power."""
@@ -220,7 +255,7 @@ class QuorumNode:
             except StorageError:
                 self.machine.fail()
                 return
-        self._schedule_tick()
+        self._ticks.schedule()
         if start:
             self.resumed()
 
@@ -231,6 +266,8 @@ class QuorumNode:
             leader_epoch=effect.leader_epoch,
             leader_id=effect.leader_id,
             voted_id=effect.voted_id,
+            voted_directory_id=effect.voted_directory_id,
+            was_voter=effect.was_voter,
             is_new=effect.is_new,
         )
         try:
@@ -250,26 +287,24 @@ class QuorumNode:
         match effect:
             case effects.SendRequest():
                 self._messenger.send_request(self, effect)
+            case effects.SendResponse(request_id=request_id, response=response) if (
+                request_id in self._changes
+            ):
+                self._changes.pop(request_id)(response)
             case effects.SendResponse(request_id=request_id, response=response):
                 self._messenger.send_response(self, request_id, response, b"")
             case effects.AnswerFetch() | effects.AnswerFetchSnapshot():
                 self._messenger.answer_fetch(self, effect)
             case effects.FlushLog(log_end_offset=end):
                 self.machine.later(self._environment.fsync_us(), self._flush, end)
-            case effects.AppendFetched(request_id=request_id):
-                records = self._responses[request_id]
-                self._oracle.appended(self.node_id, entries_of(records))
-                self.log.append_fetched(records)
-            case effects.TruncateLog(end_offset=end_offset):
-                self._oracle.truncates(self.node_id, end_offset)
-                self.log.truncate_to(end_offset)
-                self._oracle.truncated(self.node_id, end_offset)
-            case effects.AppendLeaderChange(leader_epoch=epoch):
-                self._oracle.appended(self.node_id, [Entry(epoch, CONTROL, 0)])
-                self.log.append_leader_change(effect, wall_ms=self.machine.now_ms())
-            case effects.AppendSnapshot(request_id=request_id, snapshot_id=snapshot_id):
-                content = self._responses[request_id]
-                self.log.snapshots.append_fetched(snapshot_id, effect.position, content)
+            case (
+                effects.AppendFetched()
+                | effects.TruncateLog()
+                | effects.AppendLeaderChange()
+                | effects.AppendVoters()
+                | effects.AppendSnapshot()
+            ):
+                write(self, effect, self._oracle, self._responses)
             case effects.PersistElection() | effects.InstallSnapshot():
                 raise AssertionError("_perform does it")
             case _:
@@ -281,7 +316,8 @@ class QuorumNode:
         | effects.CheckSnapshot
         | effects.BecomeLeader
         | effects.ResignLeadership
-        | effects.FollowLeader,
+        | effects.FollowLeader
+        | effects.VotersChanged,
     ) -> None:
         match effect:
             case effects.AdvanceHighWatermark(high_watermark=high_watermark):
@@ -294,6 +330,8 @@ class QuorumNode:
                 self.snapshots.check(snapshot_id)
             case effects.FollowLeader(leader_id=leader_id):
                 self.notice_if_dead(leader_id)
+            case effects.VotersChanged():
+                pass
 
     def _flush(self, end: Offset) -> None:
         try:
@@ -303,29 +341,13 @@ class QuorumNode:
             return
         self.feed(events.LogFlushed(flushed_offset=end))
 
-    # --- time ---
+    # --- what clients and administrators ask ---
 
-    def _schedule_tick(self) -> None:
-        deadline_ms = self.quorum.next_deadline_ms()
-        if deadline_ms is None:
-            return
-        after_us = self.machine.until_us(deadline_ms)
-        at_us = self.machine.timeline.now_us + after_us
-        if self._tick_at_us < 0 or at_us < self._tick_at_us:
-            self._tick_at_us = at_us
-            self.machine.later(after_us, self._tick, at_us)
-
-    def _tick(self, at_us: int) -> None:
-        if self._tick_at_us != at_us:
-            return  # another one was scheduled before it
-        self._tick_at_us = -1
-        deadline_ms = self.quorum.next_deadline_ms()
-        if deadline_ms is not None and deadline_ms <= self.machine.now_ms():
-            self.feed(events.Ticked())
-        else:
-            self._schedule_tick()
-
-    # --- what clients write ---
+    def change_voters(self, request: VoterChangeRequest, answered: OnChange) -> None:
+        """Ask this node, as an administrator: the answer comes unless the process ends."""
+        request_id = self._messenger.new_token()
+        self._changes[request_id] = answered
+        self.feed(events.RequestReceived(request_id=request_id, request=request))
 
     @property
     def accepts_records(self) -> bool:
@@ -349,6 +371,7 @@ class QuorumNode:
 
     def _advance(self, high_watermark: Offset) -> None:
         self._oracle.advanced(self.node_id, high_watermark, leads_epoch=self._leads_epoch)
+        self._compare_voters()
         self.snapshots.apply(high_watermark)
         for end in [end for end in self._proposals if end <= high_watermark]:
             base, entries = self._proposals.pop(end)

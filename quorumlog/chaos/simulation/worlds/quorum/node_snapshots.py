@@ -13,7 +13,11 @@ from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.image.records import BROKER_RESOURCE, Config
-from quorumlog.metadata_quorum.log.restoring import fetched_image, restored_image
+from quorumlog.metadata_quorum.log.restoring import (
+    FetchedSnapshot,
+    fetched_snapshot,
+    restored_image,
+)
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import Offset
 
@@ -58,7 +62,7 @@ class NodeSnapshots:
         self._oracle: Final = oracle
         self._is_used: Final = is_used
         self._state = AppliedState()
-        self._checked: ClusterImage | None = None  # of the draft of a leader's snapshot
+        self._checked: FetchedSnapshot | None = None  # of the draft of a leader's snapshot
 
     def boot(self) -> SnapshotId | None:
         """Start from the newest snapshot; return what it is. Raises StorageError."""
@@ -92,7 +96,8 @@ class NodeSnapshots:
         snapshot_id = self._id_at(end_offset)
         try:
             log.checkpoint(end_offset)
-            log.snapshots.write(snapshot_id, self._state.records(), last_time_ms=0)
+            voters = node.quorum.voters_at(end_offset)
+            log.snapshots.write(snapshot_id, self._state.records(), last_time_ms=0, voters=voters)
             node.feed(events.SnapshotWritten(snapshot_id=snapshot_id))
             oldest = log.snapshots.ids()[-1]
             if moves_start and log.start_offset < oldest.end_offset and not node.is_busy:
@@ -108,17 +113,22 @@ class NodeSnapshots:
 
     def _check(self, snapshot_id: SnapshotId) -> None:
         try:
-            self._checked = fetched_image(self._node.log.snapshots, snapshot_id)
+            self._checked = fetched_snapshot(self._node.log.snapshots, snapshot_id)
         except StorageError:
             self._node.machine.fail()
             return
-        is_whole = self._checked is not None
-        self._node.feed(events.SnapshotChecked(snapshot_id=snapshot_id, is_whole=is_whole))
+        checked = self._checked
+        event = events.SnapshotChecked(
+            snapshot_id=snapshot_id,
+            is_whole=checked is not None,
+            voters=None if checked is None else checked.voters,
+        )
+        self._node.feed(event)
 
     def install(self, snapshot_id: SnapshotId, done: Callable[[], None]) -> None:
         """Install in three steps: a crash may come between any two."""
         node, log = self._node, self._node.log
-        self._state = AppliedState(self._checked)
+        self._state = AppliedState(None if self._checked is None else self._checked.image)
         self._oracle.installs(node.node_id, snapshot_id.end_offset, self._state.digest)
         steps = (log.snapshots.install_fetched, log.begin_install, log.finish_install)
 

@@ -10,6 +10,12 @@ from typing import Final
 
 from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.worlds.entries import Entry
+from quorumlog.chaos.simulation.worlds.quorum.voter_model import (
+    Key,
+    VoterModel,
+    is_voters,
+    majority_of,
+)
 
 
 def digest_of(before: str, entries: Iterable[Entry]) -> str:
@@ -27,6 +33,8 @@ class Oracle:
     - for each (offset, epoch) one content and one epoch before it (log matching, by induction);
     - what is committed, for ever: (offset -> entry); what was acknowledged is part of it;
     - per node: the highest epoch that it showed, the end of its log that it made durable.
+
+    A machine that gets a new disk is another node from then on: see `VoterModel`.
     """
 
     def __init__(self, node_ids: tuple[int, ...], voters: tuple[int, ...]) -> None:
@@ -38,9 +46,9 @@ class Oracle:
         self.leaders: Final[dict[int, int]] = {}
         self._compared = dict.fromkeys(node_ids, 0)  # up to where a log was as committed
         self._high_watermarks = dict.fromkeys(node_ids, 0)  # of the processes that run
-        self._voters = voters
-        self._majority = len(voters) // 2 + 1
-        self._votes: dict[tuple[int, int], int] = {}
+        self.voters: Final = VoterModel(voters)
+        self._lost: dict[Key, tuple[list[Entry], int]] = {}  # log and durable end of lost disks
+        self._votes: dict[tuple[Key, int], int] = {}
         self._contents: dict[tuple[int, int], tuple[Entry, int]] = {}
         self._committed_in: dict[int, int] = {}  # epoch of the leader -> end
         self._installing: dict[int, int] = {}  # node -> end of the snapshot
@@ -62,16 +70,44 @@ class Oracle:
         check(
             holds, f"leader-completeness: {node_id} leads epoch {epoch} without what is below {end}"
         )
+        if self.voters.directories:
+            self._check_election(node_id, epoch)
+
+    def _check_election(self, node_id: int, epoch: int) -> None:
+        """Check that the winner may lead, and has the votes of a majority, by its own log."""
+        log = self.logs[node_id]
+        check(self._may_stand(node_id), f"leader-votes: {node_id} leads {epoch}, and is no voter")
+        voters = self.voters.in_force(log)
+        voted = [one for one in voters if self._votes.get((self._known(one), epoch)) == node_id]
+        rule = f"elected: {node_id} leads epoch {epoch} with {len(voted)} votes of {len(voters)}"
+        check(len(voted) >= majority_of(voters), rule)
+
+    def _known(self, voter: Key) -> Key:
+        return voter if voter.directory_id else self.voters.key_of(voter.node_id)
+
+    def stands(self, node_id: int) -> None:
+        """Note that a node asks for votes: only a voter does, or one whose removal may not last."""
+        check(self._may_stand(node_id), f"stands: {node_id} asks for votes, and is no voter")
+
+    def _may_stand(self, node_id: int) -> bool:
+        log, known = self.logs[node_id], self._high_watermarks[node_id]
+        ends = [known, *(at for at in range(known + 1, len(log) + 1) if is_voters(log[at - 1]))]
+        return any(self.voters.is_voter(node_id, log[:end]) for end in ends)
+
+    def votes_as(self, node_id: int, directory_id: str | None) -> None:
+        """Note that a node grants a vote as the voter with this directory; None: with any."""
+        is_meant = directory_id in {None, self.voters.key_of(node_id).directory_id}
+        check(is_meant, f"votes-as: {node_id} votes for a directory that it has lost")
 
     def saw_vote(self, node_id: int, epoch: int, candidate_id: int) -> None:
         """Note a vote on a disk or in a message."""
-        other = self._votes.setdefault((node_id, epoch), candidate_id)
+        other = self._votes.setdefault((self.voters.key_of(node_id), epoch), candidate_id)
         rule = f"one-vote: {node_id} votes for {other} and {candidate_id} in epoch {epoch}"
         check(other == candidate_id, rule)
 
     def remembered(self, node_id: int, epoch: int, voted_id: int) -> None:
         """Compare the vote that a node finds on its disk with what it gave in that epoch."""
-        given = self._votes.get((node_id, epoch), voted_id)
+        given = self._votes.get((self.voters.key_of(node_id), epoch), voted_id)
         rule = f"vote-durable: {node_id} voted for {given} in epoch {epoch}, recovered {voted_id}"
         check(given == voted_id, rule)
 
@@ -88,12 +124,39 @@ class Oracle:
         log = self.logs[node_id]
         for entry in entries:
             before = log[-1].epoch if log else 0
+            if is_voters(entry):
+                self.voters.check_change(node_id, log, entry)
             known = self._contents.setdefault((len(log), entry.epoch), (entry, before))
             check(
                 known == (entry, before),
                 f"log-matching: {node_id} has another record at {len(log)} of epoch {entry.epoch}",
             )
             log.append(entry)
+
+    def changes_voters(self, node_id: int, epoch: int) -> None:
+        """Note that a leader is about to change the voters: one change at a time, in its epoch."""
+        log = self.logs[node_id]
+        pending = [one for one in log[len(self.committed) :] if is_voters(one)]
+        check(not pending, f"one-change: {node_id} changes voters before the last change is made")
+        has_committed = epoch in self._committed_in
+        check(has_committed, f"change-own-epoch: {node_id} changes voters too soon in {epoch}")
+
+    def counts(self, node_id: int, voters: frozenset[Key]) -> None:
+        """Compare the voters that a node counts with those that its log says."""
+        said = self.voters.in_force(self.logs[node_id])
+        check(voters == said, f"voters-in-force: {node_id} counts {voters}, its log says {said}")
+
+    def lost_disk(self, node_id: int, new_directory_id: str) -> None:
+        """Note that a machine has got an empty disk: what it held as a voter is gone with it."""
+        key = self.voters.key_of(node_id)
+        self._lost[key] = self.logs[node_id], self.durable_ends[node_id]
+        self.voters.directories[node_id] = new_directory_id
+        self.logs[node_id] = []
+        self._installing.pop(node_id, None)
+        for known in (
+            self.durable_ends, self.shown_epochs, self._compared, self._high_watermarks,
+        ):  # fmt: skip
+            known[node_id] = 0
 
     def truncates(self, node_id: int, end: int) -> None:
         """Note the beginning of a truncation: nothing that is committed may go."""
@@ -178,14 +241,17 @@ class Oracle:
         log = self.logs[node_id]
         last = log[end - 1]
         check(last.epoch == epoch, f"commit-own-epoch: {node_id} commits {last.epoch} in {epoch}")
-        holders = [
-            voter
-            for voter in self._voters
-            if self.durable_ends[voter] >= end and self.logs[voter][end - 1] == last
-        ]
+        voters = self.voters.in_force(log)
+        holders = sorted(one.node_id for one in voters if self._holds(one, end, last))
         rule = f"commit-durable: {end} of epoch {epoch} is durable on {holders} alone"
-        check(len(holders) >= self._majority, rule)
+        check(len(holders) >= majority_of(voters), rule)
         self._committed_in[epoch] = max(end, self._committed_in.get(epoch, 0))
+
+    def _holds(self, voter: Key, end: int, last: Entry) -> bool:
+        """Tell whether a voter has, or had on the disk that it lost, this record durably."""
+        now = self.logs[voter.node_id], self.durable_ends[voter.node_id]
+        log, durable_end = self._lost.get(voter, now)
+        return durable_end >= end and log[end - 1] == last
 
     def acknowledge(self, offset: int, entry: Entry) -> None:
         """Note that a client was told that its record is committed."""

@@ -1,10 +1,12 @@
 """Events and messages on one line each, in KRaft's words."""
 
 from dataclasses import fields
-from typing import Any
+from typing import Any, Final
 
 from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.messages import FetchRequest, Request, VoteRequest
+
+_RARE: Final = frozenset({"is_new", "leader_address", "voter_sets", "was_voter"})
 
 
 def render_event(event: events.Event) -> str:
@@ -38,7 +40,7 @@ def render_value(value: Any) -> str:
         content = getattr(value, one.name)
         if one.name == "request_id" or content is None:
             continue
-        if one.name == "is_new" and not content:
+        if one.name in _RARE and not content:
             continue  # as almost always
         if isinstance(content, tuple):
             content = ",".join(map(str, content))

@@ -11,16 +11,19 @@ from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.worlds.quorum.administrator import Administrator
 from quorumlog.chaos.simulation.worlds.quorum.messenger import Messenger
 from quorumlog.chaos.simulation.worlds.quorum.node import QuorumNode
 from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
 from quorumlog.chaos.simulation.worlds.storage_mutants import SOUND_STORAGE, Storage
+from quorumlog.invariants import some
 from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.wire.codec.identifiers import BrokerId
 
 OBSERVERS_MAX: Final = 2
+CHANGES: Final = "change_voters_every_us"
 
 
 def draw_quorum_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
@@ -39,8 +42,20 @@ def draw_quorum_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
     }
 
 
+def draw_voters_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
+    """Draw the options of a run whose voters change; one observer at least can become one."""
+    _, options = draw_quorum_options(rng, nodes)
+    observers = rng.randrange(1, OBSERVERS_MAX + 1)
+    changes: dict[str, Option] = {
+        "observers": observers,
+        "is_minority_left_down": False,  # the voters at the end may be any
+        CHANGES: rng.randrange(100_000, 1_000_000),
+    }
+    return nodes + observers, options | changes
+
+
 class QuorumWorld:
-    """A World."""
+    """A World. With the option CHANGES, an administrator changes the voters (KIP-853)."""
 
     def __init__(
         self,
@@ -71,6 +86,7 @@ class QuorumWorld:
             fetch_bytes_max=options.number("fetch_bytes_max"),
         )
         messenger.nodes = self.nodes
+        changes_voters = CHANGES in schedule.options
         for node_id, machine in self.environment.machines.items():
             machine.process = self.nodes[node_id] = QuorumNode(
                 machine,
@@ -85,7 +101,20 @@ class QuorumWorld:
                 ),
                 segment_bytes=options.number("segment_bytes"),
                 has_snapshots=self._snapshot_every_us > 0,
+                has_directories=changes_voters,
             )
+        self._administrator: Final = self._administrator_of(options) if changes_voters else None
+
+    def _administrator_of(self, options: Options) -> Administrator:
+        for node in self.nodes.values():
+            self.oracle.voters.directories[node.node_id] = some(node.directory_id, "voters change")
+        return Administrator(
+            self.nodes,
+            self.environment,
+            self.oracle,
+            seeded("voters", self.environment.seed),
+            every_us=options.number(CHANGES),
+        )
 
     @property
     def elections(self) -> int:
@@ -97,6 +126,8 @@ class QuorumWorld:
     def begin(self) -> None:
         """Let the clients write, and the nodes write snapshots."""
         self._propose()
+        if self._administrator is not None:
+            self._administrator.begin()
         if self._snapshot_every_us:
             self._timeline.push(self._snapshot_every_us, self._write_snapshot)
 

@@ -1,0 +1,73 @@
+"""The checks of one quorum node's state after every step: the numbered rules of `Quorum`.
+
+A node that breaks one stops before any effect leaves. It would do more harm if it went on.
+"""
+
+from typing import assert_never
+
+from quorumlog.invariants import require
+from quorumlog.metadata_quorum.core.leadership import Leadership
+from quorumlog.metadata_quorum.core.messages import NOBODY
+from quorumlog.metadata_quorum.core.quorum_state import QuorumState
+from quorumlog.metadata_quorum.core.roles import (
+    OBSERVER_ROLES,
+    Candidate,
+    Follower,
+    Leader,
+    Prospective,
+    Resigned,
+    Unattached,
+)
+
+Before = tuple[int, int, int, int]
+"""What was true before the step: leader epoch, high watermark, leader and vote."""
+
+
+def check_quorum(state: QuorumState, leadership: Leadership, before: Before) -> None:
+    """Raise InvariantViolation with the number of the rule that does not hold."""
+    log = state.log
+    epoch, high_watermark, leader_id, voted_id = before
+    is_rising = epoch <= state.leader_epoch and high_watermark <= log.high_watermark
+    require(is_rising, "1: the epoch and the high watermark never fall")
+    ends = max(log.high_watermark, log.flushed_offset)
+    require(ends <= log.end_offset, "2: what is committed or durable is held")
+    is_held = log.start_offset <= log.high_watermark
+    require(is_held, "12: what is below the log's start is committed")
+    if epoch == state.leader_epoch:
+        require(leader_id in {NOBODY, state.leader_id}, "5: one leader in an epoch")
+        require(voted_id in {NOBODY, state.voted_id}, "5: one vote in an epoch")
+    require(log.last_epoch <= state.leader_epoch, "9: no record is of a newer epoch")
+    if not state.takes_part:
+        was_removed = state.kraft_version > 0 and isinstance(state.role, Leader | Resigned)
+        is_observing = isinstance(state.role, OBSERVER_ROLES) or was_removed
+        has_no_vote = state.voted_id == NOBODY or state.kraft_version > 0
+        require(is_observing and has_no_vote, "11: an observer only follows")
+    _check_role(state, leadership)
+
+
+def _check_role(state: QuorumState, leadership: Leadership) -> None:
+    role = state.role
+    says_durable = False  # whether it tells others that its log is durable
+    match role:
+        case Leader():
+            leadership.check_invariants(role)
+        case Resigned():
+            require(state.leader_id == state.node_id, "4: it led this epoch")
+        case Follower(fetch_id=fetch_id):
+            is_led = state.leader_id not in {NOBODY, state.node_id}
+            require(is_led, "4: a follower has another leader")
+            says_durable = state.members.flushes_log and fetch_id is not None
+        case Candidate():
+            is_free = state.voted_id == state.node_id and state.leader_id == NOBODY
+            require(is_free, "4: a candidate has its own vote and no leader")
+            says_durable = True
+        case Prospective():
+            require(state.leader_id != state.node_id, "4: it does not lead")
+            says_durable = True
+        case Unattached(fetch_id=fetch_id):
+            require(state.leader_id == NOBODY, "4: an unattached node has no leader")
+            says_durable = state.members.flushes_log and fetch_id is not None
+        case _:
+            assert_never(role)
+    is_true = state.log.is_durable or not says_durable
+    require(is_true, "10: a voter that fetches or stands has a durable log")

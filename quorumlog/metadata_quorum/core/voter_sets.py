@@ -1,0 +1,149 @@
+"""The voters of the quorum, and how they change with the log (KIP-853).
+
+The last set that was appended is in force at once, committed or not. A truncation brings back the
+one before; a snapshot holds the one at its end. The sources are Raft section 4.1 (one server at a
+time) and KIP-853 (a voter is an id and a directory id).
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from quorumlog.invariants import require
+from quorumlog.wire.codec.identifiers import BrokerId, Offset
+
+PORT_MAX: Final = 65_535
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+_UUID: Final = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]")  # 16 bytes in base64 for URLs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voter:
+    """A voter: a node, one metadata directory of it, and where to reach it.
+
+    `directory_id` is the text form of a UUID, as in the directory's `meta.properties`; empty: not
+    known (kraft.version 0). `address` is `host:port` of its control listener; empty: not known.
+    A node of the same id with another directory is another replica, and not this voter.
+    """
+
+    voter_id: BrokerId
+    directory_id: str = ""
+    address: str = ""
+
+    @property
+    def is_well_formed(self) -> bool:
+        """Whether directory and address are known, and are what they should be."""
+        is_uuid = _UUID.fullmatch(self.directory_id) is not None and {*self.directory_id} != {"A"}
+        host, _, port = self.address.rpartition(":")
+        is_port = _PORT.fullmatch(port) is not None and 0 < int(port) <= PORT_MAX
+        return is_uuid and bool(host) and is_port
+
+
+@dataclass(frozen=True, slots=True)
+class VoterSet:
+    """Voters, sorted by id; their ids are unique. The empty set has no majority."""
+
+    voters: tuple[Voter, ...]
+    ids: tuple[BrokerId, ...] = field(init=False, compare=False, repr=False)  # in order
+
+    def __post_init__(self) -> None:
+        """Sort the voters. Raises ValueError if two have the same id."""
+        voters = tuple(sorted(self.voters, key=lambda voter: voter.voter_id))
+        ids = tuple(voter.voter_id for voter in voters)
+        if len({*ids}) < len(ids):
+            raise ValueError(f"a voter is there twice: {ids}")
+        object.__setattr__(self, "voters", voters)
+        object.__setattr__(self, "ids", ids)
+
+    @classmethod
+    def of_ids(cls, ids: Iterable[BrokerId]) -> "VoterSet":
+        """Return voters of which only the ids are known: those of kraft.version 0."""
+        return cls(tuple(Voter(voter_id=voter_id) for voter_id in sorted({*ids})))
+
+    def __str__(self) -> str:
+        """Return the ids, for traces."""
+        return ",".join(map(str, self.ids))
+
+    @property
+    def majority(self) -> int:
+        """How many voters decide."""
+        return len(self.voters) // 2 + 1
+
+    def get(self, voter_id: BrokerId) -> Voter | None:
+        """Return the voter of this id; None: there is none."""
+        return next((voter for voter in self.voters if voter.voter_id == voter_id), None)
+
+    def has_key(self, voter_id: BrokerId, directory_id: str | None) -> bool:
+        """Tell whether this node, with this directory, is a voter."""
+        voter = self.get(voter_id)
+        return voter is not None and voter.directory_id == directory_id
+
+    def with_voter(self, voter: Voter) -> "VoterSet":
+        """Return the set with this voter in the place of that of the same id, or added."""
+        return VoterSet((*self.without(voter.voter_id).voters, voter))
+
+    def without(self, voter_id: BrokerId) -> "VoterSet":
+        """Return the set without the voter of this id."""
+        return VoterSet(tuple(one for one in self.voters if one.voter_id != voter_id))
+
+
+History = tuple[tuple[Offset, VoterSet], ...]
+"""(offset of the record, what it says), the oldest first."""
+
+
+class VoterSets:
+    """The voter sets in the log of one node, by the offsets of their records.
+
+    Without any, kraft.version is 0, and the configured voters are in force. A set that a snapshot
+    brings counts as that of the last record in the snapshot.
+    """
+
+    def __init__(self, history: History = ()) -> None:
+        self._history: list[tuple[Offset, VoterSet]] = []
+        self.append(history)
+
+    @property
+    def last(self) -> VoterSet | None:
+        """The set in force; None: kraft.version is 0."""
+        return self._history[-1][1] if self._history else None
+
+    @property
+    def last_offset(self) -> Offset:
+        """The offset of the record with the set in force; -1: there is none."""
+        return self._history[-1][0] if self._history else Offset(-1)
+
+    @property
+    def history(self) -> History:
+        """All sets that are known, the oldest first."""
+        return tuple(self._history)
+
+    def at(self, end_offset: Offset) -> VoterSet | None:
+        """Return the set that all records below `end_offset` leave in force."""
+        found: Final = [voters for offset, voters in self._history if offset < end_offset]
+        return found[-1] if found else None
+
+    def may_be_in_force(self, end_offset: Offset) -> list[VoterSet]:
+        """Return the sets of the records at and above `end_offset`, and the one in force there."""
+        later = [voters for offset, voters in self._history if offset >= end_offset]
+        before = self.at(end_offset)
+        return later if before is None else [before, *later]
+
+    def append(self, history: Iterable[tuple[Offset, VoterSet]]) -> None:
+        """Take over what new records say."""
+        for offset, voters in history:
+            require(offset > self.last_offset, "voter sets are appended in the order of the log")
+            self._history.append((offset, voters))
+
+    def truncate(self, end_offset: Offset) -> None:
+        """Forget the sets at and above `end_offset`: the one before is in force again."""
+        self._history = [entry for entry in self._history if entry[0] < end_offset]
+
+    def move_start(self, start_offset: Offset) -> None:
+        """Forget the sets below `start_offset`, but for the one that is in force there."""
+        below = [entry for entry in self._history if entry[0] < start_offset]
+        self._history = below[-1:] + self._history[len(below) :]
+
+    def install(self, end_offset: Offset, voters: VoterSet | None) -> None:
+        """Replace all by what a snapshot says that ends at `end_offset`."""
+        self._history = [] if voters is None else [(Offset(end_offset - 1), voters)]

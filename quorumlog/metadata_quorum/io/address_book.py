@@ -1,0 +1,129 @@
+"""Where this node reaches the control listeners of the others: `host:port` by node id.
+
+The first of these that names the node is right:
+
+1. `overrides` (`peer.control.addresses`);
+2. at kraft.version 0, the configured voters;
+3. what a leader said of itself when its epoch began: it may have moved since the voters were
+   written;
+4. the voter set in force (KIP-853);
+5. what another node said of the leader, or what the node said of itself with a request;
+6. the configured voters.
+
+The bootstrap addresses are asked for the leader, and go by the ids -2, -3 and so on, as in Kafka.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from quorumlog.metadata_quorum.core.messages import BeginQuorumEpochRequest
+from quorumlog.metadata_quorum.core.voter_sets import Voter, VoterSet
+from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
+
+HEARD_MAX: Final = 10_000  # nodes; then the one that was heard of first is forgotten
+FIRST_BOOTSTRAP_ID: Final = -2
+_logger: Final = logging.getLogger(__name__)
+_NOTHING: Final[Mapping[BrokerId, str]] = MappingProxyType({})
+
+
+class AddressBook:
+    """The addresses that one node knows. Those that it hears of are checked: peers are untrusted.
+
+    `kraft_version` is that of the voter set in force.
+    """
+
+    def __init__(
+        self,
+        configured: Mapping[BrokerId, str],
+        *,
+        overrides: Mapping[BrokerId, str] = _NOTHING,
+        bootstrap: Sequence[str] = (),
+    ) -> None:
+        self._configured: Final = dict(configured)
+        self._overrides: Final = dict(overrides)
+        self._bootstrap: Final = tuple(bootstrap)
+        self._voters: VoterSet | None = None
+        self._own_words: dict[BrokerId, str] = {}  # of leaders
+        self._heard: Final[dict[BrokerId, str]] = {}
+
+    @classmethod
+    def of(cls, settings: MetadataQuorumSettings) -> "AddressBook":
+        """Return the addresses that a node is told in its configuration."""
+        overrides, bootstrap = settings.peer_addresses, settings.bootstrap
+        return cls(settings.voters, overrides=overrides, bootstrap=bootstrap)
+
+    @property
+    def kraft_version(self) -> int:
+        """0: the configured voters are in force; 1: those in the log."""
+        return 0 if self._voters is None else 1
+
+    @property
+    def configured_voters(self) -> VoterSet:
+        """The voters of kraft.version 0."""
+        voters = self._configured.items()
+        return VoterSet(tuple(Voter(voter_id=one, address=address) for one, address in voters))
+
+    def voters_changed(self, voters: VoterSet | None) -> None:
+        """Take over the voter set in force; None: the configured voters are."""
+        if voters is not None:
+            shown = ", ".join(f"{one.voter_id} at {one.address}" for one in voters.voters)
+            _logger.info("the voters are %s", shown)
+        self._voters = voters
+        self._own_words = {}  # the set is newer
+
+    def hear_request(self, sender_id: int, sender_address: str, request: object) -> None:
+        """Take over where the sender of a request says that it is."""
+        self._hear(sender_id, sender_address)
+        if isinstance(request, BeginQuorumEpochRequest) and _is_address(request.leader_address):
+            self._hear(request.leader_id, request.leader_address)
+            if self._voters is not None and self._voters.get(request.leader_id) is not None:
+                self._own_words[request.leader_id] = request.leader_address
+
+    def hear_response(self, response: Any) -> None:
+        """Take over where the leader is, if the response says so."""
+        address = getattr(response, "leader_address", "")
+        if address:
+            self._hear(response.leader_id, address)
+
+    def find(self, node_id: BrokerId) -> str | None:
+        """Return where to reach a node; None: not known."""
+        if node_id <= FIRST_BOOTSTRAP_ID:
+            index = FIRST_BOOTSTRAP_ID - node_id
+            return self._bootstrap[index] if index < len(self._bootstrap) else None
+        return self._overrides.get(node_id) or self.known_to_all(node_id)
+
+    def known_to_all(self, node_id: BrokerId) -> str | None:
+        """Return where any node may reach this one: without the overrides, which are ours alone."""
+        voters = self._voters
+        if voters is None:
+            return self._configured.get(node_id) or self._heard.get(node_id)
+        voter = voters.get(node_id)
+        return (
+            self._own_words.get(node_id)
+            or (voter.address if voter is not None else "")
+            or self._heard.get(node_id)
+            or self._configured.get(node_id)
+        )
+
+    def voter_addresses(self) -> dict[BrokerId, str]:
+        """Return the voters in force, sorted, with their addresses; empty: not known."""
+        ids = sorted(self._configured) if self._voters is None else self._voters.ids
+        return {voter_id: self.known_to_all(voter_id) or "" for voter_id in ids}
+
+    def _hear(self, node_id: int, address: str) -> None:
+        if node_id <= NO_LEADER or not _is_address(address):
+            return
+        self._heard.pop(BrokerId(node_id), None)
+        self._heard[BrokerId(node_id)] = address
+        if len(self._heard) > HEARD_MAX:
+            del self._heard[next(iter(self._heard))]
+
+
+def _is_address(text: str) -> bool:
+    """Tell whether a text from a peer has the form of an address: nothing else gets into a URL."""
+    host, _, port = text.rpartition(":")
+    is_plain = text.isascii() and text.isprintable() and not {*" /?#@\\"} & {*text}
+    return bool(host) and is_plain and port.isdecimal() and 0 < int(port[:6]) <= 65_535

@@ -1,0 +1,62 @@
+"""What a node believes of its votes at its start: at kraft.version 0, and with voters in a log."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
+from quorumlog.metadata_quorum.io.founding import VotersChanged, found
+from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
+from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
+from quorumlog.storage.io.disk import RealDisk
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch
+from tests.support.metadata_quorum.voters import directory_id, voter_set
+
+SETTINGS = MetadataQuorumSettings(
+    cluster_id="c",
+    node_id=BrokerId(1),
+    voters={BrokerId(1): "a:1", BrokerId(2): "b:2"},
+    log_dir="unused",
+    directory_id=directory_id("1"),
+)
+NEW = Election(is_new=True)
+VOTED = Election(leader_epoch=Epoch(3), voters=(BrokerId(1), BrokerId(7)))
+
+
+def founded(
+    directory: Path,
+    election: Election,
+    voters: VoterSet | None,
+    settings: MetadataQuorumSettings = SETTINGS,
+) -> Election:
+    return found(settings, ElectionStore(RealDisk(), str(directory)), election, voters)
+
+
+def test_the_configured_voters_may_differ_from_those_of_the_vote_once_the_log_says_them(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(VotersChanged, match="voted in a quorum of 1, 7"):
+        founded(tmp_path, VOTED, None)
+    assert founded(tmp_path, VOTED, voter_set(1, 5)) == replace(VOTED, is_new=False)
+
+
+def test_a_voter_of_the_log_that_lost_its_votes_is_new(tmp_path: Path) -> None:
+    assert founded(tmp_path, NEW, voter_set(1, 2)).is_new
+    wiped = replace(SETTINGS, directory_id=directory_id("another"))
+    assert not founded(tmp_path, NEW, voter_set(1, 2), wiped).is_new  # it is no voter at all
+    assert not founded(tmp_path, NEW, voter_set(2, 3)).is_new
+
+
+def test_the_mark_of_a_new_cluster_does_not_count_once_the_log_says_the_voters(
+    tmp_path: Path,
+) -> None:
+    marked = replace(SETTINGS, is_new_cluster=True)
+    assert founded(tmp_path, NEW, voter_set(1, 2), marked).is_new
+    assert not founded(tmp_path, NEW, None, marked).is_new
+
+
+def test_a_single_voter_with_others_to_ask_may_have_lost_its_cluster(tmp_path: Path) -> None:
+    alone = replace(SETTINGS, voters={BrokerId(1): "a:1"})
+    assert not founded(tmp_path, NEW, None, alone).is_new
+    assert founded(tmp_path, NEW, None, replace(alone, bootstrap=("b:2",))).is_new
