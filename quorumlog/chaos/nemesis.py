@@ -111,15 +111,23 @@ class Nemesis:
                 return
             loop = asyncio.get_running_loop()
             end_s = loop.time() + action.duration_us / MILLION
+            met_before, is_done = self._times_met(act), False
             try:
                 await self._inflict(fault.inflict(act.scene), act)
-                if not fault.imposes or act.scene.action_id in self._rules.values():
+                is_done = not fault.imposes or act.scene.action_id in self._rules.values()
+                if is_done:
                     self.done.append(fault.name)
             except NodeUnavailable as error:  # it ended just before, or has to stay as it is
                 self._record(SKIPPED, "", act.details(str(error)))
                 await self.note_ended()
             await asyncio.sleep(max(0.0, end_s - loop.time()))
             await self._take_back(fault.take_back(act.scene), act)
+            if is_done and met_before is not None and met_before == self._times_met(act):
+                self.done.remove(fault.name)
+                self._record(SKIPPED, act.whom, act.details("it had no effect: it was not met"))
+
+    def _times_met(self, act: _Act) -> int | None:
+        return self._back_end.times_met(act.fault.breaks, act.scene.victims)
 
     async def _act(self, number: int, action: Action, fault: StepFault) -> _Act | None:
         """Return what is to be done, or None, recorded, if there is nothing to break."""

@@ -227,6 +227,13 @@ def _cluster(
         yield cluster.bootstrap, back_end
 
 
+def faults_asked_for(settings: RunSettings) -> list[str]:
+    """Return the names of the faults that a run is to meet: those of its schedule, if given."""
+    if settings.schedule is not None:
+        return [*dict.fromkeys(action.fault.name for action in settings.schedule.actions)]
+    return [fault_and_role(name)[0].name for name in settings.faults]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Phases:
     """The phases of one run, on one event loop."""
@@ -279,12 +286,11 @@ class _Phases:
             await nemesis.note_ended()  # since it was healed
         self.progress("final reads", 1.0, self._figures())
         done, messages = [] if nemesis is None else nemesis.done, self.history.messages
-        asked_for = [fault_and_role(name)[0].name for name in settings.faults]
         return RunSummary(
             figures=figures(messages),
             sends_ok=messages["ok", "send"],
             faults=len(done),
-            not_met=tuple(name for name in asked_for if name not in done),
+            not_met=tuple(name for name in faults_asked_for(self.settings) if name not in done),
             reads_complete=complete,
             seconds=time.monotonic() - started_s,
             topic_settings=settings_in_force,

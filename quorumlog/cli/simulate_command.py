@@ -55,7 +55,7 @@ def simulate(
 
     Everything follows from the seed: a failing seed fails again, everywhere. Exit status 0 if no
     invariant broke, 1 if one did. A core runs two to five seeds of 60 s of a core world in a
-    second (logs: 2 s to more than a minute for one), and a seed of 12 s of whole nodes in about
+    second (logs: 2 s to half a minute for one), and a seed of 12 s of whole nodes in about
     one.
     """
     subject = _subject(subject, world, schedule)

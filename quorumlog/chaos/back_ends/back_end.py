@@ -63,6 +63,12 @@ class BackEnd(Protocol):
         step's.
         """
 
+    def times_met(self, operation: str, node_ids: Sequence[int]) -> int | None:
+        """Return how often the nodes have met what the operation breaks; None: it is not counted.
+
+        It only grows. A fault meanwhile that it has not grown had no effect.
+        """
+
     def has_links(self, links: Sequence[Link]) -> bool:
         """Tell whether anything is ever sent on one of them; else a rule there breaks nothing."""
 

@@ -197,6 +197,10 @@ class Commands(WithoutLinks):
 
         await for_each(node_ids, act)
 
+    def times_met(self, operation: str, node_ids: Sequence[int]) -> None:
+        """Return None: signals and commands need nothing to meet them."""
+        del operation, node_ids
+
     def why_not(self, fault: str) -> str:
         """Say what is missing: the nodes of the file decide."""
         kind = STEP_FAULTS.get(fault)

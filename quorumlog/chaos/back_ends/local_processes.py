@@ -126,6 +126,14 @@ class LocalProcesses:
             case _:
                 raise BackEndFailed(f"{self.name} have no operation {operation!r}")
 
+    def times_met(self, operation: str, node_ids: Sequence[int]) -> int | None:
+        """Return how often it was met: changes of an administrator, and calls that a shim broke."""
+        if operation == "churn":
+            return self._churner.changes
+        if self._shim is not None and operation in {"fail_disk", "fill_disk", "slow_fsync"}:
+            return sum(orders.hit for orders in self._shim.of(node_ids))
+        return None
+
     @property
     def operations(self) -> frozenset[str]:
         """The operations of a run on this machine, each on every node."""

@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
 from quorumlog.chaos.node_simulation.settings import PARTITIONS
 from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
+from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import controller_with
 from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.partition_changes import (
@@ -24,7 +25,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     CreateTopics,
     Decision,
 )
-from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.image import BrokerImage
 from quorumlog.metadata_quorum.image.records import (
     FeatureLevel,
@@ -41,16 +41,8 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset, TopicP
 
 def with_controller(broken: type[Any]) -> Substitutes:
     """Return the parts of a node whose controller is this one, or has this rule."""
-    controller: type[Controller] = Controller
-    if issubclass(broken, Controller):
-        controller = broken
-    else:
-
-        class Mutant(Controller):
-            rules = with_broken(ControllerRules(), broken)
-
-        controller = Mutant
-    return Substitutes(partition_rules=UNCHECKED_RULES, quorum=QuorumParts(controller=controller))
+    parts = QuorumParts(controller=controller_with(broken))
+    return Substitutes(partition_rules=UNCHECKED_RULES, quorum=parts)
 
 
 def _with(broken: type[Any]) -> Substitutes:

@@ -66,6 +66,11 @@ class Administrator:
         )
 
     @property
+    def changes(self) -> int:
+        """How many changes the cluster has made for the one who churns."""
+        return self._churner.changes
+
+    @property
     def is_moving(self) -> bool:
         """Whether a request that gives up copies may be on its way."""
         return self._asking > 0 or self._now_s() < self._in_doubt_until_s

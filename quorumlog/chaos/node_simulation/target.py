@@ -272,6 +272,11 @@ class SimulatedMachines:
         """Say why no partition may give up a copy now, or ""."""
         return "a machine that lost its memory needs all" if self._some_lack_records() else ""
 
+    def times_met(self, operation: str, node_ids: Sequence[int]) -> int | None:
+        """Return how many changes an administrator has made; what else is met is not counted."""
+        del node_ids
+        return self.administrator.changes if operation == "churn" else None
+
     # --- links ---
 
     def has_links(self, links: Sequence[FaultyLink]) -> bool:

@@ -12,7 +12,9 @@ class NodesInMemory:
     """`performed` and `rules` show what the nemesis did; `roles` says who holds what."""
 
     name = "nodes in memory"
-    operations = frozenset({*UNDONE_BY, *UNDONE_BY.values(), "wipe", "lose_records"})
+    operations = frozenset(
+        {*UNDONE_BY, *UNDONE_BY.values(), "wipe", "lose_records", "reassign", "grow"}
+    )
     effects: frozenset[type[Effect]] = EFFECTS
     node_ids = (1, 2, 3)
 
@@ -23,7 +25,12 @@ class NodesInMemory:
         self.changed: Callable[[], object] = lambda: None  # called when a rule comes or goes
         self.performed: list[tuple[str, tuple[int, ...]]] = []
         self.rules: dict[str, LinkRule] = {}
+        self.met: dict[str, int] = {}  # how often each operation that is counted was met
         self.roles: dict[str, list[int]] = {"partition-leader": [1], "metadata-leader": [2]}
+
+    def times_met(self, operation: str, node_ids: Sequence[int]) -> int | None:
+        del node_ids
+        return self.met.get(operation)
 
     async def running(self) -> tuple[int, ...]:
         return tuple(sorted(self.is_running))

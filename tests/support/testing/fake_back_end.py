@@ -37,6 +37,9 @@ class FakeBackEnd:
         if operation == "start":
             self.dead.difference_update(node_ids)
 
+    def times_met(self, operation: str, node_ids: Sequence[int]) -> None:
+        del operation, node_ids
+
     def has_links(self, links: Sequence[Link]) -> bool:
         return any(str(link) not in self.silent for link in links)
 

@@ -124,3 +124,22 @@ async def test_a_disk_that_works_again_excuses_no_later_process() -> None:
     )
     ends = [(f, node) for f, node, _ in rows if f in {"node-ended", "gave-up"}]
     assert ends == [("gave-up", "2"), ("node-ended", "2")]
+
+
+@pytest.mark.jumping_time
+@pytest.mark.parametrize(("met", "done"), [(None, ["disk_error"]), (0, []), (1, ["disk_error"])])
+async def test_a_fault_that_was_not_met_does_not_count(met: int | None, done: list[str]) -> None:
+    """No call failed, because none was made."""
+    nodes = NodesInMemory()
+    if met is not None:
+        nodes.met["fail_disk"] = 7
+        asyncio.get_running_loop().call_later(0.5, nodes.met.update, {"fail_disk": 7 + met})
+    rows: list[tuple[str, str, str]] = []
+    schedule = Schedule(
+        seed=1, duration_us=1_000_000, actions=(action(0, "disk_error", (2,), 1_000_000),)
+    )
+    nemesis = Nemesis(nodes, schedule, topic="t", record=lambda *row: rows.append(row))
+    await nemesis.run()
+    assert nemesis.done == done
+    remark = "#1 disk_error: it had no effect: it was not met"
+    assert (("skipped", "2", remark) in rows) is not bool(done)

@@ -37,16 +37,21 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset
 # ruff: noqa: ARG002 - a mutant has the signature of what it replaces
 
 
-def _controller(broken: type[Any]) -> BrokenRules:
+def controller_with(broken: type[Any]) -> type[Controller]:
+    """Return a controller that has this rule, or that is this one."""
     if issubclass(broken, Controller):
-        return BrokenRules(controller=broken)
-    if issubclass(broken, Followership):
-        return BrokenRules(partition=with_broken(UNCHECKED_RULES, broken))
+        return broken
 
     class Mutant(Controller):
         rules = with_broken(ControllerRules(), broken)
 
-    return BrokenRules(controller=Mutant)
+    return Mutant
+
+
+def _controller(broken: type[Any]) -> BrokenRules:
+    if issubclass(broken, Followership):
+        return BrokenRules(partition=with_broken(UNCHECKED_RULES, broken))
+    return BrokenRules(controller=controller_with(broken))
 
 
 CONTROLLER_MUTANTS: Final = Mutants(_controller)
