@@ -28,7 +28,7 @@ from quorumlog.cli.chaos_list import list_command
 from quorumlog.cli.chaos_serve import serve_command
 from quorumlog.cli.duration import parse_duration_ms
 from quorumlog.cli.export_command import export
-from quorumlog.cli.options import Brokers, Controllers
+from quorumlog.cli.options import Brokers, Controllers, Json
 from quorumlog.cli.output import (
     EXIT_INTERRUPTED,
     EXIT_UNKNOWN,
@@ -102,7 +102,7 @@ def run_command(
     config: options.Config = None,
     mutant: options.MutantName = None,
     node_module: options.NodeModule = None,
-    json: options.Json = False,
+    json: Json = False,
 ) -> None:
     """Break a cluster under load; judge what clients saw. Exit status 0: valid, 1: not, 2: unknown.
 

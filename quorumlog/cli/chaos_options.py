@@ -119,4 +119,3 @@ MutantName = Annotated[
 NodeModule = Annotated[
     str | None, typer.Option(metavar="MODULE", help="A Python module of yours, run as each node.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

@@ -21,6 +21,7 @@ from quorumlog.chaos.simulation.running import DEFAULT_WORLD
 from quorumlog.chaos.simulation.worlds.registry import WorldKind
 from quorumlog.cli import simulate_options as options
 from quorumlog.cli.duration import parse_duration_ms
+from quorumlog.cli.options import Json
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, document, fail, say
 
 _SHOWN_VIOLATIONS: Final = 20
@@ -49,7 +50,7 @@ def simulate(
     partitions: options.Partitions = None,
     any_power_loss: options.AnyPowerLoss = False,
     config: options.Config = None,
-    json_output: options.Json = False,
+    json_output: Json = False,
 ) -> None:
     """Run the real cores and logs, or whole nodes, through crashes and losses.
 

@@ -20,7 +20,7 @@ from quorumlog.chaos.node_simulation.settings import (
 from quorumlog.chaos.node_simulation.simulate import settings_of, shrink
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.cli.duration import parse_duration_ms
-from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, document, fail, say
+from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, document, fail, parse_settings, say
 from quorumlog.cli.simulate_options import shrunk_file
 from quorumlog.cluster import ClusterShape
 
@@ -49,11 +49,11 @@ class Asked:
             seed,
             duration_ms=parse_duration_ms(self.duration),
             workload=self.workload or _WORKLOAD,
-            options=_pairs("--workload-option", self.workload_options),
+            options=parse_settings([*self.workload_options], "--workload-option"),
             faults=self._chosen_faults(),
             shape=self.shape,
             mutant=self.mutant,
-            config=_pairs("--config", self.config),
+            config=parse_settings([*self.config]),
         )
         return replace(
             drawn,
@@ -118,15 +118,6 @@ def _settings(seeds: Sequence[int], asked: Asked, schedule: Path | None) -> list
         return [replace(drawn, schedule=Schedule.from_json(schedule.read_text()))]
     except (OSError, ValueError) as error:
         fail(str(error) if schedule is None else f"{schedule}: {error}", EXIT_USAGE)
-
-
-def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
-    pairs = {}
-    for text in given:
-        name, equals, pairs[name] = text.partition("=")
-        if not equals:
-            raise ValueError(f"{option} {text}: write it as name=value")
-    return pairs
 
 
 def run_nodes(wanted: Sequence[NodesSettings]) -> list[NodesResult | RunFailed]:

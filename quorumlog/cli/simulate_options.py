@@ -122,7 +122,6 @@ Config = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME=VALUE", help=f"A setting of the nodes; {_ONLY_NODES}."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 class ShrinkNeedsNoFile(TyperCommand):

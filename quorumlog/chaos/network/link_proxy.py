@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Final, Self
 
 from quorumlog.chaos.faults.links import LinkRule
@@ -53,12 +52,7 @@ class LinkProxy:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

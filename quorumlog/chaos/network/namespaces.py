@@ -19,7 +19,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from types import TracebackType
 from typing import Any, Final, Self
 
 from quorumlog.chaos.faults.links import CLIENTS, Cut, Effect, Link, LinkRule, Rate, Reset
@@ -118,12 +117,7 @@ class Namespaces:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -5,22 +5,21 @@ unless the batch gets a delete horizon: times are counted from that then (KIP-53
 """
 
 from collections.abc import Iterator, Sequence
-from struct import Struct as Packer
 from typing import Final, NamedTuple
-
-from crc32c import crc32c
 
 from quorumlog.wire.codec.compression import compress
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.message import Buffer
-from quorumlog.wire.codec.records import COMPRESSION_MASK, HEADER_BYTES, MAGIC, BatchHeader
+from quorumlog.wire.codec.records import (
+    COMPRESSION_MASK,
+    MAGIC,
+    BatchHeader,
+    read_varint,
+    sealed,
+)
 from quorumlog.wire.codec.varint import encode_uvarint
 
 DELETE_HORIZON_BIT: Final = 0x40  # set: base_timestamp says when tombstones may go
-
-_START: Final = Packer(">qiibI")  # up to the checksum
-_CHECKED: Final = Packer(">hiqqqhii")  # after it
-_LENGTH_BEGINS: Final = 12  # base offset and batch length are not counted in that length
 
 
 class RawRecord(NamedTuple):
@@ -41,13 +40,13 @@ def raw_records(data: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
     try:
         for _ in range(header.record_count):
             start = position
-            size, position = _varint(data, position)
+            size, position = read_varint(data, position)
             end = position + size
-            time_delta, rest = _varint(data, position + 1)
-            offset_delta, at = _varint(data, rest)
-            key_size, at = _varint(data, at)
+            time_delta, rest = read_varint(data, position + 1)
+            offset_delta, at = read_varint(data, rest)
+            key_size, at = read_varint(data, at)
             key = bytes(data[at : at + key_size]) if key_size >= 0 else None
-            value_size, at = _varint(data, at + max(0, key_size))
+            value_size, at = read_varint(data, at + max(0, key_size))
             if not at <= end <= len(data) or at + max(0, value_size) > end:
                 raise CorruptBatch(f"a record of {size} bytes at byte {start}")
             yield RawRecord(start, rest, end, offset_delta, time_delta, key, value_size < 0)
@@ -95,11 +94,7 @@ def empty_batch(base_offset: int, last_offset: int, leader_epoch: int) -> bytes:
 
 
 def _encode(header: BatchHeader, body: bytes) -> bytes:
-    checked = _CHECKED.pack(*header[5:])
-    crc = crc32c(body, crc32c(checked))
-    size = HEADER_BYTES - _LENGTH_BEGINS + len(body)
-    start = _START.pack(header.base_offset, size, header.leader_epoch, MAGIC, crc)
-    return b"".join((start, checked, body))
+    return sealed(header.base_offset, header.leader_epoch, header[5:], body)
 
 
 def _moved(data: Buffer, record: RawRecord, moved_by: int) -> bytes:
@@ -108,17 +103,3 @@ def _moved(data: Buffer, record: RawRecord, moved_by: int) -> bytes:
     time = record.time_delta + moved_by
     body = b"".join((b"\0", encode_uvarint(time << 1 if time >= 0 else (-time << 1) - 1), rest))
     return encode_uvarint(len(body) << 1) + body
-
-
-def _varint(data: Buffer, position: int) -> tuple[int, int]:
-    byte = data[position]
-    position += 1
-    value, shift = byte & 0x7F, 7
-    while byte >= 0x80:
-        if shift > 63:
-            raise CorruptBatch("a number that is too large")
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-    return value >> 1 ^ -(value & 1), position

@@ -227,7 +227,7 @@ def encode_batch(
         attributes |= TRANSACTIONAL_BIT
     if is_control:
         attributes |= CONTROL_BIT
-    checked = _CHECKED.pack(
+    fields = (
         attributes,
         records[-1].offset - base_offset,
         first_timestamp,
@@ -237,6 +237,12 @@ def encode_batch(
         base_sequence,
         len(records),
     )
+    return sealed(base_offset, leader_epoch, fields, body)
+
+
+def sealed(base_offset: int, leader_epoch: int, fields: Sequence[int], body: bytes) -> bytes:
+    """Return a batch with its length and checksum. `fields`: those of a BatchHeader after `crc`."""
+    checked = _CHECKED.pack(*fields)
     length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(body)
     crc = crc32c(body, crc32c(checked))
     start = _START.pack(base_offset, length, leader_epoch, MAGIC, crc)
@@ -319,7 +325,7 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
 
     Raises CorruptBatch, IndexError or UnicodeDecodeError if it is not `header`'s records.
     """
-    varint, make = _read_varint, Record._make  # locals: this loop is hot
+    varint, make = read_varint, Record._make  # locals: this loop is hot
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.has_log_append_time else None
     records: list[Record] = []
@@ -354,7 +360,7 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
     return records
 
 
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+def read_varint(data: Buffer, position: int) -> tuple[int, int]:
     """Return a zigzag number: (value, next position). Raises IndexError at the end of `data`."""
     byte = data[position]
     if byte < 0x80:
@@ -374,16 +380,16 @@ def _read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _decode_headers(data: bytes, position: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    count, position = _read_varint(data, position)
+    count, position = read_varint(data, position)
     if count < 0:
         raise CorruptBatch(f"{count} headers")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
-        size, position = _read_varint(data, position)
+        size, position = read_varint(data, position)
         if size < 0:
             raise CorruptBatch("a header without a key")
         key = data[position : position + size].decode()
-        size, position = _read_varint(data, position + size)
+        size, position = read_varint(data, position + size)
         value = None
         if size >= 0:
             value = data[position : position + size]

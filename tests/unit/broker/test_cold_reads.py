@@ -256,6 +256,17 @@ async def test_a_fetch_whose_time_is_over_waits_for_its_read(tmp_path: Path) -> 
         assert offsets(await broker.answer(cold)) == [0, 1, 2]
 
 
+async def test_what_was_brought_in_is_read_though_the_time_is_over_just_then(
+    tmp_path: Path,
+) -> None:
+    async with cold_broker(tmp_path) as broker:
+        cold = broker.fetch(0, max_wait_ms=0)
+        while broker.queue.held:
+            broker.queue.release_one()
+            broker.replicas.fetches._expire(monotonic_ms() + 10)  # in the same turn of the loop
+        assert offsets(await broker.answer(cold)) == [0, 1, 2]
+
+
 async def test_a_disk_that_hangs_does_not_hold_a_fetch_for_ever(tmp_path: Path) -> None:
     async with cold_broker(tmp_path) as broker:
         cold = broker.fetch(0, max_wait_ms=10)

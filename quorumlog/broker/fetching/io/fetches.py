@@ -369,6 +369,8 @@ class Fetches:
                 self._judge_read(spec, delayed.reads[index])
 
     def _expire(self, now_ms: int) -> None:
+        if self._brought_in:  # and not read yet: it belongs to the answers
+            self._try_complete_changed()
         for delayed in self._purgatory.expire(now_ms):
             if delayed.postpone():
                 self._purgatory.park(delayed)

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Final, TypeVar
 
 from quorumlog.broker.partitions.io.disk_threads import performed
+from quorumlog.broker.partitions.io.log_rounds import LOGS_PER_TURN, is_at_rest
 from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
@@ -26,7 +27,6 @@ from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
-LOGS_PER_TURN: Final = 100  # that are not compacted: the event loop goes on after so many
 LANE: Final = "cleaner"  # in the disk queue
 
 T = TypeVar("T")
@@ -99,7 +99,11 @@ class LogCleaner:
         except StorageError as error:
             # A file may be missing because the log was cut or has lost its oldest records.
             is_same = (log.compaction.cuts, log.log_start_offset) == before
-            if isinstance(error, DiskExhausted) or not is_same or not self._is_at_rest(driver):
+            if (
+                isinstance(error, DiskExhausted)
+                or not is_same
+                or not is_at_rest(self._replicas, driver)
+            ):
                 _logger.warning("%s: to be tried again: %s", driver.topic_partition, error)
             else:
                 _logger.warning("%s is not compacted any more: %s", driver.topic_partition, error)
@@ -113,7 +117,7 @@ class LogCleaner:
             "compact" not in config.policies
             or at.topic in INTERNAL_TOPICS  # their coordinators rewrite them
             or (at, driver.topic_id) in self._uncleanable
-            or not self._is_at_rest(driver)
+            or not is_at_rest(self._replicas, driver)
         ):
             return None
         high_watermark = driver.partition.state.high_watermark
@@ -201,7 +205,7 @@ class LogCleaner:
             if outcome.done():
                 return  # this task was cancelled
             try:
-                is_usable = self._is_at_rest(driver)
+                is_usable = is_at_rest(self._replicas, driver)
                 outcome.set_result(
                     log.compaction.swap_in(cleaned, log.settings) if is_usable else None
                 )
@@ -214,12 +218,7 @@ class LogCleaner:
 
     def _is_as_it_was(self, driver: PartitionDriver, cuts: int) -> bool:
         """Whether the log is still open, and was not cut since."""
-        return self._is_at_rest(driver) and driver.log.compaction.cuts == cuts
-
-    def _is_at_rest(self, driver: PartitionDriver) -> bool:
-        """Whether the log is still open, and no thread cuts it."""
-        is_here = self._replicas.drivers.get(driver.topic_partition) is driver
-        return is_here and not driver.is_cutting and driver.log.failure is None
+        return is_at_rest(self._replicas, driver) and driver.log.compaction.cuts == cuts
 
 
 class CorruptLog(StorageError):

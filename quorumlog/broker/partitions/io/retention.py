@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from quorumlog.broker.partitions.io.disk_threads import performed
+from quorumlog.broker.partitions.io.log_rounds import LOGS_PER_TURN, is_at_rest
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
@@ -18,8 +19,6 @@ from quorumlog.clock import monotonic_ms
 from quorumlog.storage.core.retention import Retention, RetentionLimits, retention_limits
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import Offset
-
-LOGS_PER_TURN: Final = 100  # that keep everything: the event loop goes on after so many
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ class LogRetention:
     async def _check(self, driver: PartitionDriver) -> None:
         log, state = driver.log, driver.partition.state
         limits = retention_limits(self._replicas.config_of(driver.topic_partition.topic))
-        if limits.keep_everything or not self._is_at_rest(driver):
+        if limits.keep_everything or not is_at_rest(self._replicas, driver):
             return
         end, high_watermark = state.log_end_offset, state.high_watermark
         work = partial(self._start_after, driver, limits, end, high_watermark)
@@ -76,7 +75,9 @@ class LogRetention:
             await performed(self._disk, driver.topic_partition, keep_producers)
             if self._may_roll(driver, start):
                 log.roll(start)
-        if self._is_at_rest(driver) and log.log_end_offset >= end:  # it was not cut meanwhile
+        if (
+            is_at_rest(self._replicas, driver) and log.log_end_offset >= end
+        ):  # it was not cut meanwhile
             start = min(start, log.active_base_offset)  # appended to meanwhile: it stays
             driver.advance_log_start(monotonic_ms(), Offset(start))
 
@@ -96,9 +97,4 @@ class LogRetention:
 
     def _may_roll(self, driver: PartitionDriver, start: int) -> bool:
         """Whether nothing was appended to the active segment since it was looked at."""
-        return self._is_at_rest(driver) and start == driver.log.log_end_offset
-
-    def _is_at_rest(self, driver: PartitionDriver) -> bool:
-        """Whether the log is still open, and no thread has it."""
-        is_here = self._replicas.drivers.get(driver.topic_partition) is driver
-        return is_here and not driver.is_cutting and driver.log.failure is None
+        return is_at_rest(self._replicas, driver) and start == driver.log.log_end_offset

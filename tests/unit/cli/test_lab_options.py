@@ -1,0 +1,91 @@
+"""Options of `chaos run` and `simulate nodes` arrive where the run is made, and are told again."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.chaos.node_simulation.forked import RunFailed
+from quorumlog.chaos.node_simulation.settings import NodesSettings
+from quorumlog.chaos.run import RunSettings
+from quorumlog.cli import chaos_commands, simulate_nodes
+from quorumlog.cli.main import main
+from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["quorumlog", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [((), "proxy"), (("--network", "netns"), "netns"), (("--network", "proxy"), "proxy")],
+)
+def test_the_network_of_a_chaos_run_is_the_one_that_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...], expected: str
+) -> None:
+    asked = list[RunSettings]()
+
+    def refuse(settings: RunSettings, *_: object) -> Any:
+        asked.append(settings)
+        raise ValueError("not here")
+
+    monkeypatch.setattr(chaos_commands, "_run_with_progress", refuse)
+    status = call(monkeypatch, "chaos", "run", "--out", str(tmp_path / "run"), *words)
+    assert status in {EXIT_UNKNOWN, EXIT_USAGE}
+    assert [one.network for one in asked] == [expected]
+
+
+def test_a_network_that_there_is_not_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "chaos", "run", "--network", "pigeons") == EXIT_USAGE
+    said = capsys.readouterr().err
+    assert "pigeons" in said
+    assert "netns" in said
+
+
+def simulated(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[NodesSettings]:
+    """Return what `simulate nodes` would run."""
+    asked = list[NodesSettings]()
+
+    def fail_all(wanted: list[NodesSettings]) -> list[RunFailed]:
+        asked.extend(wanted)
+        return [RunFailed("not here") for _ in wanted]
+
+    monkeypatch.setattr(simulate_nodes, "run_nodes", fail_all)
+    assert call(monkeypatch, "simulate", "nodes", "--seed", "4", *words) == EXIT_FAILED
+    return asked
+
+
+def test_power_is_lost_at_any_time_only_if_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [careful] = simulated(monkeypatch)
+    assert not careful.any_power_loss
+    assert "--any-power-loss" not in "".join(capsys.readouterr())
+    [careless] = simulated(monkeypatch, "--any-power-loss", "--config", "log.flush.acks=true")
+    assert careless.any_power_loss
+    assert careless.config == {"log.flush.acks": "true"}
+    again = "quorumlog simulate nodes --seed 4 --duration 12s"
+    assert f"{again} --any-power-loss --config log.flush.acks=true" in "".join(capsys.readouterr())
+
+
+def test_power_loss_is_an_option_of_whole_nodes_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "simulate", "quorum", "--any-power-loss") == EXIT_USAGE
+    assert "--any-power-loss" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--config", "--workload-option"])
+def test_a_pair_of_another_form_is_a_usage_error(
+    option: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text in ("retention", "=5"):
+        assert call(monkeypatch, "simulate", "nodes", option, text) == EXIT_USAGE
+        assert f"{option} {text}: write it as NAME=VALUE" in capsys.readouterr().err
