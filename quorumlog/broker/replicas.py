@@ -80,6 +80,10 @@ def _new_sessions(settings: BrokerSettings) -> FetchSessions:
     return FetchSessions(slots_max, new_id=_random_session_id)
 
 
+def _opening_threads(settings: BrokerSettings) -> int:
+    return THREADS if settings.log_flush_acks else OPENING_THREADS
+
+
 class Replicas:
     """Owns the partitions. An ImagePublisher: `start` it before the first `publish`.
 
@@ -111,8 +115,7 @@ class Replicas:
         self._changed: list[TopicPartition] = []  # since the last follow-up
         self._follow_up_due: asyncio.TimerHandle | None = None
         self._opened_count = 0
-        opening = THREADS if settings.log_flush_acks else OPENING_THREADS
-        self._threads: Final = DiskThreads(self._fail, opening)
+        self._threads: Final = DiskThreads(self._fail, _opening_threads(settings))
         self._disk: Final[DiskQueue] = disk_queue or self._threads
         self._flush_threads: Final = DiskThreads(self._fail)
         self._logs: Final = logs
