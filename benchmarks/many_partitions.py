@@ -92,9 +92,10 @@ class _Phases:
         used_s = sum(self._used_s().values()) - sum(before_s.values())
         self._add(what, taken_s, "s", goal_s)
         self._add(f"{what}: CPU of 3 nodes", used_s, "s")
-        cpu_s, turn_s = self._longest_turn(began_s)
+        cpu_s, turn_s, collection_s = self._longest(began_s)
         self._add(f"{what}: longest turn of an event loop, its CPU", cpu_s * 1000, "ms")
         self._add(f"{what}: longest turn of an event loop", turn_s * 1000, "ms")
+        self._add(f"{what}: longest garbage collection, its CPU", collection_s * 1000, "ms")
         self._add(f"{what}: elections", self._epoch() - epoch if epoch else 0, "", 0)
 
     def idle(self, what: str) -> None:
@@ -124,15 +125,15 @@ class _Phases:
         found = [self._cluster.node_status(node.id) for node in self._cluster.nodes]
         return max((int(one["quorum"]["leader_epoch"]) for one in found if one), default=0)
 
-    def _longest_turn(self, began_s: float) -> tuple[float, float]:
+    def _longest(self, began_s: float) -> tuple[float, ...]:
         time.sleep(1.1)  # until what was last is written
-        longest_cpu_s = longest_s = 0.0
+        seen = [(0.0, 0.0, 0.0)]
         for pid in self._pids():
             for line in (self._scratch / str(pid)).read_text().splitlines():
-                at_s, cpu_s, turn_s = map(float, line.split())
+                at_s, *longest = map(float, line.split())
                 if at_s >= began_s:
-                    longest_cpu_s, longest_s = max(longest_cpu_s, cpu_s), max(longest_s, turn_s)
-        return longest_cpu_s, longest_s
+                    seen.append((longest[0], longest[1], longest[2]))
+        return tuple(map(max, zip(*seen, strict=True)))
 
 
 def _handles(pid: int) -> int:

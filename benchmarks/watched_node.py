@@ -2,11 +2,13 @@
 
 A task sleeps and compares: the CPU time of the loop's thread between two of its turns is at least
 what the longest turn took, and counts no other process. Every second it appends a line to
-`$QUORUMLOG_WATCH/PID`: the time, the longest turn in CPU seconds and in seconds, since the line
-before. SIGUSR2 stops it, so that it costs nothing when an idle node is measured.
+`$QUORUMLOG_WATCH/PID`: the time, the longest turn in CPU seconds and in seconds, and the longest
+pause of the garbage collector in CPU seconds, since the line before. SIGUSR2
+stops it, so that it costs nothing when an idle node is measured.
 """
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -21,7 +23,22 @@ DIRECTORY: Final = "QUORUMLOG_WATCH"  # the variable of the environment
 _TURN_S: Final = 0.005
 
 
+class _Collector:
+    """Notes the longest pause of the garbage collector."""
+
+    def __init__(self) -> None:
+        self.longest_s = self._began_s = 0.0
+        gc.callbacks.append(self._note)
+
+    def _note(self, phase: str, _: object) -> None:
+        if phase == "start":
+            self._began_s = time.thread_time()
+        else:
+            self.longest_s = max(self.longest_s, time.thread_time() - self._began_s)
+
+
 async def _watch(path: Path) -> None:
+    collector = _Collector()
     line_due_s = time.monotonic() + 1.0
     longest_cpu_s = longest_s = 0.0
     while True:
@@ -31,9 +48,9 @@ async def _watch(path: Path) -> None:
         longest_s = max(longest_s, time.monotonic() - now_s - _TURN_S)
         if now_s >= line_due_s:
             with path.open("a") as file:
-                file.write(f"{now_s} {longest_cpu_s} {longest_s}\n")
+                file.write(f"{now_s} {longest_cpu_s} {longest_s} {collector.longest_s}\n")
             line_due_s = now_s + 1.0
-            longest_cpu_s = longest_s = 0.0
+            longest_cpu_s = longest_s = collector.longest_s = 0.0
 
 
 class _WatchedStart:

@@ -39,9 +39,6 @@ EXIT_CANNOT_RUN: Final = 1
 EXIT_CONFIG: Final = 64
 EXIT_OUR_BUG: Final = 70
 
-# How long a thread of the disk queue may keep the event loop waiting for the interpreter's lock.
-# The loop gives the lock up at each call of the system, so while logs are opened it waits often.
-SWITCH_INTERVAL_S: Final = 0.000_5
 _logger: Final = logging.getLogger("quorumlog.node")
 _locks: Final[list[TextIO]] = []  # of this process; the kernel releases them when it ends
 
@@ -70,7 +67,6 @@ def main(arguments: Sequence[str], substitutes: Substitutes | None = None) -> in
             "these settings of Apache Kafka have no effect here: %s", ", ".join(ignored)
         )
     raise_open_files_limit()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         return _hold_and_run(config, substitutes or Substitutes(), given, parent)
     finally:

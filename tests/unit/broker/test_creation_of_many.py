@@ -1,6 +1,7 @@
 """Topics of many partitions: created, found at a start and deleted while the loop goes on."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.broker import replicas as replicas_module
 from quorumlog.broker.partitions.log import log_directory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
@@ -247,3 +249,19 @@ async def test_a_disk_that_makes_no_directory_fences_the_broker(
         assert not replicas.failure.done()
         refused = await replicas.list_offset(MANY[0], -1)
         assert refused.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_the_collector_need_not_visit_logs_that_are_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full collection of all that 10,000 logs hold would hold the event loop up."""
+    frozen_at: list[int] = []
+    monkeypatch.setattr(replicas_module, "LOGS_PER_FREEZE", 2)
+    async with broker(tmp_path) as replicas:
+        monkeypatch.setattr(gc, "freeze", lambda: frozen_at.append(replicas._opened_count))
+        opened_before = replicas._opened_count
+        publish_many(replicas)
+        await are_open(replicas)
+        opened = range(opened_before + 1, replicas._opened_count + 1)
+        assert frozen_at == [count for count in opened if count % 2 == 0]
+        assert frozen_at != []
