@@ -51,6 +51,13 @@ class TwoDirectories(World):
         self.without_second: set[int] = set()
         self.moved: set[int] = set()
 
+    def acknowledge(self) -> None:
+        """What an unclean election has lost is said to be lost: the partition is recovering."""
+        for key, partition in self.all():
+            if partition.is_recovering:
+                self.holders[key] = {*partition.isr}
+        super().acknowledge()
+
     def directory(self, broker_id: int, index: int) -> str:
         """Return where the log is."""
         if index or broker_id in self.moved:
