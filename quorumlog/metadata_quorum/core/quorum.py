@@ -85,7 +85,7 @@ class Quorum:
      10. Nothing is truncated while a flush is under way; and a voter that fetches, or stands in
          an election, has a durable log.
      11. An observer only follows; nor does a voter take part that is new. It has no vote, unless
-         kraft.version is 1: its log may lack the record that makes it a voter.
+         it has a directory id: its log may lack the record that makes it a voter.
      12. A snapshot holds what is below the log's start, and all in it is committed.
      13. A leader makes one change of the voters at a time, of one voter at most.
      14. A leader that is no voter has removed itself, and leads until that is committed.
