@@ -47,8 +47,11 @@ def wait_for(holds: Callable[[], object]) -> None:
 class Voters:
     """A cluster of nodes 1 to 3, which vote, and node 4, which is to join them."""
 
-    def __init__(self, directory: Path) -> None:
-        self.cluster = LocalCluster(directory, nodes=3, config={"min.insync.replicas": "2"})
+    def __init__(self, directory: Path, **config: str) -> None:
+        config = {name.replace("_", "."): value for name, value in config.items()}
+        self.cluster = LocalCluster(
+            directory, nodes=3, config={"min.insync.replicas": "2", **config}
+        )
         self.configured = ",".join(f"{node.id}@{node.control}" for node in self.cluster.nodes)
 
     def plan_node_4(self) -> None:
@@ -245,6 +248,25 @@ def test_a_voter_that_lost_its_disk_is_replaced_and_does_not_vote_its_way_back(
     assert {*acknowledged} <= asyncio.run(read_all(voters.cluster.bootstrap))
     voters.cluster.kill(other)  # the one that was replaced makes a majority with the leader
     wait_for(lambda: voters.leader() in {leader, wiped})
+
+
+def test_controllers_that_are_to_join_by_themselves_take_their_places(tmp_path: Path) -> None:
+    voters = Voters(tmp_path, controller_quorum_auto_join_enable="true")
+    with voters.cluster:
+        voters.upgrade()
+        voters.plan_node_4()
+        voters.cluster.start_node(4)
+        for node_id in range(1, 5):
+            wait_for(lambda n=node_id: voters.voters_seen_by(n) == [1, 2, 3, 4])  # type: ignore[misc]
+        wiped = next(node_id for node_id in (1, 2, 3) if node_id != voters.leader())
+        voters.cluster.kill(wiped)
+        shutil.rmtree(layout.data_directory(tmp_path, wiped))
+        voters.cluster.start_node(wiped)
+        key = wiped, _uuid(voters.directory_of(wiped))
+        wait_for(
+            lambda: key in {(one.replica_id, one.directory_id) for one in voters.describe().voters}
+        )
+        assert [one.replica_id for one in voters.describe().voters] == [1, 2, 3, 4]
 
 
 def test_a_change_whose_leader_is_killed_is_made_or_not_and_another_goes_on(
