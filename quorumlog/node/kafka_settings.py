@@ -80,7 +80,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             controlled.shutdown.enable controlled.shutdown.max.retries
             controlled.shutdown.retry.backoff.ms controller.performance.always.log.threshold.ms
             controller.performance.sample.period.ms controller.quorum.append.linger.ms
-            controller.quorum.auto.join.enable controller.socket.timeout.ms
+            controller.socket.timeout.ms
             metadata.log.segment.ms
             metadata.log.segment.min.bytes metadata.max.idle.interval.ms
             server.max.startup.time.ms""",

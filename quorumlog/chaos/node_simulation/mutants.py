@@ -21,9 +21,11 @@ from quorumlog.chaos.simulation.worlds.brokers.mutants import PARTITION_MUTANTS
 from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES
 from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS
 from quorumlog.chaos.simulation.worlds.log_mutants import LOG_MUTANTS
-from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANTS as QUORUM_MUTANTS
-from quorumlog.chaos.simulation.worlds.quorum.mutants import UncheckedQuorum
-from quorumlog.chaos.simulation.worlds.quorum.voter_mutants import VOTER_MUTANTS
+from quorumlog.chaos.simulation.worlds.quorum.building import (
+    BROKEN_CORES,
+    CORE_RULES,
+    UncheckedQuorum,
+)
 from quorumlog.chaos.simulation.worlds.storage_mutants import SOUND_STORAGE, STORAGE_MUTANTS
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.partition_changes import (
@@ -120,11 +122,8 @@ def _all() -> Mapping[str, NodeMutant]:
     add("replication", FLUSHES.rules, FLUSHES.made)
     add(
         "metadata quorum",
-        QUORUM_MUTANTS.rules | VOTER_MUTANTS.rules,
-        {
-            name: Substitutes(quorum=QuorumParts(quorum=made))
-            for name, made in (QUORUM_MUTANTS.made | VOTER_MUTANTS.made).items()
-        },
+        CORE_RULES,
+        {name: Substitutes(quorum=QuorumParts(quorum=made)) for name, made in BROKEN_CORES.items()},
     )
     add(
         "groups",

@@ -1,4 +1,4 @@
-"""Pure: election, replication and the high watermark of the metadata log (KIP-595, KIP-996).
+"""Pure: election, replication, high watermark and voters of the metadata log (KIP-595, KIP-853).
 
 `quorum.Quorum.step(now_ms, event)` handles one event and returns effects. The core holds no record
 bytes: it knows where the log ends, where its epochs start, how far it is durable and how far it is
@@ -14,6 +14,10 @@ and the sending of messages go on in the background.
 - `PersistElection`: write `quorum-state` (temporary file, fsync, rename, fsync of the directory)
   and return only then. A vote that is not durable may be given twice.
 - `AppendLeaderChange`: append one control batch with one record. Report no `RecordsAppended`.
+- `AppendVoters`: append one control batch: KRaftVersion with level 1, if it is set here, and
+  Voters. Report no `RecordsAppended`.
+- `VotersChanged`: the log says other voters now, or the first ones. Find the addresses of peers
+  there. A snapshot that is written at an offset holds `quorum.voters_at` of that offset.
 - `AppendFetched`: append the bytes kept from that response: those that `FetchedRecords` described.
   Drop them if a step ends without this effect.
 - `TruncateLog`: cut the log, and whatever was built from the records above. It never reaches
@@ -25,8 +29,9 @@ and the sending of messages go on in the background.
   `RequestFailed`, once. A fetch may be held back by the leader for max_wait_ms, so its timeout is
   longer than others'. `source` is the node that was asked. Before a fetch response is fed, its
   batches are checked (CRC, whole, consecutive; a partial one at the end is cut off) and described
-  as `FetchedRecords`; if that fails, feed `RequestFailed`. A decoded request or response of the
-  wrong type for its URL never gets here.
+  as `FetchedRecords`, with the voter sets in them; if that fails, feed `RequestFailed`. A decoded
+  request or response of the wrong type for its URL never gets here. A `destination` below -1 is no
+  node but one of the addresses to begin with: -2 is the first.
 - `SendResponse`, `AnswerFetch`: the answer to one `RequestReceived`: each gets exactly one, at once
   or (a parked fetch) later. For a fetch read [records_from, records_to) of the log now, before the
   next effect, bounded by a maximum of bytes. If the peer has gone, drop the answer.

@@ -64,7 +64,8 @@ class Elections:
         if request.voter_id != state.node_id or is_other_directory:
             return ErrorCode.INVALID_VOTER_KEY
         knows_both = {state.node_id, request.replica_id} <= {*state.voters}
-        if state.kraft_version == 0 and not knows_both:
+        is_named = request.voter_directory_id is not None
+        if state.kraft_version == 0 and not knows_both and not is_named:
             # DEVIATION: Kafka judges the requests of strangers at kraft.version 0, too.
             # docs/decisions/0011-the-quorum-speaks-http-and-cbor.md
             return ErrorCode.INCONSISTENT_VOTER_SET

@@ -331,7 +331,9 @@ class Followership:
             return False  # it is behind
         if not state.learn(response.leader_epoch, response.leader_id, response.leader_address):
             return False
-        if response.error_code is not ErrorCode.NONE or event.source != state.leader_id:
+        # Only a leader answers without an error: it may have been asked by an address alone.
+        is_from_leader = event.source in {state.leader_id, *state.bootstrap_ids}
+        if response.error_code is not ErrorCode.NONE or not is_from_leader:
             return False
         if response.snapshot_id is not None:
             return event.records is None and self._snapshots.maybe_begin(response.snapshot_id)

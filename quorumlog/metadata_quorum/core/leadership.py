@@ -201,7 +201,8 @@ class Leadership:
             progress = Progress()  # another directory is another replica
         role.observers[observer_id] = progress
         for known_id, known in list(role.observers.items()):
-            is_silent = known.last_fetch_ms is not None and known.last_fetch_ms < oldest_ms
+            is_back = known_id == observer_id  # the last one: its fetch is being noted
+            is_silent = not is_back and (known.last_fetch_ms or 0) < oldest_ms
             if not is_silent and len(role.observers) <= OBSERVERS_MAX:
                 break
             del role.observers[known_id]

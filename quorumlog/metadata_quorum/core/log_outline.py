@@ -34,6 +34,11 @@ class LogOutline:
         return Epoch(max(self.epochs.latest_epoch, self.start_epoch, 0))
 
     @property
+    def known_committed(self) -> Offset:
+        """All records below it are committed: after a restart a snapshot may say more."""
+        return max(self.high_watermark, self.snapshot.end_offset if self.snapshot else Offset(0))
+
+    @property
     def is_durable(self) -> bool:
         """Whether power loss would take nothing from the log."""
         return self.flushed_offset == self.end_offset

@@ -71,7 +71,7 @@ class Membership:
         # docs/decisions/0102-the-voters-change-one-at-a-time.md
         if self.is_voter or self.kraft_version == 0:
             return self.is_voter
-        sets, committed = self._log.voter_sets, self._log.high_watermark
+        sets, committed = self._log.voter_sets, self._log.known_committed
         was_configured = sets.at(committed) is None and self._node_id in self._configured.ids
         return was_configured or any(
             voters.has_key(self._node_id, self._directory_id)

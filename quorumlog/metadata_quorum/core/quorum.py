@@ -11,6 +11,7 @@ from typing import ClassVar, Final, assert_never
 
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import events
+from quorumlog.metadata_quorum.core.auto_join import AutoJoin
 from quorumlog.metadata_quorum.core.effects import Effect
 from quorumlog.metadata_quorum.core.elections import Elections
 from quorumlog.metadata_quorum.core.events import Event
@@ -66,6 +67,7 @@ class Rules:
     snapshot_downloads: type[SnapshotDownloads] = SnapshotDownloads
     voter_changes: type[VoterChanges] = VoterChanges
     starting: type[Starting] = Starting
+    auto_join: type[AutoJoin] = AutoJoin
 
 
 class Quorum:
@@ -85,7 +87,7 @@ class Quorum:
      10. Nothing is truncated while a flush is under way; and a voter that fetches, or stands in
          an election, has a durable log.
      11. An observer only follows; nor does a voter take part that is new. It has no vote, unless
-         kraft.version is 1: its log may lack the record that makes it a voter.
+         it has a directory id: its log may lack the record that makes it a voter.
      12. A snapshot holds what is below the log's start, and all in it is committed.
      13. A leader makes one change of the voters at a time, of one voter at most.
      14. A leader that is no voter has removed itself, and leads until that is committed.
@@ -103,12 +105,14 @@ class Quorum:
         directory_id: str | None = None,
         address: str = "",
         bootstrap: int = 0,
+        auto_join: bool = False,
     ) -> None:
         """`voters` are the configured ones, with their addresses if those are known.
 
         `directory_id` of the metadata directory: only a node with one can become a voter, and its
         log is flushed like that of a voter. `address` of the own control listener. `bootstrap`: how
         many addresses may be asked for the leader: they go by the ids -2, -3 and so on.
+        `auto_join`: whether this node asks to become a voter (KIP-1186).
         `random_fraction` returns a number in [0, 1): see `QuorumState`.
         """
         self._state: Final = self.rules.state(
@@ -126,6 +130,7 @@ class Quorum:
         self._followership: Final = self.rules.followership(
             self._state, self.rules.snapshot_downloads(self._state)
         )
+        self._auto_join: Final = self.rules.auto_join(self._state, is_enabled=auto_join)
         self._starting: Final = self.rules.starting(self._state, self._elections, self._leadership)
         self._has_started = False
         self.node_id: Final = node_id
@@ -230,6 +235,7 @@ class Quorum:
             *self._leadership.deadlines(role),
             *self._elections.deadlines(role),
             *self._followership.deadlines(role),
+            *self._auto_join.deadlines(),
         )
         return min(deadlines, default=None)
 
@@ -352,6 +358,7 @@ class Quorum:
                 self._followership.maybe_fetch(done)
             case _:
                 pass
+        self._auto_join.maybe_ask(self._state.role)
 
     def _handle_started(self, event: events.Started) -> None:
         self._has_started = True

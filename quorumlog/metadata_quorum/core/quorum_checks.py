@@ -40,7 +40,7 @@ def check_quorum(state: QuorumState, leadership: Leadership, before: Before) -> 
     if not state.takes_part:
         was_removed = state.kraft_version > 0 and isinstance(state.role, Leader | Resigned)
         is_observing = isinstance(state.role, OBSERVER_ROLES) or was_removed
-        has_no_vote = state.voted_id == NOBODY or state.kraft_version > 0
+        has_no_vote = state.voted_id == NOBODY or state.directory_id is not None
         require(is_observing and has_no_vote, "11: an observer only follows")
     _check_role(state, leadership)
 

@@ -148,13 +148,12 @@ class QuorumState:
         return self.members.may_stand and not self.is_new
 
     def may_vote(self, *, is_named: bool) -> bool:
-        """Whether this node may vote. `is_named`: the candidate takes its directory for a voter's.
+        """Whether this node may vote. `is_named`: the candidate names its directory as a voter's.
 
-        The last records may be missing here, and with them the news that this node is a voter. The
-        election may need its vote to have a majority (KIP-853).
+        The last records may be missing here, and with them the news that this node is a voter, or
+        that kraft.version is 1. The election may need its vote to have a majority (KIP-853).
         """
-        may_be_voter = self.kraft_version > 0 and is_named
-        return not self.is_new and (self.is_voter or may_be_voter)
+        return not self.is_new and (self.is_voter or is_named)
 
     @property
     def has_newer_epoch(self) -> bool:

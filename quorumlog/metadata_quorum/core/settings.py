@@ -26,6 +26,10 @@ class QuorumSettings:
     controller_quorum_retry_backoff_ms: int = integer(
         20, "When to repeat a request that failed.", least=0
     )
+    controller_quorum_auto_join_enable: bool = flag(
+        False,
+        "Whether a node with the role controller that is no voter asks to become one, once.",
+    )
     controller_quorum_fetch_max_wait_ms: int = integer(
         500, "How long a leader may hold back an empty answer. Not in Kafka.", least=0
     )

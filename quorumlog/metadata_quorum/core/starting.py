@@ -34,7 +34,7 @@ class Starting:
             snapshot=event.snapshot_id,
             voter_sets=event.voter_sets,
         )
-        may_be_voter = state.is_voter or state.kraft_version > 0
+        may_be_voter = state.is_voter or state.directory_id is not None
         state.is_new = event.is_new and may_be_voter and bool(state.other_voters)
         state.was_voter = event.was_voter
         if state.log.last_epoch > event.leader_epoch:

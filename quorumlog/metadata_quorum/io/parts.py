@@ -35,6 +35,7 @@ class QuorumParts:
             directory_id=settings.directory_id,
             address=settings.control_address,
             bootstrap=len(settings.bootstrap),
+            auto_join=settings.quorum.controller_quorum_auto_join_enable,
         )
 
 

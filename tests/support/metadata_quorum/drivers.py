@@ -11,6 +11,7 @@ from quorumlog.metadata_quorum.controller.requests import ControllerRequest
 from quorumlog.metadata_quorum.core.messages import Request
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.driver import Driver
 from quorumlog.metadata_quorum.driver.seams import Seams, Stopped, Transport
@@ -23,6 +24,8 @@ from quorumlog.metadata_quorum.log.election_store import ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
+from tests.support.metadata_quorum.voters import directory_id
+from tests.support.metadata_quorum.voters import voter as voter_of
 
 T = TypeVar("T")
 
@@ -100,6 +103,7 @@ def driver_on(
     failed: Callable[[BaseException], None],
     listener: Claims | None = None,
     controller_settings: ControllerSettings | None = None,
+    voters_changed: Callable[[VoterSet | None], None] = lambda _: None,
 ) -> tuple[Driver, MetadataLog, ElectionStore, CommittedImage, NoThreads]:
     """A driver, and what it drives."""
     settings = controller_settings or ControllerSettings()
@@ -119,6 +123,7 @@ def driver_on(
             leader_listener=listener or Claims(),
             random_bytes=random.Random(1).randbytes,
             failed=failed,
+            voters_changed=voters_changed,
         ),
     )
     return driver, log, elections, committed, threads
@@ -152,11 +157,13 @@ class Voter:
     ) -> None:
         self.node_id, self.disk, self.seen = node_id, disk or SimDisk(), Seen()
         self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self.heard: list[VoterSet | None] = []  # of the voters in force
         self.quorum = quorum_class(
             node_id=BrokerId(node_id),
-            voters=tuple(map(BrokerId, network.ids)),
+            voters=VoterSet(tuple(replace(voter_of(one), directory_id="") for one in network.ids)),
             settings=network.settings,
             random_fraction=random.Random(node_id).random,
+            directory_id=directory_id(str(node_id)) if network.has_directories else None,
         )
         self.peers, self.listener = Peers(network, str, self.failed), Claims()
         self.driver, self.log, self.elections, self.committed, self.threads = driver_on(
@@ -166,6 +173,7 @@ class Voter:
             failed=self.failed,
             listener=self.listener,
             controller_settings=network.controller_settings,
+            voters_changed=self.heard.append,
         )
         self.committed.add_publisher(self.seen)
         election = self.elections.load()
@@ -197,8 +205,11 @@ class Network:
         settings: QuorumSettings | None = None,
         quorum_class: type[Quorum] = Quorum,
         controller_settings: ControllerSettings | None = None,
+        has_directories: bool = False,
     ) -> None:
+        """`has_directories`: the nodes are controllers: each can become a voter."""
         self.ids = range(1, voters + 1)
+        self.has_directories = has_directories
         self.controller_settings = controller_settings
         self.settings = settings or QuorumSettings()
         self.voters: dict[int, Voter] = {}

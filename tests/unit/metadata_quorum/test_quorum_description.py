@@ -4,6 +4,7 @@ import pytest
 
 from quorumlog.metadata_quorum.controller_client import QuorumDescription
 from quorumlog.metadata_quorum.core import events
+from quorumlog.metadata_quorum.core.messages import RemoveVoterRequest
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Progress
 from quorumlog.metadata_quorum.driver.seams import NotController
@@ -11,7 +12,10 @@ from quorumlog.metadata_quorum.io.address_book import AddressBook
 from quorumlog.metadata_quorum.io.quorum_description import describe_quorum
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.quorums import started
+from tests.support.metadata_quorum.voters import directory_id
 from tests.unit.metadata_quorum.test_quorum_leader_edges import fetched, leader
+from tests.unit.metadata_quorum.test_voter_changes import change, elected, fetch
+from tests.unit.metadata_quorum.test_voter_changes import leader as leading
 
 ADDRESSES = {BrokerId(1): "a:1", BrokerId(2): "b:2", BrokerId(3): "c:3"}
 WALL_MS = 1_700_000_000_000
@@ -59,6 +63,32 @@ def test_an_observer_that_is_silent_for_too_long_is_left_out() -> None:
     session_ms = quorum.settings.controller_quorum_observer_session_ms
     assert described(quorum, 2000 + session_ms).observers != ()
     assert described(quorum, 2001 + session_ms).observers == ()
+
+
+def test_the_voters_of_the_log_are_described_with_their_directories_and_addresses() -> None:
+    quorum = elected(1, 2, 3)
+    fetch(quorum, 3, directory="wiped")
+    fetch(quorum, 4)
+    book = AddressBook({}, overrides={BrokerId(2): "proxy:2"})
+    book.voters_changed(quorum.voter_set)
+    book.hear_request(4, "four:4", None)
+    seen = describe_quorum(quorum, book, now_ms=1000, wall_ms=1000, directory_id=directory_id("1"))
+    keys = [(one.replica_id, one.directory_id) for one in seen.voters]
+    assert keys == [(number, directory_id(str(number))) for number in (1, 2, 3)]
+    observers = [(one.replica_id, one.directory_id) for one in seen.observers]
+    assert observers == [(3, directory_id("wiped")), (4, directory_id("4"))]
+    assert seen.voter_addresses == {1: "host1:1", 2: "host2:2", 3: "host3:3"}
+    assert seen.observer_addresses == {3: "host3:3", 4: "four:4"}
+
+
+def test_a_leader_that_removed_itself_is_an_observer() -> None:
+    quorum = leading(1, 2, 3)
+    removal = RemoveVoterRequest(voter_id=BrokerId(1), directory_id=directory_id("1"))
+    change(quorum, removal)
+    assert quorum.is_leader
+    seen = described(quorum, 1000)
+    assert [one.replica_id for one in seen.voters] == [2, 3]
+    assert [one.replica_id for one in seen.observers] == [1]
 
 
 def test_only_the_leader_describes_the_quorum() -> None:

@@ -34,15 +34,14 @@ from quorumlog.chaos.simulation.worlds.logs.world import (
     build_logs,
     draw_log_options,
 )
-from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANTS, UncheckedQuorum
-from quorumlog.chaos.simulation.worlds.quorum.voter_mutants import VOTER_MUTANTS
-from quorumlog.chaos.simulation.worlds.quorum.world import (
-    QuorumWorld,
-    draw_quorum_options,
-    draw_voters_options,
+from quorumlog.chaos.simulation.worlds.quorum.building import (
+    QUORUM_RULES,
+    VOTER_RULES,
+    build_quorum,
+    build_voters,
 )
+from quorumlog.chaos.simulation.worlds.quorum.world import draw_quorum_options, draw_voters_options
 from quorumlog.chaos.simulation.worlds.storage_mutants import STORAGE_MUTANTS
-from quorumlog.metadata_quorum.core.quorum import Quorum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,19 +103,6 @@ class WorldKind:
                 raise ScheduleError(f"option {name}: {value!r} is not like {known[name]!r}")
 
 
-def _build_quorum(schedule: Schedule, mutant: str | None) -> World:
-    if mutant in STORAGE_MUTANTS.made:
-        return QuorumWorld(schedule, UncheckedQuorum, STORAGE_MUTANTS.made[mutant])
-    if mutant is not None:
-        return QuorumWorld(schedule, MUTANTS.made[mutant])
-    return QuorumWorld(schedule)
-
-
-def _build_voters(schedule: Schedule, mutant: str | None) -> World:
-    made = Quorum if mutant is None else VOTER_MUTANTS.made[mutant]
-    return QuorumWorld(schedule, made)
-
-
 def _build_brokers(
     mutants: Mapping[str, BrokenRules], schedule: Schedule, mutant: str | None
 ) -> World:
@@ -139,19 +125,19 @@ _KINDS: Final = (
         name="quorum",
         text="the metadata quorum: Raft as KIP-595 has it",
         faults=QUORUM_FAULTS,
-        mutants=MUTANTS.rules | STORAGE_MUTANTS.rules,
+        mutants=QUORUM_RULES,
         options=draw_quorum_options,
         hunt=Hunt(role="metadata-leader", files=("", "quorum-state")),
-        build=_build_quorum,
+        build=build_quorum,
     ),
     WorldKind(
         name="voters",
         text="the metadata quorum while its voters change (KIP-853), and disks are lost",
         faults=QUORUM_FAULTS,
-        mutants=VOTER_MUTANTS.rules,
+        mutants=VOTER_RULES,
         options=draw_voters_options,
         hunt=Hunt(role="metadata-leader", files=("", "quorum-state")),
-        build=_build_voters,
+        build=build_voters,
     ),
     WorldKind(
         name="partition",

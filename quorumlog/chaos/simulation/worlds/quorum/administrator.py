@@ -4,7 +4,7 @@ It asks for what a quorum can survive: of every set that may be in force, a majo
 Sources: KIP-853; the rules that it tests are in `oracle`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from quorumlog.chaos.simulation.kernel.randomness import Rng
@@ -19,6 +19,7 @@ from quorumlog.chaos.simulation.worlds.quorum.voter_model import (
     voter_of,
 )
 from quorumlog.invariants import some
+from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.messages import (
     AddVoterRequest,
     PlainResponse,
@@ -40,10 +41,12 @@ class Administrator:
     def __init__(
         self,
         nodes: Mapping[int, QuorumNode],
+        *,
         environment: Environment,
         oracle: Oracle,
         rng: Rng,
         every_us: int,
+        new_token: Callable[[], int],
     ) -> None:
         self.made = 0
         self._nodes: Final = nodes
@@ -51,6 +54,7 @@ class Administrator:
         self._oracle: Final = oracle
         self._rng: Final = rng
         self._every_us: Final = every_us
+        self._new_token: Final = new_token
 
     def begin(self) -> None:
         """Begin to change the voters, until the calm."""
@@ -71,7 +75,9 @@ class Administrator:
     def _ask(self, node: QuorumNode) -> None:
         request = self._drawn_request(node)
         if request is not None:
-            node.change_voters(request, self._answered)
+            request_id = self._new_token()
+            node.changes[request_id] = self._answered  # it comes unless the process ends
+            node.feed(events.RequestReceived(request_id=request_id, request=request))
 
     def _answered(self, response: PlainResponse) -> None:
         if isinstance(response, VoterChangeResponse):

@@ -4,7 +4,7 @@ A process that died refuses at once. A machine without power, or a cut link, is 
 request times out. The oracle sees every message that is sent.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quorumlog.chaos.simulation.kernel.network import Network
@@ -19,6 +19,7 @@ from quorumlog.metadata_quorum.core.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    PlainResponse,
     Request,
     Response,
     VoteRequest,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from quorumlog.chaos.simulation.worlds.quorum.node import QuorumNode
 
 
+OnAnswer = Callable[[PlainResponse], None]
 SNAPSHOT_BYTES_LEAST: Final = 200  # of one answer: some five make a snapshot
 
 
@@ -43,6 +45,9 @@ class Caller(NamedTuple):
     incarnation: int
     request_id: int
     request: Request
+    destination: (
+        int  # as the caller knows it: a node, or below 0 one of the addresses to begin with
+    )
 
 
 class Messenger:
@@ -60,13 +65,21 @@ class Messenger:
 
     def send_request(self, node: "QuorumNode", effect: effects.SendRequest) -> None:
         """Send a request. Exactly one outcome will be fed, unless the process ends."""
-        request, target = effect.request, effect.destination
+        request, target = effect.request, self._node_at(node.node_id, effect.destination)
         self._inspect_request(node.node_id, request)
         node.waiting.add(effect.request_id)
-        caller = Caller(node.node_id, node.machine.incarnation, effect.request_id, request)
+        caller = Caller(
+            node.node_id, node.machine.incarnation, effect.request_id, request, effect.destination
+        )
         for after_us in self._network.arrivals_us(node.node_id, target):
             self._timeline.push(after_us, self._request_arrived, target, caller)
         self._timeline.push(effect.timeout_ms * 1000, self._request_failed, caller)
+
+    def _node_at(self, node_id: int, destination: int) -> int:
+        """Return the node of this id; below 0, one of the others: -2 is the first."""
+        if destination >= 0:
+            return destination
+        return [other for other in sorted(self.nodes) if other != node_id][-2 - destination]
 
     def _inspect_request(self, node_id: int, request: Request) -> None:
         match request:
@@ -146,9 +159,7 @@ class Messenger:
         caller = node.asked.pop(token)
         self._inspect_response(node.node_id, caller.request, response)
         for after_us in self._network.arrivals_us(node.node_id, caller.node_id):
-            self._timeline.push(
-                after_us, self._response_arrived, caller, node.node_id, response, records
-            )
+            self._timeline.push(after_us, self._response_arrived, caller, response, records)
 
     def _inspect_response(self, node_id: int, request: Request, response: Response) -> None:
         self._oracle.showed_epoch(node_id, response.leader_epoch)
@@ -166,9 +177,7 @@ class Messenger:
             case _:
                 pass
 
-    def _response_arrived(
-        self, caller: Caller, source: int, response: Response, records: bytes
-    ) -> None:
+    def _response_arrived(self, caller: Caller, response: Response, records: bytes) -> None:
         node = self._waiting_node(caller)
         if node is None:
             return
@@ -179,7 +188,7 @@ class Messenger:
             records, fetched = describe(records)
         received = events.ResponseReceived(
             request_id=caller.request_id,
-            source=BrokerId(source),
+            source=BrokerId(caller.destination),
             response=response,
             records=fetched,
             snapshot_bytes=count,

@@ -5,7 +5,6 @@ a crash may come meanwhile.
 """
 
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -14,19 +13,16 @@ from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.entries import Entry, entries_of
 from quorumlog.chaos.simulation.worlds.quorum.log_writes import write
-from quorumlog.chaos.simulation.worlds.quorum.messenger import Caller, Messenger
+from quorumlog.chaos.simulation.worlds.quorum.messenger import Caller, Messenger, OnAnswer
 from quorumlog.chaos.simulation.worlds.quorum.node_snapshots import NodeSnapshots
 from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
 from quorumlog.chaos.simulation.worlds.quorum.rendering import render_step
 from quorumlog.chaos.simulation.worlds.quorum.ticks import Ticks
-from quorumlog.chaos.simulation.worlds.quorum.voter_model import Key, directory_id, voter_of
+from quorumlog.chaos.simulation.worlds.quorum.voter_model import Key, directory_id, voter_set_of
 from quorumlog.chaos.simulation.worlds.storage_mutants import Storage
-from quorumlog.invariants import some
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.messages import PlainResponse, VoterChangeRequest
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
-from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.storage.core.settings import LogSettings
@@ -37,7 +33,6 @@ LOG_DIR: Final = ""
 RESPONSES_MAX: Final = 16
 CHECKPOINT_US: Final = 1_000_000
 ALL_BYTES: Final = 1 << 30
-OnChange = Callable[[PlainResponse], None]
 
 
 class QuorumNode:
@@ -72,7 +67,7 @@ class QuorumNode:
         self._is_founded = False
         self._disks = 1  # how many its machine has had
         self._has_directories: Final = has_directories
-        self._changes: Final[dict[int, OnChange]] = {}  # that an administrator waits for
+        self.changes: Final[dict[int, OnAnswer]] = {}  # of voters: an administrator waits
         self._leads_epoch: int | None = None
         self._ticks: Final = Ticks(machine, lambda: self.quorum, self.feed)
         self._voters: Final = voters
@@ -95,15 +90,16 @@ class QuorumNode:
         self._is_writing = self._has_checkpoint_due = False
         self._ticks.forget()
         for volatile in (
-            self._inbox, self.asked, self.waiting, self._responses, self._proposals, self._changes,
+            self._inbox, self.asked, self.waiting, self._responses, self._proposals, self.changes,
         ):  # fmt: skip
             volatile.clear()
         self.quorum = self._quorum_class(
             node_id=BrokerId(self.node_id),
-            voters=VoterSet(tuple(voter_of(voter) for voter in self._voters)),
+            voters=voter_set_of(self._configured()),
             settings=self._settings,
             random_fraction=self._rng.random,
             directory_id=self.directory_id,
+            bootstrap=len(self._messenger.nodes) - 1 if self._disks > 1 else 0,
         )
         self.log = MetadataLog.open(
             self._storage.disk(self.machine.disk),
@@ -144,16 +140,24 @@ class QuorumNode:
         """The id of its metadata directory; None: this world does not change voters."""
         return directory_id(self.node_id, self._disks) if self._has_directories else None
 
+    def _configured(self) -> tuple[BrokerId, ...]:
+        """Return the configured voters: a new disk comes with them or without them, in turn.
+
+        Never if there was one alone: with an empty disk it would take the cluster for a new one.
+        """
+        is_without = self._disks > 1 and (self._disks % 2 == 0 or len(self._voters) == 1)
+        return () if is_without else self._voters
+
     def lose_disk(self, down_us: int) -> None:
         """End the process, and start it again later with an empty disk."""
         self.machine.stop(down_us, loses_power=True)
         self.machine.disk.wipe()
         self._disks += 1
-        self._oracle.lost_disk(self.node_id, some(self.directory_id, "the voters change"))
+        self._oracle.lost_disk(self.node_id, self.directory_id or "")
 
     def _compare_voters(self) -> None:
         if self._has_directories:
-            voters = self.quorum.voter_set.voters
+            voters = self.quorum.voter_set.voters if self.quorum.kraft_version else ()
             counted = frozenset(Key(voter.voter_id, voter.directory_id) for voter in voters)
             self._oracle.counts(self.node_id, counted)
 
@@ -288,9 +292,9 @@ class QuorumNode:
             case effects.SendRequest():
                 self._messenger.send_request(self, effect)
             case effects.SendResponse(request_id=request_id, response=response) if (
-                request_id in self._changes
+                request_id in self.changes
             ):
-                self._changes.pop(request_id)(response)
+                self.changes.pop(request_id)(response)
             case effects.SendResponse(request_id=request_id, response=response):
                 self._messenger.send_response(self, request_id, response, b"")
             case effects.AnswerFetch() | effects.AnswerFetchSnapshot():
@@ -341,13 +345,7 @@ class QuorumNode:
             return
         self.feed(events.LogFlushed(flushed_offset=end))
 
-    # --- what clients and administrators ask ---
-
-    def change_voters(self, request: VoterChangeRequest, answered: OnChange) -> None:
-        """Ask this node, as an administrator: the answer comes unless the process ends."""
-        request_id = self._messenger.new_token()
-        self._changes[request_id] = answered
-        self.feed(events.RequestReceived(request_id=request_id, request=request))
+    # --- what clients write ---
 
     @property
     def accepts_records(self) -> bool:

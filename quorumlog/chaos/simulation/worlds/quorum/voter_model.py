@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.worlds.entries import VOTERS, Entry
-from quorumlog.metadata_quorum.core.voter_sets import Voter
+from quorumlog.metadata_quorum.core.voter_sets import Voter, VoterSet
 from quorumlog.storage.io.checkpoints import uuid_to_text
 from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.wire.codec.messages.voters_record import VotersRecord
@@ -32,6 +32,11 @@ def voter_of(node_id: int, directory: str = "") -> Voter:
     return Voter(voter_id=BrokerId(node_id), directory_id=directory, address=f"node{node_id}:1")
 
 
+def voter_set_of(node_ids: Iterable[int]) -> VoterSet:
+    """Return configured voters: their directories are not known."""
+    return VoterSet(tuple(map(voter_of, node_ids)))
+
+
 class VoterModel:
     """Who may vote and lead. `directories`: the one of each machine; none: they do not count."""
 
@@ -44,11 +49,15 @@ class VoterModel:
         return Key(node_id, self.directories.get(node_id, ""))
 
     def in_force(self, log: Sequence[Entry]) -> frozenset[Key]:
-        """Return the voters that a log says: those of its last record of them."""
+        """Return the voters that a log says; else the configured ones."""
+        return self.said_by(log) or self._configured
+
+    def said_by(self, log: Sequence[Entry]) -> frozenset[Key]:
+        """Return the voters in the last record of them; none if there is no such record."""
         for entry in reversed(log):
             if is_voters(entry):
                 return keys_in(entry)
-        return self._configured
+        return frozenset()
 
     def is_voter(self, node_id: int, log: Sequence[Entry]) -> bool:
         """Tell whether a machine is a voter, by this log."""

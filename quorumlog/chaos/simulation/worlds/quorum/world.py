@@ -103,17 +103,20 @@ class QuorumWorld:
                 has_snapshots=self._snapshot_every_us > 0,
                 has_directories=changes_voters,
             )
-        self._administrator: Final = self._administrator_of(options) if changes_voters else None
+        self._administrator: Final = (
+            self._administrator_of(options, messenger) if changes_voters else None
+        )
 
-    def _administrator_of(self, options: Options) -> Administrator:
+    def _administrator_of(self, options: Options, messenger: Messenger) -> Administrator:
         for node in self.nodes.values():
             self.oracle.voters.directories[node.node_id] = some(node.directory_id, "voters change")
         return Administrator(
             self.nodes,
-            self.environment,
-            self.oracle,
-            seeded("voters", self.environment.seed),
+            environment=self.environment,
+            oracle=self.oracle,
+            rng=seeded("voters", self.environment.seed),
             every_us=options.number(CHANGES),
+            new_token=messenger.new_token,
         )
 
     @property

@@ -1,0 +1,80 @@
+"""A node that keeps its own place in the voter set: its address, and if asked to, its membership.
+
+A voter tells the leader when it has another address. With `controller.quorum.auto.join.enable`, a
+controller that is no voter removes what its id was before, with another directory, and then adds
+itself. It refuses to come back: one that was a voter and was removed does not add itself again
+(KAFKA-19850). Sources: KIP-853 (UpdateRaftVoter), KIP-1186.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from quorumlog.metadata_quorum.core.messages import (
+    AddVoterRequest,
+    RemoveVoterRequest,
+    UpdateVoterRequest,
+    VoterChangeRequest,
+)
+from quorumlog.metadata_quorum.core.quorum_state import QuorumState
+from quorumlog.metadata_quorum.core.roles import Follower, Role
+from quorumlog.metadata_quorum.core.voter_sets import Voter
+
+
+class AutoJoin:
+    """The rules of a follower that asks its leader for a change about itself, now and then."""
+
+    def __init__(self, state: QuorumState, *, is_enabled: bool) -> None:
+        """`is_enabled`: whether a node that is no voter may ask to become one."""
+        self._state: Final = state
+        self._is_enabled: Final = is_enabled
+        self._due_ms: int | None = None  # since there is something to ask for
+
+    def maybe_ask(self, role: Role) -> None:
+        """Ask, if there is something to ask for, and it has been so for three fetch timeouts."""
+        state, request = self._state, self._request(role)
+        if request is None:
+            self._due_ms = None
+        elif self._due_ms is None:
+            self._due_ms = self._next_ms()
+        elif self._due_ms <= state.now_ms:
+            self._due_ms = self._next_ms()
+            state.send(state.leader_id, request)
+
+    def _next_ms(self) -> int:
+        return self._state.now_ms + 3 * self._state.settings.controller_quorum_fetch_timeout_ms
+
+    def _request(self, role: Role) -> VoterChangeRequest | None:
+        state = self._state
+        if state.kraft_version == 0 or state.directory_id is None or not state.address:
+            return None
+        match role:
+            case Follower(has_fetched=True, is_leader_gone=False) if state.is_voter:
+                return self._update(state.directory_id)
+            case Follower(has_fetched=True, is_leader_gone=False) if self._may_join():
+                return self._join(state.directory_id)
+            case _:
+                return None
+
+    def _may_join(self) -> bool:
+        return self._is_enabled and not self._state.was_voter
+
+    def _update(self, directory_id: str) -> UpdateVoterRequest | None:
+        state, own = self._state, self._own(directory_id)
+        if state.voter_set.get(state.node_id) == own:
+            return None
+        return UpdateVoterRequest(voter=own, current_leader_epoch=state.leader_epoch)
+
+    def _join(self, directory_id: str) -> VoterChangeRequest:
+        stale = self._state.voter_set.get(self._state.node_id)
+        if stale is not None:
+            return RemoveVoterRequest(voter_id=stale.voter_id, directory_id=stale.directory_id)
+        return AddVoterRequest(voter=self._own(directory_id), ack_when_committed=False)
+
+    def _own(self, directory_id: str) -> Voter:
+        state = self._state
+        return Voter(voter_id=state.node_id, directory_id=directory_id, address=state.address)
+
+    def deadlines(self) -> Iterator[int]:
+        """When these rules have something to do, in ms."""
+        if self._due_ms is not None:
+            yield self._due_ms

@@ -1,0 +1,361 @@
+"""Changes of the voters, as a leader makes them (KIP-853)."""
+
+from typing import Any
+
+import pytest
+
+from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core.effects import Effect
+from quorumlog.metadata_quorum.core.messages import (
+    AddVoterRequest,
+    BeginQuorumEpochRequest,
+    RemoveVoterRequest,
+    UpdateVoterRequest,
+    UpgradeKRaftVersionRequest,
+    VoterChangeRequest,
+    VoterChangeResponse,
+    VoteRequest,
+)
+from quorumlog.metadata_quorum.core.quorum import Quorum
+from quorumlog.metadata_quorum.core.roles import Leader, Resigned, Unattached
+from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.core.voter_sets import Voter, VoterSet
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from tests.support.metadata_quorum.quorums import (
+    answered,
+    asked,
+    fetch_request,
+    only,
+    sent,
+    vote_response,
+)
+from tests.support.metadata_quorum.voters import directory_id, voter, voter_set
+
+CONFIGURED = VoterSet(
+    tuple(Voter(voter_id=BrokerId(one), address=f"host{one}:{one}") for one in (1, 2, 3))
+)
+
+
+def node(*numbers: int, **given: Any) -> Quorum:
+    """Node 1 with a log of one record; these are the voters in it, or kraft.version is 0."""
+    quorum = Quorum(
+        node_id=BrokerId(1),
+        voters=CONFIGURED,
+        settings=QuorumSettings(),
+        random_fraction=lambda: 0.0,
+        directory_id=directory_id("1"),
+        **given,
+    )
+    started = events.Started(
+        leader_epoch=Epoch(1),
+        log_end_offset=Offset(1),
+        flushed_offset=Offset(1),
+        epoch_starts=((Epoch(1), Offset(0)),),
+        voter_sets=((Offset(0), voter_set(*numbers)),) if numbers else (),
+    )
+    quorum.step(0, started)
+    return quorum
+
+
+def elected(*numbers: int, **given: Any) -> Quorum:
+    """The same node as the leader of epoch 2; its log is durable, and nothing is committed yet."""
+    quorum = node(*numbers, **given)
+    orders = quorum.step(1000, events.Ticked())
+    while requests := sent(orders, VoteRequest):  # for pre-votes, then for votes
+        for one in requests:
+            assert isinstance(one.request, VoteRequest)
+            granted = vote_response(one.request.replica_epoch, granted=True)
+            orders = quorum.step(1000, answered(one, granted))
+            if sent(orders, VoteRequest):
+                break
+    assert isinstance(quorum.role, Leader)
+    flush(quorum)
+    return quorum
+
+
+def flush(quorum: Quorum) -> list[Effect]:
+    return quorum.step(1000, events.LogFlushed(flushed_offset=quorum.log_end_offset))
+
+
+def fetch(
+    quorum: Quorum, replica: int, *, offset: int | None = None, directory: str | None = None,
+    now_ms: int = 1000,
+) -> list[Effect]:  # fmt: skip
+    """A fetch of a replica that holds all, or all below an offset."""
+    end = quorum.log_end_offset if offset is None else offset
+    request = fetch_request(
+        replica,
+        epoch=2,
+        offset=end,
+        last_epoch=2 if end > 1 else 1,
+        replica_directory_id=directory_id(str(replica) if directory is None else directory),
+    )
+    return quorum.step(now_ms, asked(request, 1000 + replica))
+
+
+def leader(*numbers: int, **given: Any) -> Quorum:
+    """The leader, with a record of its epoch committed."""
+    quorum = elected(*numbers, **given)
+    for number in numbers or (1, 2, 3):
+        if number != 1:
+            fetch(quorum, number)
+    assert quorum.high_watermark == quorum.log_end_offset
+    return quorum
+
+
+def change(quorum: Quorum, request: VoterChangeRequest, now_ms: int = 1000) -> list[Effect]:
+    return quorum.step(now_ms, asked(request, 9))
+
+
+def answer(orders: list[Effect]) -> VoterChangeResponse:
+    answers = [one.response for one in orders if isinstance(one, effects.SendResponse)]
+    [response] = [one for one in answers if isinstance(one, VoterChangeResponse)]
+    return response
+
+
+def code(orders: list[Effect]) -> ErrorCode:
+    return answer(orders).error_code
+
+
+def add(number: int, directory: str | None = None, **given: Any) -> AddVoterRequest:
+    return AddVoterRequest(voter=voter(number, directory), **given)
+
+
+def remove(number: int, directory: str | None = None) -> RemoveVoterRequest:
+    return RemoveVoterRequest(
+        voter_id=BrokerId(number), directory_id=voter(number, directory).directory_id
+    )
+
+
+UPGRADE = UpgradeKRaftVersionRequest(kraft_version=1)
+
+
+# --- the upgrade ---
+
+
+def test_the_upgrade_writes_the_configured_voters_with_their_directories() -> None:
+    quorum = leader()
+    assert (quorum.kraft_version, quorum.voter_set) == (0, CONFIGURED)
+    orders = change(quorum, UPGRADE)
+    append = only(effects.AppendVoters, orders)
+    assert (append.voters, append.sets_kraft_version) == (voter_set(1, 2, 3), True)
+    assert only(effects.VotersChanged, orders).voters == voter_set(1, 2, 3)
+    assert (quorum.kraft_version, quorum.log_end_offset) == (1, append.base_offset + 2)
+    flush(quorum)
+    assert code(fetch(quorum, 2)) is ErrorCode.NONE
+    assert code(change(quorum, UPGRADE)) is ErrorCode.NONE  # it is 1 already
+
+
+def test_the_upgrade_waits_for_the_directory_of_each_voter() -> None:
+    quorum = elected()
+    fetch(quorum, 2)
+    response = answer(change(quorum, UPGRADE))
+    assert response.error_code is ErrorCode.REQUEST_TIMED_OUT
+    assert "voter 3" in response.error_message
+    assert quorum.kraft_version == 0
+
+
+@pytest.mark.parametrize(("numbers", "version"), [((), 2), ((1, 2, 3), 0), ((1, 2, 3), 2)])
+def test_the_version_neither_falls_nor_rises_above_the_highest(
+    numbers: tuple[int, ...], version: int
+) -> None:
+    request = UpgradeKRaftVersionRequest(kraft_version=version)
+    assert code(change(leader(*numbers), request)) is ErrorCode.INVALID_UPDATE_VERSION
+
+
+# --- who may change what ---
+
+
+def test_a_node_that_does_not_lead_names_the_leader() -> None:
+    quorum = node(1, 2, 3)
+    begin = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(5))
+    quorum.step(1, asked(begin))
+    response = answer(change(quorum, add(4)))
+    assert response.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (response.leader_id, response.leader_address) == (2, "host2:2")
+
+
+@pytest.mark.parametrize("request_", [add(4), remove(3)])
+def test_at_version_0_the_voters_are_configured(request_: VoterChangeRequest) -> None:
+    assert code(change(leader(), request_)) is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_no_change_before_a_record_of_the_own_epoch_is_committed() -> None:
+    response = answer(change(elected(1, 2, 3), remove(3)))
+    assert response.error_code is ErrorCode.REQUEST_TIMED_OUT
+    assert "a record of its epoch" in response.error_message
+
+
+def test_one_change_at_a_time() -> None:
+    quorum = leader(1, 2, 3)
+    change(quorum, remove(3))
+    response = answer(quorum.step(1000, asked(remove(2), 10)))
+    assert response.error_code is ErrorCode.REQUEST_TIMED_OUT
+    assert "an earlier change" in response.error_message
+
+
+# --- adding ---
+
+
+def test_a_voter_that_has_caught_up_is_added_and_the_new_majority_commits() -> None:
+    quorum = leader(1, 2)
+    fetch(quorum, 4)
+    orders = change(quorum, add(4))
+    assert only(effects.AppendVoters, orders).voters == voter_set(1, 2, 4)
+    assert [one.destination for one in sent(orders, BeginQuorumEpochRequest)] in ([], [4])
+    flush(quorum)
+    assert quorum.high_watermark < quorum.log_end_offset  # 1 of 3 holds it
+    assert code(fetch(quorum, 4)) is ErrorCode.NONE
+    assert quorum.high_watermark == quorum.log_end_offset
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        (add(2), ErrorCode.DUPLICATE_VOTER),
+        (add(2, "another"), ErrorCode.DUPLICATE_VOTER),
+        (add(5), ErrorCode.REQUEST_TIMED_OUT),  # it does not fetch
+        (add(4, "another"), ErrorCode.REQUEST_TIMED_OUT),  # it fetches with its own directory
+        (AddVoterRequest(voter=Voter(voter_id=BrokerId(4), directory_id=directory_id("4"))),
+         ErrorCode.INVALID_REQUEST),
+        (AddVoterRequest(voter=Voter(voter_id=BrokerId(4), directory_id="x", address="host:1")),
+         ErrorCode.INVALID_REQUEST),
+        (AddVoterRequest(voter=Voter(voter_id=BrokerId(4), directory_id="A" * 22,
+                                     address="host:1")), ErrorCode.INVALID_REQUEST),
+        (AddVoterRequest(voter=Voter(voter_id=BrokerId(4), directory_id=directory_id("4"),
+                                     address="host:99999")), ErrorCode.INVALID_REQUEST),
+        (remove(4), ErrorCode.VOTER_NOT_FOUND),
+        (remove(2, "another"), ErrorCode.VOTER_NOT_FOUND),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_changed(request_: VoterChangeRequest, expected: ErrorCode) -> None:
+    quorum = leader(1, 2)
+    fetch(quorum, 4)
+    end_offset = quorum.log_end_offset
+    assert code(change(quorum, request_)) is expected
+    assert (quorum.log_end_offset, quorum.voter_set) == (end_offset, voter_set(1, 2))
+
+
+def test_a_node_that_lags_or_was_silent_for_an_hour_is_not_added() -> None:
+    quorum = leader(1)
+    fetch(quorum, 4, offset=1)
+    assert code(change(quorum, add(4))) is ErrorCode.REQUEST_TIMED_OUT
+    fetch(quorum, 4)
+    assert code(change(quorum, add(4), 1000 + 3_600_000)) is ErrorCode.REQUEST_TIMED_OUT
+    fetch(quorum, 4, now_ms=3_700_000)
+    assert only(effects.AppendVoters, change(quorum, add(4), 3_700_000)).voters.ids == (1, 4)
+
+
+def test_an_answer_may_be_asked_for_before_the_commit() -> None:
+    quorum = leader(1, 2)
+    fetch(quorum, 4)
+    assert code(change(quorum, add(4, ack_when_committed=False))) is ErrorCode.NONE
+    assert quorum.high_watermark < quorum.log_end_offset
+
+
+def test_a_change_that_waits_too_long_may_still_be_made() -> None:
+    quorum = leader(1, 2, 3)
+    change(quorum, remove(3))
+    flush(quorum)
+    assert quorum.next_deadline_ms() is not None
+    fetch(quorum, 3, now_ms=2999)
+    response = answer(quorum.step(3000, events.Ticked()))
+    assert response.error_code is ErrorCode.REQUEST_TIMED_OUT
+    assert "may still be made" in response.error_message
+    fetch(quorum, 2, now_ms=3000)
+    assert quorum.high_watermark == quorum.log_end_offset
+
+
+def test_a_leader_that_is_deposed_does_not_know_what_comes_of_the_change() -> None:
+    quorum = leader(1, 2, 3)
+    change(quorum, remove(3))
+    begin = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(7))
+    response = answer(quorum.step(1001, asked(begin, 99)))
+    assert (response.error_code, response.leader_id) == (ErrorCode.REQUEST_TIMED_OUT, 2)
+
+
+# --- directories ---
+
+
+def test_the_fetches_of_another_directory_do_not_count() -> None:
+    quorum = elected(1, 2, 3)
+    fetch(quorum, 2, directory="wiped")
+    assert quorum.high_watermark == 0
+    assert isinstance(quorum.role, Leader)
+    assert quorum.role.observers[BrokerId(2)].directory_id == directory_id("wiped")
+    fetch(quorum, 2)
+    assert quorum.high_watermark == quorum.log_end_offset
+
+
+def test_a_voter_is_replaced_by_removing_and_adding_it() -> None:
+    quorum = leader(1, 2, 3)
+    fetch(quorum, 3, directory="new")
+    change(quorum, remove(3))
+    flush(quorum)
+    fetch(quorum, 2)
+    fetch(quorum, 3, directory="new")
+    orders = change(quorum, add(3, "new"))
+    assert only(effects.AppendVoters, orders).voters.has_key(BrokerId(3), directory_id("new"))
+
+
+# --- removing ---
+
+
+def test_the_last_voter_stays() -> None:
+    assert code(change(leader(1), remove(1))) is ErrorCode.INVALID_REQUEST
+
+
+def test_a_leader_that_removes_itself_does_not_count_itself_and_resigns_at_the_commit() -> None:
+    quorum = leader(1, 2, 3)
+    change(quorum, remove(1))
+    flush(quorum)
+    assert not quorum.is_voter
+    assert quorum.is_leader
+    fetch(quorum, 2)  # it is 1 of the 2 that are left
+    assert quorum.is_leader
+    orders = fetch(quorum, 3)
+    assert quorum.high_watermark == quorum.log_end_offset
+    assert code(orders) is ErrorCode.NONE
+    assert isinstance(quorum.role, Resigned)
+    quorum.step(60_000, events.Ticked())
+    assert isinstance(quorum.role, Unattached)
+    quorum.step(120_000, events.Ticked())
+    assert isinstance(quorum.role, Unattached)  # it does not stand any more
+
+
+def test_a_leader_that_removed_itself_needs_the_fetches_of_a_majority_of_the_others() -> None:
+    quorum = leader(1, 2, 3)
+    change(quorum, remove(1))
+    flush(quorum)
+    fetch(quorum, 2, now_ms=3000)
+    quorum.step(4000, events.Ticked())
+    assert isinstance(quorum.role, Resigned)  # 1 of 2 is no majority
+
+
+# --- addresses ---
+
+
+def test_a_leader_at_another_address_says_so_when_its_epoch_begins() -> None:
+    quorum = elected(1, 2, 3, address="moved:1")
+    known = quorum.voter_set.get(BrokerId(1))
+    assert known is not None
+    assert (known.address, quorum.log_end_offset) == ("moved:1", 3)
+
+
+def test_a_voter_tells_its_address() -> None:
+    quorum = leader(1, 2, 3)
+    moved = Voter(voter_id=BrokerId(2), directory_id=directory_id("2"), address="moved:2")
+
+    def update(told: Voter, epoch: int) -> ErrorCode:
+        return code(
+            change(quorum, UpdateVoterRequest(voter=told, current_leader_epoch=Epoch(epoch)))
+        )
+
+    assert update(moved, 1) is ErrorCode.FENCED_LEADER_EPOCH
+    assert update(moved, 3) is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert update(voter(2), 2) is ErrorCode.NONE
+    assert quorum.voter_set == voter_set(1, 2, 3)
+    assert update(voter(4), 2) is ErrorCode.VOTER_NOT_FOUND
+    assert update(moved, 2) is ErrorCode.NONE
+    assert quorum.voter_set.get(BrokerId(2)) == moved
