@@ -61,7 +61,7 @@ async def _upgrade_kraft_version(
     """Raise the version of the quorum, which its leader decides and not its controller."""
     if len(updates) > 1:
         # DEVIATION: Kafka changes it beside others.
-        # docs/decisions/0107-what-changes-the-voters-goes-to-the-leader.md
+        # docs/decisions/0106-what-changes-the-voters-goes-to-the-leader.md
         message = f"{KRAFT_VERSION} cannot be changed beside other features"
         return Outcome(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
     [update] = updates

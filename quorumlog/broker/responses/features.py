@@ -34,7 +34,7 @@ FEATURES: Final = (
     Feature("group.version", 0, 0),  # classic groups only
     Feature(KRAFT_VERSION, 0, KRAFT_VERSION_MAX),  # 1: the voters can change
     # DEVIATION: Kafka's counts its metadata records. This one names a release for tools: 4.1-IV1.
-    # docs/decisions/0106-metadata-version-names-a-release.md
+    # docs/decisions/0105-metadata-version-names-a-release.md
     Feature("metadata.version", 27, 27),
 )
 

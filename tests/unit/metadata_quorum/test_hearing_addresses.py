@@ -8,7 +8,8 @@ from quorumlog.metadata_quorum.core.messages import BeginQuorumEpochRequest, Fet
 from quorumlog.metadata_quorum.io.peers import Peers, Reply
 from quorumlog.metadata_quorum.io.presence import PresenceClient
 from quorumlog.metadata_quorum.io.rpc import Reply as RpcReply
-from quorumlog.metadata_quorum.io.rpc import RpcClient, RpcServer
+from quorumlog.metadata_quorum.io.rpc import RpcServer
+from quorumlog.metadata_quorum.io.rpc_client import RpcClient
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
 from tests.unit.metadata_quorum.test_quorum_rpc import serving

@@ -20,82 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any, Final, cast
 
+from quorumlog.chaos.simulation.kernel.sim_content import SimContent
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.message import Buffer
 
 ROOT: Final = "/"
-Change = bytes | int  # appended bytes, or the size the file was cut to
-NameChange = tuple[str, "SimContent | None"]  # a name, and what it stands for from then on
+NameChange = tuple[str, SimContent | None]  # a name, and what it stands for from then on
 OnOperation = Callable[[str, str], None]  # (operation, path); raises what the disk shall answer
-
-
-class SimContent:
-    """What a file holds: an inode. `changes` lead from `durable` to `written`."""
-
-    def __init__(self) -> None:
-        self.durable = bytearray()
-        self.written = bytearray()
-        self.changes: list[Change] = []
-
-    def append(self, data: bytes) -> None:
-        """Write at the end."""
-        self.written += data
-        self.changes.append(data)
-
-    def truncate(self, size: int) -> None:
-        """Cut, or fill up with zeros."""
-        _cut(self.written, size)
-        self.changes.append(size)
-
-    def fsync(self) -> None:
-        """Make all changes durable."""
-        for change in self.changes:
-            _apply(self.durable, change)
-        self.changes.clear()
-
-    def lose_pages(self) -> None:
-        """Forget what was to be written, not that it was written: an fsync has failed."""
-        self.changes = [
-            bytes(len(change)) if isinstance(change, bytes) else change for change in self.changes
-        ]
-
-    def crash(self, rng: Random) -> None:
-        """Keep a random beginning of the changes; perhaps tear the next one."""
-        kept = rng.randint(0, len(self.changes))
-        for change in self.changes[:kept]:
-            _apply(self.durable, change)
-        if kept < len(self.changes):
-            torn = self.changes[kept]
-            if isinstance(torn, bytes) and torn and rng.random() < 0.5:
-                self.durable += _torn(torn, rng)
-        self.written = bytearray(self.durable)
-        self.changes.clear()
-
-
-def _apply(content: bytearray, change: Change) -> None:
-    if isinstance(change, int):
-        _cut(content, change)
-    else:
-        content += change
-
-
-def _cut(content: bytearray, size: int) -> None:
-    if size <= len(content):
-        del content[size:]
-    else:
-        content += bytes(size - len(content))
-
-
-def _torn(data: bytes, rng: Random) -> bytes:
-    """Return a part of an append; perhaps its size was recorded, and not all of its bytes."""
-    cut = rng.randrange(len(data))
-    match rng.randrange(3):
-        case 0:
-            return data[:cut]
-        case 1:
-            return data[:cut] + bytes(len(data) - cut)
-        case _:
-            return data[:cut] + rng.randbytes(len(data) - cut)
 
 
 class SimFile:
