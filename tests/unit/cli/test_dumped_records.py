@@ -17,7 +17,7 @@ from quorumlog.broker.groups.core.requests import CommittedOffset
 from quorumlog.cli.dump.contents import Problem
 from quorumlog.client.core.assignors import Subscription
 from quorumlog.client.core.group_protocol import encode_assignment, encode_subscription
-from quorumlog.metadata_quorum.core.effects import AppendLeaderChange
+from quorumlog.metadata_quorum.core.effects import AppendLeaderChange, AppendVoters
 from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, Topic
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.storage.core.settings import LogSettings
@@ -34,6 +34,7 @@ from quorumlog.wire.codec.identifiers import (
 )
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
 from tests.support.cli.dumps import add_small_files, segment_of, told, told_of
+from tests.support.metadata_quorum.voters import voter_set
 from tests.support.storage.batches import open_log, read_all
 
 TOPIC_ID = TopicId(bytes(range(16)))
@@ -64,6 +65,25 @@ def test_the_records_of_the_metadata_have_names(tmp_path: Path) -> None:
     ]
     ended, problems = told(tmp_path / DIRECTORY / "log-end-checkpoint")
     assert (ended, problems) == ([{"version": 1, "committed": 0, "closed": 3}], [])
+
+
+def test_the_voters_in_the_metadata_are_shown(tmp_path: Path) -> None:
+    log = MetadataLog.open(RealDisk(), str(tmp_path))
+    append = AppendVoters(
+        leader_epoch=Epoch(1),
+        base_offset=Offset(0),
+        voters=voter_set(1, 2),
+        sets_kraft_version=True,
+    )
+    log.append_voters(append, wall_ms=5)
+    log.flush()
+    log.close()
+    found, problems = told(tmp_path / DIRECTORY / f"{0:020d}.log")
+    assert problems == []
+    level, voters = (record["decoded"] for one in found for record in one["records"])
+    assert (level["type"], level["k_raft_version"]) == ("KRAFT_VERSION", 1)
+    assert voters["type"] == "KRAFT_VOTERS"
+    assert [one["voter_id"] for one in voters["voters"]] == [1, 2]
 
 
 def group_records() -> list[tuple[bytes, bytes | None]]:
