@@ -80,9 +80,9 @@ def add_voter(
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Make a controller that follows the quorum a voter, and wait until that is committed.
+    """Make an observer a voter, and wait until that is committed.
 
-    It needs kraft.version 1. The controller runs already, as an observer.
+    It needs kraft.version 1. The node runs already, with the role controller, and has caught up.
 
     \b
     Examples:
