@@ -129,7 +129,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "quorum": Command(
         "quorum_commands",
-        "Show the metadata quorum.",
+        "Show the metadata quorum, and change its voters.",
         ("quorumlog quorum describe", "quorumlog quorum describe --json | jq .leader_id"),
         is_group=True,
     ),

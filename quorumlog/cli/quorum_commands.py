@@ -38,7 +38,7 @@ Address = Annotated[
 
 @app.command()
 def describe(bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
-    """Show the leader, the voters and the observers, and their lag.
+    """Show the leader, the voters, the observers and their lag.
 
     LAG counts the records that a node lacks of the leader's log. LAG MS is the time since the node
     last had all of them, by the leader's clock.
@@ -112,7 +112,9 @@ def remove_voter(
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Make a voter an observer, and wait until that is committed. It needs not run.
+    """Make a voter an observer, and wait until that is committed.
+
+    The voter does not have to run.
 
     \b
     Examples:
