@@ -58,6 +58,8 @@ _KAFKA: Final[Mapping[int, str]] = {
     68: "ConsumerGroupHeartbeat",
     74: "ListConfigResources",
     75: "DescribeTopicPartitions",
+    80: "AddRaftVoter",
+    81: "RemoveRaftVoter",
 }
 CONTROL: Final = (
     "Vote",
@@ -79,6 +81,10 @@ CONTROL: Final = (
     "DescribeQuorum",
     "UnregisterBroker",
     "UpdateFeatures",
+    "AddVoter",
+    "RemoveVoter",
+    "UpdateVoter",
+    "UpgradeKRaftVersion",
     "AllocateProducerIds",
     "CreateAcls",
     "DeleteAcls",
