@@ -139,13 +139,14 @@ class Elections:
         """Ask a voter again whose own pre-vote this node refuses: it has lost the leader, too.
 
         When a leader's process dies, the first voter to notice may ask before the second has
-        noticed, and be refused; the second may be behind, and be refused too. At least one of the
-        two logs is up to date, so this ends.
+        noticed, and be refused; the second may be behind, and be refused too. A ballot asks each
+        voter again once: two that may not vote for each other must not ask for ever.
         """
         # DEVIATION: Kafka waits out the election timeout.
         # docs/decisions/0009-voters-that-lost-their-leader-help-each-other.md
         match role:
-            case Prospective(ballot=ballot) if voter in ballot.refused:
+            case Prospective(ballot=ballot) if voter in ballot.refused - ballot.asked_again:
+                ballot.asked_again.add(voter)
                 ballot.refused.discard(voter)
                 self._ask(role, voter)
             case _:

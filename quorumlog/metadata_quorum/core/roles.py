@@ -20,6 +20,7 @@ class Ballot:
     refused: set[BrokerId] = field(default_factory=set)
     asked: dict[int, BrokerId] = field(default_factory=dict)  # by request id
     ask_again_ms: dict[BrokerId, int] = field(default_factory=dict)  # whose request failed
+    asked_again: set[BrokerId] = field(default_factory=set)  # after a refusal
 
 
 @dataclass(slots=True, kw_only=True)

@@ -130,6 +130,18 @@ def test_who_is_asked_again_is_not_yet_counted() -> None:
     assert isinstance(node.role, Prospective)
 
 
+def test_two_that_refuse_each_other_do_not_ask_for_ever() -> None:
+    node = started(leader_epoch=4, log_end_offset=4, epoch_starts=((1, 0),))
+    vote, _ = sent(node.step(1000, events.Ticked()), VoteRequest)
+    asked_again = []
+    for _ in range(3):
+        node.step(1001, answered(vote, vote_response(4, granted=False)))
+        orders = node.step(1001, asked(vote_request(2, epoch=4, log=(1, 3), pre=True)))
+        asked_again += sent(orders, VoteRequest)
+        vote = asked_again[0]
+    assert len(asked_again) == 1
+
+
 def test_a_granted_vote_with_an_error_does_not_count() -> None:
     node = started(leader_epoch=4)
     votes = sent(node.step(1000, events.Ticked()), VoteRequest)
