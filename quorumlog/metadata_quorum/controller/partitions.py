@@ -259,6 +259,10 @@ class PartitionDecisions:
             return None
         return Located(name, at.topic_id, at.partition, partition)
 
+    def directory_of(self, at: Place, broker_id: BrokerId) -> str | None:
+        """Return in which log directory a broker has a partition; None if that is not known."""
+        return self._located(at).partition.directory_of(broker_id)
+
     def _located(self, at: Place) -> Located:
         name = some(self._cluster.topic_name(at.topic_id), "the index names known topics")
         partition = some(self._cluster.partition(name, at.partition), "and their partitions")

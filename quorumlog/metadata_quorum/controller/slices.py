@@ -7,7 +7,7 @@ two slices leaves a legal state, from which the next one goes on.
 
 from collections import deque
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import ClassVar, Final
 
 from quorumlog.metadata_quorum.controller.log_loss import NO_LOSS, NOT_FLUSHED, Losses
@@ -37,12 +37,22 @@ class Slices:
     def departure_of_directories(self, broker_id: BrokerId, failed: Iterable[str]) -> Departure:
         """Take a broker out of some ISRs and ELRs: of what it has in directories that failed.
 
-        What was not flushed may be lost: the disk has refused something.
+        What was not flushed may be lost: the disk has refused something. So may what the broker has
+        not reported to be in any directory yet: the next registration does not name those that
+        failed, and could not tell.
         """
         places = [at for one in failed for at in self._by_broker.in_directory.of(one)]
+        places += self._in_no_known_directory(broker_id)
         return self._partitions.decide_departure(
             broker_id, NOT_FLUSHED, at_most=self.at_once, places=places
         )
+
+    def _in_no_known_directory(self, broker_id: BrokerId) -> list[Place]:
+        """Return what a broker is in sync with, or eligible for, and has not reported yet."""
+        places = chain(
+            self._by_broker.in_sync.of(broker_id), self._by_broker.eligible.of(broker_id)
+        )
+        return [at for at in places if self._partitions.directory_of(at, broker_id) is None]
 
     def has_to_hand_over(self, broker_id: BrokerId) -> bool:
         """Tell whether the broker leads, or is in more ISRs than one slice ends."""

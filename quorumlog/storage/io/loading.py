@@ -98,8 +98,8 @@ def _load(
     elif not known.is_clean and segments[-1].index.next_offset > known.recovery_point:
         if known.must_last:
             disk.fsync_dir(directory)  # else there is no record that was not durable before
-        else:  # what has no later segment is synced, and named, by the next flush
-            durable_end = max(known.recovery_point, segments[-1].base_offset)
+        else:  # the next flush syncs and names the rest, and first writes the epochs found in it
+            durable_end = known.recovery_point
     epochs = _open_epochs(disk, directory, segments, scanned)
     kept = ProducerSnapshots(disk, directory, snapshots)
     return LoadedLog(segments, epochs, kept, scanned.recent, durable_end)

@@ -246,3 +246,58 @@ def test_a_deletion_takes_no_name_that_an_earlier_one_has_left() -> None:
     logs.delete(MANY[0], log)
     assert disk.listdir(DIRECTORY) == ["many-0.1-delete", "many-0.2-delete"]
     logs.remove_doomed()
+
+
+class SlowNamesDisk(DirectoryDisk):
+    """Does something else between the fsync of names and its return."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def fsync_dir(self, path: str) -> None:
+        super().fsync_dir(path)
+        if path == DIRECTORY and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_log_that_is_made_again_while_names_are_synced_is_not_taken_for_named(seed: int) -> None:
+    disk = SlowNamesDisk()
+    logs = started(disk)
+    first, _ = logs.open(MANY[0], TOPIC_ID, {})
+    former, _ = logs.open(MANY[1], TOPIC_ID, {})
+    again: list[Log] = []
+
+    def make_again() -> None:
+        logs.delete(MANY[1], former)
+        logs.remove_doomed()
+        again.append(logs.open(MANY[1], OTHER_ID, {})[0])
+
+    disk.meanwhile = make_again
+    first.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    first.flush()
+    again[0].append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    again[0].flush()
+    disk.crash(Random(seed))
+    assert started(disk).open(MANY[1], OTHER_ID, {})[0].log_end_offset == 1
+
+
+def test_epochs_that_a_recovery_has_found_outlive_a_second_kill() -> None:
+    """The recovery point is written between the two, as it is now and then."""
+    disk = SimDisk()
+    logs = started(disk)
+    log, _ = logs.open(MANY[0], TOPIC_ID, {})
+    log.append_as_leader(BATCH, leader_epoch=1, wall_ms=0)
+    log.flush()
+    for leader_epoch in (2, 3):
+        log.append_as_leader(BATCH, leader_epoch=leader_epoch, wall_ms=0)
+    log.roll(3)
+    log.append_as_leader(BATCH, leader_epoch=3, wall_ms=0)
+    epochs = log.epochs.entries
+    for _ in range(2):
+        disk.kill()
+        logs = started(disk)
+        log, _ = logs.open(MANY[0], TOPIC_ID, {})
+        assert log.epochs.entries == epochs
+        logs.checkpoints.note_recovery_points({MANY[0]: log})
+        logs.checkpoints.write_recovery_points()

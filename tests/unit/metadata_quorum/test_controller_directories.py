@@ -84,6 +84,22 @@ def test_a_failed_directory_leaves_the_elr_unless_it_is_the_last() -> None:
     assert (alone.partition().leader_id, alone.partition().elr) == (NO_LEADER, ids(1))
 
 
+def test_what_is_in_no_known_directory_leaves_with_one_that_fails() -> None:
+    """It may have been in that one, which the next registration does not name."""
+    bench = bench_with(1, 2, 3, assigned=None)
+    bench.heartbeat(1, offline=("1b",))
+    assert (bench.partition().leader_id, bench.partition().isr) == (TWO, ids(2, 3))
+    come_back(bench, "1a", "1c")
+    assert (bench.partition().leader_id, bench.partition().isr) == (TWO, ids(2, 3))
+
+
+def test_the_last_replica_leads_again_when_it_is_known_to_be_elsewhere() -> None:
+    bench = bench_with(1, assigned=None)
+    bench.heartbeat(1, offline=("1b",))
+    bench.assign(1, "1a")
+    assert bench.partition().leader_id == ONE
+
+
 def test_the_last_replica_leads_again_when_its_directory_is_back() -> None:
     bench = bench_with(1)
     bench.heartbeat(1, offline=("1b",))
@@ -136,8 +152,9 @@ def test_a_directory_is_added_without_a_loss() -> None:
 def test_a_replica_is_reported_whose_directory_has_failed_already() -> None:
     bench = bench_with(1, 2, 3, assigned=None)
     bench.heartbeat(1, offline=("1b",))
-    assert bench.partition().isr == ids(1, 2, 3)  # it is not known where it is
+    assert bench.partition().isr == ids(2, 3)  # it may have been there
     bench.assign(1, "1b")
+    bench.join_isr(1, answers=ErrorCode.INELIGIBLE_REPLICA)
     assert (bench.partition().leader_id, bench.partition().isr) == (TWO, ids(2, 3))
     assert bench.controller.check_invariants() == []
 

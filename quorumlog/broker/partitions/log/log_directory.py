@@ -84,7 +84,8 @@ class LogDirectory:
         self._marker: Final = CleanShutdownMarker(disk, directory)
         self._naming: Final = threading.Lock()  # two logs must not be renamed to one name
         self._unopened: Final[set[str]] = set()  # directories as the last process left them
-        self._added: Final[set[str]] = set()  # directories whose names may not be durable
+        # Directories whose names may not be durable; each time that one is made is told apart.
+        self._added: Final[dict[str, object]] = {}
         self._syncing: Final = threading.Lock()  # those names, for all that wait for it
         self._deletions = 0
         self._doomed: list[str] = []  # directories of deleted logs, under their new names
@@ -108,7 +109,7 @@ class LogDirectory:
                     self._doomed.append(name)
                 elif self._is_partition(name):
                     self._unopened.add(name)
-                    self._added.add(name)
+                    self._added[name] = object()
             self.checkpoints.read()
         except OSError as error:
             raise storage_error(f"cannot use {self.path}: {error}", error) from error
@@ -149,7 +150,7 @@ class LogDirectory:
                 self.checkpoints.forget_older(topic_partition)
                 with self._naming:
                     self._disk.add_dir(path)
-                    self._added.add(name)
+                    self._added[name] = object()
                 write_partition_metadata(self._disk, path, topic_id, must_last=False)
             if self.must_last and not was_flushed(self._disk, path):
                 self._make_last(name, topic_id)
@@ -190,10 +191,12 @@ class LogDirectory:
         with self._syncing:
             if name in self._added:
                 with self._naming:
-                    added = set(self._added)
+                    added = dict(self._added)
                 self._disk.fsync_dir(self.path)
                 with self._naming:
-                    self._added.difference_update(added)
+                    for known, made in added.items():
+                        if self._added.get(known) is made:  # not made again meanwhile
+                            del self._added[known]
 
     def delete(self, topic_partition: TopicPartition, log: Log, *, durably: bool = False) -> None:
         """Close the log and give its directory another name; `remove_doomed` removes that.
