@@ -35,7 +35,8 @@ class Starting:
             voter_sets=event.voter_sets,
         )
         may_be_voter = state.is_voter or state.directory_id is not None
-        state.is_new = event.is_new and may_be_voter and bool(state.other_voters)
+        has_peers = bool(state.other_voters or state.bootstrap_ids)
+        state.is_new = event.is_new and may_be_voter and has_peers
         state.was_voter = event.was_voter
         if state.log.last_epoch > event.leader_epoch:
             state.set_election(state.log.last_epoch, NOBODY, NOBODY)
