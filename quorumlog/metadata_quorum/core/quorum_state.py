@@ -112,6 +112,11 @@ class QuorumState:
         """Whether this node, with its directory, is a voter."""
         return self.members.is_voter
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node is the only voter. A new one may have forgotten the others."""
+        return self.is_voter and not self.other_voters and not self.is_new
+
     def follow_voters(self) -> None:
         """Act on the voter set that the log says now."""
         voters = self.log.voter_sets.last

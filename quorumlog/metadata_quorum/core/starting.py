@@ -51,8 +51,7 @@ class Starting:
     def _take_up_role(self) -> None:
         """Choose by what the election state says. Only here is a role set without `become`."""
         state = self._state
-        is_alone = state.is_voter and not state.other_voters
-        deadline_ms = state.now_ms if is_alone else state.new_election_deadline_ms()
+        deadline_ms = state.now_ms if state.is_alone else state.new_election_deadline_ms()
         if not state.is_voter and (
             state.leader_id == state.node_id
             or (state.voted_id == state.node_id and state.kraft_version == 0)

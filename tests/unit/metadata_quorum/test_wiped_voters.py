@@ -135,6 +135,18 @@ def test_a_new_node_that_knows_no_voter_gives_no_vote_to_a_candidate_that_names_
     assert node._state.voted_id == -1
 
 
+def test_a_new_node_that_is_configured_as_the_only_voter_asks_around_and_does_not_lead() -> None:
+    node = bootstrapped(4)
+    node.step(0, events.RequestFailed(request_id=1))
+    asked_next = set()
+    for now_ms in range(0, 6_000, 500):
+        for fetch in sent(node.step(now_ms, events.Ticked()), FetchRequest):
+            asked_next.add(fetch.destination)
+            node.step(now_ms, events.RequestFailed(request_id=fetch.request_id))
+    assert asked_next == {-2, -3}
+    assert isinstance(node.role, Unattached)
+
+
 # --- whole drivers ---
 
 
