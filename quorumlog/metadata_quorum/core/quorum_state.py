@@ -69,6 +69,7 @@ class QuorumState:
         self.leader_epoch = Epoch(0)
         self.leader_id = self.voted_id = NOBODY
         self.voted_directory_id: str | None = None
+        self.restored_vote = Epoch(0), NOBODY  # epoch and vote that the disk held at the start
         self.was_voter = False  # of a committed set: KAFKA-19850
         self.is_new = False  # a voter that must not vote yet: decision 36
         self.log: Final = LogOutline()

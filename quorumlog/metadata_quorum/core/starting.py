@@ -44,6 +44,7 @@ class Starting:
             state.leader_epoch = event.leader_epoch
             state.leader_id, state.voted_id = event.leader_id, event.voted_id
             state.voted_directory_id = event.voted_directory_id
+        state.restored_vote = state.leader_epoch, state.voted_id
         state.follow_voters()
         state.advance_high_watermark(state.log.start_offset)  # a snapshot holds what is committed
         self._take_up_role()
