@@ -218,12 +218,16 @@ class QuorumState:
             self._maybe_note_membership()
 
     def _maybe_note_membership(self) -> None:
-        """Remember for good that this node was a voter: it does not add itself a second time."""
-        voters = self.log.voter_sets.at(self.log.high_watermark)
-        if not self.was_voter and voters is not None:
-            self.was_voter = voters.has_key(self.node_id, self.directory_id)
-            if self.was_voter:
-                self.persist_election()
+        """Remember for good that this node was a voter: it does not add itself a second time.
+
+        It may learn at once that it was added and that it was removed.
+        """
+        committed = self.log.voter_sets.committed(self.log.high_watermark)
+        if not self.was_voter and any(
+            voters.has_key(self.node_id, self.directory_id) for voters in committed
+        ):
+            self.was_voter = True
+            self.persist_election()
 
     # --- deadlines ---
 

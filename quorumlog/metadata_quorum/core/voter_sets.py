@@ -131,6 +131,10 @@ class VoterSets:
         found: Final = [voters for offset, voters in self._history if offset < end_offset]
         return found[-1] if found else None
 
+    def committed(self, high_watermark: Offset) -> list[VoterSet]:
+        """Return all known sets below the high watermark, the oldest first."""
+        return [voters for offset, voters in self._history if offset < high_watermark]
+
     def may_be_in_force(self, end_offset: Offset) -> list[VoterSet]:
         """Return the sets of the records at and above `end_offset`, and the one in force there."""
         later = [voters for offset, voters in self._history if offset >= end_offset]
