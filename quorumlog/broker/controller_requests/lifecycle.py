@@ -24,7 +24,7 @@ from quorumlog.metadata_quorum.controller_client import (
     HeartbeatReply,
 )
 from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage
-from quorumlog.metadata_quorum.image.features import SUPPORTED
+from quorumlog.metadata_quorum.image.features import ANNOUNCED
 from quorumlog.settings.servers import integer
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -76,7 +76,7 @@ class BrokerLifecycle:
         self.unfenced: Final = asyncio.Event()
         self.failure: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
         self.broker_epoch = -1
-        self._registration = replace(registration, features=dict(SUPPORTED))
+        self._registration = replace(registration, features=dict(ANNOUNCED))
         self._registrar: Final = registrar
         self._settings: Final = settings
         self._registered: Final = registered

@@ -3,7 +3,11 @@
 from typing import Final
 
 from quorumlog.broker.responses.cluster_answers import changed_cluster
-from quorumlog.broker.responses.features import KRAFT_VERSION, KRAFT_VERSION_MAX
+from quorumlog.broker.responses.features import (
+    KRAFT_VERSION,
+    KRAFT_VERSION_MAX,
+    kraft_version_problem,
+)
 from quorumlog.broker.responses.voter_answers import changed_voters
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.cluster_changes import (
@@ -71,6 +75,9 @@ async def _upgrade_kraft_version(
             error_message=f"{KRAFT_VERSION} is {context.controller.kraft_version}: it can only be "
             f"raised, to {KRAFT_VERSION_MAX} at most",
         )
+    problem = kraft_version_problem(context.image, update.level)
+    if problem is not None:
+        return Outcome(error_code=ErrorCode.INVALID_UPDATE_VERSION, error_message=problem)
     if request.validate_only:
         return DONE
     result = await changed_voters(

@@ -7,7 +7,7 @@ features are announced.
 
 from typing import Final, NamedTuple
 
-from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.metadata_quorum.image import ClusterImage, features
 from quorumlog.metadata_quorum.image.features import FIRST_LEVEL, SUPPORTED
 from quorumlog.wire.codec.messages.api_versions import FinalizedFeatureKey, SupportedFeatureKey
 
@@ -26,8 +26,8 @@ class Feature(NamedTuple):
     max_level: int
 
 
-KRAFT_VERSION: Final = "kraft.version"
-KRAFT_VERSION_MAX: Final = 1
+KRAFT_VERSION: Final = features.KRAFT_FEATURE
+KRAFT_VERSION_MAX: Final = features.KRAFT_VERSION_MAX
 
 FEATURES: Final = (
     Feature("eligible.leader.replicas.version", 1, 1),  # always on
@@ -42,6 +42,18 @@ FEATURES: Final = (
 def _ours() -> list[tuple[str, int, int]]:
     """Return the name and the levels of each feature that records decide about."""
     return [(name, least, greatest) for name, (least, greatest) in sorted(SUPPORTED.items())]
+
+
+def kraft_version_problem(image: ClusterImage, level: int) -> str | None:
+    """Say which registered broker cannot read a log of this kraft.version; None: all can.
+
+    A broker of a release that does not announce the feature reads version 0 only.
+    """
+    for broker_id, broker in sorted(image.brokers.items()):
+        least, greatest = broker.features.get(KRAFT_VERSION, (0, 0))
+        if not least <= level <= greatest:
+            return f"Broker {broker_id} does not support {KRAFT_VERSION} {level}."
+    return None
 
 
 def supported_features(version: int) -> list[SupportedFeatureKey]:

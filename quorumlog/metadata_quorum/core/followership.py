@@ -178,8 +178,7 @@ class Followership:
         A voter that is alone asks nobody: it will lead.
         """
         state = self._state
-        is_alone = state.is_voter and not state.other_voters
-        return () if is_alone else state.other_voters + state.bootstrap_ids
+        return () if state.is_alone else state.other_voters + state.bootstrap_ids
 
     def _is_acknowledgement_true(self) -> bool:
         """Whether a fetch may be sent: a voter's fetch claims that all below is durable."""

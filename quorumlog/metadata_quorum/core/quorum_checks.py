@@ -40,8 +40,11 @@ def check_quorum(state: QuorumState, leadership: Leadership, before: Before) -> 
     if not state.takes_part:
         was_removed = state.kraft_version > 0 and isinstance(state.role, Leader | Resigned)
         is_observing = isinstance(state.role, OBSERVER_ROLES) or was_removed
-        has_no_vote = state.voted_id == NOBODY or state.directory_id is not None
-        require(is_observing and has_no_vote, "11: an observer only follows")
+        # A controller that became a broker only has the vote that it gave as a voter.
+        is_old_vote = (state.leader_epoch, state.voted_id) == state.restored_vote
+        may_have_vote = is_old_vote or state.directory_id is not None
+        gives_no_vote = state.voted_id == NOBODY or may_have_vote
+        require(is_observing and gives_no_vote, "11: an observer only follows")
     _check_role(state, leadership)
 
 

@@ -69,6 +69,7 @@ class QuorumState:
         self.leader_epoch = Epoch(0)
         self.leader_id = self.voted_id = NOBODY
         self.voted_directory_id: str | None = None
+        self.restored_vote = Epoch(0), NOBODY  # epoch and vote that the disk held at the start
         self.was_voter = False  # of a committed set: KAFKA-19850
         self.is_new = False  # a voter that must not vote yet: decision 36
         self.log: Final = LogOutline()
@@ -111,6 +112,11 @@ class QuorumState:
     def is_voter(self) -> bool:
         """Whether this node, with its directory, is a voter."""
         return self.members.is_voter
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node is the only voter. A new one may have forgotten the others."""
+        return self.is_voter and not self.other_voters and not self.is_new
 
     def follow_voters(self) -> None:
         """Act on the voter set that the log says now."""
@@ -212,12 +218,16 @@ class QuorumState:
             self._maybe_note_membership()
 
     def _maybe_note_membership(self) -> None:
-        """Remember for good that this node was a voter: it does not add itself a second time."""
-        voters = self.log.voter_sets.at(self.log.high_watermark)
-        if not self.was_voter and voters is not None:
-            self.was_voter = voters.has_key(self.node_id, self.directory_id)
-            if self.was_voter:
-                self.persist_election()
+        """Remember for good that this node was a voter: it does not add itself a second time.
+
+        It may learn at once that it was added and that it was removed.
+        """
+        committed = self.log.voter_sets.committed(self.log.high_watermark)
+        if not self.was_voter and any(
+            voters.has_key(self.node_id, self.directory_id) for voters in committed
+        ):
+            self.was_voter = True
+            self.persist_election()
 
     # --- deadlines ---
 

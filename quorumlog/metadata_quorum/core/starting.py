@@ -35,7 +35,8 @@ class Starting:
             voter_sets=event.voter_sets,
         )
         may_be_voter = state.is_voter or state.directory_id is not None
-        state.is_new = event.is_new and may_be_voter and bool(state.other_voters)
+        has_peers = bool(state.other_voters or state.bootstrap_ids)
+        state.is_new = event.is_new and may_be_voter and has_peers
         state.was_voter = event.was_voter
         if state.log.last_epoch > event.leader_epoch:
             state.set_election(state.log.last_epoch, NOBODY, NOBODY)
@@ -43,6 +44,7 @@ class Starting:
             state.leader_epoch = event.leader_epoch
             state.leader_id, state.voted_id = event.leader_id, event.voted_id
             state.voted_directory_id = event.voted_directory_id
+        state.restored_vote = state.leader_epoch, state.voted_id
         state.follow_voters()
         state.advance_high_watermark(state.log.start_offset)  # a snapshot holds what is committed
         self._take_up_role()
@@ -50,8 +52,7 @@ class Starting:
     def _take_up_role(self) -> None:
         """Choose by what the election state says. Only here is a role set without `become`."""
         state = self._state
-        is_alone = state.is_voter and not state.other_voters
-        deadline_ms = state.now_ms if is_alone else state.new_election_deadline_ms()
+        deadline_ms = state.now_ms if state.is_alone else state.new_election_deadline_ms()
         if not state.is_voter and (
             state.leader_id == state.node_id
             or (state.voted_id == state.node_id and state.kraft_version == 0)

@@ -14,8 +14,18 @@ from quorumlog.invariants import require
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 PORT_MAX: Final = 65_535
+HOST_MAX: Final = 255
+"""Characters; the longest name that DNS has. A Voters record could not be read with 32,768."""
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _UUID: Final = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]")  # 16 bytes in base64 for URLs
+
+
+def is_address(text: str) -> bool:
+    """Tell whether a text from a peer has the form host:port: nothing else gets into a URL."""
+    host, _, port = text.rpartition(":")
+    is_plain = text.isascii() and text.isprintable() and not {*" /?#@\\"} & {*text}
+    is_port = _PORT.fullmatch(port) is not None and 0 < int(port) <= PORT_MAX
+    return 0 < len(host) <= HOST_MAX and is_plain and is_port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +45,7 @@ class Voter:
     def is_well_formed(self) -> bool:
         """Whether directory and address are known, and are what they should be."""
         is_uuid = _UUID.fullmatch(self.directory_id) is not None and {*self.directory_id} != {"A"}
-        host, _, port = self.address.rpartition(":")
-        is_port = _PORT.fullmatch(port) is not None and 0 < int(port) <= PORT_MAX
-        return is_uuid and bool(host) and is_port
+        return is_uuid and is_address(self.address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +130,10 @@ class VoterSets:
         """Return the set that all records below `end_offset` leave in force."""
         found: Final = [voters for offset, voters in self._history if offset < end_offset]
         return found[-1] if found else None
+
+    def committed(self, high_watermark: Offset) -> list[VoterSet]:
+        """Return all known sets below the high watermark, the oldest first."""
+        return [voters for offset, voters in self._history if offset < high_watermark]
 
     def may_be_in_force(self, end_offset: Offset) -> list[VoterSet]:
         """Return the sets of the records at and above `end_offset`, and the one in force there."""

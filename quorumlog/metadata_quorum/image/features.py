@@ -29,6 +29,13 @@ SUPPORTED: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
 )
 """By name, the least and the greatest level that this release works with."""
 
+KRAFT_FEATURE: Final = "kraft.version"
+KRAFT_VERSION_MAX: Final = 1
+ANNOUNCED: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
+    {**SUPPORTED, KRAFT_FEATURE: (0, KRAFT_VERSION_MAX)}
+)
+"""What a broker registers with. The quorum, and no record of ours, decides kraft.version."""
+
 
 def level_problem(supported: Mapping[str, tuple[int, int]], name: str, level: int) -> str | None:
     """Say why a node with these features cannot work at a level, or None.

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from quorumlog.metadata_quorum.core.messages import BeginQuorumEpochRequest
-from quorumlog.metadata_quorum.core.voter_sets import Voter, VoterSet
+from quorumlog.metadata_quorum.core.voter_sets import Voter, VoterSet, is_address
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 
@@ -77,7 +77,7 @@ class AddressBook:
     def hear_request(self, sender_id: int, sender_address: str, request: object) -> None:
         """Take over where the sender of a request says that it is."""
         self._hear(sender_id, sender_address)
-        if isinstance(request, BeginQuorumEpochRequest) and _is_address(request.leader_address):
+        if isinstance(request, BeginQuorumEpochRequest) and is_address(request.leader_address):
             self._hear(request.leader_id, request.leader_address)
             if self._voters is not None and self._voters.get(request.leader_id) is not None:
                 self._own_words[request.leader_id] = request.leader_address
@@ -114,16 +114,9 @@ class AddressBook:
         return {voter_id: self.known_to_all(voter_id) or "" for voter_id in ids}
 
     def _hear(self, node_id: int, address: str) -> None:
-        if node_id <= NO_LEADER or not _is_address(address):
+        if node_id <= NO_LEADER or not is_address(address):
             return
         self._heard.pop(BrokerId(node_id), None)
         self._heard[BrokerId(node_id)] = address
         if len(self._heard) > HEARD_MAX:
             del self._heard[next(iter(self._heard))]
-
-
-def _is_address(text: str) -> bool:
-    """Tell whether a text from a peer has the form of an address: nothing else gets into a URL."""
-    host, _, port = text.rpartition(":")
-    is_plain = text.isascii() and text.isprintable() and not {*" /?#@\\"} & {*text}
-    return bool(host) and is_plain and port.isdecimal() and 0 < int(port[:6]) <= 65_535

@@ -48,16 +48,24 @@ def found(
 ) -> Election:
     """Return the election state to start with; that of a new cluster is durable then.
 
-    `voters`: those in the log; None: kraft.version is 0. The election state of a voter that was
-    lost stays new. Raises StorageError; VotersChanged at kraft.version 0.
+    `voters`: those in the log; None: kraft.version is 0. A node that can become a voter stays new
+    if its votes are unknown: an empty log may lack the record that makes it one. Raises
+    StorageError; VotersChanged at kraft.version 0.
     """
     if voters is None:
         _check_voters(settings, election)
-    if not election.is_new or not _is_voter(settings, voters):
+    is_configured = settings.node_id in settings.voters
+    if not election.is_new or not (is_configured or settings.directory_id is not None):
         return replace(election, is_new=False)
-    if voters is None and (settings.is_new_cluster or _is_alone(settings)):
+    if voters is None and is_configured and (settings.is_new_cluster or _is_alone(settings)):
         election = replace(election, is_new=False)
         elections.save(election)
+        return election
+    if not _is_voter(settings, voters):
+        _logger.info(
+            "node %d has no past: it can vote when it has caught up with a leader",
+            settings.node_id,
+        )
         return election
     _logger.warning(
         "node %d does not know its last vote: it votes and stands again when it has caught "

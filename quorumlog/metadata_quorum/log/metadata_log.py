@@ -20,7 +20,12 @@ from quorumlog.metadata_quorum.image.records import (
 )
 from quorumlog.metadata_quorum.log.log_end import LogEndCheckpoint
 from quorumlog.metadata_quorum.log.snapshot_files import SnapshotFiles
-from quorumlog.metadata_quorum.log.voter_records import control_key, decode_voters, encode_voters
+from quorumlog.metadata_quorum.log.voter_records import (
+    check_readable,
+    control_key,
+    decode_voters,
+    encode_voters,
+)
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import DamagedLog
 from quorumlog.storage.io.disk import Disk
@@ -185,8 +190,12 @@ class MetadataLog:
         self._append_batch([(key, value)], effect.leader_epoch, wall_ms=wall_ms, is_control=True)
 
     def append_voters(self, effect: AppendVoters, *, wall_ms: int) -> None:
-        """Append Kafka's Voters control record, behind KRaftVersion where that is set."""
+        """Append Kafka's Voters control record, behind KRaftVersion where that is set.
+
+        Raises InvariantViolation, before it writes, if the record could not be read again.
+        """
         pairs = encode_voters(effect.voters, sets_kraft_version=effect.sets_kraft_version)
+        check_readable(pairs)
         self._append_batch(pairs, effect.leader_epoch, wall_ms=wall_ms, is_control=True)
 
     def append_fetched(self, records: bytes) -> None:

@@ -36,10 +36,12 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 from quorumlog.wire.codec.records import (
+    HEADER_BYTES,
     Record,
     decode_batch,
     encode_batch,
     iterate_headers,
+    read_header,
     validate_batch,
 )
 
@@ -151,15 +153,9 @@ class SnapshotFiles:
         path = self._fetched_draft(snapshot_id) if is_fetched_draft else self.path(snapshot_id)
         found = self._read_path(path, 0, _VOTERS_BYTES_MAX)
         try:
-            for position, header in iterate_headers(found[1] if found else b""):
-                if not header.is_control:
-                    break
-                voter_sets = decode_voters(decode_batch(found[1] if found else b"", position))
-                if voter_sets:
-                    return voter_sets[-1][1]
+            return _voters_in(found[1] if found else b"")
         except CorruptBatch as error:
             raise CorruptSnapshot(f"the snapshot {path} is damaged: {error}") from error
-        return None
 
     def last_time_ms(self, snapshot_id: SnapshotId) -> int:
         """Return the time of the last record in a snapshot; 0 if it cannot be read."""
@@ -330,6 +326,26 @@ def _check(content: bytes, snapshot_id: SnapshotId) -> None:
     value = controls[0].value or b""
     if len(value) != _HEADER.size or value != _header(snapshot_id, _HEADER.unpack(value)[1]):
         raise CorruptBatch("its header does not say what its name says")
+
+
+def _voters_in(content: bytes) -> VoterSet | None:
+    """Return the voters in the first bytes of a snapshot. Raises CorruptBatch.
+
+    A control batch that the bytes end inside may hold the voters: without them, the node would
+    take the configured ones for those in force.
+    """
+    end = 0
+    for position, header in iterate_headers(content):
+        if not header.is_control:
+            return None
+        voter_sets = decode_voters(decode_batch(content, position))
+        if voter_sets:
+            return voter_sets[-1][1]
+        end = position + header.size_in_bytes
+    left = len(content) - end
+    if left and (left < HEADER_BYTES or read_header(content, end).is_control):
+        raise CorruptBatch(f"a control batch at {end} goes on behind {len(content)} bytes")
+    return None
 
 
 def _controls(records: list[Record]) -> list[Record]:

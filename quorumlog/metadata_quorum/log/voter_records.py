@@ -8,6 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.core.voter_sets import Voter, VoterSet
 from quorumlog.storage.io.checkpoints import uuid_from_text, uuid_to_text
 from quorumlog.wire.codec.errors import CorruptBatch
@@ -43,6 +44,16 @@ def encode_voters(
     record = VotersRecord(version=0, voters=[_encode_voter(voter) for voter in voters.voters])
     pairs.append((control_key(_VOTERS_TYPE), _encoded(record)))
     return pairs
+
+
+def check_readable(pairs: Sequence[tuple[bytes | None, bytes]]) -> None:
+    """Raise InvariantViolation if no node could read these records, this one included."""
+    try:
+        decode_voters(
+            [Record(offset=0, timestamp_ms=0, key=key, value=value) for key, value in pairs]
+        )
+    except CorruptBatch as error:
+        raise InvariantViolation(f"voters are appended as they are read: {error}") from error
 
 
 def decode_voters(records: Sequence[Record]) -> tuple[tuple[Offset, VoterSet], ...]:

@@ -58,7 +58,7 @@ from quorumlog.metadata_quorum.image import (
     PartitionImage,
     TopicImage,
 )
-from quorumlog.metadata_quorum.image.features import SUPPORTED
+from quorumlog.metadata_quorum.image.features import ANNOUNCED
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import RealDisk
@@ -99,7 +99,7 @@ class TestController:
             port=port,
             control_address="",
             fenced=False,
-            features=dict(SUPPORTED),
+            features=dict(ANNOUNCED),
         )
         partitions = frozenset(
             TopicPartition(topic.name, index)

@@ -19,6 +19,7 @@ from quorumlog.wire.codec.messages.add_raft_voter import AddRaftVoterRequest, Li
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
 from quorumlog.wire.codec.messages.remove_raft_voter import RemoveRaftVoterRequest
 from quorumlog.wire.codec.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from tests.support.groups import single_broker
 from tests.support.groups.asking import asking, versions
 from tests.unit.broker.test_server_features import ASK, levels
 
@@ -116,6 +117,18 @@ async def test_kraft_version_is_raised_by_the_leader_and_shown(tmp_path: Path) -
         assert levels(await connection.send(ApiVersionsRequest(
             client_software_name="t", client_software_version="1"
         ), version=4))[KRAFT_VERSION] == (1, 1)  # fmt: skip
+
+
+@pytest.mark.parametrize("validate_only", [True, False])
+async def test_kraft_version_waits_for_brokers_that_know_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validate_only: bool
+) -> None:
+    monkeypatch.setattr(single_broker, "ANNOUNCED", {METADATA_FEATURE: (1, 3)})
+    async with asking(tmp_path) as (broker, connection):
+        response = await connection.send(upgrade(1, validate_only=validate_only), version=2)
+        assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert "does not support kraft.version 1" in str(response.error_message)
+        assert broker.controller.quorum_level == 0
 
 
 @pytest.mark.parametrize("level", [-1, 0, 2])

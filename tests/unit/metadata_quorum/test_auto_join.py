@@ -107,6 +107,26 @@ def test_it_remembers_durably_that_it_was_a_voter() -> None:
     assert only(effects.PersistElection, known).was_voter
 
 
+def test_one_that_learns_at_once_that_it_was_added_and_removed_does_not_come_back() -> None:
+    quorum = follower(voter_set(1, 2, 3))
+    [fetch] = sent(quorum.step(100, events.Ticked()), FetchRequest)
+    added_and_removed = events.FetchedRecords(
+        base_offset=Offset(1),
+        end_offset=Offset(3),
+        epoch_starts=((Epoch(1), Offset(1)),),
+        voter_sets=((Offset(1), voter_set(1, 2, 3, 4)), (Offset(2), voter_set(1, 2, 3))),
+    )
+    response = fetch_response(1, high_watermark=3)
+    quorum.step(100, answered(fetch, response, records=added_and_removed))
+    [fetch] = sent(quorum.step(100, events.LogFlushed(flushed_offset=Offset(3))), FetchRequest)
+    orders = quorum.step(100, answered(fetch, response))
+    assert quorum._state.was_voter
+    under_way = sent(orders, FetchRequest)
+    for one in under_way:
+        quorum.step(100, events.RequestFailed(request_id=one.request_id))
+    assert kept_alive(quorum, 2 * INTERVAL_MS) == []
+
+
 def test_nothing_is_asked_for_without_leave() -> None:
     assert kept_alive(follower(voter_set(1, 2, 3), auto_join=False), INTERVAL_MS) == []
 

@@ -44,8 +44,16 @@ def test_the_configured_voters_may_differ_from_those_of_the_vote_once_the_log_sa
 def test_a_voter_of_the_log_that_lost_its_votes_is_new(tmp_path: Path) -> None:
     assert founded(tmp_path, NEW, voter_set(1, 2)).is_new
     wiped = replace(SETTINGS, directory_id=directory_id("another"))
-    assert not founded(tmp_path, NEW, voter_set(1, 2), wiped).is_new  # it is no voter at all
-    assert not founded(tmp_path, NEW, voter_set(2, 3)).is_new
+    assert founded(tmp_path, NEW, voter_set(1, 2), wiped).is_new  # its log may end too early
+
+
+def test_a_node_that_can_become_a_voter_is_new_although_nothing_names_it(tmp_path: Path) -> None:
+    joiner = replace(SETTINGS, voters={}, bootstrap=("b:2",))
+    assert founded(tmp_path, NEW, None, joiner).is_new
+    assert founded(tmp_path, NEW, None, replace(joiner, is_new_cluster=True)).is_new
+    assert founded(tmp_path, NEW, voter_set(2, 3)).is_new
+    broker = replace(joiner, directory_id=None)
+    assert not founded(tmp_path, NEW, None, broker).is_new
 
 
 def test_the_mark_of_a_new_cluster_does_not_count_once_the_log_says_the_voters(

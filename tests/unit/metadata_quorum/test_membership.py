@@ -344,3 +344,35 @@ def test_the_only_voter_follows_a_leader_that_has_removed_itself() -> None:
     orders = quorum.step(0, events.LogFlushed(flushed_offset=Offset(2)))
     [fetch] = sent(orders, FetchRequest)
     assert fetch.destination == 1
+
+
+@pytest.mark.parametrize("leader", [1, 3, -1])
+@pytest.mark.parametrize("voted", [1, 3])
+def test_a_controller_that_became_a_broker_only_starts_with_the_vote_it_gave(
+    leader: int, voted: int
+) -> None:
+    quorum = Quorum(
+        node_id=BrokerId(3),
+        voters=VoterSet(()),
+        settings=QuorumSettings(),
+        random_fraction=lambda: 0.0,
+        bootstrap=2,
+    )
+    started = events.Started(
+        leader_epoch=Epoch(5),
+        leader_id=BrokerId(leader),
+        voted_id=BrokerId(voted),
+        voted_directory_id=directory_id(str(voted)),
+        log_end_offset=Offset(9),
+        flushed_offset=Offset(9),
+        epoch_starts=((Epoch(5), Offset(0)),),
+        voter_sets=((Offset(3), voter_set(1, 2)),),
+    )
+    quorum.step(0, started)
+    for now_ms in range(0, 20_000, 500):
+        quorum.step(now_ms, events.Ticked())
+    assert isinstance(quorum.role, Follower | Unattached)
+    if leader != 3:
+        assert (quorum.leader_epoch, quorum._state.voted_id) == (5, voted)  # the vote is kept
+    follow(quorum, epoch=6)
+    assert quorum._state.voted_id == NOBODY

@@ -4,16 +4,19 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.core.effects import AppendVoters
+from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.core.voter_sets import Voter, VoterSet
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
+from quorumlog.metadata_quorum.log.snapshot_files import CorruptSnapshot, SnapshotFiles
 from quorumlog.metadata_quorum.log.voter_records import control_key, decode_voters, encode_voters
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from quorumlog.wire.codec.messages.k_raft_version_record import KRaftVersionRecord
 from quorumlog.wire.codec.messages.voters_record import VotersRecord
-from quorumlog.wire.codec.records import Record, encode_batch
+from quorumlog.wire.codec.records import Record, encode_batch, iterate_headers
 from quorumlog.wire.codec.schemas import decode_message, encode_message
 from tests.support.metadata_quorum.voters import directory_id, voter, voter_set
 
@@ -103,3 +106,35 @@ def test_the_log_holds_what_was_appended(tmp_path: Path) -> None:
     log.close()
     assert described is not None
     assert (described.voter_sets, described.end_offset) == (((Offset(1), voter_set(1)),), 2)
+
+
+def long_name(length: int) -> Voter:
+    return Voter(voter_id=BrokerId(4), directory_id=directory_id("4"), address="h" * length + ":1")
+
+
+def test_a_voter_that_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    log = MetadataLog.open(RealDisk(), str(tmp_path))
+    append = AppendVoters(
+        leader_epoch=Epoch(3),
+        base_offset=Offset(0),
+        voters=voter_set(1).with_voter(long_name(32_768)),
+        sets_kraft_version=True,
+    )
+    with pytest.raises(InvariantViolation, match="voters are appended as they are read"):
+        log.append_voters(append, wall_ms=5)
+    assert log.end_offset == 0
+    log.close()
+
+
+def test_voters_that_are_cut_off_in_a_snapshot_are_not_taken_for_none(tmp_path: Path) -> None:
+    files = SnapshotFiles(RealDisk(), str(tmp_path))
+    snapshot_id = SnapshotId(end_offset=Offset(9), epoch=Epoch(3))
+    files.write(snapshot_id, (), last_time_ms=1, voters=voter_set(1, 2))
+    assert files.voters(snapshot_id) == voter_set(1, 2)
+    path = Path(files.path(snapshot_id))
+    whole = path.read_bytes()
+    header_size = next(header.size_in_bytes for _, header in iterate_headers(whole))
+    for end in (header_size + 1, header_size + 100):
+        path.write_bytes(whole[:end])
+        with pytest.raises(CorruptSnapshot, match="a control batch at"):
+            files.voters(snapshot_id)

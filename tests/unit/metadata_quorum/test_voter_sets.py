@@ -44,6 +44,29 @@ def test_voters_are_added_replaced_and_removed() -> None:
     assert VoterSet.of_ids([BrokerId(2), BrokerId(1)]).ids == (1, 2)
 
 
+@pytest.mark.parametrize(
+    ("address", "is_one"),
+    [
+        ("h:1", True),
+        ("[::1]:65535", True),
+        ("h" * 255 + ":1", True),
+        ("h" * 256 + ":1", False),
+        ("h" * 32_767 + ":1", False),
+        ("h:0", False),
+        ("h:65536", False),
+        (":1", False),
+        ("h", False),
+        ("a b:1", False),
+        ("x/y?z:80", False),
+        ("x\0:2", False),
+        ("h\u00e4:1", False),
+    ],
+)
+def test_a_voter_has_an_address_that_others_can_read_and_use(address: str, is_one: bool) -> None:
+    named = Voter(voter_id=BrokerId(4), directory_id=directory_id("4"), address=address)
+    assert named.is_well_formed is is_one
+
+
 def history() -> VoterSets:
     return VoterSets(
         (

@@ -5,10 +5,15 @@ import asyncio
 import pytest
 
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.messages import BeginQuorumEpochRequest, FetchRequest
+from quorumlog.metadata_quorum.core.messages import (
+    BeginQuorumEpochRequest,
+    FetchRequest,
+    VoteRequest,
+)
 from quorumlog.metadata_quorum.core.quorum import Quorum, Rules
 from quorumlog.metadata_quorum.core.quorum_state import QuorumState
 from quorumlog.metadata_quorum.core.roles import Follower, Unattached
+from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.drivers import Network, until
 from tests.support.metadata_quorum.quorums import (
@@ -20,6 +25,7 @@ from tests.support.metadata_quorum.quorums import (
     started,
     vote_request,
 )
+from tests.support.metadata_quorum.voters import directory_id
 from tests.unit.metadata_quorum.test_driver_commits import create, register
 
 
@@ -96,6 +102,49 @@ def test_a_restart_in_between_leaves_it_new_and_a_lone_voter_never_is() -> None:
     assert isinstance(node.role, Follower)
     assert started(voters=(1,), is_new=True).is_leader
     assert not started(9, is_new=True)._state.is_new  # an observer
+
+
+def bootstrapped(*configured: int) -> Quorum:
+    """Return node 4 with an empty disk, the directory of a voter, and two addresses to ask."""
+    node = Quorum(
+        node_id=BrokerId(4),
+        voters=tuple(map(BrokerId, configured)),
+        settings=QuorumSettings(),
+        random_fraction=lambda: 0.0,
+        directory_id=directory_id("4"),
+        bootstrap=2,
+    )
+    node.step(0, events.Started(is_new=True))
+    return node
+
+
+def test_a_new_node_that_knows_no_voter_gives_no_vote_to_a_candidate_that_names_it() -> None:
+    node = bootstrapped()
+    vote = VoteRequest(
+        replica_id=BrokerId(3),
+        replica_epoch=Epoch(9),
+        voter_id=BrokerId(4),
+        last_offset_epoch=Epoch(1),
+        last_offset=Offset(2),
+        pre_vote=False,
+        replica_directory_id=directory_id("3"),
+        voter_directory_id=directory_id("4"),
+    )
+    answer = only(effects.SendResponse, node.step(1, asked(vote))).response
+    assert getattr(answer, "vote_granted", None) is False
+    assert node._state.voted_id == -1
+
+
+def test_a_new_node_that_is_configured_as_the_only_voter_asks_around_and_does_not_lead() -> None:
+    node = bootstrapped(4)
+    node.step(0, events.RequestFailed(request_id=1))
+    asked_next = set()
+    for now_ms in range(0, 6_000, 500):
+        for fetch in sent(node.step(now_ms, events.Ticked()), FetchRequest):
+            asked_next.add(fetch.destination)
+            node.step(now_ms, events.RequestFailed(request_id=fetch.request_id))
+    assert asked_next == {-2, -3}
+    assert isinstance(node.role, Unattached)
 
 
 # --- whole drivers ---
