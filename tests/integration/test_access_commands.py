@@ -198,9 +198,9 @@ def test_features_are_shown_lowered_and_raised(run: Run, cluster: LocalCluster) 
         "FEATURE                           LEVEL  LEAST  GREATEST",
         "eligible.leader.replicas.version      1      1         1",
         "group.version                         0      0         0",
-        "kraft.version                         0      0         0",
+        "kraft.version                         0      0         1",
         "metadata.version                     27     27        27",
-        "quorumlog.metadata.version            2      1         2",
+        "quorumlog.metadata.version            2      1         3",
     ]
     run("acls", "remove", "--all")
     name = "quorumlog.metadata.version"
