@@ -126,6 +126,8 @@ class Node:
 class Cluster:
     """The nodes, and what a controller would commit."""
 
+    kraft_version = 0  # as a ControllerClient tells
+
     def __init__(self, directory: Path) -> None:
         self.nodes = {who: Node(self, who, directory / str(who)) for who in BROKERS}
         self.up: set[BrokerId] = set()
