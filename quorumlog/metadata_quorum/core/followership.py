@@ -175,7 +175,7 @@ class Followership:
     def _ring(self) -> tuple[BrokerId, ...]:
         """Whom to ask in turn for the leader: a voter of a changed set may be found nowhere else.
 
-        A voter that is alone asks nobody: it will lead.
+        A voter that is alone asks no other node: it will lead.
         """
         state = self._state
         return () if state.is_alone else state.other_voters + state.bootstrap_ids

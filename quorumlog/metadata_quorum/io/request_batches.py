@@ -34,7 +34,7 @@ class BatchCaller(Protocol):
 
 
 class _Batch:
-    """Requests of one kind to one node, in order, and who waits for the answer of each."""
+    """Requests of one kind to one node, in order, and the callers that wait for the answers."""
 
     def __init__(self) -> None:
         self.requests: Final[list[tuple[object, str]]] = []

@@ -65,7 +65,7 @@ class Cleaning:
         self._cuts: Final = cuts
         self.io_bytes = 0  # read and written so far
         self._rules: Final = rules
-        self._draft: _Draft | None = None  # that nobody has taken over
+        self._draft: _Draft | None = None  # that the log has not taken over
         self._last_of: Final[dict[int, int]] = {}  # producer -> base offset of its last batch
 
     def run(self) -> Iterator[CleanedSegment | None]:
