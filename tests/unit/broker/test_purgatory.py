@@ -2,7 +2,6 @@
 
 from quorumlog.broker.partitions.core.data_path import ProduceResult
 from quorumlog.broker.partitions.core.purgatory import (
-    PURGE_AT_LEAST,
     Deadlines,
     FetchPurgatory,
     PendingProduce,
@@ -57,18 +56,27 @@ def test_those_who_timed_out_do_not_pile_up() -> None:
     assert len(queue._queue) <= 1
 
 
-def test_deadlines_come_in_order_and_the_done_are_purged() -> None:
+def test_deadlines_come_in_order_and_nothing_is_left_of_the_done() -> None:
     deadlines = Deadlines[Wait]()
-    waits = [Wait(1000 - at) for at in range(2 * PURGE_AT_LEAST + 10)]
+    waits = [Wait(1000 - at) for at in range(2000)]
     for wait in waits:
         deadlines.add(wait)
-    for wait in waits[: PURGE_AT_LEAST + 6]:
+    for wait in waits[:1500]:
         assert deadlines.end(wait)
         assert not deadlines.end(wait)
-    assert len(deadlines._heap) == len(deadlines) == PURGE_AT_LEAST + 4
+    assert len(deadlines._waits) == len(deadlines) == 500
     assert deadlines.next_deadline_ms() == waits[-1].deadline_ms
-    assert deadlines.expire(5000) == waits[: PURGE_AT_LEAST + 5 : -1]
+    assert deadlines.expire(5000) == waits[:1499:-1]
     assert deadlines.next_deadline_ms() is None
+
+
+def test_of_equal_deadlines_the_oldest_comes_first() -> None:
+    deadlines = Deadlines[Wait]()
+    first, second, third = Wait(7), Wait(7), Wait(6)
+    assert deadlines.add(first)
+    assert not deadlines.add(second)
+    assert deadlines.add(third)
+    assert deadlines.expire(7) == [third, first, second]
 
 
 def test_a_fetch_waits_on_all_its_partitions_and_leaves_all() -> None:

@@ -7,11 +7,11 @@ and no member reads an offset that could be lost (which excludes bugs like KAFKA
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from heapq import heappop, heappush
 from typing import Final, assert_never
 
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.classic import ClassicProtocol
+from quorumlog.broker.groups.core.deadlines import GroupDeadlines
 from quorumlog.broker.groups.core.effects import Effect
 from quorumlog.broker.groups.core.events import Event
 from quorumlog.broker.groups.core.group import Group
@@ -67,8 +67,7 @@ class GroupCoordinator:
         self.committed: Final = CommittedState()
         self.rewrite: Final = Rewrite(self.committed, self._outbox, rewrite_limits)
         self.groups: Final[dict[str, Group]] = {}
-        self._deadlines: list[tuple[int, str]] = []  # a heap; older entries may be out of date
-        self._queued: dict[str, int] = {}  # group id -> its earliest entry in the heap
+        self._deadlines: Final = GroupDeadlines()
         self._next_cleanup_ms = 0
 
     def replay_encoded(self, key: bytes, value: bytes | None) -> None:
@@ -104,9 +103,8 @@ class GroupCoordinator:
     @property
     def next_deadline_ms(self) -> int:
         """The time of the next tick, if nothing else happens."""
-        if not self._deadlines:
-            return self._next_cleanup_ms
-        return min(self._next_cleanup_ms, self._deadlines[0][0])
+        next_ms = self._deadlines.next_ms
+        return self._next_cleanup_ms if next_ms is None else min(self._next_cleanup_ms, next_ms)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
@@ -319,6 +317,7 @@ class GroupCoordinator:
         ):
             group.transition(GroupState.DEAD, now_ms)
             del self.groups[group_id]
+            self._deadlines.note(group_id, None)
 
     def _handle_topics_deleted(self, topics: Iterable[str]) -> None:
         deleted = frozenset(topics)
@@ -361,11 +360,8 @@ class GroupCoordinator:
         self.rewrite.go_on()
 
     def _handle_tick(self, now_ms: int) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            deadline_ms, group_id = heappop(self._deadlines)
-            if self._queued.get(group_id) == deadline_ms:
-                del self._queued[group_id]
-                self._handle_deadlines(now_ms, group_id)
+        while (group_id := self._deadlines.pop_due(now_ms)) is not None:
+            self._handle_deadlines(now_ms, group_id)
         if now_ms >= self._next_cleanup_ms:
             self._next_cleanup_ms = now_ms + self._settings.offsets_retention_check_interval_ms
             self._clean_up(now_ms)
@@ -388,8 +384,4 @@ class GroupCoordinator:
             is_stored = stored is not None and stored.generation_id == group.generation_id
             members = [member.member_id for member in stored.members] if stored else []
             require(is_stored and members == [*group.members], "6: Stable means committed")
-        deadline_ms = group.next_deadline_ms()
-        queued_ms = self._queued.get(group_id)
-        if deadline_ms is not None and (queued_ms is None or deadline_ms < queued_ms):
-            self._queued[group_id] = deadline_ms
-            heappush(self._deadlines, (deadline_ms, group_id))
+        self._deadlines.note(group_id, group.next_deadline_ms())

@@ -6,81 +6,66 @@ module keeps the entries; its caller has the clock and answers the returned entr
 
 from collections import deque
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
+
+from sortedcontainers import SortedDict
 
 from quorumlog.broker.partitions.core.data_path import ProduceDone, ProduceResult
 from quorumlog.wire.codec.identifiers import TopicPartition
-
-PURGE_AT_LEAST: Final = 1000  # entries that are over, before the heap is rebuilt
 
 
 class Wait:
     """One entry, which waits until `deadline_ms` at most. `is_over`: it was returned."""
 
-    __slots__ = ("deadline_ms", "is_over")
+    __slots__ = ("deadline_ms", "is_over", "place")
 
     def __init__(self, deadline_ms: int) -> None:
         self.deadline_ms = deadline_ms
         self.is_over = False
+        self.place = (deadline_ms, 0)  # among `Deadlines`
 
 
 WaitT = TypeVar("WaitT", bound=Wait)
 
 
 class Deadlines(Generic[WaitT]):
-    """All entries that wait, the earliest deadline first.
-
-    Entries that are over stay in the heap until they surface or outnumber the others.
-    """
+    """All entries that wait, the earliest deadline first; of equal deadlines, the oldest first."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, WaitT]] = []
+        self._waits: SortedDict[tuple[int, int], WaitT] = SortedDict()  # by (deadline, serial)
         self._serial = 0
-        self._done = 0
 
     def __len__(self) -> int:
-        """Return how many entries still wait."""
-        return len(self._heap) - self._done
+        """Return how many entries wait."""
+        return len(self._waits)
 
     def add(self, wait: WaitT) -> bool:
         """Note a deadline; True if it is now the earliest."""
         self._serial += 1
-        heappush(self._heap, (wait.deadline_ms, self._serial, wait))
-        return self._heap[0][2] is wait
+        wait.place = (wait.deadline_ms, self._serial)
+        self._waits[wait.place] = wait
+        return self._waits.peekitem(0)[1] is wait
 
     def end(self, wait: WaitT) -> bool:
         """Mark it as over; False if it already was."""
         if wait.is_over:
             return False
         wait.is_over = True
-        self._done += 1
-        if self._done > PURGE_AT_LEAST and self._done * 2 > len(self._heap):
-            self._heap = [entry for entry in self._heap if not entry[2].is_over]
-            heapify(self._heap)
-            self._done = 0
+        del self._waits[wait.place]
         return True
 
     def next_deadline_ms(self) -> int | None:
-        """Return the earliest deadline of the entries that still wait."""
-        self._drop_done()
-        return self._heap[0][0] if self._heap else None
+        """Return the earliest deadline of the entries that wait."""
+        return self._waits.peekitem(0)[0][0] if self._waits else None
 
     def expire(self, now_ms: int) -> list[WaitT]:
         """End and return those whose deadline has come, in order."""
         expired = []
-        self._drop_done()
-        while self._heap and self._heap[0][0] <= now_ms:
-            wait = heappop(self._heap)[2]
+        while self._waits and self._waits.peekitem(0)[0][0] <= now_ms:
+            _, wait = self._waits.popitem(0)
             wait.is_over = True
             expired.append(wait)
-            self._drop_done()
         return expired
-
-    def _drop_done(self) -> None:
-        while self._heap and self._heap[0][2].is_over:
-            heappop(self._heap)
-            self._done -= 1
 
 
 class PendingProduce(Wait):
