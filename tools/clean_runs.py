@@ -96,13 +96,13 @@ def kills(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Run real processes that are killed all the time; keep the files of what is not valid."""
     logging.getLogger("quorumlog").setLevel(logging.ERROR)  # clients tell that no broker answers
     for seed in seeds:
-        out = Path(tempfile.mkdtemp(prefix=f"quorumlog-kills-{seed}-"))
-        noted = kill_rounds.carry_out(kill_rounds.settings_of(seed, out / "run"))
-        if noted["valid"] is True:
-            shutil.rmtree(out)
-        else:
-            noted["files"] = str(out)
-        yield noted
+        with tempfile.TemporaryDirectory(prefix="quorumlog-round-") as scratch:
+            run = Path(scratch) / "run"
+            noted = kill_rounds.carry_out(kill_rounds.settings_of(seed, run))
+            if noted["valid"] is not True and run.exists():
+                kept = tempfile.mkdtemp(prefix=f"quorumlog-kills-{seed}-")
+                noted["files"] = str(shutil.move(run, kept))
+            yield noted
 
 
 def _carried_out(seed: int, wanted: list[str], run: Path) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def carry_out(settings: RunSettings) -> dict[str, Any]:
         try:
             run(settings, progress)
         finally:
-            work.finish()
+            work.give_up()  # the cluster is gone; there is nothing to give up after `finish`
         verdict = verify_history(settings.out, engine="local")
     except (BackEndFailed, ClusterError, RunError, HistoryError, OSError) as error:
         return {**noted, "valid": "no result", "why": f"{type(error).__name__}: {error}"}

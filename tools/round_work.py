@@ -11,9 +11,10 @@ import itertools
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,6 +22,7 @@ from quorumlog.chaos.back_ends.admin_churner import REFUSED, drawn
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
 from quorumlog.chaos.node_simulation.administrator import Administrator
 from quorumlog.client import Admin, Consumer, KafkaError, NewTopic, Producer, TopicPartition
+from quorumlog.invariants import some
 from quorumlog.storage.io.checkpoints import CLEANED_FILE, read_offset_checkpoint
 from quorumlog.storage.io.disk import RealDisk
 
@@ -88,7 +90,10 @@ class Journal:
 
 
 class RoundWork:
-    """The work of one round, in a thread of its own: `start`, and `finish` when nothing dies."""
+    """The work of one round, in a thread of its own.
+
+    `start` it, `finish` it when nothing dies any more, and `give_up` when the cluster is gone.
+    """
 
     def __init__(self, topic: str, cluster: Path, *, brokers: int) -> None:
         """`topic`: that of the workload. `cluster`: the directory of its nodes."""
@@ -102,6 +107,7 @@ class RoundWork:
         self._is_over: Final = threading.Event()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._give_up: Callable[[], object] = self._is_over.set
         self._bootstrap = ""
 
     def start(self, bootstrap: str) -> None:
@@ -118,6 +124,12 @@ class RoundWork:
         if self._error is not None:
             raise self._error
 
+    def give_up(self) -> None:
+        """End the work at once, if it has not ended."""
+        self._give_up()
+        if self._thread is not None:
+            self._thread.join()
+
     def _run(self) -> None:
         try:
             asyncio.run(self._work())
@@ -125,6 +137,8 @@ class RoundWork:
             self._error = error
 
     async def _work(self) -> None:
+        loop, task = asyncio.get_running_loop(), some(asyncio.current_task(), "this is a task")
+        self._give_up = partial(_cancel, loop, task)
         administrators = [self._administrator(name) for name in (self._topic, RETAINED)]
         async with Admin(self._bootstrap) as admin:
             await admin.create_topics(
@@ -277,6 +291,11 @@ class RoundWork:
                 self.counts[kind] += place in known and offset > known[place]
             known = Counter(seen)
             await asyncio.sleep(_LOOK_S)
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    with suppress(RuntimeError):  # the loop is closed: the work has ended
+        loop.call_soon_threadsafe(task.cancel)
 
 
 async def _not_in_sync(admin: Admin) -> list[str]:

@@ -113,4 +113,4 @@ def test_the_files_of_a_kill_round_that_is_not_valid_stay_and_the_totals_are_tol
     counts, left, totals = capsys.readouterr().out.splitlines()
     assert counts == "{'True': 2, 'False': 1}"
     assert totals == "{'rounds': 2, 'kills': 8, 'cut': 3, 'partitions': 10}"
-    assert [*tmp_path.glob("quorumlog-kills-*")] == [Path(json.loads(left)["files"])]
+    assert [*tmp_path.glob("quorumlog-*/run")] == [Path(json.loads(left)["files"])]
