@@ -5,7 +5,7 @@
     python -m tools.clean_runs kills --seeds 0:20      nodes die again and again, and replicas move
 
 Each seed says which workload runs, and on real processes with which client and faults. `kills`
-also compares all replicas of each stopped cluster (`tools.compare_replicas`), and counts the kills.
+runs rounds of `tools.kill_rounds`, and says in the end how often what happened in the valid ones.
 
 Each run is a line of --out (clean_runs.jsonl): an interrupted command goes on behind the last one.
 Exit status 1 if a run was not valid.
@@ -13,7 +13,9 @@ Exit status 1 if a run was not valid.
 
 import argparse
 import json
+import logging
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,7 +29,7 @@ from rich.progress import track
 
 from quorumlog.chaos.node_simulation.forked import RunFailed
 from quorumlog.chaos.node_simulation.simulate import settings_of, simulate_many
-from tools import compare_replicas
+from tools import kill_rounds
 
 OTHER_WORKLOADS: Final = (
     "idempotent_send", "group_consume", "compacted_register", "list_offsets",
@@ -47,14 +49,6 @@ REAL_FAULTS: Final = (
     "rolling_restart,slow-link,pause",
     "kill,reply-lost,delay-request",
 )
-KILLS: Final = ("--fault", "kill,kill_all,crash_loop,admin_churn", "--duration", "30s")
-KILLED: Final = ("append_read", "compacted_register", "idempotent_send")
-SMALL_SEGMENTS: Final = {
-    "log.segment.bytes": "20000",
-    "log.cleaner.backoff.ms": "200",
-    "log.cleaner.min.cleanable.ratio": "0.1",
-    "log.retention.check.interval.ms": "300",
-}
 _SEEDS_AT_ONCE: Final = 20
 
 
@@ -91,13 +85,6 @@ def real_command(seed: int) -> list[str]:
     return ["quorumlog", "chaos", "run", *options, "--duration", "15s", "--seed", str(seed)]
 
 
-def kills_command(seed: int) -> list[str]:
-    """Return the command of a run in which nodes die again and again, and logs are cleaned."""
-    settings = [word for pair in SMALL_SEGMENTS.items() for word in ("--config", "=".join(pair))]
-    options = ["--workload", KILLED[seed % len(KILLED)], "--overlap", *KILLS, *settings]
-    return ["quorumlog", "chaos", "run", *options, "--seed", str(seed)]
-
-
 def real(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Run real processes; yield what came of each."""
     for seed in seeds:
@@ -106,31 +93,16 @@ def real(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
 
 
 def kills(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Run real processes that are killed all the time; compare what is on their disks."""
+    """Run real processes that are killed all the time; keep the files of what is not valid."""
+    logging.getLogger("quorumlog").setLevel(logging.ERROR)  # clients tell that no broker answers
     for seed in seeds:
-        with tempfile.TemporaryDirectory(prefix="quorumlog-kills-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="quorumlog-round-") as scratch:
             run = Path(scratch) / "run"
-            noted = _carried_out(seed, kills_command(seed), run)
-            history = (run / "history.jsonl").read_text() if run.exists() else ""
-            yield {**noted, "kills": _killed(history), **of_replicas(run, noted["valid"])}
-
-
-def of_replicas(run: Path, valid: object) -> dict[str, Any]:
-    """Return what to note of a run that was `valid`, once its replicas are compared."""
-    compared = compare_replicas.compare(run)
-    noted: dict[str, Any] = {"partitions": len(compared)}
-    if differing := [how for how in compared.values() if how]:
-        noted |= {"valid": False, "why": differing}
-    elif not compared and valid is True:
-        noted |= {"valid": "no result", "why": "no replicas were compared"}
-    return noted
-
-
-def _killed(history: str) -> int:
-    """Count the SIGKILLs of nodes that the nemesis has told."""
-    events = map(json.loads, history.splitlines()[1:])
-    steps = [one for one in events if one.get("process") == -1 and "kill" in one.get("f", "")]
-    return sum(len(str(one.get("node", "")).split(",")) for one in steps)
+            noted = kill_rounds.carry_out(kill_rounds.settings_of(seed, run))
+            if noted["valid"] is not True and run.exists():
+                kept = tempfile.mkdtemp(prefix=f"quorumlog-kills-{seed}-")
+                noted["files"] = str(shutil.move(run, kept))
+            yield noted
 
 
 def _carried_out(seed: int, wanted: list[str], run: Path) -> dict[str, Any]:
@@ -180,6 +152,8 @@ def main(arguments: Sequence[str]) -> int:
     told = [noted[seed] for seed in range(first, end) if noted[seed]["valid"] is not True]
     counts = Counter(str(noted[seed]["valid"]) for seed in range(first, end))
     sys.stdout.write(f"{dict(counts)}\n" + "".join(f"{json.dumps(one)}\n" for one in told))
+    if given.kind == "kills":
+        sys.stdout.write(f"{kill_rounds.totals([noted[seed] for seed in range(first, end)])}\n")
     return 1 if told else 0
 
 

@@ -15,7 +15,9 @@ from quorumlog.chaos.simulation import WORLDS, simulate
 from quorumlog.cluster import ClusterShape
 
 NODES: Final = "nodes"
-WORLD_MS: Final = 10_000
+_WORLD_MS: Final = 10_000
+_LONGER_MS: Final = {"adds_before_it_may_vote": 60_000}
+"""Of a world, where the bug needs longer: disks are lost once each log names the voters."""
 NODES_MS: Final = 12_000
 
 
@@ -86,13 +88,13 @@ def simulated_command(mutant: str, subject: str, seed: int) -> str:
     command = ["quorumlog", "simulate", subject, "--seed", str(seed), "--mutant", mutant]
     if subject == NODES:
         return shlex.join([*command, *_nodes_options(mutant).arguments()])
-    return shlex.join([*command, "--duration", f"{WORLD_MS // 1000}s"])
+    return shlex.join([*command, "--duration", f"{_world_ms(mutant) // 1000}s"])
 
 
 def simulated(mutant: str, subject: str, seed: int) -> str:
     """Run one seed; return the rule or the anomaly that tells of the bug, "" if none does."""
     if subject != NODES:
-        result = simulate(seed, world=subject, mutant=mutant, duration_ms=WORLD_MS)
+        result = simulate(seed, world=subject, mutant=mutant, duration_ms=_world_ms(mutant))
         return (result.violation or "").partition(":")[0]
     options = _nodes_options(mutant)
     try:
@@ -111,6 +113,10 @@ def simulated(mutant: str, subject: str, seed: int) -> str:
         return ""
     told = [violation.partition(":")[0] for violation in run.violations] + [*run.anomalies]
     return str(told[0])
+
+
+def _world_ms(mutant: str) -> int:
+    return _LONGER_MS.get(mutant, _WORLD_MS)
 
 
 def _nodes_options(mutant: str) -> NodesOptions:

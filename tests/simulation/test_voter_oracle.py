@@ -13,9 +13,10 @@ NODES = (1, 2, 3, 4)
 A = Entry(1, b"a", 0)
 
 
-def voters(*node_ids: int, epoch: int = 1) -> Entry:
-    """A record of these voters, with their first disks."""
-    named = VoterSet(tuple(voter_of(one, directory_id(one, 1)) for one in node_ids))
+def voters(*node_ids: int, epoch: int = 1, disks: dict[int, int] | None = None) -> Entry:
+    """A record of these voters, with their first disks unless `disks` has another."""
+    disk = {one: (disks or {}).get(one, 1) for one in node_ids}
+    named = VoterSet(tuple(voter_of(one, directory_id(one, disk[one])) for one in node_ids))
     [pair] = encode_voters(named, sets_kraft_version=False)
     return Entry(epoch, content_of(*pair), 0)
 
@@ -81,6 +82,15 @@ def test_no_change_before_a_commit_of_the_own_epoch() -> None:
     bad.advanced(1, 1, leads_epoch=1)
     with pytest.raises(Violation, match="change-own-epoch"):
         bad.changes_voters(2, 2)
+
+
+def test_a_node_that_may_not_vote_yet_is_not_added() -> None:
+    story = oracle()
+    story.lost_disk(4, directory_id(4, 2))
+    with pytest.raises(Violation, match="added-votes"):
+        story.appended(1, [voters(1, 2, 3, 4, disks={4: 2})])
+    story.may_vote(4)
+    story.appended(1, [voters(1, 2, 3, 4, disks={4: 2})])
 
 
 def test_a_node_counts_what_its_log_says() -> None:

@@ -2,13 +2,15 @@
 
 import json
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tools import clean_runs
+from quorumlog.chaos.run import RunSettings
+from tools import clean_runs, kill_rounds
 
 Outcome = dict[str, Any]
 
@@ -66,9 +68,6 @@ def test_the_runs_follow_from_their_seeds() -> None:
     assert clean_runs.real_command(7) == clean_runs.real_command(7)
     faults = {clean_runs.real_command(seed)[8] for seed in range(7)}
     assert faults == {*clean_runs.REAL_FAULTS}
-    kills = [clean_runs.kills_command(seed) for seed in range(3)]
-    assert [command[4] for command in kills] == [*clean_runs.KILLED]
-    assert all("log.segment.bytes=20000" in command for command in kills)
 
 
 @pytest.mark.parametrize(
@@ -99,24 +98,19 @@ def test_what_a_run_on_real_processes_says_is_noted(
     assert command[-2:] == ["local", "--json"]
 
 
-def test_kills_are_counted_and_replicas_that_were_not_compared_are_no_clean_run(
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_files_of_a_kill_round_that_is_not_valid_stay_and_the_totals_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [
-        {"process": -1, "f": "kill", "node": "1"},
-        {"process": -1, "f": "kill_all", "node": "1,2,3"},
-        {"process": -1, "f": "start", "node": "1"},
-        {"process": 0, "f": "kill", "node": "2"},  # a client's row
-    ]
+    def carry_out(settings: RunSettings) -> Outcome:
+        settings.out.mkdir()
+        counts = {"kills": 4, "cut": settings.seed}
+        noted = {"seed": settings.seed, "counts": counts, "partitions": 5}
+        return {**noted, "valid": settings.seed != 3}
 
-    def done(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        out = Path(command[command.index("--out") + 1])
-        out.mkdir()
-        lines = [{"format": 1}, *rows]
-        (out / "history.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in lines))
-        said = json.dumps({"valid": True, "anomalies": []})
-        return subprocess.CompletedProcess(command, 0, said, "")
-
-    monkeypatch.setattr(subprocess, "run", done)
-    [noted] = clean_runs.kills([0])
-    assert (noted["kills"], noted["partitions"], noted["valid"]) == (4, 0, "no result")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(kill_rounds, "carry_out", carry_out)
+    assert clean_runs.main(["kills", "--seeds", "1:4", "--out", str(tmp_path / "out.jsonl")]) == 1
+    counts, left, totals = capsys.readouterr().out.splitlines()
+    assert counts == "{'True': 2, 'False': 1}"
+    assert totals == "{'rounds': 2, 'kills': 8, 'cut': 3, 'partitions': 10}"
+    assert [*tmp_path.glob("quorumlog-*/run")] == [Path(json.loads(left)["files"])]

@@ -202,6 +202,7 @@ class Followership:
             max_wait_ms=max_wait_ms,
             high_watermark=state.log.high_watermark,
             replica_directory_id=state.directory_id,
+            replica_is_new=state.is_new,
         )
         role.fetch_id = state.send(self._fetch_destination(role), request, wait_ms=max_wait_ms)
 

@@ -51,7 +51,7 @@ class Leadership:
             granting_voters=granting_voters,
             followers={voter: Progress() for voter in state.other_voters},
             begin_epoch_deadline_ms=self._new_begin_epoch_deadline_ms(),
-            check_quorum_deadline_ms=self._new_check_quorum_deadline_ms(),
+            check_quorum_deadline_ms=state.new_check_quorum_deadline_ms(),
         )
         state.become(role, leader_id=state.node_id)
         epoch = state.leader_epoch
@@ -81,9 +81,6 @@ class Leadership:
 
     def _new_begin_epoch_deadline_ms(self) -> int:
         return self._state.now_ms + self._state.settings.controller_quorum_fetch_timeout_ms // 2
-
-    def _new_check_quorum_deadline_ms(self) -> int:
-        return self._state.now_ms + self._state.settings.controller_quorum_fetch_timeout_ms * 3 // 2
 
     # --- fetches ---
 
@@ -187,7 +184,7 @@ class Leadership:
             self._maybe_hold_the_quorum(role, replica_id)
         else:
             progress = self._observer_progress(role, replica_id, directory_id)
-        progress.directory_id = directory_id
+        progress.directory_id, progress.is_new = directory_id, request.replica_is_new
         progress.fetched(self._state.now_ms, request.fetch_offset, self._state.log.end_offset)
 
     def _observer_progress(
@@ -306,7 +303,7 @@ class Leadership:
         role.fetched_voters.add(voter)
         if len(role.fetched_voters) + self._counts_itself() >= self._state.majority:
             role.fetched_voters.clear()
-            role.check_quorum_deadline_ms = self._new_check_quorum_deadline_ms()
+            role.check_quorum_deadline_ms = self._state.new_check_quorum_deadline_ms()
 
     # --- the end ---
 

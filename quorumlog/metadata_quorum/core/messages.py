@@ -101,6 +101,7 @@ class FetchRequest:
 
     `last_fetched_epoch` is the epoch of the record before it, 0 if there is none.
     `high_watermark` is what the sender knows: the leader does not make it wait for a newer one.
+    `replica_is_new`: the sender may not vote yet (decision 36), so it cannot be added as a voter.
     """
 
     replica_id: BrokerId
@@ -110,6 +111,7 @@ class FetchRequest:
     max_wait_ms: int
     high_watermark: Offset = UNKNOWN_OFFSET
     replica_directory_id: str | None = None
+    replica_is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

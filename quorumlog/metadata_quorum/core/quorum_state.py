@@ -239,6 +239,10 @@ class QuorumState:
         """One fetch timeout from now."""
         return self.now_ms + self.settings.controller_quorum_fetch_timeout_ms
 
+    def new_check_quorum_deadline_ms(self) -> int:
+        """One and a half fetch timeouts from now: until then a majority must fetch."""
+        return self.now_ms + self.settings.controller_quorum_fetch_timeout_ms * 3 // 2
+
     def new_election_deadline_ms(self) -> int:
         """One election timeout from now: uniform in [T, 2T)."""
         timeout_ms = self.settings.controller_quorum_election_timeout_ms

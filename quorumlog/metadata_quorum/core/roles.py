@@ -86,6 +86,7 @@ class Progress:
     caught_up_ms: int | None = None  # when it last held all that we had
     leader_end_then: Offset = UNKNOWN_OFFSET  # our log end at its last fetch
     directory_id: str | None = None  # of the replica; None: it named none
+    is_new: bool = False  # it may not vote yet
 
     def fetched(self, now_ms: int, fetch_offset: Offset, leader_end: Offset) -> None:
         """Take over a valid fetch (KIP-836). The offset may go back: a disk was lost."""

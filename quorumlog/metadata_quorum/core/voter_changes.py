@@ -137,6 +137,9 @@ class VoterChanges:
         if not self._has_caught_up(progress):
             message = f"node {voter.voter_id} has not caught up with the leader"
             return Refusal(ErrorCode.REQUEST_TIMED_OUT, message)
+        if not self._may_vote(progress):
+            message = f"node {voter.voter_id} is new, and may not vote yet"
+            return Refusal(ErrorCode.REQUEST_TIMED_OUT, message)
         return state.voter_set.with_voter(voter)
 
     def _has_caught_up(self, progress: Progress) -> bool:
@@ -145,6 +148,12 @@ class VoterChanges:
         if progress.caught_up_ms is None or last_ms is None:
             return False
         return last_ms > self._state.now_ms - CAUGHT_UP_WITHIN_MS
+
+    def _may_vote(self, progress: Progress) -> bool:
+        """Whether the next election can have its vote: its majority may need it."""
+        # DEVIATION: Kafka's voters vote with any disk.
+        # docs/decisions/0102-the-voters-change-one-at-a-time.md
+        return not progress.is_new
 
     def _decide_remove(self, voter_id: BrokerId, directory_id: str) -> VoterSet | Refusal:
         voters = self._state.voter_set
@@ -221,6 +230,8 @@ class VoterChanges:
     def _follow_voters(self, role: Leader) -> None:
         """Let a voter's progress begin with what it had as an observer: its log was durable."""
         state = self._state
+        if not role.followers:  # it was alone: no fetch has held the quorum until now
+            role.check_quorum_deadline_ms = state.new_check_quorum_deadline_ms()
         known = role.observers | role.followers
         followers: dict[BrokerId, Progress] = {}
         for voter in state.other_voters:

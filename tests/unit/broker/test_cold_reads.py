@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 
 from quorumlog.broker.fetching.io.delayed_fetch import READING_MS_MAX
+from quorumlog.broker.fetching.io.session_answers import FEW
 from quorumlog.broker.partitions.core import events
-from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA, FetchedPartition, LocalRead
+from quorumlog.broker.partitions.core.data_path import (
+    DEBUG_REPLICA,
+    FetchedPartition,
+    LocalRead,
+    PartitionFetch,
+)
 from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX
 from quorumlog.broker.replicas import Replicas
 from quorumlog.clock import monotonic_ms
@@ -19,7 +25,7 @@ from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.storage.core.cleaning import CleaningRules
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Epoch, Offset
+from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset, TopicPartition
 from quorumlog.wire.codec.records import iterate_headers
 from tests.support.broker.cold_disk import ColdDisk, ColdQueue
 from tests.support.broker.one_broker import (
@@ -31,9 +37,10 @@ from tests.support.broker.one_broker import (
     follow,
     from_leader,
     one_broker,
+    publish_all,
 )
-from tests.support.broker.replica_calls import fetch_from
-from tests.support.broker.replicas import ALL_ALIVE
+from tests.support.broker.replica_calls import append_to, fetch_from
+from tests.support.broker.replicas import ALL_ALIVE, image
 from tests.support.waiting import loop_turns
 
 SMALL = LogSettings(segment_bytes=3 * len(BATCH), index_interval_bytes=0)
@@ -223,6 +230,45 @@ async def test_a_disk_that_refuses_is_the_error_of_that_fetch_alone(
         assert not broker.replicas.failure.done()
         broker.disk.errno = None
         assert offsets(await broker.answer(broker.fetch(0)))[:3] == [0, 1, 2]
+
+
+async def test_where_logs_diverge_is_told_although_another_log_is_read_first(
+    tmp_path: Path,
+) -> None:
+    """Else the follower would go on with the records that follow a record that it must cut."""
+    others = range(1, FEW + 2)  # so many that a fetch in a session leaves some out
+    async with cold_broker(tmp_path, isr=(1, 2)) as broker:
+        replicas = broker.replicas
+        led = [image(1, 3, 3, (1, 2), replicas=(1, 2))] * (len(others) + 1)
+        publish_all(replicas, led)
+        await broker.work()
+        first = TopicPartition(AT.topic, 1)
+        questions = [
+            PartitionFetch(
+                topic_partition=TopicPartition(AT.topic, index),
+                fetch_offset=Offset(1 if index == 1 else 0),
+                last_fetched_epoch=Epoch(2 if index == 1 else NO_EPOCH),
+                max_bytes=1000,
+                leader_epoch=Epoch(3),
+            )
+            for index in (0, *others)
+        ]
+        session = replicas.fetch_sessions.open(
+            monotonic_ms(), questions, uses_topic_ids=False, is_privileged=True
+        )
+        spec = fetch_of(0, replica_id=2, session=session, partitions=questions)
+        fetched = fetch_from(replicas, spec)
+        assert isinstance(fetched, asyncio.Future)
+        for _ in range(2):
+            append_to(replicas, first, BATCH, acks=1, timeout_ms=1000)
+        await broker.work()
+        told = {
+            question.topic_partition: answer
+            for question, answer in zip(spec.partitions, fetched.result(), strict=True)
+        }
+        assert offsets(told[AT])[0] == 0
+        assert told[first].diverging == (2, 0)
+        assert not told[first].records
 
 
 async def test_nothing_is_read_for_a_client_that_has_gone(tmp_path: Path) -> None:

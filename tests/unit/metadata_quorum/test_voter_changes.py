@@ -80,7 +80,7 @@ def flush(quorum: Quorum) -> list[Effect]:
 
 def fetch(
     quorum: Quorum, replica: int, *, offset: int | None = None, directory: str | None = None,
-    now_ms: int = 1000,
+    now_ms: int = 1000, is_new: bool = False,
 ) -> list[Effect]:  # fmt: skip
     """A fetch of a replica that holds all, or all below an offset."""
     end = quorum.log_end_offset if offset is None else offset
@@ -90,6 +90,7 @@ def fetch(
         offset=end,
         last_epoch=2 if end > 1 else 1,
         replica_directory_id=directory_id(str(replica) if directory is None else directory),
+        replica_is_new=is_new,
     )
     return quorum.step(now_ms, asked(request, 1000 + replica))
 
@@ -245,6 +246,28 @@ def test_a_node_that_lags_or_was_silent_for_an_hour_is_not_added() -> None:
     assert code(change(quorum, add(4), 1000 + 3_600_000)) is ErrorCode.REQUEST_TIMED_OUT
     fetch(quorum, 4, now_ms=3_700_000)
     assert only(effects.AppendVoters, change(quorum, add(4), 3_700_000)).voters.ids == (1, 4)
+
+
+def test_a_new_node_is_added_once_it_may_vote() -> None:
+    """If the leader of one died behind the change, the next would need that vote for ever."""
+    quorum = leader(1)
+    fetch(quorum, 2, is_new=True)
+    assert code(change(quorum, add(2))) is ErrorCode.REQUEST_TIMED_OUT
+    assert quorum.voter_set == voter_set(1)
+    fetch(quorum, 2)
+    change(quorum, add(2))
+    assert quorum.voter_set == voter_set(1, 2)
+
+
+def test_a_leader_that_was_alone_waits_for_the_fetches_of_the_voter_that_it_adds() -> None:
+    quorum = leader(1)
+    fetch(quorum, 2, now_ms=60_000)
+    change(quorum, add(2), now_ms=60_000)
+    within_ms = quorum.settings.controller_quorum_fetch_timeout_ms * 3 // 2
+    quorum.step(60_000 + within_ms - 1, events.Ticked())
+    assert isinstance(quorum.role, Leader)
+    quorum.step(60_000 + within_ms, events.Ticked())
+    assert isinstance(quorum.role, Resigned)
 
 
 def test_an_answer_may_be_asked_for_before_the_commit() -> None:

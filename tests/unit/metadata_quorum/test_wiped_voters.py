@@ -77,6 +77,7 @@ def test_a_new_voter_takes_part_when_it_holds_durably_all_that_a_leader_knows_co
     orders = node.step(1, asked(begin))
     assert only(effects.PersistElection, orders).is_new
     (fetch,) = sent(orders, FetchRequest)
+    assert getattr(fetch.request, "replica_is_new", None) is True
     (fetch,) = sent(node.step(2, answered(fetch, fetch_response(4))), FetchRequest)
     assert node._state.is_new  # the leader does not know yet what is committed
     records = events.FetchedRecords(
@@ -88,7 +89,10 @@ def test_a_new_voter_takes_part_when_it_holds_durably_all_that_a_leader_knows_co
     orders = node.step(4, events.LogFlushed(flushed_offset=Offset(5)))
     (fetch,) = sent(orders, FetchRequest)
     orders = node.step(5, answered(fetch, response))
+    assert [*map(type, orders)] == [effects.PersistElection, effects.SendRequest]
     assert not only(effects.PersistElection, orders).is_new
+    (fetch,) = sent(orders, FetchRequest)  # the leader hears of it when it is durable
+    assert getattr(fetch.request, "replica_is_new", None) is False
     node.step(6, events.PeerProcessDied(node_id=BrokerId(2)))
     assert node.next_deadline_ms() is not None
     vote = vote_request(3, epoch=5, log=(4, 5))

@@ -62,6 +62,7 @@ def drop_settled(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) 
     """Reduce a fetch in a session that is about to wait to what has records, or will have some.
 
     A partition with anything else to tell stays unsettled: the answer tells it, when there is one.
+    An error or a divergence stays, too: it is known from the judgement, which is not made again.
     """
     if spec.session is None or len(reads) <= FEW:
         return
@@ -74,7 +75,7 @@ def drop_settled(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) 
             if is_told and _has_read_all(spec, read, drivers):
                 is_restless = _is_restless(spec, read, drivers)
                 spec.session.settle(partition, is_settled=True, is_restless=is_restless)
-    reads[:] = [read for read in reads if read.chunks or read.missing]
+    reads[:] = [read for read in reads if read.chunks or read.missing or read.is_final]
 
 
 def _is_restless(spec: FetchSpec, read: PartitionRead, drivers: Drivers) -> bool:

@@ -279,6 +279,8 @@ class QuorumNode:
         except StorageError:
             self.machine.fail()
             return
+        if not effect.is_new:
+            self._oracle.may_vote(self.node_id)
         if effect.voted_id >= 0:
             self._oracle.saw_vote(self.node_id, effect.leader_epoch, effect.voted_id)
         self._go_on(ordered, start)

@@ -151,12 +151,17 @@ class Oracle:
         key = self.voters.key_of(node_id)
         self._lost[key] = self.logs[node_id], self.durable_ends[node_id]
         self.voters.directories[node_id] = new_directory_id
+        self.voters.new.add(self.voters.key_of(node_id))
         self.logs[node_id] = []
         self._installing.pop(node_id, None)
         for known in (
             self.durable_ends, self.shown_epochs, self._compared, self._high_watermarks,
         ):  # fmt: skip
             known[node_id] = 0
+
+    def may_vote(self, node_id: int) -> None:
+        """Note that a disk says from now on that its node may vote."""
+        self.voters.new.discard(self.voters.key_of(node_id))
 
     def truncates(self, node_id: int, end: int) -> None:
         """Note the beginning of a truncation: nothing that is committed may go."""

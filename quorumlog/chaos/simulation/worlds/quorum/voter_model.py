@@ -38,10 +38,14 @@ def voter_set_of(node_ids: Iterable[int]) -> VoterSet:
 
 
 class VoterModel:
-    """Who may vote and lead. `directories`: the one of each machine; none: they do not count."""
+    """Who may vote and lead. `directories`: the one of each machine; none: they do not count.
+
+    `new`: machines with an empty disk that have not noted yet that they may vote.
+    """
 
     def __init__(self, voters: Iterable[int]) -> None:
         self.directories: dict[int, str] = {}
+        self.new: Final[set[Key]] = set()
         self._configured: Final = frozenset(Key(voter) for voter in voters)
 
     def key_of(self, node_id: int) -> Key:
@@ -70,7 +74,7 @@ class VoterModel:
         )
 
     def check_change(self, node_id: int, log: Sequence[Entry], entry: Entry) -> None:
-        """Compare a record with the voters before it: one voter more or less, at most."""
+        """Compare a record with the voters before it: one more that may vote, or one less."""
         before, after = self.in_force(log), keys_in(entry)
         if before is self._configured:
             is_same = {one.node_id for one in before} == {one.node_id for one in after}
@@ -78,6 +82,8 @@ class VoterModel:
         else:
             is_one = len(before ^ after) <= 1
             check(is_one, f"one-voter: {node_id} makes {_shown(before)} to {_shown(after)}")
+            mute = (after - before) & self.new
+            check(not mute, f"added-votes: {node_id} adds {_shown(mute)}, which may not vote yet")
 
 
 def is_voters(entry: Entry) -> bool:

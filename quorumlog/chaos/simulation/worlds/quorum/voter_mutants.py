@@ -95,6 +95,12 @@ class _WipedVoterVotes(Elections):
         super().handle_vote_request(request_id, replace(request, voter_directory_id=directory_id))
 
 
+@VOTER_MUTANTS.breaks("a node is added to the voters before it may vote")
+class _AddsBeforeItMayVote(VoterChanges):
+    def _may_vote(self, progress: Progress) -> bool:  # noqa: ARG002 - a mutant has the signature of what it replaces
+        return True
+
+
 class _StandsForEver(Membership):
     @property
     def may_stand(self) -> bool:
