@@ -119,6 +119,11 @@ class ReplicaSet:
         return concerned
 
     @property
+    def settings(self) -> BrokerSettings:
+        """The broker's settings, with what was altered since it started."""
+        return self._defaults.settings
+
+    @property
     def is_opening(self) -> bool:
         """Whether there are logs to open yet."""
         return self.left_to_open > 0
