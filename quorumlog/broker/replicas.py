@@ -94,7 +94,6 @@ class Replicas:
         peer_addresses: Mapping[int, str] | None = None,
     ) -> None:
         self.broker_id: Final = broker_id
-        self.settings: Final = settings
         self.broker_epoch = -1
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Set once the logs are open that our registration's image gives us, until the last
@@ -253,6 +252,11 @@ class Replicas:
         self._listeners.append(listener)
 
     # --- Metadata ---
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """The broker's settings, with what was altered since it started."""
+        return self._replicas.settings
 
     @property
     def image(self) -> ClusterImage:

@@ -1,20 +1,26 @@
 """The settings that a broker reads: Kafka's names (dots are underscores here) and defaults."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
-from quorumlog.settings.kinds import INT_MAX, POSITIVE, choice
+from quorumlog.settings.kinds import INT_MAX, choice
 from quorumlog.settings.servers import (
     DEFAULT_REPLICATION_FACTOR,
     FOLLOWER_THROTTLED_RATE,
     LEADER_THROTTLED_RATE,
+    LOG_CLEANER_BACKOFF,
+    LOG_CLEANER_RATE,
+    MAX_CONNECTIONS,
     NUM_PARTITIONS,
+    PRODUCER_ID_EXPIRATION,
     ServerSetting,
     behind,
     flag,
     integer,
     long,
     row,
+    rows_of,
 )
 from quorumlog.settings.topics import SEGMENT_BYTES_MIN, TopicConfig
 
@@ -39,9 +45,7 @@ class BrokerSettings:
     log_message_timestamp_before_max_ms: int = behind(TopicConfig.message_timestamp_before_max_ms)
     log_message_timestamp_after_max_ms: int = behind(TopicConfig.message_timestamp_after_max_ms)
     log_message_timestamp_type: str = behind(TopicConfig.message_timestamp_type)
-    producer_id_expiration_ms: int = integer(
-        86_400_000, "How long the sequence numbers of a silent producer are known."
-    )
+    producer_id_expiration_ms: int = row(PRODUCER_ID_EXPIRATION)
     producer_id_expiration_check_interval_ms: int = integer(
         600_000, "How often silent producers are looked for."
     )
@@ -55,17 +59,9 @@ class BrokerSettings:
     )
 
     # Retention.
-    log_cleaner_backoff_ms: int = long(
-        15_000, "How long the cleaner rests when no log needs it.", least=0
-    )
+    log_cleaner_backoff_ms: int = row(LOG_CLEANER_BACKOFF)
     log_cleaner_delete_retention_ms: int = behind(TopicConfig.delete_retention_ms)
-    log_cleaner_io_max_bytes_per_second: float = row(
-        ServerSetting(
-            kind=POSITIVE,
-            default="1.7976931348623157E308",
-            documentation="How many bytes the cleaner reads and writes in a second at most.",
-        )
-    )
+    log_cleaner_io_max_bytes_per_second: float = row(LOG_CLEANER_RATE)
     log_cleaner_max_compaction_lag_ms: int = behind(TopicConfig.max_compaction_lag_ms)
     log_cleaner_min_cleanable_ratio: float = behind(TopicConfig.min_cleanable_dirty_ratio)
     log_cleaner_min_compaction_lag_ms: int = behind(TopicConfig.min_compaction_lag_ms)
@@ -131,7 +127,7 @@ class BrokerSettings:
         104_857_600,
         "The memory for records that consumers asked for and have not taken. Not in Kafka.",
     )
-    max_connections: int = integer(INT_MAX, "How many connections there may be.", least=0)
+    max_connections: int = row(MAX_CONNECTIONS)
     connections_max_idle_ms: int = long(600_000, "When a silent connection is closed.")
 
     # The `__consumer_offsets` topic.
@@ -169,3 +165,12 @@ class BrokerSettings:
         3000, "How long the first rebalance of a new group waits for more members.", least=0
     )
     group_max_size: int = integer(INT_MAX, "The most members of a group.")
+
+
+def altered(settings: BrokerSettings, texts: Mapping[str, str]) -> BrokerSettings:
+    """Return the settings with these values in the place of their own, by Kafka's names."""
+    rows = rows_of(BrokerSettings).items()
+    return replace(
+        settings,
+        **{field: row.kind.parse(texts[row.name]) for field, row in rows if row.name in texts},
+    )

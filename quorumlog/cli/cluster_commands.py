@@ -21,7 +21,7 @@ from quorumlog.cli.output import (
     say,
 )
 from quorumlog.cluster import LocalCluster, running_clusters
-from quorumlog.cluster.layout import CLUSTER_FILE, CONTROL_PORT_STEP
+from quorumlog.cluster.layout import CLUSTER_FILE, CONTROL_PORT_STEP, FIRST_ID
 
 _NODES: Final = 3
 _PORT: Final = 9092
@@ -46,6 +46,15 @@ Port = Annotated[
         f"{CONTROL_PORT_STEP} above. 0 takes free ports.",
     ),
 ]
+FirstId = Annotated[
+    int | None,
+    typer.Option(
+        metavar="ID",
+        min=0,
+        show_default=str(FIRST_ID),
+        help="The node id of the first node, the next ones count up. Apache Kafka's begin with 0.",
+    ),
+]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Return once it is ready; stop it with `down`.")
 ]
@@ -68,6 +77,7 @@ def up(
     nodes: Nodes = None,
     controllers: Controllers = None,
     brokers: Brokers = None,
+    first_id: FirstId = None,
     port: Port = None,
     detach: Detach = False,
     config: NodeSettings = None,
@@ -85,12 +95,20 @@ def up(
             nodes=_NODES if nodes is None else nodes,
             controllers=controllers,
             brokers=brokers,
+            first_id=FIRST_ID if first_id is None else first_id,
             port=_PORT if port is None else port,
             config=parse_settings(config or []),
             defaults=defaults,
             detached=detach,
         )
-        _refuse_another(cluster, nodes=nodes, controllers=controllers, brokers=brokers, port=port)
+        _refuse_another(
+            cluster,
+            nodes=nodes,
+            controllers=controllers,
+            brokers=brokers,
+            first_id=first_id,
+            port=port,
+        )
         running = cluster.running()
         if running and not detach:
             fail(
@@ -128,6 +146,7 @@ def _refuse_another(
     nodes: int | None,
     controllers: int | None,
     brokers: int | None,
+    first_id: int | None,
     port: int | None,
 ) -> None:
     """End with a usage error if the directory holds a cluster other than the one asked for."""
@@ -136,6 +155,7 @@ def _refuse_another(
         "--nodes": (nodes, len(cluster.nodes)),
         "--controllers": (controllers, apart.count("controller")),
         "--brokers": (brokers, apart.count("broker")),
+        "--first-id": (first_id, cluster.nodes[0].id),
         "--port": (port or None, int(cluster.nodes[0].kafka.rpartition(":")[2])),
     }
     for option, (asked, found) in held.items():

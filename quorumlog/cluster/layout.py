@@ -28,7 +28,9 @@ from quorumlog.cluster.secret import make_secret, secret_file
 CLUSTER_FILE: Final = "cluster.json"
 METADATA_LOG: Final = "__cluster_metadata-0"  # in each node's log directory
 FORMAT: Final = 1
-CONTROL_PORT_STEP: Final = 10_000  # node 1 of `--port 9092`: Kafka on 9092, control on 19092
+FIRST_ID: Final = 1
+LAST_ID: Final = 2**31 - 1  # a node id is an int32
+CONTROL_PORT_STEP: Final = 10_000  # `--port 9092`: Kafka on 9092, control on 19092
 
 FAST_DEFAULTS: Final[Mapping[str, str]] = {
     "broker.heartbeat.interval.ms": "500",
@@ -96,14 +98,21 @@ class ClusterSpec:
 
 
 def plan(
-    roles: Sequence[tuple[str, ...]], *, host: str, port: int, config: Mapping[str, str]
+    roles: Sequence[tuple[str, ...]],
+    *,
+    host: str,
+    port: int,
+    config: Mapping[str, str],
+    first_id: int = FIRST_ID,
 ) -> ClusterSpec:
     """Lay out a new cluster: one node per entry of `roles`; port 0 takes free ports.
 
-    Otherwise the Kafka ports count up from `port`, and each control port is CONTROL_PORT_STEP
-    above the Kafka port of its node. Raises InvalidArgument.
+    The node ids count up from `first_id`. The Kafka ports count up from `port`, and each control
+    port is CONTROL_PORT_STEP above the Kafka port of its node. Raises InvalidArgument.
     """
     count = len(roles)
+    if not 0 <= first_id <= LAST_ID - count:
+        raise InvalidArgument(f"--first-id {first_id}: choose one from 0 to {LAST_ID - count}")
     if port:
         highest = 65_536 - CONTROL_PORT_STEP - count
         if not 0 < port <= highest:
@@ -117,7 +126,7 @@ def plan(
         ports = free_ports(host, 2 * count)
     nodes = tuple(
         NodeSpec(
-            id=index + 1,
+            id=first_id + index,
             roles=node_roles,
             kafka=f"{host}:{ports[index]}",
             control=f"{host}:{ports[count + index]}",

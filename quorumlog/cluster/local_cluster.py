@@ -42,6 +42,7 @@ class LocalCluster:
         nodes: int = 3,
         controllers: int | None = None,
         brokers: int | None = None,
+        first_id: int = layout.FIRST_ID,
         host: str = "127.0.0.1",
         port: int = 0,
         config: Mapping[str, str] | None = None,
@@ -52,9 +53,10 @@ class LocalCluster:
         """Plan a new cluster, or open the one that `directory` holds (its nodes are kept).
 
         `controllers` and `brokers`, given together, make nodes of one role each; else every one
-        of `nodes` has both. `config` has Kafka's names and texts, and an empty text takes a
-        recorded setting back; `defaults` is "fast" or "kafka". `node_module` is run as the node's
-        program: one that breaks a rule tests the tests. `detached` nodes outlive this process.
+        of `nodes` has both; the ids count up from `first_id`. `config` has Kafka's names and
+        texts, and an empty text takes a recorded setting back; `defaults` is "fast" or "kafka".
+        `node_module` is run as the node's program: one that breaks a rule tests the tests.
+        `detached` nodes outlive this process.
         """
         temporary = not directory
         path = Path(directory).absolute() if directory else _temporary_path()
@@ -72,7 +74,7 @@ class LocalCluster:
                 raise InvalidArgument(f"--defaults {defaults}: it is fast or kafka")
             base = layout.FAST_DEFAULTS if defaults == "fast" else {}
             roles = ClusterShape(nodes, controllers, brokers).roles
-            planned = layout.plan(roles, host=host, port=port, config=base)
+            planned = layout.plan(roles, host=host, port=port, config=base, first_id=first_id)
         self._adopt(replace(planned, config=settings_check.laid_over(planned.config, config or {})))
 
     def _adopt(self, spec: ClusterSpec) -> None:

@@ -120,6 +120,30 @@ LEADER_THROTTLED_RATE: Final = ServerSetting(
     documentation="How many bytes a second followers that are not in sync get from a broker, at "
     "most, of the replicas that leader.replication.throttled.replicas of their topics names.",
 )
+LOG_CLEANER_BACKOFF: Final = ServerSetting(
+    name="log.cleaner.backoff.ms",
+    kind=kinds.whole(ConfigType.LONG, 0, LONG_MAX),
+    default="15000",
+    documentation="How long the cleaner rests when no log needs it.",
+)
+LOG_CLEANER_RATE: Final = ServerSetting(
+    name="log.cleaner.io.max.bytes.per.second",
+    kind=kinds.POSITIVE,
+    default="1.7976931348623157E308",
+    documentation="How many bytes the cleaner reads and writes in a second at most.",
+)
+MAX_CONNECTIONS: Final = ServerSetting(
+    name="max.connections",
+    kind=kinds.whole(ConfigType.INT, 0, INT_MAX),
+    default=str(INT_MAX),
+    documentation="How many connections there may be.",
+)
+PRODUCER_ID_EXPIRATION: Final = ServerSetting(
+    name="producer.id.expiration.ms",
+    kind=kinds.whole(ConfigType.INT, 1, INT_MAX),
+    default="86400000",
+    documentation="How long the sequence numbers of a silent producer are known.",
+)
 DEFAULT_REPLICATION_FACTOR: Final = ServerSetting(
     name="default.replication.factor",
     kind=kinds.whole(ConfigType.INT, 1, INT_MAX),
@@ -285,14 +309,15 @@ class StaticConfig:
 
 
 def dynamic_settings() -> dict[str, ServerSetting[Any]]:
-    """Return what can be altered while a broker runs: what holds for topics, and the throttles.
+    """Return what can be altered while a broker runs: what holds for topics, and a few others.
 
-    # DEVIATION: Kafka alters more, and min.insync.replicas for the whole cluster.
-    # docs/decisions/0091-a-brokers-settings-of-topics-change-while-it-runs.md
+    # DEVIATION: Kafka alters addresses, security and threads, too, and min.insync.replicas for
+    # the whole cluster. docs/decisions/0091-a-brokers-settings-of-topics-change-while-it-runs.md
     """
     fixed = {TopicConfig.min_insync_replicas.server}
     rows = [_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server]
     rows += [FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE]
+    rows += [LOG_CLEANER_BACKOFF, LOG_CLEANER_RATE, MAX_CONNECTIONS, PRODUCER_ID_EXPIRATION]
     return {row.name: row for row in rows if row.name not in fixed}
 
 

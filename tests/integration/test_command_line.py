@@ -89,6 +89,37 @@ def test_a_session_at_the_terminal(shell: Shell) -> None:
     shell("status", status=1)
 
 
+def test_node_0_is_a_node_like_the_others(shell: Shell) -> None:
+    up = shell.json("up", "--first-id", "0", "--detach", "--port", "0")
+    assert [node["id"] for node in up["nodes"]] == [0, 1, 2]
+    assert "--first-id 0, not 1" in shell("up", "--first-id", "1", status=64)
+    shell("topics", "create", "orders", "--partitions", "1", "--replication", "3")
+    shell("produce", "orders", lines="\n".join(map(str, range(100))))
+
+    moved = shell.json("reassign", "--topic", "orders", "--brokers", "0,2")
+    assert moved == {"topic": "orders", "completed": True, "partitions": moved["partitions"]}
+    elected = shell.json("elect", "--preferred", "--topic", "orders")["partitions"]
+    assert [row["error"] for row in elected] in [[None], ["ELECTION_NOT_NEEDED"]]
+    (row,) = shell.json("topics", "describe", "orders")["partitions"]
+    assert (row["leader"], row["replicas"], sorted(row["isr"])) == (0, [0, 2], [0, 2])
+    quorum = shell.json("quorum", "describe")
+    assert [voter["replica_id"] for voter in quorum["voters"]] == [0, 1, 2]
+    shell("configs", "alter", "broker", "0", "--set", "log.retention.ms=3600000")
+    (changed,) = [
+        row
+        for row in shell.json("configs", "describe", "broker", "0")["configs"]
+        if row["name"] == "log.retention.ms"
+    ]
+    assert (changed["value"], changed["source"]) == ("3600000", "broker, dynamic")
+
+    shell("node", "kill", "0")
+    assert shell.json("status")["nodes"][0]["pid"] is None
+    shell("consume", "orders", "--from", "beginning", "--max", "100")  # 2 leads
+    again = shell.json("up", "--detach")  # its id is kept
+    assert [node["id"] for node in again["nodes"]] == [0, 1, 2]
+    assert shell.json("down")["stopped"] == [0, 1, 2]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_cluster_at_the_terminal_ends_with_it(shell: Shell, number: signal.Signals) -> None:
     command = shell.command("up", "--nodes", "1", "--port", "0")

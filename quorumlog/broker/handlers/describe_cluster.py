@@ -1,4 +1,8 @@
-"""DescribeCluster (60): the brokers, for admin clients. Source: KIP-430, 700, 919, 1073."""
+"""DescribeCluster (60): the brokers, for admin clients. Source: KIP-430, 700, 919, 1073.
+
+A client that wants the controllers is refused in Kafka's words. No listener answers it: controllers
+speak another protocol (docs/decisions/0011-the-quorum-speaks-http-and-cbor.md).
+"""
 
 from typing import Final
 
@@ -25,12 +29,13 @@ def handle(
     if request.endpoint_type not in {BROKERS, CONTROLLERS}:
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message=f"there are no endpoints of type {request.endpoint_type}",
+            error_message=f"Unsupported endpoint type {request.endpoint_type}",
         )
     if request.endpoint_type == CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            error_message="this is a broker: ask it for brokers",
+            error_message="The request was sent to an endpoint of type BROKER, but we wanted an "
+            "endpoint of type CONTROLLER",
         )
     brokers = [
         DescribeClusterBroker(

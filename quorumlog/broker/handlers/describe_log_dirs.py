@@ -1,4 +1,7 @@
-"""DescribeLogDirs (API key 35): bytes of the disk and of each replica on it (KIP-113, KIP-827)."""
+"""DescribeLogDirs (API key 35): bytes of the disk and of each replica on it (KIP-113, KIP-827).
+
+No directory is cordoned (KIP-1066): each takes new replicas.
+"""
 
 from itertools import groupby
 
@@ -15,7 +18,7 @@ from quorumlog.wire.codec.messages.describe_log_dirs import (
 from quorumlog.wire.codec.schemas import RequestHeader
 
 
-@answers(DescribeLogDirsRequest, 1, 4)
+@answers(DescribeLogDirsRequest, 1, 5)
 async def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:

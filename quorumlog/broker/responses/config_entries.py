@@ -72,8 +72,9 @@ def broker_entries(broker: BrokerConfig) -> Iterator[ConfigEntry]:
 def cluster_entries(altered: Mapping[str, str]) -> Iterator[ConfigEntry]:
     """Yield what was altered for all brokers, and nothing else, as Kafka does."""
     for name, value in altered.items():
-        levels = [Level(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)]
-        yield _entry(name, value, DYNAMIC[name], levels, read_only=False)
+        if name in DYNAMIC:  # else a controller of a newer release has taken it
+            levels = [Level(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)]
+            yield _entry(name, value, DYNAMIC[name], levels, read_only=False)
 
 
 def _entry(

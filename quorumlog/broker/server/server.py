@@ -73,7 +73,7 @@ class Server:
     def opened(self, connection: Connection) -> None:
         """Count a connection, or close it if there are too many."""
         self.stats.connections += 1
-        if len(self._connections) >= self.settings.max_connections:
+        if len(self._connections) >= self.context.replicas.settings.max_connections:
             self.stats.connections_refused += 1
             _logger.warning("connection refused: %d are open", len(self._connections))
             connection.abort()

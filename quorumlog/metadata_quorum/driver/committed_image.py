@@ -54,6 +54,13 @@ class CommittedImage:
         """The voters that the log said at the start; None: kraft.version was 0."""
         return self.restored_voter_sets[-1][1] if self.restored_voter_sets else None
 
+    @property
+    def is_upgrade_committed(self) -> bool:
+        """Whether this node knew at the start that a voter set in the log was committed."""
+        snapshot_end = self.restored_id.end_offset if self.restored_id else 0
+        committed = max(self._log.known_committed, snapshot_end)
+        return any(offset < committed for offset, _ in self.restored_voter_sets[:1])
+
     def add_publisher(self, publisher: ImagePublisher) -> None:
         """Publish to it, too; first, as one change, all that was published before."""
         self._publishers.append(publisher)

@@ -2,7 +2,8 @@
 
 At kraft.version 0 it refuses a `quorum-state` of other voters than the configured ones: two sets of
 voters that overlap too little have two majorities. From version 1 on the log says the voters, and
-the configured ones do not count (KIP-853).
+the configured ones do not count (KIP-853): once that is known to be committed, because a truncation
+of the record brings version 0 back, and with it the configured voters.
 """
 
 import logging
@@ -25,19 +26,30 @@ class VotersChanged(StorageError):
     """The configured voters are not those that this voter has voted with."""
 
 
-def _check_voters(settings: MetadataQuorumSettings, election: Election) -> None:
+def _check_voters(
+    settings: MetadataQuorumSettings, election: Election, voters_in_log: VoterSet | None
+) -> None:
     """Raise VotersChanged if the voter's election state is of another quorum."""
     voters = tuple(sorted(settings.voters))
     if election.voters is None or election.voters == voters:
         return
-    if settings.node_id in {*election.voters, *voters}:  # an observer does not vote
+    if settings.node_id not in {*election.voters, *voters}:  # an observer does not vote
+        return
+    told = (
+        f"controller.quorum.voters names {_listed(voters)}, but node {settings.node_id} has "
+        f"voted in a quorum of {_listed(election.voters)}"
+    )
+    if voters_in_log is not None:
         raise VotersChanged(
-            f"controller.quorum.voters names {_listed(voters)}, but node {settings.node_id} has "
-            f"voted in a quorum of {_listed(election.voters)}: the voters of a cluster at "
-            "kraft.version 0 cannot be changed. Name those, or, if the cluster has never had a "
-            f"leader, remove {settings.log_dir}/{DIRECTORY}/{FILE_NAME} on every voter and make "
-            f"{settings.log_dir}/{NEW_CLUSTER_FILE}"
+            f"{told}, and does not know yet whether kraft.version 1 is committed: it is in its "
+            f"log. Name {_listed(election.voters)} until the node has caught up with a leader"
         )
+    raise VotersChanged(
+        f"{told}: the voters of a cluster at "
+        "kraft.version 0 cannot be changed. Name those, or, if the cluster has never had a "
+        f"leader, remove {settings.log_dir}/{DIRECTORY}/{FILE_NAME} on every voter and make "
+        f"{settings.log_dir}/{NEW_CLUSTER_FILE}"
+    )
 
 
 def found(
@@ -45,15 +57,17 @@ def found(
     elections: ElectionStore,
     election: Election,
     voters: VoterSet | None,
+    *,
+    is_upgrade_committed: bool,
 ) -> Election:
     """Return the election state to start with; that of a new cluster is durable then.
 
-    `voters`: those in the log; None: kraft.version is 0. A node that can become a voter stays new
-    if its votes are unknown: an empty log may lack the record that makes it one. Raises
-    StorageError; VotersChanged at kraft.version 0.
+    `voters`: those in the log; None: kraft.version is 0. `is_upgrade_committed`: no truncation can
+    bring that back. A node that can become a voter stays new if its votes are unknown: an empty log
+    may lack the record that makes it one. Raises StorageError; VotersChanged at kraft.version 0.
     """
-    if voters is None:
-        _check_voters(settings, election)
+    if not (is_upgrade_committed or election.was_voter):  # that is noted with the commit
+        _check_voters(settings, election, voters)
     is_configured = settings.node_id in settings.voters
     if not election.is_new or not (is_configured or settings.directory_id is not None):
         return replace(election, is_new=False)

@@ -51,7 +51,7 @@ from quorumlog.metadata_quorum.io.rpc import (
     Reply,
     RpcServer,
 )
-from quorumlog.metadata_quorum.log.election_store import FILE_NAME, ElectionStore
+from quorumlog.metadata_quorum.log.election_store import FILE_NAME, Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.storage.io.disk import Disk
@@ -92,7 +92,7 @@ class MetadataQuorum:
         election = elections.load()
         self._log: Final = _open_log(settings, disk, parts)
         self._committed: Final = CommittedImage(self._log)
-        self._election: Final = found(settings, elections, election, self._committed.voters)
+        self._election: Final = self._founded(elections, election)
         self._say_if_absurd(self._election.leader_epoch)
         self._threads: Final = DiskThreads(self._failed)
         self._leader: Final = LeaderWatch()
@@ -130,6 +130,15 @@ class MetadataQuorum:
         )
         self._probes: Final = Tasks(log_failure(_logger, "looking for a broker's process"))
         self.port = 0  # of the control listener, once started
+
+    def _founded(self, elections: ElectionStore, election: Election) -> Election:
+        return found(
+            self.settings,
+            elections,
+            election,
+            self._committed.voters,
+            is_upgrade_committed=self._committed.is_upgrade_committed,
+        )
 
     def _driver_of(self, elections: ElectionStore, parts: QuorumParts) -> Driver:
         return Driver(

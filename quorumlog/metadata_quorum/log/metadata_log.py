@@ -127,6 +127,11 @@ class MetadataLog:
         """Records below it survive power loss."""
         return self._log.flushed_offset
 
+    @property
+    def known_committed(self) -> Offset:
+        """All records below it are committed, as the disk says."""
+        return max(self._checkpoint.last.committed, self.start_offset)
+
     def epoch_starts(self) -> tuple[tuple[Epoch, Offset], ...]:
         """Return (epoch, first offset), oldest first."""
         return tuple((entry.epoch, entry.start_offset) for entry in self._log.epochs.entries)

@@ -66,7 +66,7 @@ async def serving(
     api_key: int = HEARTBEAT,
 ) -> AsyncIterator[tuple[SingleBroker, Server, int]]:
     """Serve with `handle` in place of one API's handler."""
-    async with single_broker(directory) as broker:
+    async with single_broker(directory, settings=settings) as broker:
         handlers = dict(HANDLERS)
         if handle is not None:
             handlers[api_key] = replace(handlers[api_key], handle=handle)

@@ -1,10 +1,16 @@
-"""A topic's configuration is in force on open logs as soon as it is published."""
+"""The configuration of topics and brokers is in force as soon as it is published."""
 
+import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import pytest
+
 from quorumlog.broker.replicas import Replicas
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterDelta
+from quorumlog.settings.servers import DYNAMIC, rows_of
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
@@ -87,17 +93,19 @@ async def test_a_compacting_node_wants_keys_of_topics_that_name_no_policy(tmp_pa
         assert append(replicas).error_code is ErrorCode.NONE
 
 
+def alter_brokers(replicas: Replicas, **configs: dict[str, str]) -> None:
+    """Publish settings of brokers: `b` of all, `b1` of broker 1."""
+    named = {name.removeprefix("b"): of for name, of in configs.items()}
+    altered = replace(replicas.image, broker_configs=named)
+    replicas.publish(ClusterDelta(broker_configs=frozenset(named)), altered)
+
+
 async def test_what_was_altered_for_brokers_is_in_force_on_open_logs(tmp_path: Path) -> None:
     """The broker's own goes before all brokers', and the topic's before both."""
     async with one_broker(tmp_path) as replicas:
         append(replicas)
         driver = replicas.drivers[AT]
-
-        def alter(**configs: dict[str, str]) -> None:
-            named = {name.removeprefix("b"): of for name, of in configs.items()}
-            altered = replace(replicas.image, broker_configs=named)
-            replicas.publish(ClusterDelta(broker_configs=frozenset(named)), altered)
-
+        alter = partial(alter_brokers, replicas)
         alter(b={"log.segment.bytes": "14", "log.roll.ms": "9"}, b2={"log.roll.ms": "1"})
         assert (driver.log.settings.segment_bytes, driver.log.settings.segment_ms) == (14, 9)
         append(replicas)
@@ -109,3 +117,68 @@ async def test_what_was_altered_for_brokers_is_in_force_on_open_logs(tmp_path: P
         publish(replicas, ALONE, segment_ms="7")  # and nothing is altered any more
         assert driver.log.settings.segment_ms == 7
         assert append(replicas).error_code is ErrorCode.NONE
+
+
+OF_THE_BROKER = {
+    "log.cleaner.backoff.ms": 7,
+    "log.cleaner.io.max.bytes.per.second": 8.5,
+    "max.connections": 9,
+    "producer.id.expiration.ms": 10,
+}
+
+
+@pytest.mark.parametrize(("name", "value"), OF_THE_BROKER.items())
+async def test_a_setting_of_the_broker_is_what_was_altered_last(
+    tmp_path: Path, name: str, value: float
+) -> None:
+    (field,) = (field for field, row in rows_of(BrokerSettings).items() if row.name == name)
+    async with one_broker(tmp_path) as replicas:
+        default = getattr(replicas.settings, field)
+        alter_brokers(replicas, b={name: str(value)})
+        assert getattr(replicas.settings, field) == value
+        alter_brokers(replicas, b={name: str(value)}, b1={name: "11"}, b2={name: "12"})
+        assert getattr(replicas.settings, field) == 11
+        alter_brokers(replicas, b={})
+        assert getattr(replicas.settings, field) == default
+
+
+def test_each_setting_that_can_be_altered_is_a_topics_or_is_tested_here() -> None:
+    throttles = {"follower.replication.throttled.rate", "leader.replication.throttled.rate"}
+    others = [name for name, row in DYNAMIC.items() if "For topics that" not in row.documentation]
+    assert {*others} == {*OF_THE_BROKER, *throttles}
+
+
+@pytest.mark.jumping_time
+async def test_a_cleaner_that_rests_for_long_hears_that_it_is_to_rest_less(tmp_path: Path) -> None:
+    settings = BrokerSettings(log_cleaner_backoff_ms=3_600_000)
+    async with one_broker(tmp_path, settings=settings) as replicas:
+        rounds = 0
+
+        async def count() -> bool:
+            nonlocal rounds
+            rounds += 1
+            return False
+
+        replicas.ticks.cleaner.clean_dirtiest = count  # type: ignore[method-assign]
+        running = asyncio.ensure_future(replicas.ticks.cleaner.run())
+        await asyncio.sleep(60)
+        assert rounds == 0
+        alter_brokers(replicas, b={"log.cleaner.backoff.ms": "500"})
+        await asyncio.sleep(3)
+        assert rounds >= 2
+        running.cancel()
+
+
+@pytest.mark.jumping_time
+async def test_producers_are_forgotten_after_the_new_time(tmp_path: Path) -> None:
+    settings = BrokerSettings(producer_id_expiration_check_interval_ms=1000)
+    async with one_broker(tmp_path, settings=settings) as replicas:
+        expired: list[int] = []
+        producers = replicas.drivers[AT].producers
+        producers.expire = lambda _, after_ms: expired.append(after_ms)  # type: ignore[method-assign, assignment]
+        ticking = asyncio.ensure_future(replicas.ticks.run())
+        await asyncio.sleep(3)
+        alter_brokers(replicas, b={"producer.id.expiration.ms": "5"})
+        await asyncio.sleep(3)
+        ticking.cancel()
+        assert {*expired} == {86_400_000, 5}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
 from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from quorumlog.broker.replicas import Replicas
-from quorumlog.broker.settings import BrokerSettings
+from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.storage.core.cleaning import Dirtiness, dirtiness
 from quorumlog.storage.core.retention import SegmentFacts
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
@@ -190,9 +191,11 @@ async def test_no_work_on_a_log_runs_while_a_cleaned_segment_is_swapped_in(tmp_p
 
 @pytest.mark.jumping_time
 async def test_the_cleaner_reads_and_writes_so_many_bytes_in_a_second(tmp_path: Path) -> None:
-    settings = BrokerSettings(log_cleaner_io_max_bytes_per_second=10.0)
-    async with one_broker(tmp_path, log_settings=SMALL, settings=settings) as replicas:
+    async with one_broker(tmp_path, log_settings=SMALL) as replicas:
         publish(replicas, ALONE, cleanup_policy="compact")
+        rate = {"1": {"log.cleaner.io.max.bytes.per.second": "10.0"}}
+        delta = ClusterDelta(broker_configs=frozenset(rate))
+        replicas.publish(delta, replace(replicas.image, broker_configs=rate))
         for number in range(3):
             write(replicas, "k", f"{number}")
         size = replicas.drivers[AT].log.size // 3  # of a batch

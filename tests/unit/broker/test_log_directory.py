@@ -1,5 +1,6 @@
 """One log directory: what is opened, set aside, deleted, and known of logs after a crash."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -243,3 +244,42 @@ def test_a_partition_of_unknown_topic_is_not_taken_for_a_new_one(
         logs.open(AT, OLD, {})
     logs.set_aside_strays([])  # it is not assigned to this broker any more
     assert (tmp_path / "orders-3.unknown-stray" / f"{0:020d}.log").stat().st_size == len(BATCH)
+
+
+def test_records_of_unknown_topic_are_set_aside_only_if_other_replicas_have_them(
+    tmp_path: Path,
+) -> None:
+    """Power was lost before the first flush: the segment was written back, the file was not."""
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    log.close(clean=False)
+    metadata, segment = (
+        tmp_path / "orders-3" / name for name in ("partition.metadata", f"{0:020d}.log")
+    )
+    metadata.write_bytes(bytes(metadata.stat().st_size))
+    with pytest.raises(CorruptCheckpoint, match=r"orders-3/partition\.metadata") as refused:
+        started(tmp_path).open(AT, OLD, {}, is_last=True)
+    assert segment.read_bytes()  # nothing has moved
+    lines = re.findall(r"'(\w+: [^']+)'", str(refused.value))  # what the message says to write
+    metadata.write_text("\n".join(lines) + "\n")
+    log, _ = started(tmp_path).open(AT, OLD, {}, is_last=True)
+    assert log.log_end_offset == 4
+    log.close(clean=False)
+
+    metadata.write_bytes(b"")
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    assert log.log_end_offset == 0
+    log.close(clean=False)
+    assert (tmp_path / "orders-3.unknown-stray" / segment.name).read_bytes()
+
+
+def test_a_log_of_unknown_topic_without_records_is_made_again(tmp_path: Path) -> None:
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    log.close(clean=False)
+    for name in ("partition.metadata", f"{0:020d}.log"):
+        file = tmp_path / "orders-3" / name
+        file.write_bytes(bytes(file.stat().st_size))  # as lost power leaves it
+    log, _ = started(tmp_path).open(AT, OLD, {}, is_last=True)
+    assert log.log_end_offset == 0
+    log.close(clean=False)

@@ -13,6 +13,7 @@ import pytest
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply
 from quorumlog.invariants import InvariantViolation
+from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from quorumlog.wire.codec.messages.fetch import FetchRequest, FetchResponse
@@ -298,6 +299,24 @@ async def test_there_is_a_limit_of_connections_and_of_idleness(tmp_path: Path) -
         assert server.stats.connections_refused == 1
         assert await first.is_closed()
         assert server.stats.connections_idle == 1
+
+
+async def test_the_limit_of_connections_may_be_altered(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (broker, server, port), connected(port) as first:
+        first.send(ApiVersionsRequest(), 1, 0)
+        await first.answer(API_VERSIONS, 0)
+        few = {"": {"max.connections": "1"}}
+        delta = ClusterDelta(broker_configs=frozenset(few))
+        altered = replace(broker.replicas.image, broker_configs=few)
+        broker.replicas.publish(delta, altered)
+        async with connected(port) as second:
+            with suppress(ConnectionResetError):
+                assert await second.is_closed()
+        assert server.stats.connections_refused == 1
+        broker.replicas.publish(delta, replace(altered, broker_configs={}))
+        async with connected(port) as second:
+            second.send(ApiVersionsRequest(), 1, 0)
+            await second.answer(API_VERSIONS, 0)
 
 
 async def test_what_passes_is_counted(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
+from quorumlog.wire.codec.messages.describe_cluster import DescribeClusterRequest
 from quorumlog.wire.codec.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     RequestCursor,
@@ -16,7 +17,7 @@ from quorumlog.wire.codec.messages.describe_topic_partitions import (
 from quorumlog.wire.codec.messages.list_config_resources import ListConfigResourcesRequest
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.replicas import broker as registered
-from tests.support.groups.asking import asking, coordinator_is_ready, create
+from tests.support.groups.asking import asking, coordinator_is_ready, create, versions
 from tests.support.groups.single_broker import BROKER, SETTINGS, single_broker
 
 Place = tuple[str, int]
@@ -146,6 +147,24 @@ async def test_internal_topics_are_marked(tmp_path: Path) -> None:
         answer = await connection.send(describe())
         marks = {topic.name: topic.is_internal for topic in answer.topics}
         assert marks == {"__consumer_offsets": True, "t": False}
+
+
+async def test_fenced_brokers_are_told_to_a_client_that_asks_for_them(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        brokers = {
+            **broker.controller.image.brokers,
+            BrokerId(0): registered(BrokerId(0), fenced=True),
+            BrokerId(7): registered(BrokerId(7)),
+        }
+        broker.controller.publish(ClusterDelta(), brokers=brokers)
+        for version in versions(60):
+            request = DescribeClusterRequest(include_fenced_brokers=version >= 2)
+            answer = await connection.send(request, version=version)
+            shown = {one.broker_id: one.is_fenced for one in answer.brokers}
+            fenced = {0: True} if version >= 2 else {}
+            assert shown == {**fenced, BROKER: False, 7: False}
+        answer = await connection.send(DescribeClusterRequest(), version=2)
+        assert [one.broker_id for one in answer.brokers] == [BROKER, 7]
 
 
 async def test_topics_and_brokers_have_configurations(tmp_path: Path) -> None:

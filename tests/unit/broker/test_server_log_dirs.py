@@ -78,6 +78,7 @@ async def test_the_log_directory_is_described_in_every_version(tmp_path: Path) -
         for version in versions(35):
             result = await describe(connection, version, None)
             assert (result.error_code, result.log_dir) == (ErrorCode.NONE, str(tmp_path))
+            assert not result.is_cordoned
             assert sizes(result) == {("t", 0): size, ("t", 1): 0, ("u", 0): 0}
             chosen = await describe(connection, version, {"t": [0, 0, 9], "v": [0]})
             assert sizes(chosen) == {("t", 0): size}

@@ -103,6 +103,12 @@ async def test_describe_cluster_knows_two_types_of_endpoints_and_answers_for_one
                 request = DescribeClusterRequest(endpoint_type=endpoint_type)
                 answer = await connection.send(request, version=version)
                 assert (answer.error_code, bool(answer.brokers)) == (code, code == 0)
+                assert answer.endpoint_type == 1
+                if endpoint_type == 2:  # clients show it to people
+                    assert answer.error_message == (
+                        "The request was sent to an endpoint of type BROKER, but we wanted an "
+                        "endpoint of type CONTROLLER"
+                    )
 
 
 async def test_a_producer_id_without_an_epoch_or_the_reverse_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The plan of a cluster and the file that keeps it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,17 @@ def test_free_ports_are_all_different() -> None:
     spec = layout.plan([BOTH] * 5, host="127.0.0.1", port=0, config={})
     addresses = [address for node in spec.nodes for address in (node.kafka, node.control)]
     assert len(set(addresses)) == 10
+
+
+def test_node_ids_count_up_from_the_first_and_are_kept(tmp_path: Path) -> None:
+    spec = layout.plan([BOTH, BOTH], host="127.0.0.1", port=9092, config={}, first_id=0)
+    assert [node.id for node in spec.nodes] == [0, 1]
+    layout.save(tmp_path, spec)
+    layout.save(tmp_path, replace(spec, was_ready=True))
+    assert LocalCluster(tmp_path).spec.nodes == spec.nodes  # whatever the default is
+    text = layout.properties_file(tmp_path, 0).read_text()
+    assert "node.id=0\n" in text
+    assert "controller.quorum.voters=0@127.0.0.1:19092,1@127.0.0.1:19093" in text
 
 
 @pytest.mark.parametrize(
@@ -52,6 +64,9 @@ def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
         LocalCluster(tmp_path, defaults="slow")
     with pytest.raises(ClusterError, match="choose one from 1 to"):
         LocalCluster(tmp_path, port=60_000)
+    for first_id in (-1, 2**31 - 3):
+        with pytest.raises(ClusterError, match=f"first-id {first_id}: choose one from 0 to"):
+            LocalCluster(tmp_path, first_id=first_id)
 
 
 def test_a_node_that_does_not_run_cannot_be_signalled(tmp_path: Path) -> None:

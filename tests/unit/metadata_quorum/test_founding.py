@@ -29,8 +29,13 @@ def founded(
     election: Election,
     voters: VoterSet | None,
     settings: MetadataQuorumSettings = SETTINGS,
+    *,
+    is_upgrade_committed: bool | None = None,
 ) -> Election:
-    return found(settings, ElectionStore(RealDisk(), str(directory)), election, voters)
+    if is_upgrade_committed is None:
+        is_upgrade_committed = voters is not None
+    store = ElectionStore(RealDisk(), str(directory))
+    return found(settings, store, election, voters, is_upgrade_committed=is_upgrade_committed)
 
 
 def test_the_configured_voters_may_differ_from_those_of_the_vote_once_the_log_says_them(
@@ -39,6 +44,18 @@ def test_the_configured_voters_may_differ_from_those_of_the_vote_once_the_log_sa
     with pytest.raises(VotersChanged, match="voted in a quorum of 1, 7"):
         founded(tmp_path, VOTED, None)
     assert founded(tmp_path, VOTED, voter_set(1, 5)) == replace(VOTED, is_new=False)
+
+
+def test_voters_in_the_log_count_for_the_configured_ones_only_once_they_are_committed(
+    tmp_path: Path,
+) -> None:
+    in_log = voter_set(1, 5)
+    with pytest.raises(VotersChanged, match=r"does not know yet whether kraft\.version 1 is comm"):
+        founded(tmp_path, VOTED, in_log, is_upgrade_committed=False)
+    same = replace(VOTED, voters=(BrokerId(1), BrokerId(2)))  # as configured
+    assert founded(tmp_path, same, in_log, is_upgrade_committed=False) == same
+    was_voter = replace(VOTED, was_voter=True)  # noted when a set with it was committed
+    assert founded(tmp_path, was_voter, in_log, is_upgrade_committed=False) == was_voter
 
 
 def test_a_voter_of_the_log_that_lost_its_votes_is_new(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 LANE: Final = "cleaner"  # in the disk queue
+LOOK_MS: Final = 1000  # how often a cleaner that rests looks at its settings
 
 T = TypeVar("T")
 Slice = CleanedSegment | None
@@ -37,11 +38,11 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class LogCleaner:
-    """Runs one task. A topic's settings count as they are when its log is looked at.
+    """Runs one task. Settings count as they are when a log is looked at, or the cleaner rests.
 
     It takes half of a core at most: after each slice it rests as long as that has taken, or longer
-    to stay below `max_bytes_per_s` (read and written). A log that cannot be read or
-    written is left alone from then on, unless only room or a file handle is missing.
+    to stay below `log.cleaner.io.max.bytes.per.second` (read and written). A log that cannot be
+    read or written is left alone from then on, unless only room or a file handle is missing.
     """
 
     def __init__(
@@ -50,26 +51,27 @@ class LogCleaner:
         disk: DiskQueue,
         checkpoints: DirectoryCheckpoints,
         *,
-        backoff_ms: int,
-        producers_expire_ms: int,
-        max_bytes_per_s: float,
         wall_ms: Callable[[], int],
     ) -> None:
-        self._max_bytes_per_s: Final = max_bytes_per_s
         self._replicas: Final = replicas
         self._disk: Final = disk
         self._checkpoints: Final = checkpoints
-        self._backoff_s: Final = backoff_ms / 1000
-        self._producers_expire_ms: Final = producers_expire_ms
         self._wall_ms: Final = wall_ms
         self._uncleanable: Final[set[tuple[TopicPartition, TopicId]]] = set()
 
     async def run(self) -> None:
         """Clean until cancelled."""
         while True:
-            await asyncio.sleep(self._backoff_s)
+            await self._back_off()
             while await self.clean_dirtiest():
                 pass
+
+    async def _back_off(self) -> None:
+        """Rest for `log.cleaner.backoff.ms`, also if that changes meanwhile."""
+        began_ms, left_ms = monotonic_ms(), self._replicas.settings.log_cleaner_backoff_ms
+        while left_ms > 0:
+            await asyncio.sleep(min(left_ms, LOOK_MS) / 1000)
+            left_ms = began_ms + self._replicas.settings.log_cleaner_backoff_ms - monotonic_ms()
 
     async def clean_dirtiest(self) -> bool:
         """Clean the log that needs it most; whether one was cleaned, and more may need it.
@@ -157,7 +159,7 @@ class LogCleaner:
             end_offset=dirty.end_offset,
             wall_ms=wall_ms,
             delete_retention_ms=self._replicas.config_of(at.topic).delete_retention_ms,
-            producers_since_ms=wall_ms - self._producers_expire_ms,
+            producers_since_ms=wall_ms - self._replicas.settings.producer_id_expiration_ms,
         )
         cleaning = log.compaction.begin(rules, log.settings, flushed_offset=log.flushed_offset)
         try:
@@ -189,7 +191,8 @@ class LogCleaner:
                     return False
                 await performed(self._disk, at, partial(log.compaction.remove_replaced, names))
             took_s = (monotonic_ms() - began_ms) / 1000
-            due_s = (cleaning.io_bytes - began_bytes) / self._max_bytes_per_s
+            rate = self._replicas.settings.log_cleaner_io_max_bytes_per_second
+            due_s = (cleaning.io_bytes - began_bytes) / rate
             await asyncio.sleep(max(took_s, due_s - took_s))
 
     async def _swap_in(self, driver: PartitionDriver, cleaned: CleanedSegment) -> list[str] | None:

@@ -42,9 +42,6 @@ class Ticks:
             replicas,
             disk,
             files,
-            backoff_ms=settings.log_cleaner_backoff_ms,
-            max_bytes_per_s=settings.log_cleaner_io_max_bytes_per_second,
-            producers_expire_ms=settings.producer_id_expiration_ms,
             wall_ms=wall_ms,
         )
         self._replicas: Final = replicas
@@ -65,8 +62,9 @@ class Ticks:
             self._replicas.retry()
             if now_ms >= next_expiry_ms:
                 next_expiry_ms = now_ms + expire_ms
+                after_ms = self._replicas.settings.producer_id_expiration_ms
                 for driver in drivers.values():
-                    driver.producers.expire(self._wall_ms(), settings.producer_id_expiration_ms)
+                    driver.producers.expire(self._wall_ms(), after_ms)
 
     async def _tick_all(self, now_ms: int) -> None:
         drivers = self._replicas.drivers

@@ -17,6 +17,7 @@ from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, storage_error
 from quorumlog.storage.io.checkpoints import (
+    PARTITION_METADATA_FILE,
     CleanShutdownMarker,
     read_partition_metadata,
     uuid_to_text,
@@ -26,6 +27,7 @@ from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import was_flushed
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.records import HEADER_BYTES
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
 STRAY_SUFFIX: Final = "-stray"
@@ -53,6 +55,15 @@ def _segment_ms(config: TopicConfig) -> int:
     if "compact" not in config.policies:
         return config.segment_ms
     return min(config.segment_ms, config.max_compaction_lag_ms)
+
+
+def _orphaned(path: str, topic_id: TopicId) -> CorruptCheckpoint:
+    return CorruptCheckpoint(
+        f"{path}/{PARTITION_METADATA_FILE} is not whole, and the records beside it are the last "
+        "ones of this partition: no replica in sync is known to have them. If the topic was not "
+        "deleted and made again just before, write the two lines 'version: 0' and "
+        f"'topic_id: {uuid_to_text(topic_id)}' into that file; else move {path} away"
+    )
 
 
 def _marked(partition: str, mark: str) -> str:
@@ -135,14 +146,27 @@ class LogDirectory:
         return log_settings(TopicConfig(configs, self.topic_defaults))
 
     def open(
-        self, topic_partition: TopicPartition, topic_id: TopicId, configs: Mapping[str, str]
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        configs: Mapping[str, str],
+        *,
+        is_last: bool = False,
     ) -> tuple[Log, Offset]:
-        """Open the log, or make it; return it with its checkpointed high watermark."""
+        """Open the log, or make it; return it with its checkpointed high watermark.
+
+        `is_last`: no other replica is known to have all that was acknowledged. Raises
+        CorruptCheckpoint if records are here, and it is not known whose, that had to last or are
+        the last ones.
+        """
         name, path = str(topic_partition), self._path(str(topic_partition))
         settings = self.settings_of(configs)
         try:
             is_new = not self._disk.exists(path)
-            if not is_new and self._topic_id_of(path) != topic_id:
+            found_id = None if is_new else self._topic_id_of(path)
+            if not is_new and found_id != topic_id:
+                if is_last and found_id is None and self._holds_records(path):
+                    raise _orphaned(path, topic_id)
                 self._set_aside(name)
                 self._disk.fsync_dir(self.path)
                 is_new = True
@@ -180,6 +204,18 @@ class LogDirectory:
             if was_flushed(self._disk, path):
                 raise
             return None  # power was lost before the first flush: see `_make_last`
+
+    def _holds_records(self, path: str) -> bool:
+        """Tell whether a segment begins with anything but the zeros of lost power."""
+        for name in self._disk.listdir(path):
+            if name.endswith(".log"):
+                file = self._disk.open_to_read(f"{path}/{name}")
+                try:
+                    if any(file.pread(HEADER_BYTES, 0)):
+                        return True
+                finally:
+                    file.close()
+        return False
 
     def _make_last(self, name: str, topic_id: TopicId) -> None:
         """Make durable whose log it is, before the first of its records is.

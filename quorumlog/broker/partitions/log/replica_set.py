@@ -119,6 +119,11 @@ class ReplicaSet:
         return concerned
 
     @property
+    def settings(self) -> BrokerSettings:
+        """The broker's settings, with what was altered since it started."""
+        return self._defaults.settings
+
+    @property
     def is_opening(self) -> bool:
         """Whether there are logs to open yet."""
         return self.left_to_open > 0
@@ -204,11 +209,13 @@ class ReplicaSet:
             return
         self._opening[at] = topic.topic_id
         self._unusable.pop(at, None)
+        # Its registration has shown what it may have lost (decision 18): the others have all.
+        is_last = {*partition.isr, *partition.elr} <= {self._broker_id}
 
         def work() -> _Loaded:
             if self._is_stopping:
                 raise StorageError(f"{at} is not opened: the broker stops")
-            log, high_watermark = home.open(at, topic.topic_id, topic.configs)
+            log, high_watermark = home.open(at, topic.topic_id, topic.configs, is_last=is_last)
             try:
                 producers = load_producers(log, self._rules.producers, self.logs.progress.note_read)
                 return _Loaded(log, high_watermark, producers)

@@ -1,4 +1,4 @@
-"""What holds on this broker for topics that do not say: as it started, and what was altered since.
+"""What holds on this broker, of itself and for topics that do not say: as it started, and altered.
 
 Source: KIP-226. What was altered for this broker goes before what was altered for all.
 """
@@ -10,6 +10,7 @@ from quorumlog.broker.partitions.core.admission import TopicLimits, topic_limits
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.broker.settings import altered as with_altered
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
@@ -19,13 +20,15 @@ from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 
 class TopicDefaults:
-    """`texts`: the values, by the names of the broker's settings."""
+    """`texts`: the values, by the names of the broker's settings; `settings`: as it reads them."""
 
     def __init__(self, broker_id: BrokerId, settings: BrokerSettings, logs: LogDirectories) -> None:
         self._broker_id: Final = broker_id
         self._logs: Final = logs
         self._at_start: Final = {**texts_of(settings), **logs.topic_defaults}
         self._altered: dict[str, str] = {}
+        self._settings_at_start: Final = settings
+        self.settings = settings
         self.texts: Mapping[str, str] = self._at_start
 
     def of_topic(self, image: ClusterImage, topic: str) -> TopicConfig:
@@ -46,6 +49,7 @@ class TopicDefaults:
         if altered == self._altered:
             return False
         self._altered, self.texts = altered, {**self._at_start, **altered}
+        self.settings = with_altered(self._settings_at_start, altered)
         self._logs.topic_defaults = self.texts
         known: dict[tuple[tuple[str, str], ...], LogSettings] = {}
         for driver in drivers:
