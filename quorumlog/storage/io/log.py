@@ -64,7 +64,6 @@ class Log:
         self.directory: Final = directory
         self.settings = settings  # may be replaced; each segment's index keeps its own, as in Kafka
         self.epochs: Final = loaded.epochs
-        self._disk = disk
         self._segments = segments
         self._snapshots = loaded.snapshots
         self._log_end_offset = segments.active.index.next_offset

@@ -1,7 +1,9 @@
 """A log of which nothing is on the disk before its first record.
 
 Most of many partitions are empty for long: they cost no file, no handle and no reading at a start.
-docs/decisions/0108-a-replica-without-records-has-no-files.md
+
+# DEVIATION: Kafka makes the directory of a replica when it makes the replica.
+# docs/decisions/0108-a-replica-without-records-has-no-files.md
 """
 
 from collections.abc import Callable

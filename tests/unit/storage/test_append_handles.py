@@ -11,7 +11,7 @@ import pytest
 from quorumlog.chaos.simulation.kernel.sim_disk import APPEND_HANDLES_MAX, SimDisk
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
-from quorumlog.storage.io.append_handles import AppendHandles
+from quorumlog.storage.io.append_handles import AppendFile, AppendHandles
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.records import decode_batches
@@ -96,6 +96,22 @@ def test_a_write_that_was_lost_while_no_handle_was_open_fails_the_flush(seed: in
     disk.crash(Random(seed))
     for log in logs_on(disk, "/data", 3 * APPEND_HANDLES_MAX):
         assert values_of(log)[:1] == ["a"]
+
+
+def test_a_flush_that_reads_nothing_again_claims_what_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So the test before can find something: the disk itself tells nothing."""
+    monkeypatch.setattr(AppendFile, "is_in_doubt", False)
+    disk = SimDisk()
+    logs = logs_on(disk, "/data", 3 * APPEND_HANDLES_MAX)
+    disk.loses_write_back = lambda path: True
+    write_in_turn(logs, "a")
+    for log in logs:
+        assert log.flush() == 1
+    disk.crash(Random(0))
+    found = [values_of(log) for log in logs_on(disk, "/data", 3 * APPEND_HANDLES_MAX)]
+    assert [] in found
 
 
 def test_what_was_flushed_after_it_was_read_again_is_not_read_a_third_time() -> None:

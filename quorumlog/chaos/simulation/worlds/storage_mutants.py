@@ -132,6 +132,33 @@ class _NamesAreNotFlushed(HandsOn):
         """Claim it."""
 
 
+class _FileFlushedWhileItHasAHandle(HandsOn):
+    def fsync(self) -> None:
+        if self._real.pread_cached(0, 0) is not None:
+            self._real.fsync()
+
+
+@STORAGE_MUTANTS.breaks("what was written before a log lost its handle is never flushed")
+class _LostHandlesAreNotFlushed(OtherFiles):
+    def other(self, path: str, file: Any) -> Any:
+        return _FileFlushedWhileItHasAHandle(file) if path.endswith(".log") else file
+
+
+@STORAGE_MUTANTS.breaks("the directory of a log that gets its first record has no durable name")
+class _NewDirectoriesAreNotNamed(HandsOn):
+    _added_in = ""
+
+    def add_dir(self, path: str) -> None:
+        self._real.add_dir(path)
+        self._added_in = path.rpartition("/")[0]
+
+    def fsync_dir(self, path: str) -> None:
+        added_in, self._added_in = self._added_in, ""
+        if path != added_in:
+            self._added_in = added_in
+            self._real.fsync_dir(path)
+
+
 class _FileIgnoringErrors(HandsOn):
     def fsync(self) -> None:
         with suppress(OSError):
