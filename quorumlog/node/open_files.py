@@ -1,4 +1,4 @@
-"""The limit of open files: each log keeps at least one, each connection one."""
+"""The limit of open files: each connection keeps one, and logs share some."""
 
 import logging
 import resource

@@ -310,4 +310,4 @@ def test_kafka_16541_a_torn_epoch_checkpoint_is_rebuilt_from_the_log() -> None:
         log = open_log(disk, clean=True)
         assert log.epochs.entries == expected
         log.close()
-        assert LeaderEpochCache.open(disk, DIRECTORY).entries == expected
+        assert LeaderEpochCache.open(disk, DIRECTORY, has_file=True).entries == expected

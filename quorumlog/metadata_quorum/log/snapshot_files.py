@@ -31,7 +31,8 @@ from quorumlog.metadata_quorum.log.voter_records import (
     encode_voters,
 )
 from quorumlog.storage.errors import StorageError, storage_error
-from quorumlog.storage.io.disk import Disk, DiskFile, read_file
+from quorumlog.storage.io.append_handles import DiskFile
+from quorumlog.storage.io.disk import Disk, read_file
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Epoch, Offset

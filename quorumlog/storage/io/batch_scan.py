@@ -1,13 +1,20 @@
 """The headers of the batches in a segment's file, read in chunks."""
 
 from collections.abc import Callable, Iterator
+from errno import EIO
 from typing import Final
 
 from quorumlog.storage.core.log_index import CorruptIndex
 from quorumlog.storage.core.segment_index import SegmentIndex
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.errors import CorruptBatch
-from quorumlog.wire.codec.records import HEADER_BYTES, MAGIC, BatchHeader, read_header
+from quorumlog.wire.codec.records import (
+    HEADER_BYTES,
+    MAGIC,
+    BatchHeader,
+    read_header,
+    validate_batch,
+)
 
 HEADER_SCAN_BYTES: Final = 8 << 10  # two index intervals: most lookups are one read
 HEADER_SCAN_BYTES_MAX: Final = 256 << 10  # a long scan of small batches needs few reads
@@ -69,3 +76,13 @@ def extend_index(path: str, index: SegmentIndex, end: int, pread: Pread) -> Segm
         index.first_timestamp = first.max_timestamp
         break
     return index
+
+
+def require_whole(path: str, start: int, end: int, pread: Pread) -> None:
+    """Read the batches in bytes [start, end), and look at their checksums. Raises OSError."""
+    try:
+        for position, header in scan_batches(path, start, end, pread):
+            size = header.size_in_bytes
+            validate_batch(pread(size, position), 0, header)
+    except (BrokenSegment, CorruptBatch) as error:
+        raise OSError(EIO, f"written, and lost before it was flushed: {error}", path) from error

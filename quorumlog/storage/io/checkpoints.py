@@ -12,7 +12,7 @@ from typing import Final
 
 from quorumlog.invariants import require
 from quorumlog.storage.errors import CorruptCheckpoint
-from quorumlog.storage.io.disk import Disk, read_file, replace_file, write_file_durably
+from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
 
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
@@ -209,18 +209,23 @@ def uuid_from_text(text: str) -> bytes:
 
 
 def write_partition_metadata(
-    disk: Disk, partition_dir: str, topic_id: TopicId, *, must_last: bool = True
+    disk: Disk, partition_dir: str, topic_id: TopicId, *, is_new: bool = False
 ) -> None:
     """Say whose partition the directory is. Raises OSError.
 
-    It is durable when this returns, if it `must_last`; if not, power loss may leave it torn.
+    It is durable when this returns, unless the directory `is_new`: then a crash may leave it torn.
     """
     content = f"version: 0\ntopic_id: {uuid_to_text(topic_id)}\n".encode()
     path = f"{partition_dir}/{PARTITION_METADATA_FILE}"
-    if must_last:
+    if not is_new:
         write_file_durably(disk, path, content)
-    else:
-        replace_file(disk, path, content, must_last=False)
+        return
+    file = disk.open(path, create=True)
+    try:
+        file.truncate(0)  # what an error has left
+        file.append([content])
+    finally:
+        file.close()
 
 
 def read_partition_metadata(disk: Disk, partition_dir: str) -> TopicId | None:
@@ -230,13 +235,16 @@ def read_partition_metadata(disk: Disk, partition_dir: str) -> TopicId | None:
     CorruptCheckpoint, also for records without it (see `was_flushed`), and OSError.
     """
     path = f"{partition_dir}/{PARTITION_METADATA_FILE}"
-    if not disk.exists(path):
+    try:
+        content = read_file(disk, path)
+    except FileNotFoundError:
         logs = (name for name in disk.listdir(partition_dir) if name.endswith(".log"))
         if any(disk.size(f"{partition_dir}/{name}") for name in logs):
-            raise _corrupt(path, FileNotFoundError("there is no such file beside the records"))
+            missing = FileNotFoundError("there is no such file beside the records")
+            raise _corrupt(path, missing) from None
         return None
     try:
-        return decode_partition_metadata(read_file(disk, path))
+        return decode_partition_metadata(content)
     except (KeyError, ValueError) as error:
         raise _corrupt(path, error) from error
 

@@ -13,8 +13,10 @@ from typing import ClassVar, Final, NamedTuple
 from quorumlog.storage.core.cleaning import CleaningRules, NewestOffsets
 from quorumlog.storage.core.segment_index import SegmentIndex
 from quorumlog.storage.core.settings import INT32_MAX, LogSettings
-from quorumlog.storage.io.disk import Disk, DiskFile
-from quorumlog.storage.io.segment import CLEANED_SUFFIX, INDEX_SUFFIXES, Segment, segment_path
+from quorumlog.storage.io.append_handles import DiskFile
+from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.segment import Segment
+from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, INDEX_SUFFIXES, segment_path
 from quorumlog.wire.codec.filtering import empty_batch
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (

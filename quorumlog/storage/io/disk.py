@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from quorumlog.storage.errors import NO_HANDLES, StorageError
+from quorumlog.storage.io.append_handles import AppendFile, AppendHandles, DiskFile
 from quorumlog.storage.io.read_handles import (
     KNOWS_WHAT_IS_CACHED,
     ReadableFile,
@@ -24,19 +25,6 @@ from quorumlog.wire.codec.message import Buffer
 CHUNKS_PER_WRITE: Final = 1024  # IOV_MAX of Linux and macOS
 
 T = TypeVar("T")
-
-
-class DiskFile(ReadableFile, Protocol):
-    """An open file: appended to by one thread, fsynced perhaps by another."""
-
-    def append(self, chunks: Sequence[Buffer]) -> None:
-        """Write all chunks at the end. If it raises, any part of them may have been written."""
-
-    def truncate(self, size: int) -> None:
-        """Cut to `size` bytes. Durable only after `fsync`."""
-
-    def fsync(self) -> None:
-        """Make the content and the size durable (not the name: see `Disk.fsync_dir`)."""
 
 
 class DiskLock(Protocol):
@@ -51,6 +39,12 @@ class Disk(Protocol):
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         """Open for reads and appends. Raises FileNotFoundError unless it exists or `create`."""
+
+    def open_to_append(self, path: str, *, create: bool = False) -> AppendFile:
+        """Open for a long time; few of these have a handle at once. It keeps its name until closed.
+
+        With `create` it is made, or made empty. Raises FileNotFoundError.
+        """
 
     def open_to_read(self, path: str) -> ReadableFile:
         """Open a file that is only read, and keeps its name until it is closed.
@@ -159,15 +153,26 @@ class RealFile:
 class RealDisk:
     """The files of this machine.
 
-    When the process or the system has no handle left, those of files that are only read make room.
+    When the process or the system has no handle left, those make room that nothing uses now.
     """
 
-    def __init__(self, read_handles: ReadHandles | None = None) -> None:
+    def __init__(
+        self, read_handles: ReadHandles | None = None, append_handles: AppendHandles | None = None
+    ) -> None:
         self._read_handles: Final = read_handles or ReadHandles()
+        self._append_handles: Final = append_handles or AppendHandles()
 
     def open(self, path: str, *, create: bool = False) -> RealFile:  # noqa: D102 - see Disk
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return self._with_a_handle(lambda: RealFile(os.open(path, flags, 0o644)))
+
+    def open_to_append(  # noqa: D102 - see Disk
+        self, path: str, *, create: bool = False
+    ) -> AppendFile:
+        new = self.open(path, create=True) if create else None
+        if new is not None and new.size():  # a crash or an error has left it
+            new.truncate(0)
+        return AppendFile(self._append_handles, lambda: self.open(path), new=new)
 
     def open_to_read(self, path: str) -> ReadFile:  # noqa: D102 - see Disk
         return ReadFile(self._read_handles, lambda: self.open(path))
@@ -177,20 +182,27 @@ class RealDisk:
             try:
                 return take()
             except OSError as error:
-                if error.errno not in NO_HANDLES or not self._read_handles.close_oldest():
+                if error.errno not in NO_HANDLES or not self._close_oldest():
                     raise
 
+    def _close_oldest(self) -> bool:
+        return self._read_handles.close_oldest() or self._append_handles.close_oldest()
+
     def exists(self, path: str) -> bool:  # noqa: D102 - see Disk
-        return Path(path).exists()
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def size(self, path: str) -> int:  # noqa: D102 - see Disk
-        return Path(path).stat().st_size
+        return os.stat(path).st_size
 
     def modified_ms(self, path: str) -> int:  # noqa: D102 - see Disk
-        return Path(path).stat().st_mtime_ns // 1_000_000
+        return os.stat(path).st_mtime_ns // 1_000_000
 
     def listdir(self, path: str) -> list[str]:  # noqa: D102 - see Disk
-        return sorted(self._with_a_handle(lambda: os.listdir(path)))  # noqa: PTH208 - names alone
+        return sorted(self._with_a_handle(lambda: os.listdir(path)))
 
     def mkdir(self, path: str) -> None:  # noqa: D102 - see Disk
         directory = Path(path)
@@ -202,16 +214,16 @@ class RealDisk:
             self.fsync_dir(str(created.parent))
 
     def add_dir(self, path: str) -> None:  # noqa: D102 - see Disk
-        Path(path).mkdir()
+        os.mkdir(path)
 
     def rename(self, source: str, target: str) -> None:  # noqa: D102 - see Disk
-        Path(source).replace(target)
+        os.replace(source, target)
 
     def unlink(self, path: str) -> None:  # noqa: D102 - see Disk
-        Path(path).unlink()
+        os.unlink(path)
 
     def rmdir(self, path: str) -> None:  # noqa: D102 - see Disk
-        Path(path).rmdir()
+        os.rmdir(path)
 
     def fsync_dir(self, path: str) -> None:  # noqa: D102 - see Disk
         flags = os.O_RDONLY | os.O_CLOEXEC
@@ -265,18 +277,14 @@ def write_file_durably(disk: Disk, path: str, content: bytes) -> None:
     disk.fsync_dir(path.rpartition("/")[0] or "/")
 
 
-def replace_file(disk: Disk, path: str, content: bytes, *, must_last: bool = True) -> None:
-    """Do as `write_file_durably` does; the new one lasts after an fsync of the directory.
-
-    Unless it `must_last`, power loss may leave it torn.
-    """
+def replace_file(disk: Disk, path: str, content: bytes) -> None:
+    """Do as `write_file_durably` does; the new one lasts after an fsync of the directory."""
     draft = f"{path}.tmp"
     file = disk.open(draft, create=True)
     try:
         file.truncate(0)  # a draft left behind by a crash
         file.append([content])
-        if must_last:
-            file.fsync()
+        file.fsync()
     finally:
         file.close()
     disk.rename(draft, path)

@@ -69,10 +69,10 @@ class LeaderEpochCache:
         self.before_first: Callable[[], None] = _nothing  # may raise OSError: then no file is made
 
     @classmethod
-    def open(cls, disk: Disk, directory: str) -> "LeaderEpochCache":
+    def open(cls, disk: Disk, directory: str, *, has_file: bool) -> "LeaderEpochCache":
         """Read the file, if there is one. Raises CorruptCheckpoint: rebuild it from the log."""
         path = f"{directory}/{FILE_NAME}"
-        if not disk.exists(path):
+        if not has_file:
             return cls(disk, directory, LeaderEpochs(), is_first=True)
         try:
             epochs = decode_epochs(read_file(disk, path))

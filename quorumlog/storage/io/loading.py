@@ -15,9 +15,11 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, storage_error
 from quorumlog.storage.io.batch_scan import BrokenSegment
 from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.epoch_checkpoint import FILE_NAME as EPOCH_FILE
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
-from quorumlog.storage.io.segment import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, Segment
+from quorumlog.storage.io.segment import Segment
+from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
 from quorumlog.storage.io.swaps import complete_swaps
 from quorumlog.wire.codec.identifiers import NO_EPOCH
 
@@ -78,8 +80,8 @@ def load_log(
 def _load(
     disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog, note_read: NoteRead
 ) -> LoadedLog:
-    disk.mkdir(directory)
-    base_offsets, snapshots = _sweep(disk, directory)
+    names = _listed(disk, directory)
+    base_offsets, snapshots = _sweep(disk, directory, names)
     segments = [Segment(disk, directory, offset, settings) for offset in base_offsets]
     if known.is_clean and segments:
         try:
@@ -100,15 +102,27 @@ def _load(
             disk.fsync_dir(directory)  # else there is no record that was not durable before
         else:  # the next flush syncs and names the rest, and first writes the epochs found in it
             durable_end = known.recovery_point
-    epochs = _open_epochs(disk, directory, segments, scanned)
+    has_epochs = EPOCH_FILE in names
+    epochs = _open_epochs(disk, directory, segments, scanned, has_file=has_epochs)
     kept = ProducerSnapshots(disk, directory, snapshots)
     return LoadedLog(segments, epochs, kept, scanned.recent, durable_end)
 
 
-def _sweep(disk: Disk, directory: str) -> tuple[list[int], list[int]]:
+def _listed(disk: Disk, directory: str) -> list[str]:
+    """Return the names in the directory, which is made if need be, without swaps by halves."""
+    try:
+        names = disk.listdir(directory)
+    except FileNotFoundError:
+        disk.mkdir(directory)
+        return []
+    if any(name.endswith(SWAP_SUFFIX) for name in names):
+        complete_swaps(disk, directory)
+        names = disk.listdir(directory)
+    return names
+
+
+def _sweep(disk: Disk, directory: str, names: Sequence[str]) -> tuple[list[int], list[int]]:
     """Remove leftovers; return the offsets of the segments, in order, and of the snapshots."""
-    complete_swaps(disk, directory)
-    names = disk.listdir(directory)
     logs = {
         name.removesuffix(".log")
         for name in names
@@ -217,7 +231,12 @@ def _drop(disk: Disk, directory: str, segments: list[Segment], keep: int) -> Non
 
 
 def _open_epochs(
-    disk: Disk, directory: str, segments: Sequence[Segment], scanned: Scanned
+    disk: Disk,
+    directory: str,
+    segments: Sequence[Segment],
+    scanned: Scanned,
+    *,
+    has_file: bool,
 ) -> LeaderEpochCache:
     """Read the checkpoint; what recovery has read counts more. Rebuild it if it is torn, or gone.
 
@@ -226,7 +245,7 @@ def _open_epochs(
     """
     unscanned = [segment for segment in segments if segment.base_offset < scanned.from_offset]
     try:
-        epochs = LeaderEpochCache.open(disk, directory)
+        epochs = LeaderEpochCache.open(disk, directory, has_file=has_file)
         if epochs.entries or not any(segment.size for segment in unscanned):
             epochs.relearn(scanned.from_offset, scanned.epoch_starts)
             return epochs

@@ -60,21 +60,18 @@ class Log:
         segments: SegmentList,
         loaded: LoadedLog,
     ) -> None:
-        """Use `Log.open`."""
+        """Use `Log.open` or `plan_log`."""
         self.directory: Final = directory
         self.settings = settings  # may be replaced; each segment's index keeps its own, as in Kafka
         self.epochs: Final = loaded.epochs
-        self._disk = disk
         self._segments = segments
         self._snapshots = loaded.snapshots
         self._log_end_offset = segments.active.index.next_offset
         self._log_start_offset = segments.first_base_offset
         self._flushed_offset = min(self._log_end_offset, loaded.durable_end)
-        self._flush_lock = threading.Lock()
+        self._flush_lock = lock = threading.Lock()
         self._health: Final = LogHealth(directory)
-        self.producers: Final = KeptProducers(
-            loaded, segments, lock=self._flush_lock, health=self._health
-        )
+        self.producers: Final = KeptProducers(loaded, segments, lock=lock, health=self._health)
         self.compaction: Final = self.cleaned_by(disk, directory, segments, self._health)
         self.survey: Final = SegmentSurvey(disk, segments)
         self._is_closed = False
@@ -116,6 +113,11 @@ class Log:
             loaded.snapshots.drop_above(log.log_end_offset)  # of records that a crash has taken
             loaded.snapshots.keep_only(log.segment_base_offsets)
         return log
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether nothing of it is on the disk yet: see `plan_log`."""
+        return self._segments.active.is_planned
 
     @property
     def log_start_offset(self) -> Offset:
@@ -211,8 +213,8 @@ class Log:
             self._undo_append(error)
             raise self._health.refused("append", error) from error
         self._log_end_offset = last_offset + 1  # after the write: `flush` relies on it
-        base_offset = Offset(append.base_offset)
-        return AppendInfo(base_offset, Offset(last_offset), max_timestamp, append.size)
+        first = Offset(append.base_offset)
+        return AppendInfo(first, Offset(last_offset), max_timestamp, append.size)
 
     def roll(self, base_offset: int) -> Segment:
         """Append to a new segment, of this first offset, from now on. Raises StorageError."""
@@ -252,11 +254,10 @@ class Log:
         if the read must not wait for the disk.
         """
         self._health.require_usable()
-        if not self._log_start_offset <= offset <= self._log_end_offset:
-            raise OffsetOutOfRange(
-                f"{offset} is not in [{self._log_start_offset}, {self._log_end_offset}]"
-            )
-        end_offset = min(end_offset, self._log_end_offset)
+        start, end = self._log_start_offset, self._log_end_offset
+        if not start <= offset <= end:
+            raise OffsetOutOfRange(f"{offset} is not in [{start}, {end}]")
+        end_offset = min(end_offset, end)
         limits = ReadLimits(max_bytes, end_offset, at_least_one, may_wait)
         with self._health.reading():
             for segment in self._segments_from(offset) if offset < end_offset else ():
@@ -290,12 +291,13 @@ class Log:
         """Make every record that is in the log now durable; return the offset after the last.
 
         Safe in another thread: what is appended meanwhile may or may not be included. A failed
-        fsync is final: the system may have dropped the pages and report success the next time.
-        Raises StorageError.
+        fsync is final: the system may have dropped the pages. Raises StorageError.
         """
         with self._flush_lock:
             self._health.require_usable()
             end_offset = self._log_end_offset  # first: what comes later may be missed, not claimed
+            if self.is_planned:  # the epochs of no records are not kept
+                return Offset(end_offset)
             self.epochs.write()
             with self._health.changing("flush"):
                 self._segments.sync(flushed_offset=self._flushed_offset, end_offset=end_offset)
@@ -331,9 +333,8 @@ class Log:
         """Cut every batch that holds `offset` or more, durably; the epochs with them.
 
         The epochs are cut even if the log already ends there (KAFKA-10706); their file follows
-        with the next flush. A caller that keeps a recovery-point checkpoint writes flushed_offset
-        there before the next append: what is below the recovery point is not checked after a
-        crash. Raises StorageError.
+        with the next flush. A caller that keeps a recovery point writes flushed_offset there
+        before the next append: what is below is not checked after a crash. Raises StorageError.
         """
         with self._flush_lock:
             self._health.require_usable()
@@ -357,8 +358,7 @@ class Log:
         """Let the log start at `offset`, which is in it or its end; a smaller one is ignored.
 
         Waits for nothing: full segments below are dead (`remove_dead_segments`). The caller keeps
-        the offset in its checkpoint (the `log_start_offset` of `open`), and cuts the epochs then.
-        Raises OffsetOutOfRange, StorageError.
+        the offset for `open`, and cuts the epochs then. Raises OffsetOutOfRange, StorageError.
         """
         self._health.require_usable()
         if offset > self._log_end_offset:

@@ -6,6 +6,7 @@ flushed as a full segment, or closed. So an append is one system call, and a cra
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from typing import Final
@@ -17,33 +18,25 @@ from quorumlog.storage.core.recovery import SegmentScan
 from quorumlog.storage.core.segment_index import BatchSpan, SegmentIndex
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import NotInMemory
+from quorumlog.storage.io.append_handles import AppendFile
 from quorumlog.storage.io.batch_reader import BatchReader
-from quorumlog.storage.io.batch_scan import DAMAGED, BrokenSegment, extend_index
+from quorumlog.storage.io.batch_scan import DAMAGED, BrokenSegment, extend_index, require_whole
 from quorumlog.storage.io.cached_reads import cached_pread
-from quorumlog.storage.io.disk import Disk, DiskFile, read_file, replace_file
+from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.read_handles import ReadableFile
+from quorumlog.storage.io.segment_files import INDEX_SUFFIXES, SegmentFiles
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader
 
 RECOVERY_CHUNK_BYTES: Final = 1 << 20
-INDEX_SUFFIXES: Final = (".index", ".timeindex")
-DELETED_SUFFIX: Final = ".deleted"
-CLEANED_SUFFIX: Final = ".cleaned"  # what a cleaner writes: of no worth after a crash
-SWAP_SUFFIX: Final = ".swap"  # a cleaned segment that is to replace others: durable
-
 _logger: Final = logging.getLogger(__name__)
-
-
-def segment_path(directory: str, base_offset: int, suffix: str = ".log") -> str:
-    """Return the path of a segment's file."""
-    return f"{directory}/{base_offset:020d}{suffix}"
 
 
 class Segment:
     """Batches [base_offset, next_offset), in bytes [0, size) of one file.
 
-    It is *loaded* (file open, index in memory) or not; what needs the index loads it. A segment
-    that is only read (`share`) has no handle of its own: the disk keeps few of those open.
+    It is *loaded* (file open, index in memory) or not; what needs the index loads it. One that is
+    only read is *shared*. One that is *planned* is empty, and has no file before it is changed.
 
     One thread appends and reads. `sync` may run in another, on a loaded segment that nothing
     releases, truncates or deletes at that time: `Log` sees to that.
@@ -57,16 +50,19 @@ class Segment:
         settings: LogSettings,
         *,
         index: SegmentIndex | None = None,
+        make_directory: Callable[[], None] | None = None,
     ) -> None:
-        """With `index` it is loaded, and only read."""
+        """With `index` it is loaded, and only read; with `make_directory` it is planned."""
         self.base_offset: Final = base_offset
         self._disk = disk
         self._directory = directory
-        self._stem = segment_path(directory, base_offset, "")
+        self._files = SegmentFiles(disk, directory, base_offset)
         self._settings = settings
         self._is_shared = index is not None  # it is full and durable: it is only read
         self._file: ReadableFile | None = None if index is None else disk.open_to_read(self.path)
-        self._own_file: DiskFile | None = None  # the same, while it is not shared
+        self._own_file: AppendFile | None = None  # the same, while it is not shared
+        self._synced_size = 0  # bytes that need no second look, whatever is in doubt
+        self._make_directory = make_directory  # while it is planned; may raise OSError
         self._index = index or SegmentIndex(base_offset, settings)
         self._written_size: int | None = None  # that the index files on the disk describe
         self._damage: BrokenSegment | None = None  # the next reader need not look for it again
@@ -76,36 +72,44 @@ class Segment:
         cls, disk: Disk, directory: str, base_offset: int, settings: LogSettings
     ) -> "Segment":
         """Start an empty one; its name is durable after an fsync of the directory."""
-        segment = cls(disk, directory, base_offset, settings)
-        segment._file = segment._own_file = disk.open(segment.path, create=True)
-        try:
-            segment._own_file.truncate(0)
-        except BaseException:
-            segment.release()
-            raise
+        segment = cls(disk, directory, base_offset, settings, make_directory=lambda: None)
+        segment.make()
         return segment
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether there is no file yet."""
+        return self._make_directory is not None
+
+    def make(self) -> None:
+        """Make the file, empty, if it is planned. Raises OSError."""
+        if self._make_directory is not None:
+            self._make_directory()
+            self._file = self._own_file = self._disk.open_to_append(self.path, create=True)
+            self._make_directory = None
 
     @property
     def path(self) -> str:
         """Of the `.log` file."""
-        return self._stem + ".log"
+        return self._files.stem + ".log"
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it holds an open file and its index."""
-        return self._file is not None
+        """Whether it holds an open file and its index, or is planned."""
+        return self._file is not None or self.is_planned
 
     @property
     def index(self) -> SegmentIndex:
         """The index; loads it."""
-        if self._file is None:
+        if not self.is_loaded:
             self.load()
         return self._index
 
     @property
     def size(self) -> int:
         """Bytes of whole batches; loads nothing."""
-        return self._index.size or self._disk.size(self.path)  # any thread may ask
+        size = self._index.size  # any thread may ask
+        return size if size or self.is_planned else self._disk.size(self.path)
 
     @property
     def known_index(self) -> SegmentIndex | None:
@@ -120,13 +124,14 @@ class Segment:
 
         Returns the file. Raises BrokenSegment if the file does not end with a whole batch; OSError.
         """
-        own_file = None if self._is_shared else self._disk.open(self.path)
+        own_file = None if self._is_shared else self._disk.open_to_append(self.path)
         file = own_file or self._disk.open_to_read(self.path)
         try:
             size = file.size()
             written_size: int | None = size
             try:
-                index = extend_index(self.path, self._read_indexes(size), size, file.pread)
+                index = self._files.read_indexes(self.base_offset, self._settings, size)
+                index = extend_index(self.path, index, size, file.pread)
             except (CorruptIndex, BrokenSegment) as error:
                 index = self._resume_anew(file, size, error)
                 written_size = None
@@ -134,21 +139,11 @@ class Segment:
             file.close()
             raise
         self._file, self._own_file = file, own_file
-        self._index, self._written_size = index, written_size
+        self._index, self._written_size, self._synced_size = index, written_size, size
         latest = index.times.last()
         if latest is not None and not self._is_true(latest):
             self._rebuild(CorruptIndex(f"{latest} is not true"))
         return file
-
-    def _read_indexes(self, size: int) -> SegmentIndex:
-        try:
-            offsets = read_file(self._disk, self._stem + ".index")
-            times = read_file(self._disk, self._stem + ".timeindex")
-        except FileNotFoundError as error:
-            raise CorruptIndex("an index file is missing") from error
-        return SegmentIndex.decode(
-            self.base_offset, self._settings, offsets=offsets, times=times, size=size
-        )
 
     def check(
         self,
@@ -161,21 +156,22 @@ class Segment:
         `note_read` is told how many bytes were read, chunk by chunk. Raises OSError.
         """
         self.release()
-        file = self._disk.open(self.path)
+        file = self._disk.open_to_append(self.path)
         try:
-            scan = new_scan(
-                self.base_offset, self._settings, size=file.size(), previous_epoch=previous_epoch
-            )
+            size = file.size()
+            where = self.base_offset, self._settings
+            scan = new_scan(*where, size=size, previous_epoch=previous_epoch)
             while not scan.is_over:
                 wanted = max(RECOVERY_CHUNK_BYTES, scan.bytes_wanted)
-                chunk = file.pread(wanted, scan.index.size)
+                start = scan.index.size
+                chunk = file.pread(min(wanted, size - start), start)
                 scan.feed(memoryview(chunk))
                 note_read(len(chunk))
         except BaseException:
             file.close()
             raise
         self._file = self._own_file = file
-        self._index, self._written_size = scan.index, None
+        self._index, self._written_size, self._synced_size = scan.index, None, 0
         return scan
 
     def cut_tail(self, *, must_last: bool = True) -> None:
@@ -184,29 +180,34 @@ class Segment:
         if has_tail := file.size() > self._index.size:
             file.truncate(self._index.size)
         if has_tail or must_last:  # a power loss must not mix it and what is appended next
-            file.fsync()
+            self.sync()
 
     def write_indexes(self) -> bool:
-        """Replace both index files, durably, and all names with them; False: they are as they were.
+        """Replace both index files (first `seal` them), durably, and all names with them.
 
-        First `index.seal()`. Raises OSError.
+        False: they are as they were. Raises OSError.
         """
         index = self._index
         if self._written_size == index.size:
             return False
-        replace_file(self._disk, self._stem + ".index", index.offsets.encode())
-        replace_file(self._disk, self._stem + ".timeindex", index.times.encode())
-        self._disk.fsync_dir(self._directory)
+        self._files.write_indexes(index)
         self._written_size = index.size
         return True
 
     def sync(self) -> None:
         """Make the batches that are in the file now durable. Raises OSError: never try again."""
-        if self._own_file is not None:
-            self._own_file.fsync()
+        file = self._own_file
+        if file is not None:
+            size = self._index.size  # first: what comes later may be missed, not claimed
+            changes = file.changes
+            file.fsync()
+            if file.is_in_doubt:  # see `append_handles`
+                require_whole(self.path, self._synced_size, size, file.pread)
+                file.settle(changes)
+            self._synced_size = size
 
     def share(self) -> None:
-        """Give up the handle of its own: it is durable, and only read until `reclaim`."""
+        """Take note that it is durable, and only read until `reclaim`."""
         if self._own_file is not None:
             self._file = self._disk.open_to_read(self.path)
             self._own_file.close()
@@ -232,29 +233,20 @@ class Segment:
         One that is full and durable is not loaded; another has its index in memory only.
         """
         index = None if self._own_file is None else deepcopy(self._index)
-        copy = Segment(self._disk, self._directory, self.base_offset, self._settings, index=index)
+        where = self._disk, self._directory, self.base_offset, self._settings
+        copy = Segment(*where, index=index, make_directory=self._make_directory)
         copy.share()
         return copy
 
     def delete(self) -> None:
         """Remove the files, the `.log` first: index files alone are swept at the next start."""
         self.release()
-        self._unlink((".log", *INDEX_SUFFIXES))
+        self._files.unlink((".log", *INDEX_SUFFIXES))
 
     def rename_deleted(self, *, indexes: bool = True) -> list[str]:
         """Release it, and take the names away (the indexes may stay); return what to remove."""
         self.release()
-        stay = [] if indexes else [self._stem + suffix for suffix in INDEX_SUFFIXES]
-        paths = [self._stem + suffix for suffix in (".log", *INDEX_SUFFIXES)]
-        paths = [path for path in paths if path not in stay and self._disk.exists(path)]
-        for path in paths:
-            self._disk.rename(path, path + DELETED_SUFFIX)
-        return [*(path + DELETED_SUFFIX for path in paths), *stay]
-
-    def _unlink(self, suffixes: Sequence[str]) -> None:
-        for suffix in suffixes:
-            if self._disk.exists(self._stem + suffix):
-                self._disk.unlink(self._stem + suffix)
+        return self._files.rename_deleted(indexes=indexes)
 
     # --- batches ---
 
@@ -269,7 +261,8 @@ class Segment:
 
     def undo_append(self) -> None:
         """Cut what a failed append has left. Raises OSError."""
-        self._file_to_change().truncate(self._index.size)
+        if not self.is_planned:
+            self._file_to_change().truncate(self._index.size)
 
     def truncate_to(self, offset: int) -> int:
         """Cut the batch that holds `offset` and all after it, durably; return the new end."""
@@ -278,9 +271,10 @@ class Segment:
             return self._index.next_offset
         position, header = found
         self._written_size = None
-        self._unlink(INDEX_SUFFIXES)  # of the full segment that it may have been
+        self._files.unlink(INDEX_SUFFIXES)  # of the full segment that it may have been
         file = self._file_to_change()
         file.truncate(position)
+        self._synced_size = min(self._synced_size, position)
         file.fsync()  # before any append: else a power loss could mix old and new batches
         offsets, times = self._index.offsets, self._index.times
         offsets.truncate_to(header.base_offset)
@@ -358,6 +352,10 @@ class Segment:
 
     def _pread_apart(self, size: int, position: int) -> bytes:
         """Read in another thread: this one may give up the segment's own handle meanwhile."""
+        own_file = self._own_file
+        if own_file is not None:
+            with suppress(OSError):
+                return own_file.pread(size, position)  # and so open it for the next read
         file = self._disk.open_to_read(self.path)
         try:
             return file.pread(size, position)
@@ -389,7 +387,8 @@ class Segment:
     def _pread(self, size: int, position: int) -> bytes:
         return self._open_file().pread(size, position)  # it may be another one by now
 
-    def _file_to_change(self) -> DiskFile:
+    def _file_to_change(self) -> AppendFile:
+        self.make()
         if self._file is None:
             self.load()
         if self._own_file is None:

@@ -12,11 +12,11 @@ from typing import Final
 
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk
-from quorumlog.storage.io.segment import (
+from quorumlog.storage.io.segment import Segment
+from quorumlog.storage.io.segment_files import (
     CLEANED_SUFFIX,
     INDEX_SUFFIXES,
     SWAP_SUFFIX,
-    Segment,
     segment_path,
 )
 
@@ -130,8 +130,9 @@ class SegmentList:
 
     def write_active_index(self) -> None:
         """For a clean close: so that the next start need not read the segment."""
-        self.active.index.seal()
-        self.active.write_indexes()
+        if not self.active.is_planned:
+            self.active.index.seal()
+            self.active.write_indexes()
 
     def cut(self, offset: int) -> int:
         """Drop every batch that holds `offset` or more, durably; return the new end offset."""
@@ -146,6 +147,7 @@ class SegmentList:
     def restart_at(self, offset: int, settings: LogSettings) -> None:
         """Drop everything, durably; go on with an empty segment at `offset`."""
         self.cuts += 1
+        self.active.make()  # with the directory
         self.unlink(self.rename_dead())
         while self._segments:
             self._delete(-1)

@@ -22,7 +22,7 @@ class SegmentSurvey:
 
         It may read an index of each segment, once: the log remembers the largest timestamp. Returns
         none of them if the cleaner replaces some meanwhile: a list with a gap would be no list of
-        all segments.
+        all segments. Nor is there one before a log has its first file.
         """
         swaps = self._segments.swaps
         found = []

@@ -11,7 +11,12 @@ from typing import Final
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.batch_scan import scan_batches
 from quorumlog.storage.io.disk import Disk
-from quorumlog.storage.io.segment import DELETED_SUFFIX, INDEX_SUFFIXES, SWAP_SUFFIX, segment_path
+from quorumlog.storage.io.segment_files import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIXES,
+    SWAP_SUFFIX,
+    segment_path,
+)
 
 _SWAP_NAME: Final = re.compile(r"(\d{20})\.log\.swap")
 _LOG_NAME: Final = re.compile(r"(\d{20})\.log")

@@ -50,7 +50,7 @@ def open_all(logs: LogDirectory) -> dict[TopicPartition, Log]:
     return {at: logs.open(at, TOPIC_ID, {})[0] for at in MANY}
 
 
-def test_a_new_log_costs_no_fsync_until_it_is_flushed() -> None:
+def test_a_new_log_costs_no_fsync_until_it_is_flushed_and_nothing_until_it_has_a_record() -> None:
     operations: list[str] = []
     disk = SimDisk(on_operation=lambda operation, path: operations.append(operation))
     logs = started(disk)
@@ -58,12 +58,14 @@ def test_a_new_log_costs_no_fsync_until_it_is_flushed() -> None:
     opened = open_all(logs)
     for log in opened.values():
         log.epochs.assign(0, 0)  # as its leader does
-    count = Counter(operations)
-    # The mkdir finds the directory there.
-    assert (count["add_dir"], count["mkdir"], count["fsync_dir"], count["fsync"]) == (3, 3, 0, 0)
-    operations.clear()
+        log.flush()
+    assert operations == []
     for log in opened.values():
         log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    count = Counter(operations)
+    assert (count["add_dir"], count["mkdir"], count["fsync_dir"], count["fsync"]) == (3, 0, 0, 0)
+    operations.clear()
+    for log in opened.values():
         log.flush()
     # For each: partition.metadata, the epochs and the records; and the names of all of them, once.
     count = Counter(operations)
@@ -86,6 +88,8 @@ def test_deleting_many_costs_one_fsync_for_a_few_of_them() -> None:
     disk = DirectoryDisk(on_operation=lambda operation, path: operations.append(operation))
     logs = started(disk)
     opened = open_all(logs)
+    for log in opened.values():
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
     operations.clear()
     for at, log in opened.items():
         logs.delete(at, log)
@@ -191,7 +195,8 @@ def live(disk: SimDisk) -> None:
     logs.checkpoints.note_recovery_points(opened)
     logs.checkpoints.write_all()
     logs.delete(MANY[0], opened[MANY[0]])
-    logs.open(MANY[0], OTHER_ID, {})
+    again, _ = logs.open(MANY[0], OTHER_ID, {})
+    again.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
     logs.remove_doomed()
 
 
@@ -240,9 +245,11 @@ def test_a_deletion_takes_no_name_that_an_earlier_one_has_left() -> None:
     disk = DirectoryDisk()
     logs = started(disk)
     log, _ = logs.open(MANY[0], TOPIC_ID, {})
+    log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
     logs.delete(MANY[0], log)  # and dies before it is removed
     logs = started(disk)
     log, _ = logs.open(MANY[0], OTHER_ID, {})
+    log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
     logs.delete(MANY[0], log)
     assert disk.listdir(DIRECTORY) == ["many-0.1-delete", "many-0.2-delete"]
     logs.remove_doomed()
@@ -266,17 +273,18 @@ def test_a_log_that_is_made_again_while_names_are_synced_is_not_taken_for_named(
     logs = started(disk)
     first, _ = logs.open(MANY[0], TOPIC_ID, {})
     former, _ = logs.open(MANY[1], TOPIC_ID, {})
+    former.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
     again: list[Log] = []
 
     def make_again() -> None:
         logs.delete(MANY[1], former)
         logs.remove_doomed()
         again.append(logs.open(MANY[1], OTHER_ID, {})[0])
+        again[0].append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
 
     disk.meanwhile = make_again
     first.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
     first.flush()
-    again[0].append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
     again[0].flush()
     disk.crash(Random(seed))
     assert started(disk).open(MANY[1], OTHER_ID, {})[0].log_end_offset == 1

@@ -17,11 +17,13 @@ from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicIma
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
+from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.broker.one_broker import append, publish, start
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
 
 COUNT = 41
 MANY = tuple(TopicPartition("many", index) for index in range(COUNT))
+BATCH = encode_batch([Record(0, 1, None, b"x")])
 MANY_ID, NEXT_ID = TopicId(b"m" * 16), TopicId(b"n" * 16)
 
 
@@ -62,15 +64,12 @@ class BlockedDisk(RealDisk):
     """A disk whose operations on paths with `blocked` in them wait until released."""
 
     def __init__(self, blocked: str) -> None:
+        super().__init__()
         self.blocked, self.has_begun, self.may_go_on = blocked, threading.Event(), threading.Event()
 
-    def mkdir(self, path: str) -> None:
+    def listdir(self, path: str) -> list[str]:
         self._wait(path)
-        super().mkdir(path)
-
-    def add_dir(self, path: str) -> None:
-        self._wait(path)
-        super().add_dir(path)
+        return super().listdir(path)
 
     def unlink(self, path: str) -> None:
         self._wait(path)
@@ -82,12 +81,25 @@ class BlockedDisk(RealDisk):
             self.may_go_on.wait(20)
 
 
+def write_to_all(replicas: Replicas) -> None:
+    """Else there is nothing on the disk."""
+    for at in MANY:
+        replicas.drivers[at].log.append_as_leader(BATCH, leader_epoch=1, wall_ms=0)
+
+
+async def make_all(directory: Path) -> None:
+    async with broker(directory) as replicas:
+        publish_many(replicas)
+        await are_open(replicas)
+        write_to_all(replicas)
+
+
 def directories(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("many*"))
 
 
 async def test_many_logs_are_created_and_found_again(tmp_path: Path) -> None:
-    for _ in ("creates them", "finds them"):
+    for number, _ in enumerate(("creates them", "finds them"), 1):
         async with broker(tmp_path) as replicas:
             publish_many(replicas)
             await are_open(replicas)
@@ -95,10 +107,23 @@ async def test_many_logs_are_created_and_found_again(tmp_path: Path) -> None:
             assert all(
                 driver is not None and driver.partition.state.is_leader for driver in drivers
             )
+            write_to_all(replicas)
             assert directories(tmp_path) == sorted(map(str, MANY))
+            found = {driver.log.log_end_offset for driver in drivers if driver is not None}
+            assert found == {number}
+
+
+async def test_many_logs_without_records_are_not_on_the_disk(tmp_path: Path) -> None:
+    for _ in ("creates them", "finds nothing"):
+        async with broker(tmp_path) as replicas:
+            publish_many(replicas)
+            await are_open(replicas)
+            assert all(replicas.drivers[at].log.is_planned for at in MANY)
+        assert directories(tmp_path) == []
 
 
 async def test_the_loop_and_other_partitions_go_on_while_a_log_is_opened(tmp_path: Path) -> None:
+    await make_all(tmp_path)
     disk = BlockedDisk(str(MANY[-1]))
     async with broker(tmp_path, disk) as replicas:
         try:
@@ -122,6 +147,7 @@ async def test_the_loop_and_other_partitions_go_on_while_files_are_removed(tmp_p
         try:
             publish_many(replicas)
             await are_open(replicas)
+            write_to_all(replicas)
             publish(replicas, image(1, 0, 1, (1,), replicas=(1,)))  # `many` is deleted
             replicas.publish(ClusterDelta(deleted_topics={"many": MANY_ID}), replicas.image)
             await until(disk.has_begun.is_set)
@@ -129,6 +155,7 @@ async def test_the_loop_and_other_partitions_go_on_while_files_are_removed(tmp_p
             assert all(replicas.drivers.get(at) is None for at in MANY)
             publish_many(replicas, topic_id=NEXT_ID)  # the names are free
             await are_open(replicas)
+            write_to_all(replicas)
         finally:
             disk.may_go_on.set()
         await until(lambda: directories(tmp_path) == sorted(map(str, MANY)))
@@ -173,9 +200,7 @@ async def test_what_is_deleted_before_it_is_open_leaves_nothing(
     tmp_path: Path, is_there: bool
 ) -> None:
     if is_there:
-        async with broker(tmp_path) as replicas:
-            publish_many(replicas)
-            await are_open(replicas)
+        await make_all(tmp_path)
     async with broker(tmp_path) as replicas:
         publish_many(replicas)
         publish_nothing(replicas)
@@ -187,7 +212,8 @@ async def test_what_is_deleted_before_it_is_open_leaves_nothing(
 async def test_a_log_is_not_opened_while_it_is_being_opened(
     tmp_path: Path, second_id: TopicId
 ) -> None:
-    """Without its partition.metadata it would be set aside while another thread makes it."""
+    """It would be checked, and cut, by two threads."""
+    await make_all(tmp_path)
     disk = BlockedDisk(str(MANY[-1]))
     async with broker(tmp_path, disk) as replicas:
         try:
@@ -204,9 +230,7 @@ async def test_a_log_is_not_opened_while_it_is_being_opened(
 
 
 async def test_nothing_is_a_stray_that_is_assigned(tmp_path: Path) -> None:
-    async with broker(tmp_path) as replicas:
-        publish_many(replicas)
-        await are_open(replicas)
+    await make_all(tmp_path)
     (tmp_path / "gone-0").mkdir()
     async with broker(tmp_path) as replicas:
         replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
@@ -220,6 +244,7 @@ async def test_nothing_is_a_stray_that_is_assigned(tmp_path: Path) -> None:
 async def test_a_log_that_is_being_opened_when_the_broker_stops_is_closed_cleanly(
     tmp_path: Path,
 ) -> None:
+    await make_all(tmp_path)
     disk = BlockedDisk(str(MANY[-1]))
     replicas = await start(tmp_path, disk=disk)
     publish_many(replicas)
@@ -235,6 +260,7 @@ async def test_a_log_that_is_being_opened_when_the_broker_stops_is_closed_cleanl
 async def test_a_disk_that_makes_no_directory_fences_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With the first record: before it nothing is asked of the disk."""
     async with broker(tmp_path) as replicas:
         replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
         publish_nothing(replicas)
@@ -243,12 +269,13 @@ async def test_a_disk_that_makes_no_directory_fences_the_broker(
             raise OSError(EIO, "input/output error")
 
         monkeypatch.setattr(log_directory, "write_partition_metadata", refuse)
-        publish_many(replicas)
+        publish(replicas, image(1, 0, 1, (1,), replicas=(1,)))
         await are_open(replicas)
+        assert replicas.may_lead.is_set()
+        assert append(replicas).error_code is ErrorCode.KAFKA_STORAGE_ERROR
         assert not replicas.may_lead.is_set()
         assert not replicas.failure.done()
-        refused = await replicas.list_offset(MANY[0], -1)
-        assert refused.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert append(replicas).error_code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
 async def test_the_collector_need_not_visit_logs_that_are_open(

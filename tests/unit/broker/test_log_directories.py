@@ -45,10 +45,13 @@ def open_all(logs: LogDirectories, ats: list[TopicPartition] = ATS) -> Opened:
 
 def fill(tmp_path: Path) -> tuple[LogDirectories, Opened]:
     logs = started(tmp_path)
-    opened = open_all(logs)
+    return logs, written(open_all(logs))
+
+
+def written(opened: Opened) -> Opened:
     for log in opened.values():
         log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
-    return logs, opened
+    return opened
 
 
 def finish(logs: LogDirectories, opened: Opened, *, torn: str = "") -> None:
@@ -106,7 +109,7 @@ def test_the_same_log_in_two_directories_is_an_error_that_names_both(
 ) -> None:
     for name in ("a", "b"):
         logs = started(tmp_path, name)
-        finish(logs, open_all(logs, ATS[:1]))
+        finish(logs, written(open_all(logs, ATS[:1])))
     logs = started(tmp_path)
     assert logs.place(ATS[0], ID, None, is_new=False) is None
     assert f"remove all but one: {tmp_path / 'a'} {tmp_path / 'b'}" in caplog.text
@@ -125,9 +128,9 @@ def test_a_log_of_a_deleted_topic_does_not_hide_the_new_one(tmp_path: Path) -> N
     home = old.place(ATS[0], OTHER_ID, None, is_new=True)
     assert isinstance(home, LogDirectory)
     log, _ = home.open(ATS[0], OTHER_ID, {})
-    finish(old, {ATS[0]: log})
+    finish(old, written({ATS[0]: log}))
     new = started(tmp_path, "b")
-    finish(new, open_all(new, ATS[:1]))
+    finish(new, written(open_all(new, ATS[:1])))
     placed = started(tmp_path).place(ATS[0], ID, None, is_new=False)
     assert isinstance(placed, LogDirectory)
     assert placed.directory_id == "b"

@@ -109,11 +109,14 @@ def test_a_topic_with_the_longest_name_can_be_deleted_and_set_aside(tmp_path: Pa
     longest = [TopicPartition("x" * 249, index) for index in range(2)]
     logs = started(tmp_path)
     opened = {at: logs.open(at, OLD, {})[0] for at in longest}
+    for log in opened.values():
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
     close_all(logs, opened, {}, broker_epoch=1)
     logs = started(tmp_path)
     logs.set_aside_strays([])
     assert len(list(tmp_path.glob("x*-stray"))) == 2
     log, _ = logs.open(longest[0], NEW, {})
+    log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
     logs.delete(longest[0], log)
     logs.remove_doomed()
     assert len(list(tmp_path.glob("x*"))) == 2

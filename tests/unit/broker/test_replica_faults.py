@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.partitions.io import ticks
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.io.disk import RealFile
+from quorumlog.storage.io.disk import RealDisk, RealFile
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from tests.support.broker.faulty_disk import FaultyDisk
@@ -135,6 +136,10 @@ async def test_a_log_for_which_there_is_no_handle_or_no_room_is_opened_later(
             self.fail("open", path)
             return super().open(path, create=create)
 
+    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
+    logs.start()
+    log, _ = logs.open(OTHER, TOPIC_ID, {})
+    log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
     disk = Exhausted()
     disk.on = "orders-1"
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from quorumlog.storage.errors import DiskExhausted
+from quorumlog.storage.io.append_handles import AppendHandles
 from quorumlog.storage.io.disk import RealDisk, RealFile
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.read_handles import ReadFile, ReadHandles
 from tests.support.storage.batches import TINY, fill, open_log, read_all, stamped
 
-IDLE_MAX = 4
+IDLE_MAX, APPENDED_MAX = 4, 2
 VALUES = [f"value-{index}" * 10 for index in range(60)]  # two in a segment
 
 
@@ -23,7 +24,7 @@ class CountingDisk(RealDisk):
     """`opened`: how many handles of `.log` files are open; `most`: how many were."""
 
     def __init__(self, handles: ReadHandles) -> None:
-        super().__init__(handles)
+        super().__init__(handles, AppendHandles(APPENDED_MAX))
         self.opened = self.most = 0
 
     def open(self, path: str, *, create: bool = False) -> RealFile:
@@ -69,23 +70,23 @@ def test_ten_times_as_many_full_segments_as_idle_handles_are_read(tmp_path: Path
     for _ in range(2):
         for log in logs:
             assert read_all(log) == stamped(VALUES)
-    assert disk.opened == len(logs) + IDLE_MAX  # each log's active segment has its own
+    assert disk.opened == APPENDED_MAX + IDLE_MAX
     disk.most = 0
     for log in logs:
         assert read_all(log) == stamped(VALUES)
-    assert disk.most == len(logs) + IDLE_MAX + 1  # the one that a read has taken
+    assert disk.most == APPENDED_MAX + IDLE_MAX + 1  # the one that a read has taken
     close(logs)
     assert disk.opened == 0
 
 
-def test_a_log_that_is_only_written_keeps_handles_until_it_is_flushed(tmp_path: Path) -> None:
+def test_a_log_that_is_only_written_keeps_no_handle_for_each_full_segment(tmp_path: Path) -> None:
     disk = CountingDisk(ReadHandles(IDLE_MAX))
     [log] = logs_in(tmp_path, disk, 1)
     fill(log, VALUES)
-    assert disk.opened == len(log.segment_base_offsets) > IDLE_MAX
+    assert len(log.segment_base_offsets) > 10 * APPENDED_MAX
+    assert disk.opened == APPENDED_MAX
     log.flush()
     log.share_flushed_segments()
-    assert disk.opened == 1
     log.truncate_to(len(VALUES) // 2)  # a segment that was full is appended to
     fill(log, VALUES[len(VALUES) // 2 :])
     assert read_all(log) == stamped(VALUES)
@@ -99,7 +100,7 @@ def test_rolling_gives_up_the_handles_of_flushed_segments(tmp_path: Path) -> Non
     for value in VALUES:
         fill(log, [value])
         log.flush()
-    assert disk.most <= IDLE_MAX + 2
+    assert disk.most <= IDLE_MAX + APPENDED_MAX + 1
     log.close()
 
 

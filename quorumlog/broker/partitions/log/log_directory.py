@@ -7,6 +7,7 @@ made again, while the broker was down. It is renamed, never served (KAFKA-14616)
 import logging
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -26,6 +27,7 @@ from quorumlog.storage.io.checkpoints import (
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import was_flushed
 from quorumlog.storage.io.log import Log
+from quorumlog.storage.io.planned_log import plan_log
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import HEADER_BYTES
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
@@ -98,6 +100,8 @@ class LogDirectory:
         # Directories whose names may not be durable; each time that one is made is told apart.
         self._added: Final[dict[str, object]] = {}
         self._syncing: Final = threading.Lock()  # those names, for all that wait for it
+        # Of the topic whose partitions were asked for last: (its configurations, defaults, these).
+        self._known_settings: tuple[Mapping[str, str], Mapping[str, str], LogSettings] | None = None
         self._deletions = 0
         self._doomed: list[str] = []  # directories of deleted logs, under their new names
 
@@ -143,7 +147,12 @@ class LogDirectory:
 
     def settings_of(self, configs: Mapping[str, str]) -> LogSettings:
         """Return the settings of a log whose topic has these configurations. Asks no disk."""
-        return log_settings(TopicConfig(configs, self.topic_defaults))
+        asked = configs, self.topic_defaults
+        known = self._known_settings
+        if known is None or known[0] is not asked[0] or known[1] is not asked[1]:
+            known = *asked, log_settings(TopicConfig(*asked))
+            self._known_settings = known
+        return known[2]
 
     def open(
         self,
@@ -153,14 +162,13 @@ class LogDirectory:
         *,
         is_last: bool = False,
     ) -> tuple[Log, Offset]:
-        """Open the log, or make it; return it with its checkpointed high watermark.
+        """Open the log, or plan it; return it with its checkpointed high watermark.
 
         `is_last`: no other replica is known to have all that was acknowledged. Raises
         CorruptCheckpoint if records are here, and it is not known whose, that had to last or are
         the last ones.
         """
         name, path = str(topic_partition), self._path(str(topic_partition))
-        settings = self.settings_of(configs)
         try:
             is_new = not self._disk.exists(path)
             found_id = None if is_new else self._topic_id_of(path)
@@ -170,31 +178,46 @@ class LogDirectory:
                 self._set_aside(name)
                 self._disk.fsync_dir(self.path)
                 is_new = True
+            settings = self.settings_of(configs)
             if is_new:
                 self.checkpoints.forget_older(topic_partition)
-                with self._naming:
-                    self._disk.add_dir(path)
-                    self._added[name] = object()
-                write_partition_metadata(self._disk, path, topic_id, must_last=False)
-            if self.must_last and not was_flushed(self._disk, path):
-                self._make_last(name, topic_id)
-            log = self._new_log.open(
-                self._disk,
-                path,
-                settings,
-                clean=is_new or (self.was_clean and name in self._unopened),
-                recovery_point=self.checkpoints.recovery_point(topic_partition),
-                log_start_offset=self.checkpoints.log_start(topic_partition),
-                note_read=self.progress.note_read,
-                must_last=self.must_last,
-            )
+                make_directory = partial(self._make, name, topic_id)
+                log = plan_log(self._new_log, self._disk, path, settings, make_directory)
+            else:
+                log = self._open_found(topic_partition, topic_id, settings)
             log.epochs.before_first = partial(self._make_last, name, topic_id)
         except OSError as error:
             raise storage_error(f"cannot open {path}: {error}", error) from error
-        # Recovery may have cut the log, or a truncation just before the crash.
-        self.checkpoints.note_truncated(topic_partition, log)
         self._unopened.discard(name)
         return log, self.checkpoints.high_watermark(topic_partition)
+
+    def _open_found(
+        self, topic_partition: TopicPartition, topic_id: TopicId, settings: LogSettings
+    ) -> Log:
+        name, path = str(topic_partition), self._path(str(topic_partition))
+        if self.must_last and not was_flushed(self._disk, path):
+            self._make_last(name, topic_id)
+        log = self._new_log.open(
+            self._disk,
+            path,
+            settings,
+            clean=self.was_clean and name in self._unopened,
+            recovery_point=self.checkpoints.recovery_point(topic_partition),
+            log_start_offset=self.checkpoints.log_start(topic_partition),
+            note_read=self.progress.note_read,
+            must_last=self.must_last,
+        )
+        # Recovery may have cut the log, or a truncation just before the crash.
+        self.checkpoints.note_truncated(topic_partition, log)
+        return log
+
+    def _make(self, name: str, topic_id: TopicId) -> None:
+        """Make the directory of a log that is about to get its first record. Raises OSError."""
+        path = self._path(name)
+        with self._naming, suppress(FileExistsError):  # an error has left it
+            self._disk.add_dir(path)
+            self._added[name] = object()
+        write_partition_metadata(self._disk, path, topic_id, is_new=True)
 
     def _topic_id_of(self, path: str) -> TopicId | None:
         """Return whose partition it is; None if that was lost, and no record had to last."""
@@ -243,6 +266,8 @@ class LogDirectory:
         self.checkpoints.forget(topic_partition)
         name, path = str(topic_partition), self._path(str(topic_partition))
         try:
+            if log.is_planned and not self._disk.exists(path):
+                return
             with self._naming:
                 doomed = self._name_for_deletion(name)
                 self._disk.rename(path, self._path(doomed))

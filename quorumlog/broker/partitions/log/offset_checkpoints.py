@@ -150,9 +150,10 @@ class OffsetCheckpoints:
                 self._deleted -= deleted
 
     def _pop(self, at: TopicPartition) -> bool:
+        """Forget it; return whether something was known. Of a log without records nothing is."""
         kinds = (self._high_watermarks, self._recovery_points, self._log_starts, self._cleaned)
         popped = [offsets.pop(at, None) for offsets in kinds]
-        return popped != [None] * len(kinds)
+        return any(popped)
 
     # --- files ---
 

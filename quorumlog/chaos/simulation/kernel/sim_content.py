@@ -35,6 +35,11 @@ class SimContent:
             bytes(len(change)) if isinstance(change, bytes) else change for change in self.changes
         ]
 
+    def forget_pages(self) -> None:
+        """Let reads see what the disk has, and will have."""
+        self.fsync()
+        self.written = bytearray(self.durable)
+
     def crash(self, rng: Random) -> None:
         """Keep a random beginning of the changes; perhaps tear the next one."""
         kept = rng.randint(0, len(self.changes))

@@ -10,6 +10,8 @@ The model, on the harsh side of POSIX:
     different files and directories are independent. The last append may be torn, with garbage.
   - A failed fsync drops the unsynced pages: reads still see them, the disk never will (zeros),
     and a later fsync succeeds without them ("fsyncgate").
+  - What is not fsynced when a pool closes its handle may be lost without an error, and with the
+    pages, so that reads see zeros: `loses_write_back` says when.
 Directories themselves are durable when made or removed; a rename of one is durable with the names
 of its parent, or with the next directory that is made or removed there.
 """
@@ -22,9 +24,11 @@ from typing import Any, Final, cast
 
 from quorumlog.chaos.simulation.kernel.sim_content import SimContent
 from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.append_handles import AppendFile, AppendHandles
 from quorumlog.wire.codec.message import Buffer
 
 ROOT: Final = "/"
+APPEND_HANDLES_MAX: Final = 2  # so few that logs lose theirs all the time
 NameChange = tuple[str, SimContent | None]  # a name, and what it stands for from then on
 OnOperation = Callable[[str, str], None]  # (operation, path); raises what the disk shall answer
 
@@ -79,6 +83,26 @@ class SimFile:
         self._disk.begin(operation, self._path)
 
 
+class _LetGo(SimFile):
+    """A handle that a pool may close before its changes are fsynced.
+
+    The system writes them later. If that fails (`loses_write_back`), no handle is told.
+    """
+
+    def size(self) -> int:
+        """Return the size without a word of the faults: the system has it in memory."""
+        if self._generation != self._disk.generation:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
+        return len(self._content.written)
+
+    def close(self) -> None:
+        is_open = self._generation == self._disk.generation
+        if is_open and self._content.changes and self._disk.loses_write_back(self._path):
+            self._content.lose_pages()
+            self._content.forget_pages()
+        super().close()
+
+
 class SimLock:
     """A lock that a crash or a death releases."""
 
@@ -100,8 +124,10 @@ class SimDisk:
     def __init__(
         self, *, capacity_bytes: int | None = None, on_operation: OnOperation | None = None
     ) -> None:
+        self._append_handles: Final = AppendHandles(APPEND_HANDLES_MAX)
         self.capacity_bytes = capacity_bytes
         self.on_operation = on_operation
+        self.loses_write_back: Callable[[str], bool] = _keeps
         self.generation = 0
         self._names: dict[str, dict[str, SimContent]] = {"/": {}}
         self._durable_names: dict[str, dict[str, SimContent]] = {"/": {}}
@@ -139,6 +165,24 @@ class SimDisk:
     # --- Disk ---
 
     def open(self, path: str, *, create: bool = False) -> SimFile:  # noqa: D102 - see Disk
+        return SimFile(self, path, self._opened(path, create=create))
+
+    def open_to_append(  # noqa: D102 - see Disk
+        self, path: str, *, create: bool = False
+    ) -> AppendFile:
+        generation, new = self.generation, None
+        if create:
+            new = _LetGo(self, path, self._opened(path, create=True))
+            new.truncate(0)
+
+        def open_again() -> SimFile:
+            if self.generation != generation:  # a process that has ended
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF), path)
+            return _LetGo(self, path, self._opened(path))
+
+        return AppendFile(self._append_handles, open_again, new=new)
+
+    def _opened(self, path: str, *, create: bool = False) -> SimContent:
         self.begin("open", path)
         directory, name = _split(path)
         names = self._directory(directory)
@@ -146,7 +190,7 @@ class SimDisk:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             self._change_names(directory, (name, SimContent()))
-        return SimFile(self, path, names[name])
+        return names[name]
 
     def open_to_read(self, path: str) -> SimFile:  # noqa: D102 - see Disk
         return self.open(path)
@@ -325,6 +369,10 @@ class SimDisk:
     def _change_names(self, directory: str, *change: NameChange) -> None:
         self._name_changes[directory].append(change)
         _rename(self._directory(directory), change)
+
+
+def _keeps(_: str) -> bool:
+    return False
 
 
 def _rename(names: dict[str, SimContent], change: Sequence[NameChange]) -> None:

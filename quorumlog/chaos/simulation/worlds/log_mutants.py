@@ -17,7 +17,8 @@ from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
 from quorumlog.storage.io.compaction import Compaction
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
-from quorumlog.storage.io.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
+from quorumlog.storage.io.segment import Segment
+from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, SWAP_SUFFIX
 from quorumlog.storage.io.timestamps import Found, TimeLookup
 from quorumlog.wire.codec.filtering import DELETE_HORIZON_BIT, RawRecord
 from quorumlog.wire.codec.identifiers import Offset

@@ -15,8 +15,9 @@ from quorumlog.storage.core.reading import ReadResult
 from quorumlog.storage.core.recovery import SegmentScan
 from quorumlog.storage.core.retention import Retention
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.append_handles import AppendFile, DiskFile
 from quorumlog.storage.io.checkpoints import CLEAN_SHUTDOWN_FILE
-from quorumlog.storage.io.disk import Disk, DiskFile
+from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers, restamp
@@ -60,12 +61,28 @@ class HandsOn:
         return getattr(self._real, name)
 
 
+class OtherFiles(HandsOn):
+    """Puts something before the files that are opened to be changed."""
+
+    def other(self, path: str, file: Any) -> Any:
+        """Return what stands before `file`, or the file."""
+        raise NotImplementedError
+
+    def open(self, path: str, *, create: bool = False) -> DiskFile:  # noqa: D102 - see Disk
+        return cast(DiskFile, self.other(path, self._real.open(path, create=create)))
+
+    def open_to_append(  # noqa: D102 - see Disk
+        self, path: str, *, create: bool = False
+    ) -> AppendFile:
+        return cast(AppendFile, self.other(path, self._real.open_to_append(path, create=create)))
+
+
 class _FileNotFlushed(HandsOn):
     def fsync(self) -> None:
         """Claim it."""
 
 
-class NotFlushed(HandsOn):
+class NotFlushed(OtherFiles):
     """Claims that some files are durable. `is_meant` tells which, by path."""
 
     _renamed_in = ""
@@ -75,10 +92,8 @@ class NotFlushed(HandsOn):
         """Tell whether the file is one of them."""
         raise NotImplementedError
 
-    def open(self, path: str, *, create: bool = False) -> DiskFile:  # noqa: D102 - see Disk
-        file = self._real.open(path, create=create)
-        is_meant = self.is_meant(path.removesuffix(".tmp"))
-        return cast(DiskFile, _FileNotFlushed(file) if is_meant else file)
+    def other(self, path: str, file: Any) -> Any:  # noqa: D102 - see OtherFiles
+        return _FileNotFlushed(file) if self.is_meant(path.removesuffix(".tmp")) else file
 
     def rename(self, source: str, target: str) -> None:  # noqa: D102 - see Disk
         self._real.rename(source, target)
@@ -117,6 +132,33 @@ class _NamesAreNotFlushed(HandsOn):
         """Claim it."""
 
 
+class _FileFlushedWhileItHasAHandle(HandsOn):
+    def fsync(self) -> None:
+        if self._real.pread_cached(0, 0) is not None:
+            self._real.fsync()
+
+
+@STORAGE_MUTANTS.breaks("what was written before a log lost its handle is never flushed")
+class _LostHandlesAreNotFlushed(OtherFiles):
+    def other(self, path: str, file: Any) -> Any:
+        return _FileFlushedWhileItHasAHandle(file) if path.endswith(".log") else file
+
+
+@STORAGE_MUTANTS.breaks("the directory of a log that gets its first record has no durable name")
+class _NewDirectoriesAreNotNamed(HandsOn):
+    _added_in = ""
+
+    def add_dir(self, path: str) -> None:
+        self._real.add_dir(path)
+        self._added_in = path.rpartition("/")[0]
+
+    def fsync_dir(self, path: str) -> None:
+        added_in, self._added_in = self._added_in, ""
+        if path != added_in:
+            self._added_in = added_in
+            self._real.fsync_dir(path)
+
+
 class _FileIgnoringErrors(HandsOn):
     def fsync(self) -> None:
         with suppress(OSError):
@@ -124,9 +166,9 @@ class _FileIgnoringErrors(HandsOn):
 
 
 @STORAGE_MUTANTS.breaks("an fsync that failed counts as done (fsyncgate)")
-class _FailedFsyncsCount(HandsOn):
-    def open(self, path: str, *, create: bool = False) -> DiskFile:
-        return cast(DiskFile, _FileIgnoringErrors(self._real.open(path, create=create)))
+class _FailedFsyncsCount(OtherFiles):
+    def other(self, path: str, file: Any) -> Any:
+        return _FileIgnoringErrors(file) if path else file
 
 
 class _FileNotCut(HandsOn):
@@ -135,10 +177,9 @@ class _FileNotCut(HandsOn):
 
 
 @STORAGE_MUTANTS.breaks("a log is cut in memory, and its file is not")
-class _FilesAreNotCut(HandsOn):
-    def open(self, path: str, *, create: bool = False) -> DiskFile:
-        file = self._real.open(path, create=create)
-        return cast(DiskFile, _FileNotCut(file) if path.endswith(".log") else file)
+class _FilesAreNotCut(OtherFiles):
+    def other(self, path: str, file: Any) -> Any:
+        return _FileNotCut(file) if path.endswith(".log") else file
 
 
 @STORAGE_MUTANTS.breaks("the mark of a clean shutdown stays when a process starts (KAFKA-15375)")

@@ -223,8 +223,11 @@ class LogNode:
     def _retain(self) -> None:
         log, end, wall_ms = self.log, int(self.log.log_end_offset), self._wall_ms()
         before = int(log.log_start_offset)
+        facts = log.survey.facts()
+        if not facts:
+            return  # nothing is on the disk yet
         start = self._storage.retention().start_after(
-            log.survey.facts(),
+            facts,
             self._limits,
             high_watermark=self.oracle.committed,
             log_end_offset=end,

@@ -1,0 +1,261 @@
+"""The system's handles of files that are appended to: few stay open, however many logs there are.
+
+A broker may have ten thousand active segments, most of them idle. The least recently used handles
+are closed; the next use opens the file again. That costs one thing: the system tells of a write
+that failed in the background to the handles that are open then, or, if there is none, to the next
+one, but only while it remembers the file. So what was written, not yet fsynced, and let go of is in
+*doubt*: an fsync that succeeds says nothing of it until its bytes have been read again. If the
+system has forgotten the file, it has forgotten its pages, too, so that this reads the disk.
+docs/decisions/0107-few-handles-for-many-logs.md
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from errno import EBADF, EIO
+from itertools import islice
+from typing import Final, Protocol
+
+from quorumlog.storage.io.read_handles import ReadableFile
+from quorumlog.wire.codec.message import Buffer
+
+OPEN_HANDLES_MAX: Final = 512  # of a process; with those of read files, the half of 2048
+
+
+class DiskFile(ReadableFile, Protocol):
+    """An open file: appended to by one thread, fsynced perhaps by another."""
+
+    def append(self, chunks: Sequence[Buffer]) -> None:
+        """Write all chunks at the end. If it raises, any part of them may have been written."""
+
+    def truncate(self, size: int) -> None:
+        """Cut to `size` bytes. Durable only after `fsync`."""
+
+    def fsync(self) -> None:
+        """Make the content and the size durable (not the name: see `Disk.fsync_dir`)."""
+
+
+class AppendHandles:
+    """The open handles of AppendFiles: at most `open_max`, and those that are in use.
+
+    Any thread may call everything.
+    """
+
+    def __init__(self, open_max: int = OPEN_HANDLES_MAX) -> None:
+        self._open_max: Final = open_max
+        self._lock: Final = threading.Lock()
+        self._open: Final[OrderedDict[AppendFile, DiskFile]] = OrderedDict()  # newest use last
+        self._in_use: Final[dict[AppendFile, int]] = {}  # by how many threads
+
+    @property
+    def open_count(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    def take(self, file: "AppendFile", *, may_open: bool = True) -> DiskFile | None:
+        """Return the handle of `file` for use until `give_back`; it may be opened for that.
+
+        None if it is not open, and may not be. Raises OSError.
+        """
+        with self._lock:
+            handle = self._use(file)
+        if handle is not None or not may_open:
+            return handle
+        opened = file.open_again()  # without the lock: it may wait for the disk
+        try:
+            with self._lock:
+                handle = self._use(file)  # another thread may have opened it meanwhile
+                if handle is None:
+                    file.require_same_size(opened)
+                    self._open[file] = opened
+                    return self._use(file)
+        except BaseException:
+            opened.close()
+            raise
+        opened.close()
+        return handle
+
+    def add(self, file: "AppendFile", handle: DiskFile) -> None:
+        """Take in the handle of a file that nothing else knows yet, for use until `give_back`."""
+        with self._lock:
+            self._open[file], self._in_use[file] = handle, 1
+
+    def _use(self, file: "AppendFile") -> DiskFile | None:
+        handle = self._open.get(file)
+        if handle is not None:
+            self._open.move_to_end(file)
+            self._in_use[file] = self._in_use.get(file, 0) + 1
+        return handle
+
+    def give_back(self, file: "AppendFile") -> None:
+        """End a use, and close the handles that are too many."""
+        with self._lock:
+            users = self._in_use.pop(file) - 1
+            if users:
+                self._in_use[file] = users
+            elif file.is_closed:
+                self._close(file)
+            if len(self._open) > self._open_max:
+                self._close_surplus(self._open_max)
+
+    def close_oldest(self) -> bool:
+        """Close the least recently used handle; return False if all are in use, or none is open."""
+        with self._lock:
+            return self._close_surplus(len(self._open) - 1)
+
+    def close_file(self, file: "AppendFile") -> None:
+        """Close the handle of a file for good; one that is in use, when it is given back."""
+        with self._lock:
+            file.is_closed = True
+            if file not in self._in_use:
+                self._close(file)
+
+    def _close_surplus(self, wanted: int) -> bool:
+        idle = (file for file in self._open if file not in self._in_use)
+        surplus = list(islice(idle, len(self._open) - wanted))
+        for file in surplus:
+            file.let_go(self._open[file])
+            self._close(file)
+        return bool(surplus)
+
+    def _close(self, file: "AppendFile") -> None:
+        handle = self._open.pop(file, None)
+        if handle is not None:
+            handle.close()
+
+
+class AppendFile:
+    """A DiskFile that has a handle of the system only while it is used, or was used recently.
+
+    The file must keep its name until `close`. Invariant: a file that was let go of has the same
+    size when it is opened again, or every use of it is refused.
+    """
+
+    __slots__ = (
+        "_changes",
+        "_doubted",
+        "_handles",
+        "_open",
+        "_settled",
+        "_size",
+        "_synced",
+        "is_closed",
+    )
+
+    def __init__(
+        self,
+        handles: AppendHandles,
+        open_file: Callable[[], DiskFile],
+        *,
+        new: DiskFile | None = None,
+    ) -> None:
+        """Open it; `new` is the handle of one that was just made, and is empty. Raises OSError."""
+        self.is_closed = False  # the pool's: it writes it under its lock
+        self._handles: Final = handles
+        self._open: Final = open_file
+        # Changes are counted. `_doubted`: let go of before an fsync; `_settled`: read again since.
+        # What is in a file that was there may not be durable.
+        self._changes = 1 if new is None else 0
+        self._synced = self._doubted = self._settled = 0
+        self._size: int | None = None  # when it was let go of
+        if new is None:
+            handles.take(self)
+        else:
+            handles.add(self, new)
+        handles.give_back(self)
+
+    def append(self, chunks: Sequence[Buffer]) -> None:  # noqa: D102 - see DiskFile
+        self._changes += 1  # first: it may be done by halves
+        handle = self._taken()
+        try:
+            handle.append(chunks)
+        finally:
+            self._handles.give_back(self)
+
+    def pread(self, size: int, position: int) -> bytes:  # noqa: D102 - see ReadableFile
+        handle = self._taken()
+        try:
+            return handle.pread(size, position)
+        finally:
+            self._handles.give_back(self)
+
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
+        """Read what is in memory: see ReadableFile. To open a file may wait for the disk."""
+        handle = self._handles.take(self, may_open=False)
+        if handle is None:
+            return None
+        try:
+            return handle.pread_cached(size, position)
+        finally:
+            self._handles.give_back(self)
+
+    def truncate(self, size: int) -> None:  # noqa: D102 - see DiskFile
+        self._changes += 1
+        handle = self._taken()
+        try:
+            handle.truncate(size)
+        finally:
+            self._handles.give_back(self)
+
+    def fsync(self) -> None:
+        """Make the content durable, but for what is in doubt: see `doubt_after`."""
+        changes = self._changes
+        handle = self._taken()
+        try:
+            handle.fsync()
+        finally:
+            self._handles.give_back(self)
+        self._synced = changes
+
+    def size(self) -> int:  # noqa: D102 - see ReadableFile
+        handle = self._taken()
+        try:
+            return handle.size()
+        finally:
+            self._handles.give_back(self)
+
+    def close(self) -> None:  # noqa: D102 - see ReadableFile
+        self._handles.close_file(self)
+
+    # --- doubt ---
+
+    @property
+    def changes(self) -> int:
+        """How often it was changed: what is in the file now are so many changes, or fewer."""
+        return self._changes
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether an fsync that has succeeded may have missed that something was lost."""
+        return self._doubted > self._settled
+
+    def settle(self, changes: int) -> None:
+        """Take note that what so many changes have written was fsynced, and then read again."""
+        self._settled = max(self._settled, changes)
+
+    def let_go(self, handle: DiskFile) -> None:
+        """Prepare for the close of a handle that is not in use; the pool calls it."""
+        try:
+            self._size = handle.size()
+        except OSError:
+            self._size = -1  # not known: so every use is refused
+        if self._synced < self._changes:
+            self._doubted = self._changes
+
+    def open_again(self) -> DiskFile:
+        """Open the file; the pool calls it. Raises OSError."""
+        if self.is_closed:
+            raise OSError(EBADF, os.strerror(EBADF))
+        return self._open()
+
+    def require_same_size(self, handle: DiskFile) -> None:
+        """Refuse a file that has another size than when it was let go of. Raises OSError."""
+        if self._size is not None and handle.size() != self._size:
+            raise OSError(EIO, "the file has another size than when it was closed")
+
+    def _taken(self) -> DiskFile:
+        handle = self._handles.take(self)
+        if handle is None:
+            raise OSError(EBADF, os.strerror(EBADF))
+        return handle

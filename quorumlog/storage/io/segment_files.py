@@ -1,0 +1,60 @@
+"""The files of one segment by their names: which there are, the indexes, renames and removals."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from quorumlog.storage.core.log_index import CorruptIndex
+from quorumlog.storage.core.segment_index import SegmentIndex
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.disk import Disk, read_file, replace_file
+
+INDEX_SUFFIXES: Final = (".index", ".timeindex")
+DELETED_SUFFIX: Final = ".deleted"
+CLEANED_SUFFIX: Final = ".cleaned"  # what a cleaner writes: of no worth after a crash
+SWAP_SUFFIX: Final = ".swap"  # a cleaned segment that is to replace others: durable
+
+
+def segment_path(directory: str, base_offset: int, suffix: str = ".log") -> str:
+    """Return the path of a segment's file."""
+    return f"{directory}/{base_offset:020d}{suffix}"
+
+
+class SegmentFiles:
+    """The names of a segment's files. Every method raises OSError."""
+
+    __slots__ = ("_directory", "_disk", "stem")
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int) -> None:
+        self._disk: Final = disk
+        self._directory: Final = directory
+        self.stem: Final = segment_path(directory, base_offset, "")
+
+    def read_indexes(self, base_offset: int, settings: LogSettings, size: int) -> SegmentIndex:
+        """Read both index files of a segment of `size` bytes. Raises CorruptIndex."""
+        try:
+            offsets = read_file(self._disk, self.stem + ".index")
+            times = read_file(self._disk, self.stem + ".timeindex")
+        except FileNotFoundError as error:
+            raise CorruptIndex("an index file is missing") from error
+        return SegmentIndex.decode(base_offset, settings, offsets=offsets, times=times, size=size)
+
+    def write_indexes(self, index: SegmentIndex) -> None:
+        """Replace both index files, durably, and all names in the directory with them."""
+        replace_file(self._disk, self.stem + ".index", index.offsets.encode())
+        replace_file(self._disk, self.stem + ".timeindex", index.times.encode())
+        self._disk.fsync_dir(self._directory)
+
+    def unlink(self, suffixes: Sequence[str]) -> None:
+        """Remove those of the files that are there."""
+        for suffix in suffixes:
+            if self._disk.exists(self.stem + suffix):
+                self._disk.unlink(self.stem + suffix)
+
+    def rename_deleted(self, *, indexes: bool) -> list[str]:
+        """Take the names away (the indexes may stay); return the paths of what is to be removed."""
+        stay = [] if indexes else [self.stem + suffix for suffix in INDEX_SUFFIXES]
+        paths = [self.stem + suffix for suffix in (".log", *INDEX_SUFFIXES)]
+        paths = [path for path in paths if path not in stay and self._disk.exists(path)]
+        for path in paths:
+            self._disk.rename(path, path + DELETED_SUFFIX)
+        return [*(path + DELETED_SUFFIX for path in paths), *stay]
