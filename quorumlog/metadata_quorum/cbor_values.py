@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 Reader = Callable[[object], object]
 _SCALARS: tuple[type, ...] = (int, str, bytes, bool, float)
+_BUFFERS = (bytearray, memoryview, str)
 
 
 class MalformedValue(ValueError):
@@ -27,19 +28,18 @@ def to_plain(value: object) -> object:
     kind: Any = type(value)
     if value is None or kind in _SCALARS:
         return value
-    if kind is tuple:  # as most of what is no scalar
-        return [to_plain(item) for item in typing.cast("tuple[object, ...]", value)]
     if isinstance(value, IntEnum):
         return int(value)
     if is_dataclass(value) and not isinstance(value, type):
         plain = {name: to_plain(getattr(value, name)) for name in _defaults(kind)}
         return {name: field for name, field in plain.items() if field is not None}
+    # An abstract class asks more slowly.
+    if kind is tuple or (isinstance(value, Sequence) and not isinstance(value, _BUFFERS)):
+        return [to_plain(item) for item in typing.cast("Sequence[object]", value)]
     if isinstance(value, Mapping):
         return {to_plain(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [to_plain(item) for item in value]
     raise TypeError(f"{type(value).__name__} has no plain form")
 
 
@@ -159,21 +159,21 @@ def _enum_reader(kind: type[IntEnum]) -> Reader:
 def _dataclass_reader(kind: type) -> Reader:
     hints = typing.get_type_hints(kind)
     readers = {field.name: _reader(hints[field.name]) for field in fields(kind)}
-    required = {
+    required = [
         field.name
         for field in fields(kind)
         if field.default is MISSING and field.default_factory is MISSING
-    }
+    ]
 
     def read(plain: object) -> object:
         if not isinstance(plain, dict):
             raise MalformedValue(f"{kind.__name__}: expected a map, got {type(plain).__name__}")
         values: dict[str, object] = {}
         # None is not written, so absence is how None arrives.
-        absent = dict.fromkeys(required - plain.keys())
+        absent = [(name, None) for name in required if name not in plain]
         name: object = None
         try:
-            for name, field in (*plain.items(), *absent.items()):
+            for name, field in (*plain.items(), *absent):
                 read_field = readers.get(name)
                 if read_field is not None:
                     values[name] = read_field(field)

@@ -124,6 +124,11 @@ class Partition:
             leader_epoch, fetch_offset, last_fetched_epoch
         )
 
+    def needs_ticks(self) -> bool:
+        """Whether `Ticked` may change something. With many partitions nearly none needs it."""
+        role = self.state.role
+        return isinstance(role, Leader) and not self._leadership.is_settled(role)
+
     def may_fetch(self) -> bool:
         """Whether a follower may ask for more: its question says what it holds."""
         return self._followership.may_fetch()
