@@ -45,9 +45,9 @@ LOOPS_MAX: Final = 4  # fetches to one leader at a time: one that counts, the re
 FIRST_BACKOFF_MS: Final = 10  # the leader may see the same metadata a moment after us
 CONNECT_TIMEOUT_S: Final = 2.0  # a lost SYN is repeated ever more slowly: a new one is faster
 # A session that begins anew names all its partitions, each for a tenth of a millisecond of CPU. So
-# one of many partitions waits ten times as long before it begins another. If the parked fetch ends
-# first, as it does after `replica.fetch.wait.max.ms`, the next one names only what is new.
-RENEWAL_S_PER_PARTITION: Final = 0.001
+# one of many partitions waits a hundred times as long before it begins another. If the parked fetch
+# ends first, as it does after `replica.fetch.wait.max.ms`, the next one names only what is new.
+RENEWAL_S_PER_PARTITION: Final = 0.01
 THROTTLE_CHECK_MS: Final = 1_000  # how soon a raised rate is noticed by what waits for it
 _Key = tuple[bytes, int]  # a topic's id and a partition's index
 _Session = SessionClient[_Key, Position]
