@@ -74,7 +74,7 @@ class Controllership:
         if self._committed.is_behind:
             return self._seams.clock.now_ms()
         match self._stage:
-            case ActiveController(under_way=Enactment()):
+            case ActiveController() as active if active.under_way or active.waiting:
                 return self._seams.clock.now_ms()
             case ActiveController() as active:
                 return active.next_deadline_ms(self._committed.image.end_offset)
@@ -145,19 +145,23 @@ class Controllership:
             case Claim() as claim if self._committed.image.end_offset > claim.epoch_start_offset:
                 self._take_over(claim)
                 return True
-            case ActiveController(under_way=None, waiting=waiting) if waiting:
-                self._decide_waiting(waiting.popleft())
-                return True
             case ActiveController() as active if self._may_work:
                 return self._maybe_work(active)
             case _:
                 return False
 
     def _maybe_work(self, active: ActiveController) -> bool:
-        """Go on with the decision that is under way, or decide a slice of what is due."""
+        """Go on with the decision that is under way, decide what waits, or a slice of what is due.
+
+        What waits may be the next slice of a request, as large as any.
+        """
         if active.under_way is not None:
             self._may_work = False
             self._go_on(active, active.under_way)
+            return True
+        if active.waiting:
+            self._may_work = False
+            self._decide_waiting(active.waiting.popleft())
             return True
         due_ms = active.next_deadline_ms(self._committed.image.end_offset)
         now_ms = self._seams.clock.now_ms()
@@ -267,6 +271,7 @@ class Controllership:
             self._append(active, enactment)
         else:
             active.under_way = enactment
+            self._may_work = False
         return True
 
     def _append(self, active: ActiveController, enactment: Enactment) -> None:

@@ -48,7 +48,7 @@ REGISTER_AGAIN_US: Final = 400_000
 TICK_US: Final = 100_000
 CHECKPOINT_US: Final = 700_000
 FLUSH_US: Final = 500_000
-TELL_US: Final = 3_000
+TELL_US: Final = 40_000
 PRODUCE_TIMEOUT_MS: Final = 2_000
 ALL_BYTES: Final = 1 << 30
 SETTINGS: Final = BrokerSettings(replica_lag_time_max_ms=1_200)
