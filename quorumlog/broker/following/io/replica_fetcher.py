@@ -111,7 +111,7 @@ class ReplicaFetcher:
         """Replace the followed partitions; a parked fetch does not delay new ones."""
         former, self._followed = self._followed, {_key(one.driver): one for one in followed}
         self._flushing.intersection_update(self._followed)
-        for key in (*self._followed, *former):
+        for key in {**former, **self._followed}:
             if self._followed.get(key) is not former.get(key):
                 self._session.touch(key)
         self.wake()
