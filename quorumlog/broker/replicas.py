@@ -35,6 +35,7 @@ from quorumlog.broker.partitions.io.disk_threads import (
 )
 from quorumlog.broker.partitions.io.log_starts import LogStarts
 from quorumlog.broker.partitions.io.record_deletions import RecordDeletions
+from quorumlog.broker.partitions.io.telling import Telling
 from quorumlog.broker.partitions.io.ticks import Ticks
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.local_reads import LocalReads
@@ -118,6 +119,7 @@ class Replicas:
             opened=self._log_opened,
             failed=self._log_failed,
         )
+        self._telling: Final = Telling(self._replicas, told=self._told)
         self.drivers: Final = self._replicas.drivers  # read them, do not feed them
         self.appends: Final = Appends(self._replicas, wall_ms=wall_ms)
         self.fetches: Final = self._new_fetches(partition_rules)
@@ -264,13 +266,13 @@ class Replicas:
         return self._replicas.image
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
-        """Take over new metadata: lead, follow, create and delete replicas.
-
-        What is work for the disk goes on when this returns: see `ReplicaSet`.
-        """
+        """Take over new metadata: lead, follow, create and delete replicas, now or later."""
         if not self._is_stopping:
-            self._changed += self._replicas.publish(delta, image)
-            self._follow_up()
+            self._telling.go_on(self._replicas.publish(delta, image))
+
+    def _told(self, changed: list[TopicPartition]) -> None:
+        self._changed += changed
+        self._follow_up()
 
     def _log_opened(self, topic_partition: TopicPartition) -> None:
         """Note that a partition's log is open, or will not be; many share one follow-up."""
@@ -326,7 +328,7 @@ class Replicas:
     def _maybe_set_aside_strays(self) -> None:
         """Once the image shows this very process at work, it has all that concerns us."""
         broker = self.image.brokers.get(self.broker_id)
-        if self._strays_are_gone or broker is None or broker.fenced:
+        if self._strays_are_gone or broker is None or broker.fenced or self._replicas.has_untold:
             return
         if broker.broker_epoch == self.broker_epoch:
             self._strays_are_gone = True

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 Reader = Callable[[object], object]
 _SCALARS: tuple[type, ...] = (int, str, bytes, bool, float)
+_BUFFERS = (bytearray, memoryview, str)
 
 
 class MalformedValue(ValueError):
@@ -24,20 +25,21 @@ class MalformedValue(ValueError):
 
 def to_plain(value: object) -> object:
     """Return `value` as dicts, lists and scalars. Raises TypeError for anything else."""
-    if value is None or type(value) in _SCALARS:
+    kind: Any = type(value)
+    if value is None or kind in _SCALARS:
         return value
     if isinstance(value, IntEnum):
         return int(value)
     if is_dataclass(value) and not isinstance(value, type):
-        kind: Any = type(value)
-        plain = {name: to_plain(getattr(value, name)) for name in _field_names(kind)}
+        plain = {name: to_plain(getattr(value, name)) for name in _defaults(kind)}
         return {name: field for name, field in plain.items() if field is not None}
+    # An abstract class asks more slowly.
+    if kind is tuple or (isinstance(value, Sequence) and not isinstance(value, _BUFFERS)):
+        return [to_plain(item) for item in typing.cast("Sequence[object]", value)]
     if isinstance(value, Mapping):
         return {to_plain(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [to_plain(item) for item in value]
     raise TypeError(f"{type(value).__name__} has no plain form")
 
 
@@ -47,9 +49,22 @@ def from_plain(kind: type[_T], plain: object) -> _T:
     return typing.cast("_T", _reader(annotation)(plain))
 
 
+def changed_to_plain(value: Any) -> dict[str, object]:
+    """Return the fields of a dataclass that are not at their defaults, as `to_plain` does."""
+    plain = {}
+    for name, default in _defaults(type(value)).items():
+        field = getattr(value, name)
+        if field != default:
+            plain[name] = field if type(field) in _SCALARS else to_plain(field)
+    return plain
+
+
 @cache
-def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind))
+def _defaults(kind: type) -> Mapping[str, object]:
+    """Return the default of each field; None, which is never written, if it has none."""
+    return {
+        field.name: None if field.default is MISSING else field.default for field in fields(kind)
+    }
 
 
 @cache
@@ -102,7 +117,7 @@ def _items_reader(read_item: Reader) -> Reader:
     def read(plain: object) -> object:
         if not isinstance(plain, list):
             raise MalformedValue(f"expected a list, got {type(plain).__name__}")
-        return tuple(read_item(item) for item in plain)
+        return tuple(map(read_item, plain))
 
     return read
 
@@ -143,31 +158,27 @@ def _enum_reader(kind: type[IntEnum]) -> Reader:
 
 def _dataclass_reader(kind: type) -> Reader:
     hints = typing.get_type_hints(kind)
-    readers = [(field.name, _reader(hints[field.name])) for field in fields(kind)]
-    required = {
+    readers = {field.name: _reader(hints[field.name]) for field in fields(kind)}
+    required = [
         field.name
         for field in fields(kind)
         if field.default is MISSING and field.default_factory is MISSING
-    }
+    ]
 
     def read(plain: object) -> object:
         if not isinstance(plain, dict):
             raise MalformedValue(f"{kind.__name__}: expected a map, got {type(plain).__name__}")
         values: dict[str, object] = {}
-        for name, read_field in readers:
-            if name not in plain:
-                if name in required:
-                    # None is not written, so absence is how None arrives.
-                    values[name] = _read_field(kind, name, read_field, None)
-                continue
-            values[name] = _read_field(kind, name, read_field, plain[name])
+        # None is not written, so absence is how None arrives.
+        absent = [(name, None) for name in required if name not in plain]
+        name: object = None
+        try:
+            for name, field in (*plain.items(), *absent):
+                read_field = readers.get(name)
+                if read_field is not None:
+                    values[name] = read_field(field)
+        except MalformedValue as error:
+            raise MalformedValue(f"{kind.__name__}.{name}: {error}") from None
         return kind(**values)
 
     return read
-
-
-def _read_field(kind: type, name: str, read_field: Reader, plain: object) -> object:
-    try:
-        return read_field(plain)
-    except MalformedValue as error:
-        raise MalformedValue(f"{kind.__name__}.{name}: {error}") from None

@@ -45,6 +45,9 @@ class OneReplica(RuleBasedStateMachine):
 
     def step(self, event: Event) -> None:
         self.replica.step(self.now_ms, event)
+        if not self.replica.partition.needs_ticks():
+            far_ms = self.now_ms + 2**40  # whatever the time is: else it waits for ever
+            assert not self.replica.partition.step(far_ms, events.Ticked())
         self.asked += self.replica.proposals
         self.replica.proposals.clear()
 

@@ -15,7 +15,8 @@ _TOPICS_MAX: Final = 3  # at once
 _CALL_TIMEOUT_S: Final = 5.0
 REFUSED: Final = (KafkaError, ConnectionError, TimeoutError)  # while other faults last
 _RECORDS, _RECORD = 30, bytes(1_000)
-_PARTITIONS: Final = (2, 5)  # when a topic is created, and when it has grown
+TOPIC_PREFIX: Final = "churn-"
+PARTITIONS: Final = (2, 5)  # when a topic is created, and when it has grown
 _TUNED: Final = "log.index.interval.bytes"  # of all brokers: nothing is lost by any value
 _TUNED_BYTES: Final = (0, 500, 4_096)
 
@@ -71,7 +72,7 @@ class AdminChurner:
 
     def start(self, per_s: int) -> None:
         """Begin to change, if it has not begun."""
-        self._prefix = self._prefix or f"churn-{chance.random_bytes(3).hex()}"
+        self._prefix = self._prefix or f"{TOPIC_PREFIX}{chance.random_bytes(3).hex()}"
         if self._working is None:
             self._working = asyncio.create_task(self._work(1 / per_s))
 
@@ -175,11 +176,11 @@ class AdminChurner:
 
 
 async def _create(name: str, admin: Admin) -> None:
-    await admin.create_topics([NewTopic(name, _PARTITIONS[0])])
+    await admin.create_topics([NewTopic(name, PARTITIONS[0])])
 
 
 async def _grow(name: str, admin: Admin) -> None:
-    await admin.create_partitions({name: _PARTITIONS[1]})
+    await admin.create_partitions({name: PARTITIONS[1]})
 
 
 async def _configure(name: str, admin: Admin) -> None:

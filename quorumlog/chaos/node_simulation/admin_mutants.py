@@ -152,3 +152,23 @@ class _PublishesLevelsAtOnce(Controller):
         if isinstance(record, FeatureLevel):
             cast("dict[str, int]", shared)[record.name] = record.level
             self.cluster.features = shared
+
+
+@CHURN.breaks("a large creation is committed slice by slice, and shows before its last slice")
+class _CreatesInParts(Controller):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._rest: dict[int, Decision[object]] = {}  # by the request: what is to come
+
+    def decide(
+        self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
+    ) -> Decision[object]:
+        rest = self._rest.pop(id(request), None)
+        if rest is not None:
+            return rest
+        decision = super().decide(request, now_ms=now_ms, base_offset=base_offset)
+        first, later = decision.records[:2], decision.records[2:]  # a topic and one partition
+        if not isinstance(request, CreateTopics) or not later:
+            return decision
+        self._rest[id(request)] = replace(decision, records=later)
+        return replace(decision, records=first, goes_on=True)

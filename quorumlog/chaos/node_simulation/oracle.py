@@ -12,6 +12,7 @@ whom it was led, and who must hold it.
     in-sync-served     no throttle holds up a follower in the ISR
     committed-served   consumers are served no record above the high watermark of any replica
     isr-complete       leaders, and members of ISR and ELR that take part, hold what is committed
+    created-whole      a topic has all the partitions that one request asked for, or none of them
     placed-registered  a new partition has replicas on registered brokers alone
     metadata-agree     committed metadata is the same on every node, for ever
     group-generation   in the committed log, the generation of a group never decreases
@@ -26,6 +27,7 @@ from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.core.partition_invariants import Marks
 from quorumlog.broker.partitions.core.partition_state import PartitionState
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.chaos.back_ends.admin_churner import PARTITIONS, TOPIC_PREFIX
 from quorumlog.chaos.node_simulation.group_generations import GroupGenerations
 from quorumlog.chaos.node_simulation.machine import Machine
 from quorumlog.metadata_quorum.core.quorum import Quorum
@@ -298,13 +300,15 @@ class Oracle:
         return is_new
 
     def _check_placement(self, image: ClusterImage) -> None:
-        """Check the replicas of partitions that were not there before."""
+        """Check the partitions that were not there before: how many, and their replicas."""
         before = self._image or image
         registered = {*before.brokers, *image.brokers}
         for name, topic in image.topics.items():
             known = before.topics.get(name)
             is_known = known is not None and known.topic_id == topic.topic_id
             first = len(known.partitions) if known is not None and is_known else 0
+            if name.startswith(TOPIC_PREFIX) and len(topic.partitions) not in PARTITIONS:
+                self._violated(f"created-whole: {name} has {len(topic.partitions)} partitions")
             for index, partition in enumerate(topic.partitions[first:], start=first):
                 if strangers := {*partition.replicas} - registered:
                     self._violated(

@@ -14,10 +14,12 @@ from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.log_loss import unclean_elections
 from quorumlog.metadata_quorum.controller.requests import Decision, UserChange
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
+from quorumlog.metadata_quorum.driver.enactment import Enactment
 from quorumlog.metadata_quorum.driver.remembered_answers import Remembered, RememberedAnswers
 from quorumlog.metadata_quorum.driver.seams import (
     Answer,
     Ask,
+    BrokerProcessDied,
     ControllerDeposed,
     NotController,
     refuse,
@@ -69,8 +71,8 @@ class _Uncommitted(NamedTuple):
 class ActiveController:
     """The controller of one leader epoch. It never reads the log.
 
-    `waiting`: the requests to decide, the oldest first: they came before it took over, or their
-    last slice is committed now.
+    `waiting`: what is to be decided, the oldest first: it came before the take-over or while a
+    decision was `under_way`, or its last slice is committed now.
     """
 
     def __init__(
@@ -78,12 +80,20 @@ class ActiveController:
     ) -> None:
         self.controller: Final = controller
         self.leader_epoch: Final = leader_epoch
-        self.waiting: Final = deque(waiting)
+        self.waiting: Final[deque[Ask | BrokerProcessDied]] = deque(waiting)
+        self.under_way: Enactment | None = None  # not in the log yet
         self._remembered: Final = RememberedAnswers()
         self._uncommitted: Final = deque[_Uncommitted]()
         self._slice_end_offset = Offset(-1)  # of the slice that it decided by itself
         self._noted_ms: int | None = None
         self._was_paused = True  # since it last looked for silent brokers, for all it knows
+
+    def wait(self, fact: Ask | BrokerProcessDied) -> None:
+        """Let it be decided behind the decision that is under way, if there is room."""
+        if len(self.waiting) < WAITING_MAX:
+            self.waiting.append(fact)
+        elif isinstance(fact, Ask):
+            refuse(fact.answer, NotController("too many requests wait for a large one"))
 
     def note_time(self, now_ms: int) -> None:
         """Note that this process runs: it has heard nothing between two notes far apart."""
@@ -188,7 +198,9 @@ class ActiveController:
             if one.has_records:
                 refuse(one.ask.answer, ControllerDeposed("deposed before the change was committed"))
         _refuse_all(one.ask.answer for one in self._uncommitted)
-        _refuse_all(ask.answer for ask in self.waiting)
+        if self.under_way is not None and self.under_way.ask is not None:
+            refuse(self.under_way.ask.answer, NotController("nothing of it is in the log"))
+        _refuse_all(one.answer for one in self.waiting if isinstance(one, Ask))
 
 
 def _refuse_all(answers: Iterable[Answer]) -> None:

@@ -17,6 +17,7 @@ from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY
 from quorumlog.metadata_quorum.driver.active_controller import ActiveController, Claim
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
+from quorumlog.metadata_quorum.driver.enactment import Enactment
 from quorumlog.metadata_quorum.driver.seams import (
     Ask,
     BrokerProcessDied,
@@ -73,6 +74,8 @@ class Controllership:
         if self._committed.is_behind:
             return self._seams.clock.now_ms()
         match self._stage:
+            case ActiveController() as active if active.under_way or active.waiting:
+                return self._seams.clock.now_ms()
             case ActiveController() as active:
                 return active.next_deadline_ms(self._committed.image.end_offset)
             case _:
@@ -130,7 +133,8 @@ class Controllership:
     def maybe_act(self) -> bool:
         """Do one thing that is due: take over, decide a request that waited, or end a session.
 
-        Reads a slice of what is committed first: then all requests have the same view.
+        Reads a slice of what is committed first: then all requests have the same view. A decision
+        that is under way comes before any other.
         """
         if self._committed.is_behind and self._may_work:
             self._may_work = False
@@ -141,20 +145,32 @@ class Controllership:
             case Claim() as claim if self._committed.image.end_offset > claim.epoch_start_offset:
                 self._take_over(claim)
                 return True
-            case ActiveController(waiting=waiting) if waiting:
-                self.decide(waiting.popleft())
-                return True
             case ActiveController() as active if self._may_work:
-                due_ms = active.next_deadline_ms(self._committed.image.end_offset)
-                now_ms = self._seams.clock.now_ms()
-                if due_ms is None or due_ms > now_ms:
-                    return False
-                self._may_work = False
-                # A heartbeat that waits in the inbox has touched the session when it came.
-                self._enact(active, partial(active.decide_due, now_ms))
-                return True
+                return self._maybe_work(active)
             case _:
                 return False
+
+    def _maybe_work(self, active: ActiveController) -> bool:
+        """Go on with the decision that is under way, decide what waits, or a slice of what is due.
+
+        What waits may be the next slice of a request, as large as any.
+        """
+        if active.under_way is not None:
+            self._may_work = False
+            self._go_on(active, active.under_way)
+            return True
+        if active.waiting:
+            self._may_work = False
+            self._decide_waiting(active.waiting.popleft())
+            return True
+        due_ms = active.next_deadline_ms(self._committed.image.end_offset)
+        now_ms = self._seams.clock.now_ms()
+        if due_ms is None or due_ms > now_ms:
+            return False
+        self._may_work = False
+        # A heartbeat that waits in the inbox has touched the session when it came.
+        self._enact(active, partial(active.decide_due, now_ms))
+        return True
 
     def touch(self, heartbeat: BrokerHeartbeat) -> None:
         """Note a heartbeat when it arrives; its answer may take longer (KAFKA-15019)."""
@@ -175,6 +191,8 @@ class Controllership:
                 refuse(ask.answer, NotController("this node does not lead the quorum"))
             case Claim() as claim:
                 claim.wait(ask)
+            case ActiveController(under_way=Enactment()) as active:
+                active.wait(ask)
             case ActiveController() as active if active.maybe_answer_again(ask):
                 self._maybe_answer()
             case ActiveController() as active:
@@ -185,6 +203,8 @@ class Controllership:
     def decide_process_died(self, died: BrokerProcessDied) -> None:
         """Fence a broker whose process is gone."""
         match self._stage:
+            case ActiveController(under_way=Enactment()) as active:
+                active.wait(died)
             case ActiveController(controller=controller) as active:
                 decide = partial(
                     controller.decide_process_died,
@@ -195,6 +215,13 @@ class Controllership:
                 self._enact(active, decide)
             case _:
                 pass
+
+    def _decide_waiting(self, fact: Ask | BrokerProcessDied) -> None:
+        match fact:
+            case Ask():
+                self.decide(fact)
+            case BrokerProcessDied():
+                self.decide_process_died(fact)
 
     def _take_over(self, claim: Claim) -> None:
         controller = self._seams.controller(
@@ -216,30 +243,51 @@ class Controllership:
         decide: Callable[[], Decision[Any]],
         ask: Ask | None = None,
     ) -> bool:
-        """Decide, apply, append, in this order; False: a step failed, and the node resigns."""
-        base_offset = self._log.end_offset
+        """Decide, apply, append, in this order; False: a step failed, and the node resigns.
+
+        Of a decision with many records only a slice is applied, and `maybe_act` goes on.
+        """
         try:
             decision = decide()
             active.warn(decision)
-            records = decision.records or active.confirming(ask)
-            batches = MetadataLog.encode(records)
-            for offset, record in enumerate(records, start=base_offset):
-                active.controller.apply(Offset(offset), record)
         except Exception as error:  # noqa: BLE001 - ours, whatever it is: Kafka resigns as well
             self._give_up(error, ask)
             return False
-        if batches:
-            self._log.append(batches, active.leader_epoch, wall_ms=self._seams.clock.wall_ms())
+        records = decision.records or active.confirming(ask)
+        enactment = Enactment(
+            active.controller, decision, records, base_offset=self._log.end_offset, ask=ask
+        )
+        return self._go_on(active, enactment)
+
+    def _go_on(self, active: ActiveController, enactment: Enactment) -> bool:
+        """Apply a slice; append if that was the last one. False: it failed, the node resigns."""
+        active.under_way = None
+        try:
+            enactment.take_slice()
+        except Exception as error:  # noqa: BLE001 - as above
+            self._give_up(error, enactment.ask)
+            return False
+        if enactment.is_whole:
+            self._append(active, enactment)
+        else:
+            active.under_way = enactment
+            self._may_work = False
+        return True
+
+    def _append(self, active: ActiveController, enactment: Enactment) -> None:
+        ask = enactment.ask
+        if enactment.values:
+            wall_ms = self._seams.clock.wall_ms()
+            self._log.append(enactment.values, active.leader_epoch, wall_ms=wall_ms)
             end_offset = self._log.end_offset
             self._feed_first(
                 events.RecordsAppended(leader_epoch=active.leader_epoch, log_end_offset=end_offset)
             )
         if ask is not None:
-            active.answer_when_committed(self._log.end_offset, ask, decision)
-        elif records:
+            active.answer_when_committed(self._log.end_offset, ask, enactment.decision)
+        elif enactment.values:
             active.note_slice(self._log.end_offset)
         self._maybe_answer()
-        return True
 
     def _give_up(self, error: Exception, ask: Ask | None) -> None:
         """Answer that the request cannot be decided, and resign: nothing was written."""

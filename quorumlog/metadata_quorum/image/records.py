@@ -12,7 +12,11 @@ from typing import Final
 
 import cbor2
 
-from quorumlog.metadata_quorum.cbor_values import MalformedValue, from_plain, to_plain
+from quorumlog.metadata_quorum.cbor_values import (
+    MalformedValue,
+    changed_to_plain,
+    from_plain,
+)
 from quorumlog.metadata_quorum.image.features import SUPPORTED, level_problem
 from quorumlog.metadata_quorum.image.scram import ScramCredential
 from quorumlog.storage.errors import StorageError
@@ -280,8 +284,11 @@ _VERSION: Final = 0
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """Return the value of the Kafka record that carries `record`."""
-    return cbor2.dumps([_NUMBERS[type(record)], _VERSION, to_plain(record)])
+    """Return the value of the Kafka record that carries `record`.
+
+    What has its default is not written: so the defaults of records are part of the format.
+    """
+    return cbor2.dumps([_NUMBERS[type(record)], _VERSION, changed_to_plain(record)])
 
 
 def decode_record(value: bytes) -> MetadataRecord:

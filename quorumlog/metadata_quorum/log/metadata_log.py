@@ -16,7 +16,6 @@ from quorumlog.metadata_quorum.core.voter_sets import History, VoterSet
 from quorumlog.metadata_quorum.image.records import (
     MetadataRecord,
     decode_record,
-    encode_record,
 )
 from quorumlog.metadata_quorum.log.log_end import LogEndCheckpoint
 from quorumlog.metadata_quorum.log.snapshot_files import SnapshotFiles
@@ -172,20 +171,14 @@ class MetadataLog:
         latest = self._log.epochs.latest_epoch
         return fetched is not None and fetched.epoch_starts[-1][0] > latest
 
-    @staticmethod
-    def encode(records: Sequence[MetadataRecord]) -> list[list[bytes]]:
-        """Return the bytes of each record, batch by batch. Raises TypeError: our bug."""
-        return [
-            [encode_record(record) for record in records[start : start + RECORDS_PER_BATCH_MAX]]
-            for start in range(0, len(records), RECORDS_PER_BATCH_MAX)
-        ]
+    def append(self, values: Sequence[bytes], leader_epoch: Epoch, *, wall_ms: int) -> None:
+        """Append encoded records as the leader; their time is `wall_ms`.
 
-    def append(
-        self, batches: Sequence[Sequence[bytes]], leader_epoch: Epoch, *, wall_ms: int
-    ) -> None:
-        """Append the result of `encode` as the leader; the records' time is `wall_ms`."""
-        for values in batches:
-            self._append_batch([(None, value) for value in values], leader_epoch, wall_ms=wall_ms)
+        They are one batch, unless they are more than RECORDS_PER_BATCH_MAX.
+        """
+        for start in range(0, len(values), RECORDS_PER_BATCH_MAX):
+            batch = values[start : start + RECORDS_PER_BATCH_MAX]
+            self._append_batch([(None, value) for value in batch], leader_epoch, wall_ms=wall_ms)
 
     def append_leader_change(self, effect: AppendLeaderChange, *, wall_ms: int) -> None:
         """Append Kafka's LeaderChange control record."""

@@ -263,3 +263,60 @@ async def test_many_changes_of_many_partitions_share_one_new_session(
     assert fetches._renewal is not None
     await fetches.stop()
     assert fetches._renewal.cancelled()
+
+
+class EndingLeader:
+    """A leader whose parked fetches end after 500 ms. It keeps a session as KIP-227 says."""
+
+    def __init__(self) -> None:
+        self.full: list[int] = []  # how many partitions each of the full fetches names
+        self.named = 0  # in all others
+
+    async def open(self, *_address: object, **_options: object) -> "EndingLeader":
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        return self
+
+    async def send(self, request: FetchRequest) -> FetchResponse:
+        if request.session_epoch == 0:
+            self.full.append(len(asked_in(request)))
+        else:
+            self.named += len(asked_in(request))
+        await asyncio.sleep(0.5)
+        return FetchResponse(session_id=request.session_id or len(self.full))
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.jumping_time
+@pytest.mark.parametrize("count", [100, 1_000])
+async def test_partitions_that_come_one_by_one_do_not_begin_a_session_each(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """All sessions that begin anew name a hundred partitions a second, however many there are."""
+    leader = EndingLeader()
+    monkeypatch.setattr(KafkaConnection, "open", leader.open)
+    fetches = fetcher()
+    followed = [FollowedPartition(cast(Any, FakeDriver(one)), Epoch(0)) for one in range(count)]
+    for there_are in range(1, count + 1):
+        fetches.set_followed(followed[:there_are])
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(1)
+    assert len(fetches._session.asked) == count
+    assert sum(leader.full) < 3 * count
+    assert leader.named < 2 * count
+    await fetches.stop()
+
+
+async def test_only_what_has_changed_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
+    fetches = fetcher()
+    followed = [FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(9)]
+    fetches.set_followed(followed)
+    fetches._request(fetches._session)
+    fetches._session.answered(0, 7)
+    touched: list[int] = []
+    monkeypatch.setattr(fetches._session, "touch", lambda key: touched.append(key[1]))
+    newer = FollowedPartition(followed[3].driver, Epoch(1))
+    fetches.set_followed([*followed[:3], newer, *followed[4:8]])
+    assert touched == [3, 8]  # one of another epoch, and one that is gone

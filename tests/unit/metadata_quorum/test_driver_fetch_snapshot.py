@@ -14,7 +14,7 @@ from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.driver import committed_image
 from quorumlog.metadata_quorum.image.difference import difference
 from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage
-from quorumlog.metadata_quorum.image.records import ProducerIds
+from quorumlog.metadata_quorum.image.records import ProducerIds, encode_record
 from quorumlog.metadata_quorum.image.snapshot_records import records_of
 from quorumlog.metadata_quorum.log.log_end import FILE_NAME
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
@@ -163,7 +163,7 @@ def behind_a_snapshot(disk: SimDisk) -> MetadataLog:
     log = MetadataLog.open(disk, "/data")
     for number in (1, 2, 3):
         record = ProducerIds(broker_id=BrokerId(1), broker_epoch=0, next_producer_id=number)
-        log.append(MetadataLog.encode([record]), Epoch(1), wall_ms=0)
+        log.append([*map(encode_record, [record])], Epoch(1), wall_ms=0)
     log.flush()
     log.checkpoint(Offset(1))
     return log
@@ -224,7 +224,7 @@ def test_a_log_start_within_a_segment_is_forgotten_with_the_process_and_nothing_
     log = MetadataLog.open(disk, "/data")
     for number in (1, 2, 3, 4):
         record = ProducerIds(broker_id=BrokerId(1), broker_epoch=0, next_producer_id=number)
-        log.append(MetadataLog.encode([record]), Epoch(number), wall_ms=0)
+        log.append([*map(encode_record, [record])], Epoch(number), wall_ms=0)
     log.flush()
     whole = log.epoch_starts()
     start = SnapshotId(Offset(2), Epoch(2))

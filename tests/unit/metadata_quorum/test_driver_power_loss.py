@@ -23,7 +23,7 @@ from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.driver.driver import Driver
 from quorumlog.metadata_quorum.driver.seams import Stopped
-from quorumlog.metadata_quorum.image.records import NoOp
+from quorumlog.metadata_quorum.image.records import NoOp, encode_record
 from quorumlog.metadata_quorum.io.peers import Peers
 from quorumlog.metadata_quorum.io.rpc_client import RpcFailed
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
@@ -101,7 +101,7 @@ def epoch_six() -> bytes:
     """What the leader of epoch 6 sends: its LeaderChange, and one record."""
     log = MetadataLog.open(SimDisk(), "/data")
     log.append_leader_change(leader_change(6, 0), wall_ms=0)
-    log.append(MetadataLog.encode([NoOp()]), Epoch(6), wall_ms=0)
+    log.append([*map(encode_record, [NoOp()])], Epoch(6), wall_ms=0)
     return log.read(Offset(0), Offset(2))
 
 

@@ -14,7 +14,8 @@ from quorumlog.metadata_quorum.controller_client import (
 )
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.controllership import Controllership
-from quorumlog.metadata_quorum.driver.seams import BrokerProcessDied
+from quorumlog.metadata_quorum.driver.enactment import Enactment
+from quorumlog.metadata_quorum.driver.seams import BrokerProcessDied, NotController
 from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.records import BrokerRegistrationChange, PartitionChange
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -175,3 +176,102 @@ async def test_a_long_log_is_replayed_in_slices_and_published_as_one_change(
         assert len([end for end in slices if end == 0]) >= 5
         assert [count for count, _ in published if count] == [50]
         assert voter.seen.image.end_offset == voter.quorum.high_watermark
+
+
+async def begin_creation(
+    network: Network, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> tuple[Voter, asyncio.Task[Any]]:
+    """Let a leader begin to create a topic, ten records at a time; return when it has begun."""
+    monkeypatch.setattr(Enactment, "at_once", 10)
+    leader = await network.leader()
+    topic = NewTopic(name="large", partitions=partitions, replication_factor=2)
+    creating = asyncio.create_task(ask(leader.driver, CreateTopics(topics=(topic,))))
+    await asyncio.sleep(0)
+    return leader, creating
+
+
+def large(voter: Voter) -> int:
+    """How many partitions of the new topic a node shows."""
+    topic = voter.seen.image.topics.get("large")
+    return 0 if topic is None else len(topic.partitions)
+
+
+@pytest.mark.jumping_time
+@pytest.mark.parametrize("partitions", [99, 989])
+async def test_a_large_creation_is_applied_in_slices_and_appended_as_one_batch(
+    monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    take_slice, begin_run = Enactment.take_slice, Controllership.begin_run
+    runs, runs_with_slices, sizes, shown = 0, list[int](), list[int](), set[int]()
+
+    def taken(self: Enactment) -> None:
+        before = len(self.values)
+        take_slice(self)
+        sizes.append(len(self.values) - before)
+        runs_with_slices.append(runs)
+
+    def run(self: Controllership) -> None:
+        nonlocal runs
+        runs += 1
+        begin_run(self)
+
+    async with Network(1) as network:
+        await start(network)
+        monkeypatch.setattr(Enactment, "take_slice", taken)
+        monkeypatch.setattr(Controllership, "begin_run", run)
+        leader, creating = await begin_creation(network, monkeypatch, partitions)
+        end_offset = leader.log.end_offset
+        while not creating.done():
+            shown.add(large(leader))
+            assert leader.log.end_offset in {end_offset, end_offset + partitions + 1}
+            await asyncio.sleep(0.000_1)  # of a clock that jumps
+        (result,) = creating.result().results
+        assert (result.error_code, large(leader)) == (0, partitions)
+        assert shown <= {0, partitions}
+        assert sizes == [10] * ((partitions + 1) // 10)
+        assert len(runs_with_slices) == len({*runs_with_slices})  # others have their turn
+
+
+@pytest.mark.jumping_time
+async def test_others_are_decided_behind_a_creation_that_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Network(1) as network:
+        epochs = await start(network)
+        leader, creating = await begin_creation(network, monkeypatch, 99)
+        leader.driver.feed(BrokerProcessDied(ONE, epochs[1]))
+        same = CreateTopics(topics=(NewTopic(name="large", partitions=1, replication_factor=1),))
+        again = asyncio.create_task(ask(leader.driver, same))
+        await asyncio.sleep(0)
+        assert not creating.done()
+        assert not again.done()
+        assert not fenced(leader)
+        (refused,) = (await again).results
+        assert refused.error_code == 36  # TOPIC_ALREADY_EXISTS
+        (created,) = (await creating).results
+        assert created.error_code == 0
+        await until(lambda: fenced(leader))
+        partitions = leader.seen.image.topics["large"].partitions
+        assert all(ONE not in partition.isr for partition in partitions)
+
+
+@pytest.mark.jumping_time
+async def test_nothing_is_left_of_a_creation_whose_controller_ends_on_the_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Network(3) as network:
+        await start(network)
+        leader, creating = await begin_creation(network, monkeypatch, 99)
+        assert not creating.done()
+        await network.kill(leader.node_id)
+        with pytest.raises(NotController):  # not ControllerDeposed: it is certain
+            await creating
+        successor = await network.leader()
+        await until(lambda: "t" in successor.seen.image.topics)
+        assert large(successor) == 0
+        assert all(getattr(one, "name", "") != "large" for one in successor.records())
+
+
+def test_a_slice_is_larger_than_what_names_its_own_offset() -> None:
+    """A registration ends a slice of a departure; a feature level may come before it."""
+    assert Enactment.at_once >= 500 + 2

@@ -19,7 +19,7 @@ from quorumlog.metadata_quorum.controller_client import (
 )
 from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.image.model import ClusterImage
-from quorumlog.metadata_quorum.image.records import ProducerIds
+from quorumlog.metadata_quorum.image.records import ProducerIds, encode_record
 from quorumlog.metadata_quorum.image.snapshot_records import records_of
 from quorumlog.metadata_quorum.log import snapshot_files
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
@@ -266,7 +266,7 @@ def after_power_loss(write: int) -> tuple[bool, ClusterImage | None]:
     log = MetadataLog.open(disk, "/data")
     for number in range(1, 6):
         record = ProducerIds(broker_id=BrokerId(1), broker_epoch=0, next_producer_id=number)
-        log.append(MetadataLog.encode([record]), Epoch(1), wall_ms=0)
+        log.append([*map(encode_record, [record])], Epoch(1), wall_ms=0)
     log.flush()
 
     def snapshot(number: int) -> None:

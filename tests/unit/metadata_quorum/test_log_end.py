@@ -9,7 +9,7 @@ import pytest
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.metadata_quorum.driver import driver as driver_module
-from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, ProducerIds
+from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, ProducerIds, encode_record
 from quorumlog.metadata_quorum.log.log_end import FILE_NAME, LogEnd, LogEndCheckpoint
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog
@@ -27,7 +27,7 @@ RECORDS: Final[Sequence[MetadataRecord]] = (
 def written(disk: Disk, directory: str, *, batches: int = 4) -> MetadataLog:
     log = MetadataLog.open(disk, directory)
     for _ in range(batches):
-        log.append(MetadataLog.encode(RECORDS), Epoch(1), wall_ms=0)
+        log.append([*map(encode_record, RECORDS)], Epoch(1), wall_ms=0)
     log.flush()
     return log
 
@@ -87,7 +87,7 @@ def test_what_was_committed_is_known_after_a_crash_too(tmp_path: Path) -> None:
 def test_only_what_is_durable_here_counts_as_committed(tmp_path: Path) -> None:
     """A majority may have committed what this leader has not flushed: it may still lose that."""
     log = written(RealDisk(), str(tmp_path))
-    log.append(MetadataLog.encode(RECORDS), Epoch(1), wall_ms=0)
+    log.append([*map(encode_record, RECORDS)], Epoch(1), wall_ms=0)
     log.checkpoint(Offset(10))
     assert LogEndCheckpoint(RealDisk(), f"{tmp_path}/{DIRECTORY}").last.committed == 8
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.metadata_quorum.core.effects import AppendLeaderChange
-from quorumlog.metadata_quorum.image.records import NoOp, ProducerIds
+from quorumlog.metadata_quorum.image.records import NoOp, ProducerIds, encode_record
 from quorumlog.metadata_quorum.io.presence import has_died, no_process_listens
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
@@ -70,9 +70,9 @@ def leader_change(epoch: int, base_offset: int) -> AppendLeaderChange:
 def test_the_log_replays_its_records_and_skips_what_is_the_quorums_own(tmp_path: Path) -> None:
     log = MetadataLog.open(RealDisk(), str(tmp_path))
     log.append_leader_change(leader_change(1, 0), wall_ms=0)
-    log.append(MetadataLog.encode([IDS, NoOp()]), Epoch(1), wall_ms=0)
+    log.append([*map(encode_record, [IDS, NoOp()])], Epoch(1), wall_ms=0)
     log.append_leader_change(leader_change(2, 3), wall_ms=0)
-    log.append(MetadataLog.encode([NoOp()]), Epoch(2), wall_ms=0)
+    log.append([*map(encode_record, [NoOp()])], Epoch(2), wall_ms=0)
     assert list(log.replay(Offset(0), Offset(5))) == [(1, IDS), (2, NoOp()), (4, NoOp())]
     assert log.epoch_starts() == ((1, 0), (2, 3))
     assert log.flush() == 5
@@ -96,7 +96,7 @@ def test_a_leader_change_is_kafkas_control_record(tmp_path: Path) -> None:
 def test_what_a_leader_sends_is_checked_before_anybody_believes_it(tmp_path: Path) -> None:
     log = MetadataLog.open(RealDisk(), str(tmp_path))
     log.append_leader_change(leader_change(1, 0), wall_ms=0)
-    log.append(MetadataLog.encode([NoOp()] * 3), Epoch(1), wall_ms=0)
+    log.append([*map(encode_record, [NoOp()] * 3)], Epoch(1), wall_ms=0)
     log.append_leader_change(leader_change(2, 4), wall_ms=0)
     sent = log.read(Offset(0), Offset(5))
     log.close()

@@ -1,5 +1,6 @@
 """Metadata records as bytes: versions, unknown fields, and bytes that are no record."""
 
+from dataclasses import MISSING, fields
 from typing import Any
 
 import cbor2
@@ -28,6 +29,43 @@ def test_a_record_is_its_type_its_version_and_its_fields() -> None:
         {"topic_id": TOPIC_ID, "partition_id": 3, "isr": [1], "elr": []},
     ]
     assert decode_record(encode_record(CHANGE)) == CHANGE
+
+
+def test_a_field_at_its_default_is_not_written() -> None:
+    one = (BrokerId(1),)
+    new = records.Partition(
+        topic_id=TOPIC_ID, partition_id=PartitionIndex(3), replicas=one, isr=one, leader=one[0]
+    )
+    fields = {"topic_id": TOPIC_ID, "partition_id": 3, "replicas": [1], "isr": [1], "leader": 1}
+    assert cbor2.loads(encode_record(new)) == [3, 0, fields]
+    assert decode_record(encode_record(new)) == new
+
+
+def test_the_defaults_of_records_are_those_that_written_logs_mean() -> None:
+    """A default that changes would change what is in every log: see `encode_record`."""
+    defaults = {
+        kind.__name__: {
+            field.name: field.default for field in fields(kind) if field.default is not MISSING
+        }
+        for kind in records.RECORD_TYPES.values()
+    }
+    nothing = {name: found for name, found in defaults.items() if {*found.values()} <= {None}}
+    assert {name: found for name, found in defaults.items() if name not in nothing} == {
+        "RegisterBroker": {
+            **dict.fromkeys(("rack", "directory_id", "boot_id", "broker_epoch", "log_dirs")),
+            "min_insync_replicas": 1,
+            "fenced": True,
+            "in_controlled_shutdown": False,
+        },
+        "Partition": {
+            "leader_epoch": 0,
+            "partition_epoch": 0,
+            **dict.fromkeys(("elr", "adding_replicas", "removing_replicas"), ()),
+            "last_known_leader": -1,
+            "is_recovering": False,
+            "directories": None,
+        },
+    }
 
 
 def test_the_fields_of_a_newer_version_are_skipped() -> None:

@@ -31,6 +31,7 @@ from quorumlog.metadata_quorum.image.records import (
     RegisterBroker,
     RemoveTopic,
     Topic,
+    encode_record,
 )
 from quorumlog.metadata_quorum.image.scram import credential_of
 from quorumlog.metadata_quorum.image.snapshot_records import image_of, records_of
@@ -86,7 +87,7 @@ def disk() -> SimDisk:
 def log(disk: SimDisk) -> MetadataLog:
     log = MetadataLog.open(disk, "/data")
     for record in RECORDS:
-        log.append(MetadataLog.encode([record]), EPOCH, wall_ms=77)
+        log.append([*map(encode_record, [record])], EPOCH, wall_ms=77)
     log.flush()
     return log
 

@@ -44,9 +44,10 @@ from quorumlog.wire.io.connection import (
 LOOPS_MAX: Final = 4  # fetches to one leader at a time: one that counts, the rest superseded
 FIRST_BACKOFF_MS: Final = 10  # the leader may see the same metadata a moment after us
 CONNECT_TIMEOUT_S: Final = 2.0  # a lost SYN is repeated ever more slowly: a new one is faster
-# A session that begins anew names all its partitions. So one of many partitions waits so long
-# before it begins another; what changes meanwhile shares that.
-RENEWAL_S_PER_PARTITION: Final = 0.000_1
+# A session that begins anew names all its partitions, each for a tenth of a millisecond of CPU. So
+# one of many partitions waits a hundred times as long before it begins another. If the parked fetch
+# ends first, as it does after `replica.fetch.wait.max.ms`, the next one names only what is new.
+RENEWAL_S_PER_PARTITION: Final = 0.01
 THROTTLE_CHECK_MS: Final = 1_000  # how soon a raised rate is noticed by what waits for it
 _Key = tuple[bytes, int]  # a topic's id and a partition's index
 _Session = SessionClient[_Key, Position]
@@ -108,10 +109,11 @@ class ReplicaFetcher:
 
     def set_followed(self, followed: Iterable[FollowedPartition]) -> None:
         """Replace the followed partitions; a parked fetch does not delay new ones."""
-        self._followed = {_key(one.driver): one for one in followed}
+        former, self._followed = self._followed, {_key(one.driver): one for one in followed}
         self._flushing.intersection_update(self._followed)
-        for key in (*self._followed, *self._session.asked):
-            self._session.touch(key)
+        for key in {**former, **self._followed}:
+            if self._followed.get(key) is not former.get(key):
+                self._session.touch(key)
         self.wake()
 
     def wake(self) -> None:

@@ -54,6 +54,19 @@ class Leadership:
             case _:
                 assert_never(event)
 
+    def is_settled(self, role: Leader) -> bool:
+        """Whether `Ticked` would change nothing, whatever the time is; the caller skips it then.
+
+        All of the log is committed, all of the ISR holds it, and no proposal is pending.
+        """
+        log_end_offset = self._state.log_end_offset
+        if role.pending is not None or self._state.high_watermark != log_end_offset:
+            return False
+        for replica, progress in role.followers.items():
+            if progress.log_end_offset != log_end_offset and replica in role.isr:
+                return False
+        return True
+
     def follower_fetched(
         self, role: Leader, now_ms: int, event: events.FollowerFetched
     ) -> Sequence[Effect]:

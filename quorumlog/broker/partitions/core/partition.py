@@ -25,6 +25,7 @@ from quorumlog.broker.partitions.core.replication_throttle import ReplicationThr
 from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Follower, Leader, Unassigned
 from quorumlog.broker.partitions.core.serving import Serving
+from quorumlog.broker.partitions.core.untold_news import UntoldNews
 from quorumlog.invariants import InvariantViolation
 from quorumlog.storage.core.retention import Retention
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
@@ -44,6 +45,7 @@ class PartitionRules:
     producers: type[ProducerStates] = ProducerStates
     retention: type[Retention] = Retention
     throttle: type[ReplicationThrottle] = ReplicationThrottle
+    untold_news: type[UntoldNews] = UntoldNews
 
 
 KAFKA_RULES: Final = PartitionRules()
@@ -123,6 +125,11 @@ class Partition:
         return isinstance(self.state.role, Follower) and self._followership.accepts_answer(
             leader_epoch, fetch_offset, last_fetched_epoch
         )
+
+    def needs_ticks(self) -> bool:
+        """Whether `Ticked` may change something. With many partitions nearly none needs it."""
+        role = self.state.role
+        return isinstance(role, Leader) and not self._leadership.is_settled(role)
 
     def may_fetch(self) -> bool:
         """Whether a follower may ask for more: its question says what it holds."""

@@ -50,16 +50,18 @@ class LogFlusher:
             self._is_under_way = True
             self._disk.submit(self._at, log.flush, self._ended)
 
-    def note_tick(self, now_ms: int) -> None:
-        """Flush what has been seen unflushed for flush.ms."""
+    def note_tick(self, now_ms: int) -> bool:
+        """Flush what has been seen unflushed for flush.ms; whether anything is unflushed."""
         log = self._log
         if log.log_end_offset == log.flushed_offset:
             self._dirty_since_ms = None
-        elif self._dirty_since_ms is None:
+            return False
+        if self._dirty_since_ms is None:
             self._dirty_since_ms = now_ms
         elif now_ms - self._dirty_since_ms >= log.settings.flush_ms:
             self._dirty_since_ms = now_ms
             self.maybe_flush(1)
+        return True
 
     def _ended(self, outcome: Offset | StorageError) -> None:
         self._is_under_way = False

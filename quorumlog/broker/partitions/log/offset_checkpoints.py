@@ -42,6 +42,8 @@ class OffsetCheckpoints:
         self._directory: Final = directory
         self._noting: Final = threading.Lock()  # never held while the disk works
         self._writing: Final = threading.Lock()  # two writers of one file would share its draft
+        self._writing_high_watermarks: Final = threading.Lock()
+        self._written_high_watermarks: Offsets | None = None  # as they are on the disk
         self._high_watermarks: Offsets = {}
         self._recovery_points: Offsets = {}
         self._log_starts: Offsets = {}  # of logs whose start has moved
@@ -158,8 +160,18 @@ class OffsetCheckpoints:
     # --- files ---
 
     def write_high_watermarks(self) -> None:
-        """Make durable what is noted by the time it is written. Raises StorageError."""
-        self._write(REPLICATION_FILE, self._high_watermarks)
+        """Make durable what is noted by the time it is written. Raises StorageError.
+
+        The file names all logs, so it is left alone if it would say the same again. That a
+        directory is gone shows in the recovery points.
+        """
+        with self._writing_high_watermarks:
+            with self._noting:
+                known = dict(self._high_watermarks)
+            if known != self._written_high_watermarks:
+                self._written_high_watermarks = None  # of a write that fails nothing is known
+                self._write(REPLICATION_FILE, known)
+                self._written_high_watermarks = known
 
     def write_recovery_points(self) -> None:
         """Make durable what is noted by the time it is written. Raises StorageError."""

@@ -238,13 +238,14 @@ class PartitionDriver:
             self._around.failed(self, failure)
 
     def note_tick(self, now_ms: int) -> None:
-        """Let a leader look at the clock."""
+        """Let a leader look at the clock, unless that can change nothing."""
         self.maybe_fail()
-        self._maybe_flush()  # again, if the disk has refused it
-        self._flusher.note_tick(now_ms)
+        if self._flusher.note_tick(now_ms):
+            self._maybe_flush()  # again, if the disk has refused it
         if self.partition.state.is_leader:
             self._tail.forget_below(self.partition.state.high_watermark)
-            self.feed(now_ms, events.Ticked())
+            if self.partition.needs_ticks():
+                self.feed(now_ms, events.Ticked())
 
     def advance_log_start(self, now_ms: int, offset: Offset) -> None:
         """Let go of what lies below `offset`: at most the high watermark. Raises StorageError."""

@@ -83,6 +83,7 @@ class ReplicaSet:
         self._opening: Final[dict[TopicPartition, TopicId]] = {}  # in the disk queue
         self._postponed: Final[set[TopicPartition]] = set()  # no room or handle: `retry`
         self._unusable: Final[dict[TopicPartition, TopicId]] = {}  # their logs have failed
+        self._untold: Final = rules.untold_news()
         self._limits: Final[dict[str, TopicLimits]] = {}
         self._defaults: Final = TopicDefaults(broker_id, settings, logs)
 
@@ -95,28 +96,39 @@ class ReplicaSet:
         self._is_stopping = True
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> list[TopicPartition]:
-        """Take over an image; return the partitions here that it changed or removed.
+        """Take over an image; return the partitions that have heard of it, or were removed.
 
-        New replicas are opened when this returns, or later.
+        Many hear of it slice by slice: `tell_slice`. New replicas are opened when this returns, or
+        later.
         """
         self._new.note(delta, self.image, image)
         self.image = image
         for name in delta.topic_configs | delta.deleted_topics.keys():
             self._limits.pop(name, None)
-        concerned = [
-            *self._remove_deleted(delta),
-            *self._configure(delta),
-            *delta.partitions,
-        ]
+        concerned = [*self._remove_deleted(delta), *self._configure(delta)]
         if self._defaults.maybe_alter(image, self.drivers.values()):
             self._limits.clear()
-        for at in sorted({*delta.partitions, *concerned}):
-            self._publish_partition(at)
+        self._untold.note(sorted({*delta.partitions, *concerned}))
         if delta.brokers:
-            published = events.BrokersPublished(brokers=image.brokers)
-            for driver in self.drivers.values():
+            self._untold.note_brokers(self.drivers)
+        return concerned + self.tell_slice()
+
+    def tell_slice(self) -> list[TopicPartition]:
+        """Let some replicas act on the newest image; return those whose partitions it changed."""
+        news = self._untold.take()
+        for at in news.partitions:
+            self._publish_partition(at)
+        published = events.BrokersPublished(brokers=self.image.brokers)
+        for at in news.of_brokers:
+            driver = self.drivers.get(at)
+            if driver is not None:
                 driver.feed(self._now_ms(), published)
-        return concerned
+        return news.partitions
+
+    @property
+    def has_untold(self) -> bool:
+        """Whether `tell_slice` has something to do."""
+        return len(self._untold) > 0 and not self._is_stopping
 
     @property
     def settings(self) -> BrokerSettings:
@@ -125,12 +137,12 @@ class ReplicaSet:
 
     @property
     def is_opening(self) -> bool:
-        """Whether there are logs to open yet."""
-        return self.left_to_open > 0
+        """Whether there are logs to open yet, or may be in what is not told yet."""
+        return self.has_untold or self.left_to_open > 0
 
     @property
     def left_to_open(self) -> int:
-        """How many logs there are to open yet."""
+        """How many logs there are to open yet, as far as the image has been told."""
         return len(self._opening) + len(self._postponed)
 
     def retry(self) -> None:

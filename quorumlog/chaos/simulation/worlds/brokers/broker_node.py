@@ -26,7 +26,7 @@ from quorumlog.chaos.simulation.worlds.brokers.controller_requests import Contro
 from quorumlog.chaos.simulation.worlds.brokers.disk_queue import SimulatedDiskQueue
 from quorumlog.chaos.simulation.worlds.brokers.fetching import Fetching
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
-from quorumlog.chaos.simulation.worlds.brokers.rules import BrokenRules
+from quorumlog.chaos.simulation.worlds.brokers.rules import BrokenRules, telling_one_at_once
 from quorumlog.chaos.simulation.worlds.entries import entries_of
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
@@ -48,6 +48,7 @@ REGISTER_AGAIN_US: Final = 400_000
 TICK_US: Final = 100_000
 CHECKPOINT_US: Final = 700_000
 FLUSH_US: Final = 500_000
+TELL_US: Final = 40_000
 PRODUCE_TIMEOUT_MS: Final = 2_000
 ALL_BYTES: Final = 1 << 30
 SETTINGS: Final = BrokerSettings(replica_lag_time_max_ms=1_200)
@@ -118,9 +119,9 @@ class BrokerNode:
             self.node_id,
             SETTINGS,
             self._logs,
-            rules=self._rules.partition,
+            rules=telling_one_at_once(self._rules.partition),
             now_ms=self.machine.now_ms,
-            opened=self._opened,
+            opened=lambda _: None,  # the next step shows the log to the oracle
             failed=self._note_failure,
         )
         queue = self.disk_queue = SimulatedDiskQueue(self.machine, self._environment, self.take)
@@ -188,9 +189,6 @@ class BrokerNode:
 
     def _note_failure(self, error: BaseException) -> None:
         self._failure = error
-
-    def _opened(self, at: TopicPartition) -> None:
-        """Do nothing: the next step shows the log to the oracle."""
 
     def _observe(self, at: TopicPartition, driver: PartitionDriver) -> None:
         """Show the oracle what has changed in a log and its high watermark."""
@@ -302,6 +300,15 @@ class BrokerNode:
             end_offset=self._replay.end_offset, epoch=Epoch(1), controller_id=BrokerId(0)
         )
         self.replicas.publish(delta, image)
+        self._maybe_tell_more()
+
+    def _maybe_tell_more(self) -> None:
+        if self.replicas.has_untold:
+            self.machine.later(TELL_US, self.take, self._tell_slice)
+
+    def _tell_slice(self) -> None:
+        self.replicas.tell_slice()
+        self._maybe_tell_more()
 
     # --- time ---
 

@@ -165,3 +165,12 @@ class _TakesAnyRefusalForFinal(Leadership):
         if event.error_code is ErrorCode.REQUEST_TIMED_OUT:
             event = replace(event, error_code=ErrorCode.OPERATION_NOT_ATTEMPTED)
         return super().isr_answered(role, now_ms, event)
+
+
+@PARTITION_MUTANTS.breaks("a replica falls out of the sweeps for ever: nothing ends its wait")
+class NeverLooksAtTheClock(Leadership):
+    """Takes each replica for settled, whoever has fallen behind."""
+
+    def is_settled(self, role: Leader) -> bool:
+        """Break the rule."""
+        return True

@@ -19,6 +19,15 @@ class Unchecked(PartitionInvariants):
 UNCHECKED_RULES: Final = replace(KAFKA_RULES, invariants=Unchecked)
 
 
+def telling_one_at_once(rules: PartitionRules) -> PartitionRules:
+    """Return the rules of a broker whose replicas hear of an image one after the other."""
+
+    class OneAtOnce(rules.untold_news):  # type: ignore[name-defined,misc]  # a class by value
+        at_once = 1
+
+    return replace(rules, untold_news=OneAtOnce)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenRules:
     """The defaults are the real ones."""

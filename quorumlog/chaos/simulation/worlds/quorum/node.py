@@ -361,7 +361,7 @@ class QuorumNode:
         entries = [Entry(epoch, value, index) for index, value in enumerate(values)]
         self._oracle.appended(self.node_id, entries)  # first: power loss may come within
         try:
-            self.log.append([values], Epoch(epoch), wall_ms=self.machine.now_ms())
+            self.log.append(values, Epoch(epoch), wall_ms=self.machine.now_ms())
         except StorageError:
             self.machine.fail()
             return
