@@ -55,7 +55,8 @@ def describe(
         for setting, one in sorted(found.items())
     ]
     rows = [(one["name"], one["value"], one["source"]) for one in settings]
-    lines = table(("NAME", "VALUE", "FROM"), rows)
+    nothing = [f"nothing is altered for {_named(kind, name)}"]
+    lines = table(("NAME", "VALUE", "FROM"), rows) if rows else nothing
     outcome({"kind": kind, "name": name, "configs": settings}, *lines, json=json)
 
 
@@ -99,4 +100,8 @@ def alter(
     }
     ask_admin(bootstrap, directory, lambda admin: admin.alter_configs(kind, name, **changes))
     altered = {"kind": kind, "name": name, "altered": True}
-    outcome(altered, f"altered {kind} {name}", json=json)
+    outcome(altered, f"altered {_named(kind, name)}", json=json)
+
+
+def _named(kind: str, name: str) -> str:
+    return f"{kind} {name}" if name else "all brokers"

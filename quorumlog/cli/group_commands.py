@@ -62,8 +62,8 @@ def describe(
             for member in found.members
         ],
     }
-    assignor = found.protocol or "none"
-    title = f"{group}: {found.state}, coordinator {found.coordinator_id}, {assignor}"
+    assignor = f", {found.protocol}" if found.protocol else ""
+    title = f"{group}: {found.state}, coordinator {found.coordinator_id}{assignor}"
     rows = [
         (member.member_id, member.client_id, member.host, " ".join(map(str, member.assignment)))
         for member in found.members

@@ -97,7 +97,7 @@ async def alter(
             message = f"{name}: {LEFT_OUT}"
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=False)
         for one in responses:
-            check(one.error_code, labelled(name, one.error_message))
+            check(one.error_code, labelled(name or "all brokers", one.error_message))
 
     await asker.retry(attempt, changes=True)
 

@@ -149,6 +149,26 @@ def test_settings_are_shown_with_their_source(shell: Shell) -> None:
     assert "topic" in shell("configs", "describe", "disk", "t", status=EXIT_USAGE)
 
 
+def test_all_brokers_together_have_a_name(shell: Shell) -> None:
+    nothing = describe_configs_.DescribeConfigsResult(resource_type=4, resource_name="")
+    answer = describe_configs_.DescribeConfigsResponse(results=[nothing])
+    shell.cluster.offer(describe_configs_.DescribeConfigsRequest, answer)
+    shown = shell("configs", "describe", "broker", "")
+    assert shown == "nothing is altered for all brokers\n"
+    done = alter_.AlterConfigsResourceResponse(resource_type=4, resource_name="")
+    refused = alter_.AlterConfigsResourceResponse(
+        error_code=ErrorCode.INVALID_CONFIG, error_message="said"
+    )
+    shell.cluster.offer(
+        alter_.IncrementalAlterConfigsRequest,
+        alter_.IncrementalAlterConfigsResponse(responses=[done]),
+        alter_.IncrementalAlterConfigsResponse(responses=[refused]),
+    )
+    words = ("configs", "alter", "broker", "", "--set", "a=b")
+    assert shell(*words) == "altered all brokers\n"
+    assert "INVALID_CONFIG: all brokers: said" in shell(*words, status=EXIT_FAILED)
+
+
 def test_settings_are_altered(shell: Shell) -> None:
     done = alter_.AlterConfigsResourceResponse(resource_type=2, resource_name="t")
     refused = alter_.AlterConfigsResourceResponse(
@@ -191,6 +211,11 @@ def test_groups_are_listed_and_described(shell: Shell) -> None:
     ]
     shell.group("Dead")
     assert "there is no group g" in shell("groups", "describe", "g", status=EXIT_FAILED)
+
+
+def test_a_group_without_a_protocol_names_none(shell: Shell) -> None:
+    shell.group("Empty")
+    assert shell("groups", "describe", "g") == "g: Empty, coordinator 1\n"
 
 
 def test_the_lag_is_what_is_not_committed_yet(shell: Shell) -> None:
