@@ -68,7 +68,7 @@ def nodes_settings(seed: int) -> NodesSettings:
     """
     settings = settings_of(seed, workload=workload_of(seed))
     if seed % _MANY_PARTITIONS_EVERY == 0:
-        settings = replace(settings, partitions=12, config={"log.segment.bytes": "2000"})
+        settings = replace(settings, partitions=24, config={"log.segment.bytes": "2000"})
     return settings
 
 

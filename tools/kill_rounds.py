@@ -16,6 +16,7 @@ from quorumlog.chaos.history import HistoryError
 from quorumlog.chaos.run import RunError, RunSettings, run
 from quorumlog.chaos.run_directory import CLUSTER_DIRECTORY
 from quorumlog.chaos.verify import verify_history
+from quorumlog.client import KafkaError
 from quorumlog.cluster import ClusterError
 from tools import compare_replicas
 from tools.round_work import SEGMENT_BYTES, RoundWork
@@ -29,8 +30,8 @@ CONFIG: Final = {
     "log.retention.check.interval.ms": "300",
 }
 FEW_RECORDS: Final = {"compacted_register": {"log.segment.bytes": "4000"}}  # to be cleaned at all
-NEEDED: Final = ("kills", "reassign", "grow", "cleaned", "cut")
-"""What a round counts that must have happened."""
+NEEDED: Final = ("kills", "reassign", "grow", "cleaned", "cut", "partitions")
+"""What a round counts that must have happened; the last are those whose replicas are compared."""
 _BROKERS: Final = 3
 
 
@@ -64,39 +65,30 @@ def carry_out(settings: RunSettings) -> dict[str, Any]:
         finally:
             work.give_up()  # the cluster is gone; there is nothing to give up after `finish`
         verdict = verify_history(settings.out, engine="local")
-    except (BackEndFailed, ClusterError, RunError, HistoryError, OSError) as error:
-        return {**noted, "valid": "no result", "why": f"{type(error).__name__}: {error}"}
+    except (BackEndFailed, ClusterError, RunError, HistoryError, KafkaError, OSError) as error:
+        return {**noted, "valid": "no result", "why": [f"{type(error).__name__}: {error}"]}
+    told = verdict.as_json()
+    compared = compare_replicas.compare(settings.out)
+    differing = [f"{name}: {how}" for name, how in compared.items() if how]
     kills = killed((settings.out / "history.jsonl").read_text())
     noted |= {
         "valid": verdict.valid,
-        "why": [*verdict.as_json()["anomalies"], *work.findings],
-        "unknown_because": verdict.as_json().get("unknown_because"),
-        "operations": verdict.as_json().get("operations"),
-        "counts": {"kills": kills, **work.counts},
+        "why": [*told["anomalies"]],
+        "unknown_because": told.get("unknown_because"),
+        "operations": told.get("operations"),
+        "counts": {"kills": kills, **work.counts, "partitions": len(compared)},
     }
-    noted |= of_replicas(settings.out, valid=noted["valid"])
-    return judged(noted, work.findings)
+    return judged(noted, work.findings + differing)
 
 
 def judged(noted: Mapping[str, Any], findings: list[str]) -> dict[str, Any]:
-    """Return what is noted: not valid with a finding, and no proof if nothing happened."""
-    lacks = [name for name in NEEDED if not noted["counts"].get(name)]
+    """Return what is noted: not valid with a finding, and no proof if something did not happen."""
     if findings:
-        return {**noted, "valid": False}
+        return {**noted, "valid": False, "why": [*noted["why"], *findings]}
+    lacks = [f"there was no {name}" for name in NEEDED if not noted["counts"].get(name)]
     if lacks and noted["valid"] is True:
-        return {**noted, "valid": "no proof", "why": f"there was no {', no '.join(lacks)}"}
+        return {**noted, "valid": "no proof", "why": lacks}
     return dict(noted)
-
-
-def of_replicas(directory: Path, *, valid: object) -> dict[str, Any]:
-    """Return what to note of a run that was `valid`, once its replicas are compared."""
-    compared = compare_replicas.compare(directory)
-    noted: dict[str, Any] = {"partitions": len(compared)}
-    if differing := [f"{name}: {how}" for name, how in compared.items() if how]:
-        noted |= {"valid": False, "why": differing}
-    elif not compared and valid is True:
-        noted |= {"valid": "no result", "why": "no replicas were compared"}
-    return noted
 
 
 def killed(history: str) -> int:
@@ -110,5 +102,4 @@ def totals(rounds: list[Mapping[str, Any]]) -> dict[str, int]:
     """Add up what happened in the rounds that were valid."""
     valid = [one for one in rounds if one["valid"] is True]
     counts = sum((Counter(one.get("counts", {})) for one in valid), Counter[str]())
-    compared = sum(one.get("partitions", 0) for one in valid)
-    return {"rounds": len(valid), **counts, "partitions": compared}
+    return {"rounds": len(valid), **counts}

@@ -34,6 +34,8 @@ _CONFIGS: Final[Mapping[str, Mapping[str, str | int]]] = {
     RETAINED: {"retention.bytes": RETENTION_BYTES},
     COMPACTED: {"cleanup.policy": "compact"},
 }
+_LEFT_BYTES_MIN: Final = RETENTION_BYTES - 2 * SEGMENT_BYTES
+"""What retention leaves; records that were not acknowledged may have gone from the end since."""
 _PARTITIONS: Final = 3
 _KEYS: Final = 12
 _PADDING: Final = bytes(1_500)
@@ -81,11 +83,8 @@ class Journal:
             elif not (self.is_compacted and newest.get((at, number % _KEYS), -1) > offset):
                 yield f"{at} has lost number {number}, acknowledged at {offset}"
         for at, start in starts.items():
-            # What was not acknowledged may have gone from the end since the start was cut.
-            is_little_left = (ends[at] - start) * len(
-                _PADDING
-            ) < RETENTION_BYTES - 2 * SEGMENT_BYTES
-            if start > self.deleted[at] and (self.is_compacted or is_little_left):
+            left_bytes = (ends[at] - start) * len(_PADDING)
+            if start > self.deleted[at] and (self.is_compacted or left_bytes < _LEFT_BYTES_MIN):
                 yield f"{at} starts at {start} and ends at {ends[at]}: too much was removed"
 
 

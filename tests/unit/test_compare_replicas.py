@@ -14,7 +14,6 @@ from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.storage.batches import open_log
-from tools import kill_rounds
 from tools.compare_replicas import EXIT_USAGE, Outcome, Replica, compare, difference, main
 
 AT = TopicPartition("t", 0)
@@ -108,17 +107,6 @@ def test_replicas_without_records_are_equal(tmp_path: Path) -> None:
     replica(tmp_path, 1, [], committed=0)
     replica(tmp_path, 2, [], committed=None)
     assert compare(tmp_path) == {"t-0": ""}
-
-
-def test_a_run_whose_replicas_were_not_compared_has_no_result(tmp_path: Path) -> None:
-    nothing = {"partitions": 0, "valid": "no result", "why": "no replicas were compared"}
-    assert kill_rounds.of_replicas(tmp_path / "none", valid=True) == nothing
-    assert kill_rounds.of_replicas(tmp_path / "none", valid=False) == {"partitions": 0}
-    replica(tmp_path, 1, [(b"k", b"1")], committed=1)
-    replica(tmp_path, 2, [(b"k", b"1")], committed=1)
-    assert kill_rounds.of_replicas(tmp_path, valid=True) == {"partitions": 1}
-    replica(tmp_path, 3, [(b"k", b"2")], committed=1)
-    assert kill_rounds.of_replicas(tmp_path, valid=True)["valid"] is False
 
 
 def test_one_replica_has_nothing_to_be_compared_with(tmp_path: Path) -> None:

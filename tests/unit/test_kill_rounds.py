@@ -67,8 +67,9 @@ def test_a_round_in_which_something_did_not_happen_proves_nothing(lacking: str) 
     assert kill_rounds.judged(noted, [])["valid"] is True
     counts[lacking] = 0
     judged = kill_rounds.judged(noted, [])
-    assert (judged["valid"], judged["why"]) == ("no proof", f"there was no {lacking}")
-    assert kill_rounds.judged(noted, ["lost"])["valid"] is False
+    assert (judged["valid"], judged["why"]) == ("no proof", [f"there was no {lacking}"])
+    found = kill_rounds.judged({**noted, "why": ["late"]}, ["lost"])
+    assert (found["valid"], found["why"]) == (False, ["late", "lost"])
     assert kill_rounds.judged({**noted, "valid": "unknown"}, [])["valid"] == "unknown"
 
 
