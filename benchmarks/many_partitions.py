@@ -1,8 +1,8 @@
 """What 10,000 partitions of 3 replicas cost three nodes on one machine.
 
-`python -m benchmarks.many_partitions [TOPICS [PARTITIONS]]` measures only this; `make bench` does so
-with half as many topics. Wall times suffer
-from whatever else runs on the machine, so the CPU time of the three nodes stands beside them.
+`python -m benchmarks.many_partitions [TOPICS [PARTITIONS]]` measures only this; `make bench`, with
+half as many topics. Wall times suffer from whatever else runs on the machine, so the CPU time of
+the three nodes stands beside them.
 """
 
 import asyncio
