@@ -20,6 +20,8 @@ from benchmarks.admission import admission
 from benchmarks.compaction import compaction
 from benchmarks.durable import durable
 from benchmarks.history_checks import history_checks
+from benchmarks.many_partitions import TOPICS
+from benchmarks.many_partitions import many_partitions as all_many_partitions
 from benchmarks.measure import Figure, Table, cpu_seconds, resident_mb
 from benchmarks.metadata import metadata as metadata_commits
 from benchmarks.peers import apache_kafka, bare_mb_per_s
@@ -39,7 +41,7 @@ _SESSION_S: Final = int(FAST_DEFAULTS["broker.session.timeout.ms"]) / 1000
 _PARTS: Final = (
     *("admission", "start", "idle", "failover", "metadata", "throughput", "latency", "sparse"),
     *("confluent", "durable", "recovery", "compaction", "slow_disk", "simulation"),
-    *("history_checks", "bare", "kafka"),
+    *("many_partitions", "history_checks", "bare", "kafka"),
 )
 
 
@@ -334,6 +336,11 @@ def kafka(table: Table) -> None:
         table.add(Figure(name="our rate as a multiple of it", value=ours / rate, unit="x"))
 
 
+def many_partitions(table: Table) -> None:
+    """Half of what `python -m benchmarks.many_partitions` measures: it takes a minute or two."""
+    all_many_partitions(table, topics=TOPICS // 2)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -356,7 +363,7 @@ def main() -> None:
             cluster.stop()
     for alone in (
         *(durable, recovery, compaction, slow_disk),
-        *(simulation, history_checks, bare, kafka),
+        *(simulation, many_partitions, history_checks, bare, kafka),
     ):
         if alone.__name__ in parts:
             alone(table)

@@ -52,7 +52,8 @@ def from_plain(kind: type[_T], plain: object) -> _T:
 def changed_to_plain(value: Any) -> dict[str, object]:
     """Return the fields of a dataclass that are not at their defaults, as `to_plain` does."""
     plain = {}
-    for name, default in _defaults(type(value)).items():
+    kind: Any = type(value)
+    for name, default in _defaults(kind).items():
         field = getattr(value, name)
         if field != default:
             plain[name] = field if type(field) in _SCALARS else to_plain(field)
@@ -171,7 +172,7 @@ def _dataclass_reader(kind: type) -> Reader:
         values: dict[str, object] = {}
         # None is not written, so absence is how None arrives.
         absent = [(name, None) for name in required if name not in plain]
-        name: object = None
+        name: Any = None
         try:
             for name, field in (*plain.items(), *absent):
                 read_field = readers.get(name)

@@ -14,6 +14,7 @@ FOUND = [
     ("partition", "ignores_divergence", 0, "commit-agreed"),
     ("partition", "truncates_to_its_high_watermark", 2, "isr-complete"),
     ("partition", "shrinks_before_it_is_granted", 0, "isr-complete"),
+    ("partition", "never_looks_at_the_clock", 11, "liveness"),
     ("composed", "keeps_the_elr_while_it_commits", 1, "isr-complete"),
     ("composed", "elects_any_that_lives", 2, "isr-complete"),
     ("composed", "ends_before_all_are_in_sync", 0, "reassign-ends"),
@@ -41,7 +42,11 @@ FOUND = [
     ("logs", "cleans_what_is_not_committed", 1, "newest-kept"),
     ("logs", "forgets_keys_when_full", 1, "cleaned"),
 ]
-LONGER = {"elects_any_that_lives", "takes_any_generation"}  # they need more than 6 s
+LONGER = {
+    "elects_any_that_lives",
+    "never_looks_at_the_clock",
+    "takes_any_generation",
+}  # they need more than 6 s
 MOVES = ["reassign", "kill", "pause"]
 MOVING = {
     "ends_before_all_are_in_sync",

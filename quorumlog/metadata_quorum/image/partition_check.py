@@ -7,6 +7,13 @@ from quorumlog.wire.codec.identifiers import NO_LEADER
 
 def check_partition(partition: PartitionImage) -> None:
     """Raise InvariantViolation if isr, elr and the leader do not fit the replicas."""
+    if (
+        partition.isr == partition.replicas
+        and partition.leader_id in partition.isr
+        and not (partition.elr or partition.adding_replicas or partition.removing_replicas)
+        and partition.last_known_leader == NO_LEADER
+    ):
+        return  # as nearly always: all of it is in sync
     isr, elr, replicas = {*partition.isr}, {*partition.elr}, {*partition.replicas}
     require(isr | elr <= replicas and not isr & elr, "2: isr and elr are apart, within replicas")
     require(partition.leader_id in {-1, *isr}, "2: the leader is in isr")

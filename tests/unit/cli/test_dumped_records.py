@@ -18,7 +18,7 @@ from quorumlog.cli.dump.contents import Problem
 from quorumlog.client.core.assignors import Subscription
 from quorumlog.client.core.group_protocol import encode_assignment, encode_subscription
 from quorumlog.metadata_quorum.core.effects import AppendLeaderChange, AppendVoters
-from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, Topic
+from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, Topic, encode_record
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.checkpoints import (
@@ -51,7 +51,7 @@ def test_the_records_of_the_metadata_have_names(tmp_path: Path) -> None:
     )
     log.append_leader_change(change, wall_ms=5)
     records: list[MetadataRecord] = [Topic(name="orders", topic_id=TOPIC_ID), NoOp()]
-    log.append(log.encode(records), Epoch(1), wall_ms=6)
+    log.append([encode_record(one) for one in records], Epoch(1), wall_ms=6)
     log.flush()
     log.close()
     found, problems = told(tmp_path / DIRECTORY / f"{0:020d}.log")

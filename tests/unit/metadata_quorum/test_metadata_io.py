@@ -70,7 +70,7 @@ def leader_change(epoch: int, base_offset: int) -> AppendLeaderChange:
 def test_the_log_replays_its_records_and_skips_what_is_the_quorums_own(tmp_path: Path) -> None:
     log = MetadataLog.open(RealDisk(), str(tmp_path))
     log.append_leader_change(leader_change(1, 0), wall_ms=0)
-    log.append([*map(encode_record, [IDS, NoOp()])], Epoch(1), wall_ms=0)
+    log.append([encode_record(IDS), encode_record(NoOp())], Epoch(1), wall_ms=0)
     log.append_leader_change(leader_change(2, 3), wall_ms=0)
     log.append([*map(encode_record, [NoOp()])], Epoch(2), wall_ms=0)
     assert list(log.replay(Offset(0), Offset(5))) == [(1, IDS), (2, NoOp()), (4, NoOp())]
