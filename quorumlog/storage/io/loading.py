@@ -90,6 +90,9 @@ def _load(
             _logger.warning("%s was closed cleanly, and yet: %s", directory, error)
             checked = max(known.recovery_point, segments[-1].base_offset)
             known = known._replace(is_clean=False, recovery_point=checked)
+        else:
+            last = segments[-1]
+            _require_reached(last.index.next_offset, known, f"{last.path} is the last segment")
     if not segments:
         _require_reached(0, known, f"{directory} has no segment")
     scanned, durable_end = NOT_SCANNED, ALL

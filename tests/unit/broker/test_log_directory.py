@@ -9,7 +9,7 @@ from quorumlog.broker.partitions.log.log_directory import LogDirectory, log_sett
 from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint
+from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
@@ -286,3 +286,24 @@ def test_a_log_of_unknown_topic_without_records_is_made_again(tmp_path: Path) ->
     log, _ = started(tmp_path).open(AT, OLD, {}, is_last=True)
     assert log.log_end_offset == 0
     log.close(clean=False)
+
+
+@pytest.mark.parametrize("damage", ["missing", "shorter"])
+def test_a_log_that_ends_earlier_than_it_was_closed_is_refused_and_not_cut(
+    tmp_path: Path, damage: str
+) -> None:
+    """It would lead without records that others have, and they would give theirs up."""
+    logs = started(tmp_path)
+    log, _ = logs.open(AT, OLD, {"segment.bytes": str(len(BATCH))})
+    for _ in range(2):
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    close_all(logs, {AT: log}, {AT: Offset(8)}, broker_epoch=9)
+    first, last = (tmp_path / "orders-3" / f"{base:020d}.log" for base in (0, 4))
+    if damage == "missing":
+        last.unlink()
+    else:
+        last.write_bytes(last.read_bytes()[:-1])
+    before = {path: path.read_bytes() for path in (first, last) if path.exists()}
+    with pytest.raises(DamagedLog, match=r"records \[4, 8\) were there .* is in sync, stop this"):
+        started(tmp_path).open(AT, OLD, {})
+    assert {path: path.read_bytes() for path in before} == before

@@ -16,7 +16,7 @@ from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, storage_error
+from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, storage_error
 from quorumlog.storage.io.checkpoints import (
     PARTITION_METADATA_FILE,
     CleanShutdownMarker,
@@ -166,7 +166,7 @@ class LogDirectory:
 
         `is_last`: no other replica is known to have all that was acknowledged. Raises
         CorruptCheckpoint if records are here, and it is not known whose, that had to last or are
-        the last ones.
+        the last ones; DamagedLog if it ends earlier than where it was closed cleanly.
         """
         name, path = str(topic_partition), self._path(str(topic_partition))
         try:
@@ -186,6 +186,11 @@ class LogDirectory:
             else:
                 log = self._open_found(topic_partition, topic_id, settings)
             log.epochs.before_first = partial(self._make_last, name, topic_id)
+        except DamagedLog as error:
+            raise DamagedLog(
+                f"{error}. Restore the file; or, if another replica is in sync, stop this node and "
+                f"delete {path}"
+            ) from error
         except OSError as error:
             raise storage_error(f"cannot open {path}: {error}", error) from error
         self._unopened.discard(name)
@@ -197,12 +202,17 @@ class LogDirectory:
         name, path = str(topic_partition), self._path(str(topic_partition))
         if self.must_last and not was_flushed(self._disk, path):
             self._make_last(name, topic_id)
+        is_closed = self.was_clean and name in self._unopened
+        recovery_point = self.checkpoints.recovery_point(topic_partition)
+        # DEVIATION: Kafka opens a log that has lost its end since it was closed.
+        # docs/decisions/0116-a-log-that-was-closed-ends-where-it-was-closed.md
         log = self._new_log.open(
             self._disk,
             path,
             settings,
-            clean=self.was_clean and name in self._unopened,
-            recovery_point=self.checkpoints.recovery_point(topic_partition),
+            clean=is_closed,
+            recovery_point=recovery_point,
+            known_end_offset=recovery_point if is_closed else 0,
             log_start_offset=self.checkpoints.log_start(topic_partition),
             note_read=self.progress.note_read,
             must_last=self.must_last,
