@@ -47,7 +47,6 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms, wall_clock_ms
 from quorumlog.metadata_quorum.controller_client import ControllerClient, DirectoryReport
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
-from quorumlog.storage.errors import StorageError
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
@@ -305,7 +304,7 @@ class Replicas:
         if is_ours and not self._replicas.is_opening and not self._has_failed_log:
             self.may_lead.set()
 
-    def _log_failed(self, error: StorageError) -> None:
+    def _log_failed(self, error: Exception) -> None:
         """Note that a directory has failed. With the last one, give up leadership for good.
 
         That one cannot be trusted, for as long as this process lives.

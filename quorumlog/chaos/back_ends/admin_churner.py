@@ -16,7 +16,8 @@ _CALL_TIMEOUT_S: Final = 5.0
 REFUSED: Final = (KafkaError, ConnectionError, TimeoutError)  # while other faults last
 _RECORDS, _RECORD = 30, bytes(1_000)
 TOPIC_PREFIX: Final = "churn-"
-PARTITIONS: Final = (2, 5)  # when a topic is created, and when it has grown
+CREATED: Final = 2  # partitions of a new topic; a write to one that is not there makes one of 1
+GROWN: Final = 5  # partitions when it has grown
 _TUNED: Final = "log.index.interval.bytes"  # of all brokers: nothing is lost by any value
 _TUNED_BYTES: Final = (0, 500, 4_096)
 
@@ -176,11 +177,11 @@ class AdminChurner:
 
 
 async def _create(name: str, admin: Admin) -> None:
-    await admin.create_topics([NewTopic(name, PARTITIONS[0])])
+    await admin.create_topics([NewTopic(name, CREATED)])
 
 
 async def _grow(name: str, admin: Admin) -> None:
-    await admin.create_partitions({name: PARTITIONS[1]})
+    await admin.create_partitions({name: GROWN})
 
 
 async def _configure(name: str, admin: Admin) -> None:

@@ -12,7 +12,7 @@ whom it was led, and who must hold it.
     in-sync-served     no throttle holds up a follower in the ISR
     committed-served   consumers are served no record above the high watermark of any replica
     isr-complete       leaders, and members of ISR and ELR that take part, hold what is committed
-    created-whole      a topic has all the partitions that one request asked for, or none of them
+    created-whole      a topic has all the partitions that a request asks for, or none of them
     placed-registered  a new partition has replicas on registered brokers alone
     metadata-agree     committed metadata is the same on every node, for ever
     group-generation   in the committed log, the generation of a group never decreases
@@ -27,7 +27,7 @@ from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.core.partition_invariants import Marks
 from quorumlog.broker.partitions.core.partition_state import PartitionState
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
-from quorumlog.chaos.back_ends.admin_churner import PARTITIONS, TOPIC_PREFIX
+from quorumlog.chaos.back_ends.admin_churner import GROWN, TOPIC_PREFIX
 from quorumlog.chaos.node_simulation.group_generations import GroupGenerations
 from quorumlog.chaos.node_simulation.machine import Machine
 from quorumlog.metadata_quorum.core.quorum import Quorum
@@ -307,8 +307,9 @@ class Oracle:
             known = before.topics.get(name)
             is_known = known is not None and known.topic_id == topic.topic_id
             first = len(known.partitions) if known is not None and is_known else 0
-            if name.startswith(TOPIC_PREFIX) and len(topic.partitions) not in PARTITIONS:
-                self._violated(f"created-whole: {name} has {len(topic.partitions)} partitions")
+            count = len(topic.partitions)
+            if name.startswith(TOPIC_PREFIX) and count not in {first, GROWN} and first > 0:
+                self._violated(f"created-whole: {name} had {first} partitions, and now {count}")
             for index, partition in enumerate(topic.partitions[first:], start=first):
                 if strangers := {*partition.replicas} - registered:
                     self._violated(

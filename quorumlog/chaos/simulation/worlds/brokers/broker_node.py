@@ -283,9 +283,8 @@ class BrokerNode:
 
     def learn(self, end: int) -> None:
         """Replay the metadata log up to an offset (exclusive)."""
-        records = self._controller.records
         for offset in range(self._replay.end_offset, end):
-            self._replay.apply(Offset(offset), records[offset])
+            self._replay.apply(Offset(offset), self._controller.records[offset])
         self._publish()
 
     def _publish(self) -> None:
@@ -300,15 +299,12 @@ class BrokerNode:
             end_offset=self._replay.end_offset, epoch=Epoch(1), controller_id=BrokerId(0)
         )
         self.replicas.publish(delta, image)
-        self._maybe_tell_more()
-
-    def _maybe_tell_more(self) -> None:
-        if self.replicas.has_untold:
-            self.machine.later(TELL_US, self.take, self._tell_slice)
+        self._tell_slice()
 
     def _tell_slice(self) -> None:
         self.replicas.tell_slice()
-        self._maybe_tell_more()
+        if self.replicas.has_untold:
+            self.machine.later(TELL_US, self.take, self._tell_slice)
 
     # --- time ---
 
