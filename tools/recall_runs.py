@@ -64,6 +64,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
         faults=("power_loss", "refuse", "kill"), shape=ClusterShape(controllers=3, brokers=3)
     ),
     "skips_where_segments_begin": NodesOptions(config=_SMALL_SEGMENTS),
+    "new_directories_are_not_named": _FLUSHED,
     **dict.fromkeys(FLUSHES.rules, _FLUSHED),
     **dict.fromkeys(CHURN.rules, _CHURNED),
     "completes_at_once": _MOVED,

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from quorumlog.storage.io.read_handles import ReadableFile
 from quorumlog.wire.codec.message import Buffer
 
-OPEN_HANDLES_MAX: Final = 512  # of a process; with those of read files, the half of 2048
+OPEN_HANDLES_MAX: Final = 512  # of a process; files that are only read have as many idle ones
 
 
 class DiskFile(ReadableFile, Protocol):
@@ -181,7 +181,7 @@ class AppendFile:
             self._handles.give_back(self)
 
     def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
-        """Read what is in memory: see ReadableFile. To open a file may wait for the disk."""
+        """Read what is in memory: see ReadableFile. It opens nothing: that may wait."""
         handle = self._handles.take(self, may_open=False)
         if handle is None:
             return None
@@ -199,7 +199,7 @@ class AppendFile:
             self._handles.give_back(self)
 
     def fsync(self) -> None:
-        """Make the content durable, but for what is in doubt: see `doubt_after`."""
+        """Make the content durable, but for what is in doubt: see `is_in_doubt`."""
         changes = self._changes
         handle = self._taken()
         try:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from errno import EIO, ENOSPC
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -123,6 +124,82 @@ def test_an_epoch_is_written_with_the_first_flush_not_with_its_first_record() ->
     assert disk.durable_bytes(path) is None
     log.flush()
     assert disk.durable_bytes(path) == b"0\n1\n4 0\n"
+
+
+def refused_first_append(code: int, number: int) -> tuple[SimDisk, Log, bool]:
+    """Let the disk refuse one operation of the first append; return whether it had so many."""
+    left = number
+
+    def refuse(operation: str, path: str) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            raise OSError(code, f"planted in {operation}", path)
+
+    disk = SimDisk()
+    log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
+    disk.on_operation = refuse
+    try:
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    except StorageError:
+        assert log.log_end_offset == 0
+    disk.on_operation = None
+    return disk, log, left <= 0
+
+
+def test_a_first_record_without_room_is_refused_and_the_next_one_makes_the_log() -> None:
+    number = 1
+    while True:
+        disk, log, was_refused = refused_first_append(ENOSPC, number)
+        if not was_refused:
+            break
+        assert log.failure is None
+        assert log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0).first_offset == 0
+        log.flush()
+        disk.crash(Random(number))
+        log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
+        assert [header.base_offset for header in log.headers(0)] == [0]
+        number += 1
+    assert number > 5
+
+
+def test_a_first_record_that_the_disk_cannot_take_fails_the_log() -> None:
+    number = 1
+    while True:
+        disk, log, was_refused = refused_first_append(EIO, number)
+        if not was_refused:
+            break
+        assert log.failure is not None
+        disk.kill()
+        log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
+        assert log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0).first_offset == 0
+        number += 1
+    assert number > 5
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_log_that_starts_over_elsewhere_before_its_first_record_is_made_there(seed: int) -> None:
+    disk = SimDisk()
+    log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
+    log.truncate_fully_and_start_at(5)
+    log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    log.flush()
+    disk.crash(Random(seed))
+    log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
+    assert (log.log_start_offset, log.log_end_offset) == (5, 6)
+
+
+def test_a_log_without_records_is_deleted_and_closed_without_a_word_to_the_disk() -> None:
+    operations: list[str] = []
+    disk = SimDisk(on_operation=lambda operation, path: operations.append(operation))
+    logs = started(disk)
+    operations.clear()
+    first, second = (logs.open(at, TOPIC_ID, {})[0] for at in MANY[:2])
+    first.epochs.assign(3, 0)
+    first.close()
+    logs.delete(MANY[1], second)
+    assert operations == []
+    assert disk.listdir(DIRECTORY) == []
 
 
 @pytest.mark.parametrize("seed", range(50))

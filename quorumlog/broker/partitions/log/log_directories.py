@@ -216,18 +216,20 @@ class LogDirectories:
         home = self._homes.get(at)
         if home is not None:
             return home if home in self.online else None
-        candidates = [
-            Candidate(one.directory_id, self._counts[one], self._holds(one, at, topic_id))
-            for one in self.online
-        ]
-        chosen = place(candidates, assigned, has_offline=self.has_offline, is_new=is_new)
-        if isinstance(chosen, NoPlace):
-            paths = [
-                one.path for one, its in zip(self.online, candidates, strict=True) if its.holds_log
+        home = self.online[0]
+        if self.are_several:
+            candidates = [
+                Candidate(one.directory_id, self._counts[one], self._holds(one, at, topic_id))
+                for one in self.online
             ]
-            _logger.error("%s is offline: %s: %s", at, chosen.value, " ".join(paths))
-            return None
-        home = self._homes[at] = self.online[chosen]
+            chosen = place(candidates, assigned, has_offline=self.has_offline, is_new=is_new)
+            if isinstance(chosen, NoPlace):
+                both = zip(self.online, candidates, strict=True)
+                paths = [one.path for one, its in both if its.holds_log]
+                _logger.error("%s is offline: %s: %s", at, chosen.value, " ".join(paths))
+                return None
+            home = self.online[chosen]
+        self._homes[at] = home
         self._counts[home] += 1
         return home
 
