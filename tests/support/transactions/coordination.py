@@ -9,7 +9,12 @@ from quorumlog.broker.coordination.core.events import BecameLeader
 from quorumlog.broker.transactions.core.coordinator import TransactionCoordinator
 from quorumlog.broker.transactions.core.effects import AllocateProducerId, SendMarkers
 from quorumlog.broker.transactions.core.events import MarkersWritten, ProducerIdAllocated
-from quorumlog.broker.transactions.core.records import TransactionRecord, decode
+from quorumlog.broker.transactions.core.records import (
+    TransactionMetadata,
+    TransactionRecord,
+    decode,
+    encode,
+)
 from quorumlog.broker.transactions.core.requests import (
     NO_PRODUCER,
     AddOffsets,
@@ -26,7 +31,7 @@ from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
-from quorumlog.wire.codec.records import decode_batches
+from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
 from tests.support.coordination.driven_shard import DrivenShard
 
 SETTINGS = TransactionSettings(
@@ -73,12 +78,25 @@ def commit(
     )
 
 
-def abort(
-    producer: ProducerIdAndEpoch, *, api_version: int = 5, name: str = "x"
-) -> EndTransaction:
+def abort(producer: ProducerIdAndEpoch, *, api_version: int = 5, name: str = "x") -> EndTransaction:
     return EndTransaction(
         transactional_id=name, producer=producer, commit=False, api_version=api_version
     )
+
+
+def stored(**changes: Any) -> bytes:
+    """Return a batch with one record of the id `x`: Empty, of producer 1001, unless changed."""
+    values: dict[str, Any] = {
+        "producer_id": 1001,
+        "producer_epoch": 0,
+        "transaction_timeout_ms": 10_000,
+        "state": TransactionState.EMPTY,
+        "last_update_ms": START_MS,
+        **changes,
+    }
+    metadata = TransactionMetadata(**values)
+    key, value = encode(TransactionRecord(transactional_id="x", metadata=metadata))
+    return encode_batch([Record(0, START_MS, key, value, ())])
 
 
 class Coordination(DrivenShard[TransactionCoordinator]):
@@ -95,7 +113,7 @@ class Coordination(DrivenShard[TransactionCoordinator]):
         batches: Iterable[bytes] = (),
         now_ms: int = START_MS,
         leader_epoch: int = 1,
-        last_producer_id: int = 1000,
+        last_producer_id: int = 1001,
         rules: TransactionRules = SOUND,
     ) -> None:
         self.transaction_version, self.leader_epoch = transaction_version, leader_epoch
@@ -147,7 +165,9 @@ class Coordination(DrivenShard[TransactionCoordinator]):
         self.commit_writes()
         return self.replies[request_id]
 
-    def begun(self, expected: ProducerIdAndEpoch = NO_PRODUCER, **changes: Any) -> ProducerIdAndEpoch:
+    def begun(
+        self, expected: ProducerIdAndEpoch = NO_PRODUCER, **changes: Any
+    ) -> ProducerIdAndEpoch:
         """Return the producer of a successful InitProducerId."""
         result = self.answer(init(expected, **changes))
         assert isinstance(result, InitProducerIdResult)

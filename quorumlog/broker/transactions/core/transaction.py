@@ -112,14 +112,13 @@ class Transaction:
         self, now_ms: int, partitions: Iterable[TopicPartition], client_transaction_version: int
     ) -> TransactionMetadata:
         """Return what is so with partitions added, perhaps the first ones: -> Ongoing."""
-        updated_ms = self._updated_ms(now_ms)
         begins = self.state in WITHOUT_TRANSACTION
         return replace(
             self.metadata,
             state=TransactionState.ONGOING,
             partitions=tuple(sorted({*self.metadata.partitions, *partitions})),
-            last_update_ms=updated_ms,
-            start_ms=updated_ms if begins else self.metadata.start_ms,
+            last_update_ms=self._updated_ms(now_ms),
+            start_ms=now_ms if begins else self.metadata.start_ms,
             previous_producer_id=self.producer.producer_id,
             client_transaction_version=client_transaction_version,
         )
@@ -138,15 +137,14 @@ class Transaction:
 
         `producer_epoch` is that of the markers.
         """
-        updated_ms = self._updated_ms(now_ms)
         has_none = self.state in WITHOUT_TRANSACTION
         return replace(
             self.metadata,
             state=to,
             producer_epoch=producer_epoch,
             last_producer_epoch=last_producer_epoch,
-            last_update_ms=updated_ms,
-            start_ms=updated_ms if has_none else self.metadata.start_ms,
+            last_update_ms=self._updated_ms(now_ms),
+            start_ms=now_ms if has_none else self.metadata.start_ms,
             previous_producer_id=self.producer.producer_id,
             next_producer_id=next_producer_id,
             client_transaction_version=client_transaction_version,

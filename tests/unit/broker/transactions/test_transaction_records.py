@@ -215,7 +215,9 @@ def test_an_epoch_never_falls_and_every_change_has_a_later_time() -> None:
         transaction._transition(replace(ONGOING, producer_epoch=1, last_update_ms=2001))
     with pytest.raises(InvariantViolation, match="2: a later change"):
         transaction._transition(ONGOING)
-    assert transaction.with_partitions(0, (), 0).last_update_ms == 2001  # though the clock is behind
+    assert (
+        transaction.with_partitions(0, (), 0).last_update_ms == 2001
+    )  # though the clock is behind
 
 
 BROKEN = {
