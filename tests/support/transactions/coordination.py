@@ -1,7 +1,6 @@
 """A transaction coordinator over a log in memory; markers wait until the test answers them."""
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from quorumlog.broker.coordination.core.effects import OwnEffect
@@ -122,10 +121,12 @@ class Coordination(DrivenShard[TransactionCoordinator]):
         self.allocates = True
         self.asked_for: list[AllocateProducerId] = []
         self.markers: list[SendMarkers] = []
-        new = partial(TransactionCoordinator, SETTINGS, transaction_version, rules)
-        super().__init__(new, batches=batches, now_ms=now_ms)
+        super().__init__(self.new, batches=batches, now_ms=now_ms)
         self.step(BecameLeader(leader_epoch=Epoch(leader_epoch)))
         self.load()
+
+    def new(self) -> TransactionCoordinator:
+        return TransactionCoordinator(SETTINGS, self.transaction_version, self.rules)
 
     def step(self, event: Any) -> None:
         super().step(event)
