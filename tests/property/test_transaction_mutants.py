@@ -15,14 +15,12 @@ from quorumlog.broker.transactions.core.events import MarkersWritten
 from quorumlog.broker.transactions.core.expiry import Expiry
 from quorumlog.broker.transactions.core.initialization import Initialization
 from quorumlog.broker.transactions.core.markers import Markers
-from quorumlog.broker.transactions.core.outbox import TransactionOutbox, WriteDone
-from quorumlog.broker.transactions.core.records import TransactionMetadata
+from quorumlog.broker.transactions.core.outbox import WriteDone
 from quorumlog.broker.transactions.core.requests import (
     NO_PRODUCER,
     AddOffsets,
     AddPartitions,
     AddPartitionsResult,
-    EndTransaction,
     InitProducerId,
     ProducerIdAndEpoch,
 )
@@ -269,41 +267,38 @@ class ExpiresTooEarly(Expiry):
 
 
 MUTANTS = {
-    rule: kinds
-    for rule, kinds in {
-        "initialization": (
-            GivesTheSameEpochTwice,
-            LetsAReplacedProducerComeBack,
-            LetsAnyEpochAbortAnOpenTransaction,
-        ),
-        "adding": (
-            AddsForAnyEpoch,
-            VerifiesWhatIsNotThere,
-            SaysThatPartitionsAreAddedAtOnce,
-            ForgetsPartitionsThatWereAddedBefore,
-        ),
-        "ending": (
-            TellsTheOutcomeBeforeItIsCommitted,
-            TakesANewerEpoch,
-            TakesTheEpochBefore,
-            FencesWithoutAnEpoch,
-            FencesWithTwoEpochs,
-            UsesTheLastEpochAsAnyOther,
-            AnswersARepeatedRequestWhateverItsOutcome,
-            CallsACommitBehindATimeoutAMistake,
-            JudgesTheEpochBeforeItWaits,
-        ),
-        "markers": (
-            SendsMarkersBeforeTheDecisionIsCommitted,
-            IsCompleteWithTheFirstMarker,
-            TakesAnyErrorForWritten,
-            TakesAnAnswerAboutAnEarlierDecision,
-            SendsAMarkerOnce,
-            ForgetsWhatWasDecidedBefore,
-            WaitsForMarkersOfDeletedPartitions,
-        ),
-        "expiry": (ExpiresTooEarly,),
-    }.items()
+    "initialization": (
+        GivesTheSameEpochTwice,
+        LetsAReplacedProducerComeBack,
+        LetsAnyEpochAbortAnOpenTransaction,
+    ),
+    "adding": (
+        AddsForAnyEpoch,
+        VerifiesWhatIsNotThere,
+        SaysThatPartitionsAreAddedAtOnce,
+        ForgetsPartitionsThatWereAddedBefore,
+    ),
+    "ending": (
+        TellsTheOutcomeBeforeItIsCommitted,
+        TakesANewerEpoch,
+        TakesTheEpochBefore,
+        FencesWithoutAnEpoch,
+        FencesWithTwoEpochs,
+        UsesTheLastEpochAsAnyOther,
+        AnswersARepeatedRequestWhateverItsOutcome,
+        CallsACommitBehindATimeoutAMistake,
+        JudgesTheEpochBeforeItWaits,
+    ),
+    "markers": (
+        SendsMarkersBeforeTheDecisionIsCommitted,
+        IsCompleteWithTheFirstMarker,
+        TakesAnyErrorForWritten,
+        TakesAnAnswerAboutAnEarlierDecision,
+        SendsAMarkerOnce,
+        ForgetsWhatWasDecidedBefore,
+        WaitsForMarkersOfDeletedPartitions,
+    ),
+    "expiry": (ExpiresTooEarly,),
 }
 ALL = [(rule, kind) for rule, kinds in MUTANTS.items() for kind in kinds]
 UNTIL_FOUND = settings(

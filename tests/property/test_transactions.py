@@ -3,18 +3,17 @@
 `tests.support.transactions.world` says what must hold; `model` is what it is compared with.
 """
 
-from typing import ClassVar
+import sys
+from typing import Any, ClassVar
 
-import pytest
-from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
+from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
-from quorumlog.invariants import InvariantViolation
 from tests.support.sizes import examples
-from tests.support.transactions.coordination import add, abort, commit, init
+from tests.support.transactions.coordination import abort, add, commit, init
 from tests.support.transactions.model import NOBODY
 from tests.support.transactions.world import PARTITIONS, Client, World
 
@@ -79,15 +78,66 @@ class Transactions(RuleBasedStateMachine):
     def client_has_an_open_transaction(self, index: int, partitions: set) -> None:  # type: ignore[type-arg]
         """Without this, few schedules would get far."""
         client = self.client(index)
-        if client.producer == NOBODY or client.is_replaced:
-            self.client_begins(index)
-            self.all_goes_well()
-            self.client_begins(index)
-            self.all_goes_well()
+        self.all_goes_well()
+        for _ in range(2):
+            if client.producer == NOBODY or client.is_replaced:
+                self.client_begins(index)
+                self.all_goes_well()
         self.client_adds(index, partitions)
         self.all_goes_well()
         for where in sorted(partitions):
             self.client_produces(index, where)
+
+    @rule(
+        index=CLIENTS, partitions=SOME_PARTITIONS, is_commit=st.booleans(), lets_end=st.booleans()
+    )
+    def client_has_a_decision_under_way(
+        self,
+        index: int,
+        partitions: set,  # type: ignore[type-arg]
+        is_commit: bool,
+        lets_end: bool,
+    ) -> None:
+        self.client_has_an_open_transaction(index, partitions)
+        self.client_ends(index, is_commit)
+        while lets_end and self.world.coordination.writes:
+            self.world.end_write()
+
+    @rule(index=CLIENTS)
+    def client_replaces_the_others(self, index: int) -> None:
+        self.all_goes_well()
+        self.client_begins(index)
+        self.all_goes_well()
+
+    @rule(index=CLIENTS, what=st.sampled_from(("go on", "add", "commit", "abort")))
+    def replaced_client_does_not_give_up(self, index: int, what: str) -> None:
+        for client in (self.client(index), *self.world.clients):
+            if client.is_replaced and client.producer != NOBODY:
+                self.world.ask(client, self.request_of(client, client.known_as, what))
+                break
+
+    @rule(
+        index=CLIENTS,
+        what=st.sampled_from(("go on", "add", "commit", "abort")),
+        ahead=st.sampled_from((-2, -1, 1)),
+    )
+    def stranger_invents_an_epoch(self, index: int, what: str, ahead: int) -> None:
+        client = self.client(index)
+        if client.name in self.world.models:
+            producer_id, epoch = self.world.models[client.name].producer
+            producer = ProducerIdAndEpoch(producer_id, max(epoch + ahead, 0))
+            self.world.ask_as_a_stranger(client, self.request_of(client, producer, what))
+
+    def request_of(self, client: Client, producer: ProducerIdAndEpoch, what: str) -> Any:
+        is_new, name = client.version == 2, client.name
+        match what:
+            case "go on":
+                return init(producer, name=name)
+            case "add":
+                return add(producer, PARTITIONS[0], name=name, api_version=5 if is_new else 3)
+            case _:
+                end = commit if what == "commit" else abort
+                return end(producer, name=name, api_version=5 if is_new else 4)
 
     @precondition(lambda self: self.world.past)
     @rule(data=st.data())
@@ -128,7 +178,7 @@ class Transactions(RuleBasedStateMachine):
     def a_marker_arrives_late(self) -> None:
         self.world.deliver_late(0)
 
-    @rule(elapsed_ms=st.sampled_from((1, 25, 1000, 10_000, 10_000, 1_000_000)))
+    @rule(elapsed_ms=st.sampled_from((1, 25, 1000, 1000, 10_000, 1_000_000)))
     def time_passes(self, elapsed_ms: int) -> None:
         self.world.let_time_pass(elapsed_ms)
 
@@ -154,7 +204,8 @@ class Transactions(RuleBasedStateMachine):
             self.world.check()
 
     def teardown(self) -> None:
-        if hasattr(self, "world"):
+        has_failed = sys.exc_info()[0] is not None
+        if hasattr(self, "world") and not has_failed:
             self.world.heal()
 
 

@@ -98,6 +98,14 @@ def stored(**changes: Any) -> bytes:
     return encode_batch([Record(0, START_MS, key, value, ())])
 
 
+def records_of(batch: bytes) -> list[TransactionRecord]:
+    return [
+        decode(record.key or b"", record.value)
+        for _, records in decode_batches(batch)
+        for record in records
+    ]
+
+
 class Coordination(DrivenShard[TransactionCoordinator]):
     """The transactional ids of one partition, loaded.
 
@@ -121,6 +129,8 @@ class Coordination(DrivenShard[TransactionCoordinator]):
         self.allocates = True
         self.asked_for: list[AllocateProducerId] = []
         self.markers: list[SendMarkers] = []
+        self._log: list[TransactionRecord] = []
+        self._decoded = 0
         super().__init__(self.new, batches=batches, now_ms=now_ms)
         self.step(BecameLeader(leader_epoch=Epoch(leader_epoch)))
         self.load()
@@ -233,12 +243,10 @@ class Coordination(DrivenShard[TransactionCoordinator]):
     @property
     def log(self) -> list[TransactionRecord]:
         """The committed records."""
-        return [
-            decode(record.key or b"", record.value)
-            for batch in self.batches
-            for _, records in decode_batches(batch)
-            for record in records
-        ]
+        for batch in self.batches[self._decoded :]:
+            self._log += records_of(batch)
+        self._decoded = len(self.batches)
+        return self._log
 
     @property
     def transaction(self) -> Transaction:

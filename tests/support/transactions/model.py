@@ -90,24 +90,16 @@ def fenced(model: Model | None, producer: Producer) -> Answer | None:
 def on_init(
     model: Model | None, is_busy: bool, named: Producer, timeout_ms: int, level: int
 ) -> Verdict:
-    def told(after: Model) -> Answer:
-        return Answer(ErrorCode.NONE, after.producer)
-
     if is_busy or (model is not None and model.phase == "decided"):
         return WAIT
     if model is None:
-        return Change(lambda new: Model((new, 0), timeout_ms), told, needs_id=True)
-    is_repeated = (
-        model.phase == "idle"
-        and named[1] == model.may_name
-        and (named[0] == model.producer[0] or (named[0] == model.before and named[1] >= LAST_EPOCH))
-    )
-    if named not in {NOBODY, model.producer} and not is_repeated:
+        return Change(lambda new: Model((new, 0), timeout_ms), told_producer, needs_id=True)
+    is_another = named not in {NOBODY, model.producer}
+    if is_another and not is_repeated_init(model, named):
         return FENCED
     if model.phase == "open":
-        change = on_fence(model, level)
-        return replace(change, reply=lambda _after: WAIT)
-    base = Model(
+        return replace(on_fence(model, level), reply=lambda _after: WAIT)
+    same = Model(
         model.producer,
         timeout_ms,
         before=model.producer[0],
@@ -115,13 +107,26 @@ def on_init(
         number=model.number,
         has_bumped=model.has_bumped,
     )
-    if is_repeated and named not in {NOBODY, model.producer}:
-        return Change(lambda _new: base, told)
-    producer_id, epoch = model.producer
-    base = replace(base, may_name=None if named == NOBODY else epoch)
+    return Change(lambda _new: same, told_producer) if is_another else next_epoch(same, named)
+
+
+def next_epoch(same: Model, named: Producer) -> Change:
+    producer_id, epoch = same.producer
+    same = replace(same, may_name=None if named == NOBODY else epoch)
     if epoch >= LAST_EPOCH:
-        return Change(lambda new: replace(base, producer=(new, 0)), told, needs_id=True)
-    return Change(lambda _new: replace(base, producer=(producer_id, epoch + 1)), told)
+        return Change(lambda new: replace(same, producer=(new, 0)), told_producer, needs_id=True)
+    return Change(lambda _new: replace(same, producer=(producer_id, epoch + 1)), told_producer)
+
+
+def told_producer(after: Model) -> Answer:
+    return Answer(ErrorCode.NONE, after.producer)
+
+
+def is_repeated_init(model: Model, named: Producer) -> bool:
+    """Whether the producer has its new epoch already (KIP-360)."""
+    is_rotated = named[0] == model.before and named[1] >= LAST_EPOCH
+    is_its_id = named[0] == model.producer[0] or is_rotated
+    return model.phase == "idle" and is_its_id and named[1] == model.may_name
 
 
 def on_add(
@@ -156,29 +161,29 @@ def on_add(
 def on_end(
     model: Model | None, is_busy: bool, producer: Producer, commit: bool, bumps: bool
 ) -> Verdict:
+    refused = fenced(model, producer)
     if model is None:
         return STRANGER
-    waits = is_busy or model.phase == "decided"
-    refused = fenced(model, producer)
-    if bumps and waits:
-        return WAIT
-    if bumps and model.phase == "idle" and model.has_bumped and model.outcome is not None:
-        producer_id, epoch = model.producer
-        is_rotated = epoch == 0 and producer == (model.before, LAST_EPOCH)
-        if producer == (producer_id, epoch - 1) or is_rotated:
-            if model.outcome is commit:
-                return Answer(ErrorCode.NONE, model.producer)
-            return FENCED if commit else WRONG
+    if is_busy or model.phase == "decided":
+        return refused if refused is not None and not bumps else WAIT
+    if bumps and is_repeated_end(model, producer):
+        is_same = model.outcome is commit
+        otherwise = FENCED if commit else WRONG
+        return Answer(ErrorCode.NONE, model.producer) if is_same else otherwise
     if refused is not None:
         return refused
-    if waits:
-        return WAIT
-    if model.phase == "idle":
-        if not bumps:
-            return FINE if model.outcome is commit else WRONG
-        if commit:
-            return WRONG
-    return decided(model, commit, bumps=bumps, fences=False)
+    if model.phase == "open" or (bumps and not commit):
+        return decided(model, commit, bumps=bumps, fences=False)
+    return FINE if not bumps and model.outcome is commit else WRONG
+
+
+def is_repeated_end(model: Model, producer: Producer) -> bool:
+    """Whether it names the epoch of the transaction that ended last (KIP-890)."""
+    if model.phase != "idle" or model.outcome is None or not model.has_bumped:
+        return False
+    producer_id, epoch = model.producer
+    is_rotated = epoch == 0 and producer == (model.before, LAST_EPOCH)
+    return is_rotated or producer == (producer_id, epoch - 1)
 
 
 def on_fence(model: Model, level: int) -> Change:

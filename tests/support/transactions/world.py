@@ -18,7 +18,7 @@ from quorumlog.broker.transactions.core.events import (
     PartitionsDeleted,
     TransactionVersionChanged,
 )
-from quorumlog.broker.transactions.core.records import TransactionRecord, decode, encode
+from quorumlog.broker.transactions.core.records import TransactionRecord, encode
 from quorumlog.broker.transactions.core.requests import (
     AddPartitions,
     EndTransaction,
@@ -28,9 +28,15 @@ from quorumlog.broker.transactions.core.requests import (
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-from quorumlog.wire.codec.records import decode_batches
 from tests.support.transactions import model as kips
-from tests.support.transactions.coordination import SETTINGS, START_MS, Coordination, stored, verify
+from tests.support.transactions.coordination import (
+    SETTINGS,
+    START_MS,
+    Coordination,
+    records_of,
+    stored,
+    verify,
+)
 from tests.support.transactions.model import NOBODY, Answer, Change, Model
 from tests.support.transactions.partitions import Partition, Tag
 
@@ -126,6 +132,10 @@ class World:
             asked.expected = verdict
         self.coordination.ask(request)
         self.look()
+
+    def ask_as_a_stranger(self, client: Client, request: Any) -> None:
+        """Ask with ids that the client does not have; it does not hear the answer."""
+        self.ask(client, request, late=Asked(client, request, NOBODY, -1, True, False))
 
     def verdict(self, request: Any) -> kips.Verdict:
         name = request.transactional_id
@@ -305,12 +315,11 @@ class World:
     def note_replaced(self, asked: Asked, after: Model) -> None:
         """A producer that begins anew replaces the others of its id."""
         request = asked.request
-        if isinstance(request, InitProducerId) and after.state == "Empty":
-            if tuple(request.expected) == NOBODY:
-                for client in self.clients:
-                    if client.name == asked.client.name:
-                        client.is_replaced = True
-                asked.client.is_replaced = False
+        begins_anew = isinstance(request, InitProducerId) and tuple(request.expected) == NOBODY
+        if begins_anew and after.state == "Empty":
+            for client in self.clients:
+                if client.name == asked.client.name:
+                    client.is_replaced = client is not asked.client
 
     def change_coordinator(self, survivors: int, *, skew_ms: int, is_same: bool) -> None:
         """The outcome of all writes is unknown to it; the first `survivors` are in the log."""
@@ -356,7 +365,7 @@ class World:
     # --- Markers ---
 
     def deliver(self, index: int, fate: str) -> None:
-        """Let a marker arrive, or not; the coordinator learns the outcome, or that it is unknown."""
+        """Let a marker arrive, or not; the coordinator learns the outcome, or not."""
         message = self.network.pop(index)
         where, is_new = message.where, message.sent.transaction_version == 2
         error_code = ErrorCode.REQUEST_TIMED_OUT
@@ -481,11 +490,3 @@ class World:
             assert model.phase == "idle", f"c: {name} is {model.state}"
         open_data = [one.data for one in self.partitions.values() if one.data]
         assert not open_data, f"c: {open_data} is open for ever"
-
-
-def records_of(batch: bytes) -> list[TransactionRecord]:
-    return [
-        decode(record.key or b"", record.value)
-        for _, records in decode_batches(batch)
-        for record in records
-    ]
