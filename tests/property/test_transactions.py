@@ -18,6 +18,7 @@ from tests.support.transactions.model import NOBODY
 from tests.support.transactions.world import PARTITIONS, Client, World
 
 CLIENTS = st.integers(0, 3)
+FATES = ("written", "slowly answered", "slowly answered", "unanswered", "lost")
 SOME_PARTITIONS = st.sets(st.sampled_from(PARTITIONS), min_size=1, max_size=2)
 
 
@@ -153,8 +154,9 @@ class Transactions(RuleBasedStateMachine):
             self.world.allocate()
         while self.world.coordination.writes:
             self.world.end_write()
-        while self.world.network:
+        while self.world.network.messages:
             self.world.deliver(0, "written")
+        self.world.answer_in_time()
         while self.world.coordination.writes:
             self.world.end_write()
 
@@ -168,15 +170,20 @@ class Transactions(RuleBasedStateMachine):
     def an_allocation_ends(self, fails: bool) -> None:
         self.world.allocate(fails=fails)
 
-    @precondition(lambda self: self.world.network)
-    @rule(data=st.data(), fate=st.sampled_from(("written", "written", "unanswered", "lost")))
+    @precondition(lambda self: self.world.network.messages)
+    @rule(data=st.data(), fate=st.sampled_from(FATES))
     def a_marker_arrives(self, data: st.DataObject, fate: str) -> None:
-        self.world.deliver(data.draw(st.integers(0, len(self.world.network) - 1)), fate)
+        self.world.deliver(data.draw(st.integers(0, len(self.world.network.messages) - 1)), fate)
 
-    @precondition(lambda self: self.world.late)
+    @precondition(lambda self: self.world.network.answers)
+    @rule(data=st.data())
+    def an_answer_arrives(self, data: st.DataObject) -> None:
+        self.world.answer(data.draw(st.integers(0, len(self.world.network.answers) - 1)))
+
+    @precondition(lambda self: self.world.network.late)
     @rule()
     def a_marker_arrives_late(self) -> None:
-        self.world.deliver_late(0)
+        self.world.network.deliver_late()
 
     @rule(elapsed_ms=st.sampled_from((1, 25, 1000, 1000, 10_000, 1_000_000)))
     def time_passes(self, elapsed_ms: int) -> None:

@@ -9,26 +9,25 @@ Whatever happens is compared with `model.Model`, and with what the partitions ho
   e. A producer that another has replaced does nothing any more.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from quorumlog.broker.transactions.core.effects import AllocateProducerId, SendMarkers
 from quorumlog.broker.transactions.core.events import (
-    MarkersWritten,
     PartitionsDeleted,
     TransactionVersionChanged,
 )
-from quorumlog.broker.transactions.core.records import TransactionRecord, encode
+from quorumlog.broker.transactions.core.records import TransactionRecord
 from quorumlog.broker.transactions.core.requests import (
     AddPartitions,
     EndTransaction,
     InitProducerId,
-    ProducerIdAndEpoch,
 )
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from tests.support.transactions import model as kips
+from tests.support.transactions.clients import Asked, Client, UnderWay
 from tests.support.transactions.coordination import (
     SETTINGS,
     START_MS,
@@ -38,53 +37,10 @@ from tests.support.transactions.coordination import (
     verify,
 )
 from tests.support.transactions.model import NOBODY, Answer, Change, Model
-from tests.support.transactions.partitions import Partition, Tag
+from tests.support.transactions.network import Network, Partition, Tag
+from tests.support.transactions.replayed import check_log
 
 PARTITIONS = tuple(TopicPartition("t", index) for index in range(3))
-
-
-@dataclass
-class Client:
-    """What one producer believes. `version`: its transaction.version."""
-
-    name: str  # its transactional id
-    version: int
-    producer: kips.Producer = NOBODY
-    number: int = -1  # of the transaction that it believes to be in
-    is_replaced: bool = False  # another has begun since
-
-    @property
-    def known_as(self) -> ProducerIdAndEpoch:
-        return ProducerIdAndEpoch(*self.producer)
-
-
-@dataclass
-class UnderWay:
-    """A change that is being written, or waits for a producer id. `request_id` None: by itself."""
-
-    change: Change
-    request_id: int | None = None
-    after: Model | None = None  # once its record is appended
-    is_tombstone: bool = False
-
-
-@dataclass
-class Asked:
-    client: Client
-    request: Any
-    producer: kips.Producer
-    number: int
-    is_late: bool
-    is_replaced: bool
-    expected: Answer | None = None
-
-
-@dataclass
-class Message:
-    """The marker of one partition, on its way."""
-
-    sent: SendMarkers
-    where: TopicPartition
 
 
 class World:
@@ -101,9 +57,8 @@ class World:
         self.under_way: dict[str, UnderWay] = {}
         self.asked: dict[int, Asked] = {}
         self.past: list[Asked] = []
-        self.network: list[Message] = []
-        self.late: list[Message] = []  # copies of requests that the coordinator has given up
-        self.partitions = {where: Partition() for where in PARTITIONS}
+        self.network = Network(PARTITIONS)
+        self.partitions = self.network.partitions
         self.decisions: dict[Tag, bool] = {}
         self.had_late_requests = False
         self.seen_writes = 0
@@ -246,7 +201,7 @@ class World:
         assert {*sent.partitions} <= model.partitions, "c: markers for strangers"
         assert sent.coordinator_epoch == self.coordination.leader_epoch
         assert sent.transaction_version == (2 if model.has_bumped else 0)
-        self.network += [Message(sent, where) for where in sent.partitions]
+        self.network.send(sent)
 
     def hear(self, asked: Asked, result: Any) -> None:
         if isinstance(result, ErrorCode):
@@ -328,6 +283,7 @@ class World:
             for record in records_of(write.records):
                 self.see_ended(record.transactional_id, is_refused=False)
             coordination.batches.append(write.records)
+        self.network.generation += 1
         self.under_way.clear()
         for asked in self.asked.values():
             asked.expected = None
@@ -336,7 +292,7 @@ class World:
             coordination.end_write(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             coordination.writes.clear()
             self.seen_writes = 0
-            self.deliver_older()
+            self.network.deliver_older()
             self.forget_volatile()
             coordination.load()
         else:
@@ -355,52 +311,29 @@ class World:
             kept = model.before if versions[name] == 1 else None
             self.models[name] = replace(model, may_name=None, before=kept)
 
-    def deliver_older(self) -> None:
-        """Older clients' markers have no epoch of their own: they stay in order, or are lost."""
-        for message in [one for one in self.network if one.sent.transaction_version < 2]:
-            self.network.remove(message)
-            if message.where in self.partitions:
-                self.partitions[message.where].mark(message.sent)
-
     # --- Markers ---
 
     def deliver(self, index: int, fate: str) -> None:
         """Let a marker arrive, or not; the coordinator learns the outcome, or not."""
-        message = self.network.pop(index)
-        where, is_new = message.where, message.sent.transaction_version == 2
-        error_code = ErrorCode.REQUEST_TIMED_OUT
-        if where not in self.partitions:
-            self.coordination.step(PartitionsDeleted(partitions=frozenset({where})))
-            error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif fate == "written":
-            error_code = self.partitions[where].mark(message.sent)
-        elif fate == "unanswered":
-            self.partitions[where].mark(message.sent)
-        elif is_new:  # it may yet come
-            self.late.append(message)
-        self.coordination.step(
-            MarkersWritten(
-                transactional_id=message.sent.transactional_id,
-                prepared_ms=message.sent.prepared_ms,
-                coordinator_epoch=message.sent.coordinator_epoch,
-                errors={where: error_code},
-            )
-        )
+        for event in self.network.arrive(index, fate):
+            self.coordination.step(event)
         self.look()
 
-    def deliver_late(self, index: int) -> None:
-        message = self.late.pop(index)
-        if message.where in self.partitions:
-            self.partitions[message.where].mark(message.sent)
+    def answer(self, index: int) -> None:
+        """Let an answer arrive, at the coordinator that is there now."""
+        self.coordination.step(self.network.answer(index))
+        self.look()
+
+    def answer_in_time(self) -> None:
+        """Let all answers arrive that the coordinator itself has asked for."""
+        while (index := self.network.first_in_time()) is not None:
+            self.answer(index)
 
     def delete_partition(self, where: TopicPartition) -> None:
-        """Markers on their way to it are lost, even if a new one gets its name."""
+        """Delete it, or make another of that name."""
         if where in self.partitions:
             self.check_outcomes()
-            del self.partitions[where]
-            self.late = [one for one in self.late if one.where != where]
-            for message in [one for one in self.network if one.where == where]:
-                self.network.remove(message)
+            self.network.delete(where)
             self.coordination.step(PartitionsDeleted(partitions=frozenset({where})))
             self.look()
         else:
@@ -434,37 +367,14 @@ class World:
     # --- What must hold ---
 
     def check(self) -> None:
-        self.check_log()
+        check_log(self.coordination)
         self.check_outcomes()
         due_ms = self.coordination.coordinator.next_deadline_ms
         decided = [name for name, one in self.models.items() if one.phase == "decided"]
-        awaited = {message.sent.transactional_id for message in self.network}
+        awaited = self.network.awaited()
         for name in decided:
             is_cared_for = name in self.under_way or name in awaited or due_ms is not None
             assert is_cared_for, f"c: nobody will end {name}"
-
-    def check_log(self) -> None:
-        newest: dict[str, TransactionRecord] = {}
-        used: dict[int, str] = {}
-        epochs: dict[int, int] = {}
-        current: dict[str, int] = {}
-        for record in self.coordination.log:
-            newest[record.transactional_id] = record
-            if record.metadata is not None:
-                producer_id, epoch = record.metadata.producer_id, record.metadata.producer_epoch
-                assert used.setdefault(producer_id, record.transactional_id) == (
-                    record.transactional_id
-                ), "d: a producer id of two transactional ids"
-                assert epoch >= epochs.get(producer_id, 0), "d: an epoch falls"
-                epochs[producer_id] = epoch
-                assert producer_id >= current.get(record.transactional_id, 0), "d: used again"
-                current[record.transactional_id] = producer_id
-        live = self.coordination.coordinator.transactions
-        known = {name for name, one in live.items() if not one.is_new}
-        assert known == {name for name, one in newest.items() if one.metadata is not None}, "b"
-        for name in known:
-            written = replace(newest[name], metadata=live[name].metadata)
-            assert encode(written) == encode(newest[name]), "b: not what the log says"
 
     def check_outcomes(self) -> None:
         for partition in self.partitions.values():
@@ -478,11 +388,13 @@ class World:
                 self.allocate()
             while self.coordination.writes:
                 self.end_write()
-            while self.network:
+            while self.network.messages:
                 self.deliver(0, "written")
+            while self.network.answers:
+                self.answer(0)
             self.let_time_pass(1000)
-        while self.late:
-            self.deliver_late(0)
+        while self.network.late:
+            self.network.deliver_late()
         assert not self.under_way, "everything ends"
         assert not self.asked, "every request is answered"
         self.check()
