@@ -28,7 +28,7 @@ from quorumlog.broker.transactions.core.requests import (
     ProducerIdAndEpoch,
 )
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
-from quorumlog.broker.transactions.core.states import TransactionState
+from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -78,9 +78,9 @@ class TakesAnAnswerAboutAnEarlierDecision(Markers):
 
 
 class SendsAMarkerOnce(Markers):
-    def go_on(self, transaction: Transaction, now_ms: int) -> None:
-        if transaction.failures == 0:
-            super().go_on(transaction, now_ms)
+    def handle_written(self, transaction: Transaction, now_ms: int, event: MarkersWritten) -> None:
+        written = {one: code for one, code in event.errors.items() if code is ErrorCode.NONE}
+        super().handle_written(transaction, now_ms, replace(event, errors=written))
 
 
 class ForgetsWhatWasDecidedBefore(Markers):
@@ -91,13 +91,11 @@ class ForgetsWhatWasDecidedBefore(Markers):
         self._own: set[Transaction] = set()
 
     def go_on(self, transaction: Transaction, now_ms: int) -> None:
-        if transaction.state not in {
-            TransactionState.PREPARE_ABORT,
-            TransactionState.PREPARE_COMMIT,
-        }:
+        if transaction.state not in PREPARED:
             self._own.add(transaction)
-        if transaction in self._own:
-            super().go_on(transaction, now_ms)
+        elif transaction not in self._own:
+            transaction.being_marked.update(transaction.unmarked)
+        super().go_on(transaction, now_ms)
 
 
 class WaitsForMarkersOfDeletedPartitions(Markers):
@@ -149,12 +147,13 @@ class UsesTheLastEpochAsAnyOther(Ending):
     """KAFKA-20090, KAFKA-18660."""
 
     def _prepare(self, *arguments: Any, is_fence: bool = False) -> None:
-        exhausted = ending.is_exhausted
+        names = vars(ending)
+        exhausted = names["is_exhausted"]
         try:
-            ending.is_exhausted = lambda epoch: False
+            names["is_exhausted"] = lambda epoch: False
             super()._prepare(*arguments, is_fence=is_fence)
         finally:
-            ending.is_exhausted = exhausted
+            names["is_exhausted"] = exhausted
 
 
 class AnswersARepeatedRequestWhateverItsOutcome(Ending):

@@ -13,9 +13,10 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from tests.support.sizes import examples
+from tests.support.transactions.clients import Client
 from tests.support.transactions.coordination import abort, add, commit, init
 from tests.support.transactions.model import NOBODY
-from tests.support.transactions.world import PARTITIONS, Client, World
+from tests.support.transactions.world import PARTITIONS, World
 
 CLIENTS = st.integers(0, 3)
 FATES = ("written", "slowly answered", "slowly answered", "unanswered", "lost")

@@ -5,7 +5,7 @@
 """
 
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 import pytest
 
@@ -92,55 +92,64 @@ class Story:
         return "\n".join([*(self.show(effect) for effect in effects), self.state()])
 
     def event(self, what: str, names: list[str], values: dict[str, str]) -> events.Event:
+        event: events.Event
         match what:
             case "tick":
-                return events.Ticked()
+                event = events.Ticked()
             case "written":
                 self.log += self.writes.pop(int(names[0]))
-                return events.WriteEnded(write_id=int(names[0]))
+                event = events.WriteEnded(write_id=int(names[0]))
             case "failed":
                 del self.writes[int(names[0])]
-                return events.WriteEnded(write_id=int(names[0]), error_code=ErrorCode[names[1]])
+                event = events.WriteEnded(write_id=int(names[0]), error_code=ErrorCode[names[1]])
             case "allocated":
-                return events.ProducerIdAllocated(transactional_id="x", producer_id=int(names[0]))
+                event = events.ProducerIdAllocated(transactional_id="x", producer_id=int(names[0]))
             case "deleted":
-                return events.PartitionsDeleted(partitions=frozenset(map(partition, names)))
+                event = events.PartitionsDeleted(partitions=frozenset(map(partition, names)))
             case "marked":
-                sent = self.markers[int(names[0]) - 1]
-                errors = dict.fromkeys(map(partition, names[1:]), ErrorCode.NONE)
-                errors |= {partition(where): ErrorCode[code] for where, code in values.items()}
-                return events.MarkersWritten(
-                    transactional_id="x",
-                    prepared_ms=sent.prepared_ms,
-                    coordinator_epoch=sent.coordinator_epoch,
-                    errors=errors,
-                )
+                event = self.marked(int(names[0]), names[1:], values)
             case _:
                 self.asked.append(names[0])
                 request = self.request(what, names, values)
-                return events.RequestReceived(request_id=len(self.asked), request=request)
+                event = events.RequestReceived(request_id=len(self.asked), request=request)
+        return event
+
+    def marked(
+        self, number: int, names: list[str], values: dict[str, str]
+    ) -> events.MarkersWritten:
+        sent = self.markers[number - 1]
+        errors = dict.fromkeys(map(partition, names), ErrorCode.NONE)
+        errors |= {partition(where): ErrorCode[code] for where, code in values.items()}
+        return events.MarkersWritten(
+            transactional_id="x",
+            prepared_ms=sent.prepared_ms,
+            coordinator_epoch=sent.coordinator_epoch,
+            errors=errors,
+        )
 
     def request(self, what: str, names: list[str], values: dict[str, str]) -> Request:
         producer = self.producer(names[0])
-        api = {"api_version": int(values["api"])} if "api" in values else {}
+        api: dict[str, Any] = {"api_version": int(values["api"])} if "api" in values else {}
         partitions = [partition(name) for name in names[1:]]
+        request: Request
         match what:
             case "init":
-                return init(transaction_timeout_ms=int(values.get("timeout", "1000")), **api)
+                request = init(transaction_timeout_ms=1000, **api)
             case "init_again":
-                return init(producer, transaction_timeout_ms=1000, **api)
+                request = init(producer, transaction_timeout_ms=1000, **api)
             case "add":
-                return add(producer, *partitions, **{"api_version": 5, **api})
+                request = add(producer, *partitions, **{"api_version": 5, **api})
             case "add_offsets":
-                return add_offsets(producer)
+                request = add_offsets(producer)
             case "verify":
-                return verify(producer, *partitions)
+                request = verify(producer, *partitions)
             case "commit":
-                return commit(producer, **api)
+                request = commit(producer, **api)
             case "abort":
-                return abort(producer, **api)
+                request = abort(producer, **api)
             case _:
                 raise ValueError(what)
+        return request
 
     def producer(self, name: str) -> ProducerIdAndEpoch:
         if ":" in name:

@@ -43,3 +43,7 @@ class Asked:
     is_late: bool
     is_replaced: bool
     expected: Answer | None = None
+
+    @classmethod
+    def by(cls, client: Client, request: Any) -> "Asked":
+        return cls(client, request, client.producer, client.number, False, client.is_replaced)

@@ -13,10 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from quorumlog.broker.transactions.core.effects import AllocateProducerId, SendMarkers
-from quorumlog.broker.transactions.core.events import (
-    PartitionsDeleted,
-    TransactionVersionChanged,
-)
+from quorumlog.broker.transactions.core.events import PartitionsDeleted, TransactionVersionChanged
 from quorumlog.broker.transactions.core.records import TransactionRecord
 from quorumlog.broker.transactions.core.requests import (
     AddPartitions,
@@ -47,7 +44,6 @@ class World:
     def __init__(
         self, level: int, epoch: int, versions: tuple[int, ...], rules: TransactionRules = SOUND
     ) -> None:
-        self.level = level
         self.models: dict[str, Model] = {}
         batches = []
         if epoch >= 0:
@@ -69,14 +65,12 @@ class World:
     # --- Requests ---
 
     def ask(self, client: Client, request: Any, *, late: Asked | None = None) -> None:
-        asked = late or Asked(
-            client, request, client.producer, client.number, False, client.is_replaced
-        )
-        if late is not None:
+        if late is None:
+            asked = Asked.by(client, request)
+            self.past.append(asked)
+        else:
             asked = replace(late, is_late=True, is_replaced=client.is_replaced)
             self.had_late_requests = True
-        else:
-            self.past.append(asked)
         verdict = self.verdict(request)
         request_id = self.coordination.last_request_id + 1
         self.asked[request_id] = asked
@@ -98,12 +92,14 @@ class World:
         now_ms = self.coordination.now_ms
         match request:
             case InitProducerId(expected=named, transaction_timeout_ms=timeout_ms):
-                return kips.on_init(model, is_busy, tuple(named), timeout_ms, self.level)
+                return kips.on_init(
+                    model, is_busy, named, timeout_ms, self.coordination.transaction_version
+                )
             case AddPartitions(producer=producer, partitions=partitions):
-                return kips.on_add(model, is_busy, tuple(producer), partitions, now_ms)
+                return kips.on_add(model, is_busy, producer, partitions, now_ms)
             case EndTransaction(producer=producer, commit=commit):
                 bumps = request.client_transaction_version == 2
-                return kips.on_end(model, is_busy, tuple(producer), commit, bumps)
+                return kips.on_end(model, is_busy, producer, commit, bumps)
             case _:
                 raise AssertionError(request)
 
@@ -121,8 +117,7 @@ class World:
             return
         assert model is not None
         is_in = model.phase == "open" and where in model.partitions
-        absent = ErrorCode.TRANSACTION_ABORTABLE
-        expected = ErrorCode.NONE if is_in else absent
+        expected = ErrorCode.NONE if is_in else ErrorCode.TRANSACTION_ABORTABLE
         if model.phase == "decided":
             expected = ErrorCode.CONCURRENT_TRANSACTIONS
         assert error_code is expected, f"a: verified {error_code.name}"
@@ -157,7 +152,7 @@ class World:
         is_over = self.coordination.now_ms >= model.start_ms + model.timeout_ms
         assert model.phase == "open", f"a: {name} is {model.state}"
         assert is_over, "a: aborted too early"
-        return kips.on_fence(model, self.level)
+        return kips.on_fence(model, self.coordination.transaction_version)
 
     def see_appended(self, record: TransactionRecord) -> None:
         name = record.transactional_id
@@ -272,9 +267,8 @@ class World:
         request = asked.request
         begins_anew = isinstance(request, InitProducerId) and tuple(request.expected) == NOBODY
         if begins_anew and after.state == "Empty":
-            for client in self.clients:
-                if client.name == asked.client.name:
-                    client.is_replaced = client is not asked.client
+            for client in (one for one in self.clients if one.name == asked.client.name):
+                client.is_replaced = client is not asked.client
 
     def change_coordinator(self, survivors: int, *, skew_ms: int, is_same: bool) -> None:
         """The outcome of all writes is unknown to it; the first `survivors` are in the log."""
@@ -347,7 +341,7 @@ class World:
 
     def set_level(self, level: int) -> None:
         """Change `transaction.version`."""
-        self.level = self.coordination.transaction_version = level
+        self.coordination.transaction_version = level
         self.coordination.step(TransactionVersionChanged(transaction_version=level))
 
     def allocate(self, *, fails: bool = False) -> None:

@@ -23,7 +23,7 @@ def test_the_first_partition_opens_a_transaction_once_it_is_committed() -> None:
     driven.now_ms += 5
     request_id = driven.ask(add(producer, T0, T1))
     assert request_id not in driven.replies
-    assert driven.state is TransactionState.EMPTY
+    assert driven.transaction.state is TransactionState.EMPTY
     driven.commit_writes()
     assert driven.replies[request_id].partitions == {T0: ErrorCode.NONE, T1: ErrorCode.NONE}
     assert driven.state is TransactionState.ONGOING
@@ -62,7 +62,7 @@ def test_partitions_that_could_not_be_written_are_not_in_the_transaction() -> No
     request_id = driven.ask(add(producer, T0))
     driven.fail_write()
     assert driven.replies[request_id].partitions == {T0: ErrorCode.COORDINATOR_NOT_AVAILABLE}
-    assert driven.state is TransactionState.EMPTY
+    assert driven.transaction.state is TransactionState.EMPTY
     driven.added(producer, T0)
 
 

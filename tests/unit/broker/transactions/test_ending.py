@@ -32,7 +32,7 @@ def test_the_answer_comes_with_the_decision_and_the_markers_after_it() -> None:
     assert (driven.replies.get(request_id), driven.markers) == (None, [])
     driven.commit_writes()
     assert driven.replies[request_id].producer == producer(1)
-    assert driven.state is TransactionState.PREPARE_COMMIT
+    assert driven.transaction.state is TransactionState.PREPARE_COMMIT
     [sent] = driven.markers
     assert (sent.producer, sent.commit, sent.partitions) == (producer(1), True, (T0, T1))
     assert (sent.coordinator_epoch, sent.transaction_version) == (1, 2)

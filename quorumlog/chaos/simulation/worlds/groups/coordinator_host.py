@@ -109,7 +109,7 @@ class CoordinatorHost:
             case effects.ReadLog(offset=offset):
                 self._soon(self._read, shard, offset)
             case effects.AdvanceLogStart() | effects.OwnEffect() | effects.Report():
-                pass  # no simulated log is deleted from its start; groups have no effects of their own
+                pass  # no simulated log loses its start; groups have no effects of their own
             case _:
                 assert_never(effect)
 
