@@ -24,6 +24,7 @@ from quorumlog.broker.transactions.core.requests import (
     AddOffsets,
     AddPartitions,
     AddPartitionsResult,
+    EndTransaction,
     InitProducerId,
     ProducerIdAndEpoch,
 )
@@ -100,7 +101,7 @@ class ForgetsWhatWasDecidedBefore(Markers):
 
 class WaitsForMarkersOfDeletedPartitions(Markers):
     def handle_deleted(
-        self, transaction: Transaction, now_ms: int, partitions: Iterable[TopicPartition]
+        self, transaction: Transaction, partitions: Iterable[TopicPartition]
     ) -> None:
         pass
 
@@ -108,19 +109,31 @@ class WaitsForMarkersOfDeletedPartitions(Markers):
 class TakesANewerEpoch(Ending):
     """KAFKA-9600."""
 
-    def _fenced(self, transaction: Transaction, producer: ProducerIdAndEpoch) -> ErrorCode:
-        if producer.epoch > transaction.producer.epoch:
-            producer = producer._replace(epoch=transaction.producer.epoch)
-        return super()._fenced(transaction, producer)
+    def handle(
+        self,
+        transaction: Transaction | None,
+        now_ms: int,
+        request_id: int,
+        request: EndTransaction,
+    ) -> None:
+        if transaction is not None and request.producer.epoch > transaction.producer.epoch:
+            request = replace(request, producer=transaction.producer)
+        super().handle(transaction, now_ms, request_id, request)
 
 
 class TakesTheEpochBefore(Ending):
     """KAFKA-17754: a late EndTxn ends the next transaction."""
 
-    def _fenced(self, transaction: Transaction, producer: ProducerIdAndEpoch) -> ErrorCode:
-        if producer.epoch == transaction.producer.epoch - 1:
-            producer = producer._replace(epoch=transaction.producer.epoch)
-        return super()._fenced(transaction, producer)
+    def handle(
+        self,
+        transaction: Transaction | None,
+        now_ms: int,
+        request_id: int,
+        request: EndTransaction,
+    ) -> None:
+        if transaction is not None and request.producer.epoch == transaction.producer.epoch - 1:
+            request = replace(request, producer=transaction.producer)
+        super().handle(transaction, now_ms, request_id, request)
 
 
 class FencesWithoutAnEpoch(Ending):
@@ -183,7 +196,7 @@ class JudgesTheEpochBeforeItWaits(Ending):
     def _judge_with_bump(
         self, transaction: Transaction, producer: ProducerIdAndEpoch, *, commit: bool
     ) -> ErrorCode | None:
-        error_code = self._fenced(transaction, producer)
+        error_code = transaction.refusal_of(producer)
         if transaction.is_busy and error_code is not ErrorCode.NONE:
             return error_code
         return super()._judge_with_bump(transaction, producer, commit=commit)
@@ -218,14 +231,15 @@ class LetsAnyEpochAbortAnOpenTransaction(Initialization):
 
 
 class AddsForAnyEpoch(Adding):
-    def _fenced(self, transaction: Transaction, producer: ProducerIdAndEpoch) -> ErrorCode:
-        return super()._fenced(transaction, producer._replace(epoch=transaction.producer.epoch))
+    def _refusal(self, transaction: Transaction, producer: ProducerIdAndEpoch) -> ErrorCode:
+        anybody = producer._replace(epoch=transaction.producer.epoch)
+        return super()._refusal(transaction, anybody)
 
 
 class VerifiesWhatIsNotThere(Adding):
     def _verify(self, transaction: Transaction, request_id: int, request: AddPartitions) -> None:
         outcomes = dict.fromkeys(request.partitions, ErrorCode.NONE)
-        if self._fenced(transaction, request.producer) is ErrorCode.NONE:
+        if transaction.refusal_of(request.producer) is ErrorCode.NONE:
             self._outbox.reply(request_id, AddPartitionsResult(partitions=outcomes))
         else:
             super()._verify(transaction, request_id, request)

@@ -50,7 +50,7 @@ class Adding:
 
     def _verify(self, transaction: Transaction, request_id: int, request: AddPartitions) -> None:
         """Say which partitions belong to the open transaction, as far as it is committed."""
-        error_code = self._fenced(transaction, request.producer)
+        error_code = transaction.refusal_of(request.producer)
         if error_code is ErrorCode.NONE and transaction.state in PREPARED:
             error_code = ErrorCode.CONCURRENT_TRANSACTIONS
         if error_code is not ErrorCode.NONE:
@@ -95,10 +95,4 @@ class Adding:
         """
         if transaction.is_busy:
             return ErrorCode.CONCURRENT_TRANSACTIONS
-        return self._fenced(transaction, producer)
-
-    def _fenced(self, transaction: Transaction, producer: ProducerIdAndEpoch) -> ErrorCode:
-        if producer.producer_id != transaction.producer.producer_id:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        is_current = producer.epoch == transaction.producer.epoch
-        return ErrorCode.NONE if is_current else ErrorCode.PRODUCER_FENCED
+        return transaction.refusal_of(producer)

@@ -40,9 +40,9 @@ DUE_AT_ONCE: Final = 100  # ids that one tick looks at; the next tick is due at 
 class TransactionCoordinator:
     """Load: `replay_encoded` each committed record, then `loaded`; `step` from then on.
 
-    Invariants (with those of `Transaction`, after every step):
-      6. What is committed is what the replayed log says.
-      7. Every id is looked at when time alone may change it, or waits for an event that must come.
+    The invariants of a `Transaction` are checked after every step. What holds for all of them, and
+    only tests check (`tests/property/test_transactions.py`): what is committed is what the replayed
+    log says, and what is decided has a deadline, or waits for an event that must come.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class TransactionCoordinator:
             self.transactions.pop(transactional_id, None)
         else:
             self.transactions[transactional_id] = Transaction(transactional_id, record.metadata)
+        self._settle(transactional_id)
 
     def encode(self, record: TransactionRecord) -> tuple[bytes, bytes | None]:
         """Return key and value of a record."""
@@ -84,8 +85,6 @@ class TransactionCoordinator:
 
     def loaded(self, _now_ms: int, _log_start_offset: int = 0, _log_end_offset: int = 0, /) -> None:
         """Start to serve. The first ticks send the markers of what is decided."""
-        for transactional_id in self.transactions:
-            self._settle(transactional_id)
 
     # --- Serve ---
 
@@ -108,8 +107,8 @@ class TransactionCoordinator:
             case events.PartitionsDeleted(partitions=partitions):
                 for transactional_id in sorted(self._prepared):
                     transaction = self.transactions[transactional_id]
-                    self._markers.handle_deleted(transaction, now_ms, partitions)
-                    self._settle(transactional_id)
+                    self._markers.handle_deleted(transaction, partitions)
+                    self._maybe_complete(transaction, now_ms)
             case events.TransactionVersionChanged(transaction_version=transaction_version):
                 self._outbox.transaction_version = transaction_version
             case events.BecameLeader(leader_epoch=leader_epoch):
@@ -202,7 +201,12 @@ class TransactionCoordinator:
         transaction = self.transactions.get(event.transactional_id)
         if transaction is not None:
             self._markers.handle_written(transaction, now_ms, event)
-            self._settle(event.transactional_id)
+            self._maybe_complete(transaction, now_ms)
+
+    def _maybe_complete(self, transaction: Transaction, now_ms: int) -> None:
+        if not transaction.unmarked and not self._is_superseded:
+            self._markers.go_on(transaction, now_ms)
+        self._settle(transaction.transactional_id)
 
     # --- Time ---
 

@@ -68,7 +68,7 @@ class Ending:
 
         The epoch must be the current one, no newer one (KAFKA-9600).
         """
-        error_code = self._fenced(transaction, producer)
+        error_code = transaction.refusal_of(producer)
         if error_code is not ErrorCode.NONE:
             return error_code
         if transaction.is_busy:  # a second Prepare or Complete is never written (KAFKA-10080)
@@ -94,7 +94,7 @@ class Ending:
                 return ErrorCode.NONE
             # The coordinator was ahead of a commit with an abort of its own (KAFKA-20785).
             return ErrorCode.PRODUCER_FENCED if commit else ErrorCode.INVALID_TXN_STATE
-        error_code = self._fenced(transaction, producer)
+        error_code = transaction.refusal_of(producer)
         if error_code is not ErrorCode.NONE:
             return error_code
         is_open = transaction.state is TransactionState.ONGOING
@@ -115,12 +115,6 @@ class Ending:
             return producer.epoch == metadata.producer_epoch - 1
         is_rotated = producer.producer_id == metadata.previous_producer_id
         return is_rotated and producer.epoch == EPOCH_MAX - 1 and metadata.producer_epoch == 0
-
-    def _fenced(self, transaction: Transaction, producer: ProducerIdAndEpoch) -> ErrorCode:
-        if producer.producer_id != transaction.producer.producer_id:
-            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        is_current = producer.epoch == transaction.producer.epoch
-        return ErrorCode.NONE if is_current else ErrorCode.PRODUCER_FENCED
 
     def _decide(
         self, transaction: Transaction, now_ms: int, request_id: int, request: EndTransaction

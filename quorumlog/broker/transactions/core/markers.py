@@ -74,15 +74,10 @@ class Markers:
                 has_failed = has_failed or where in transaction.unmarked
         if has_failed:
             transaction.back_off(now_ms, self._backoff)
-        if not transaction.unmarked:
-            self.go_on(transaction, now_ms)
 
     def handle_deleted(
-        self, transaction: Transaction, now_ms: int, partitions: Iterable[TopicPartition]
+        self, transaction: Transaction, partitions: Iterable[TopicPartition]
     ) -> None:
         """Do without the markers of partitions that are no more."""
-        for where in partitions:
-            transaction.being_marked.discard(where)
-            transaction.unmarked.discard(where)
-        if not transaction.unmarked:
-            self.go_on(transaction, now_ms)
+        transaction.being_marked.difference_update(partitions)
+        transaction.unmarked.difference_update(partitions)

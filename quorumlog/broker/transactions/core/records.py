@@ -10,7 +10,12 @@ from itertools import groupby
 from struct import Struct as Packer
 from typing import Final, TypeVar
 
-from quorumlog.broker.transactions.core.states import STATUS, TransactionState
+from quorumlog.broker.transactions.core.states import (
+    PREPARED,
+    STATUS,
+    WITHOUT_TRANSACTION,
+    TransactionState,
+)
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 from quorumlog.wire.codec.message import Field, Message, Struct
@@ -52,6 +57,20 @@ class TransactionMetadata:
     client_transaction_version: int = 0
     next_producer_epoch: int = NO_EPOCH
     last_producer_epoch: int = NO_EPOCH
+
+
+def contradiction(metadata: TransactionMetadata) -> str | None:
+    """Return what cannot be so; None: nothing. A record that says so is malformed."""
+    has_transaction = metadata.state not in WITHOUT_TRANSACTION
+    if min(metadata.producer_id, metadata.producer_epoch) < 0:
+        return "no producer"
+    if metadata.partitions and not has_transaction:
+        return "partitions without a transaction"
+    if has_transaction and metadata.start_ms == NO_TIMESTAMP:
+        return "a transaction without a start"
+    if metadata.next_producer_id != NO_PRODUCER_ID and metadata.state not in PREPARED:
+        return "a next producer id without a decision"
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +192,9 @@ def decode(key: bytes, value: bytes | None) -> TransactionRecord:
         client_transaction_version=found.client_transaction_version,
         next_producer_epoch=found.next_producer_epoch,
     )
+    wrong = contradiction(metadata)
+    if wrong is not None:
+        raise MalformedFrame(f"{transactional_id}: {wrong}")
     return TransactionRecord(
         transactional_id=transactional_id,
         metadata=metadata,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from quorumlog.backoff import Backoff
-from quorumlog.broker.transactions.core.records import NO_TIMESTAMP, TransactionMetadata
+from quorumlog.broker.transactions.core.records import TransactionMetadata, contradiction
 from quorumlog.broker.transactions.core.requests import (
     EPOCH_BUMP,
     NO_PRODUCER,
@@ -22,6 +22,7 @@ from quorumlog.broker.transactions.core.states import (
     TransactionState,
 )
 from quorumlog.invariants import require, some
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 
 NO_JITTER: Final = 0.5
@@ -39,9 +40,8 @@ class Transaction:
     Invariants (1 and 2 are checked at every change, the others after every step):
       1. Every change is legal, and none begins while another is under way.
       2. The epoch of a producer id never falls, and `last_update_ms` rises with every change.
-      3. Partitions belong to a transaction that is open or prepared, and has a start.
-      4. A next producer id is known in the Prepare states only.
-      5. Markers are missing, or under way, in the Prepare states only, for its partitions.
+      3. What is committed does not contradict itself (`records.contradiction`).
+      4. Markers are missing, or under way, in the Prepare states only, for its partitions.
     """
 
     def __init__(self, transactional_id: str, metadata: TransactionMetadata | None = None) -> None:
@@ -80,6 +80,13 @@ class Transaction:
     def is_busy(self) -> bool:
         """Whether clients must wait: a change is under way, or the markers of a decision are."""
         return self.pending is not None or self.state in PREPARED
+
+    def refusal_of(self, producer: ProducerIdAndEpoch) -> ErrorCode:
+        """Say why this producer may do nothing; NONE: it is the one that is not fenced."""
+        if producer.producer_id != self.producer.producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        is_current = producer.epoch == self.producer.epoch
+        return ErrorCode.NONE if is_current else ErrorCode.PRODUCER_FENCED
 
     @property
     def awaits_markers(self) -> bool:
@@ -234,15 +241,11 @@ class Transaction:
         """Raise InvariantViolation if one does not hold."""
         if self._metadata is None:
             return
-        has_transaction = self.state not in WITHOUT_TRANSACTION
-        partitions = self._metadata.partitions
-        require(has_transaction or not partitions, "3: partitions without a transaction")
-        require(not has_transaction or self._metadata.start_ms != NO_TIMESTAMP, "3: no start")
-        is_prepared = self.state in PREPARED
-        has_next = self._metadata.next_producer_id != NO_PRODUCER_ID
-        require(is_prepared or not has_next, "4: a next producer id")
-        require(is_prepared or not self.unmarked, "5: markers without a decision")
-        require(self.being_marked <= self.unmarked <= {*partitions}, "5: markers of strangers")
+        wrong = contradiction(self._metadata)
+        require(wrong is None, f"3: {wrong}")
+        require(self.state in PREPARED or not self.unmarked, "4: markers without a decision")
+        known = {*self._metadata.partitions}
+        require(self.being_marked <= self.unmarked <= known, "4: markers of strangers")
 
 
 def producer_after(prepared: TransactionMetadata) -> ProducerIdAndEpoch:

@@ -218,6 +218,28 @@ def test_a_coordinator_that_is_fenced_does_nothing_more_until_it_leads_again() -
     assert driven.state is COMPLETE_COMMIT
 
 
+def test_a_fenced_coordinator_completes_nothing_but_remembers_what_is_written() -> None:
+    driven = prepared()
+    driven.begun(name="y")
+    driven.answer(abort(driven.coordinator.transactions["y"].producer, name="y"))
+    driven.commit_writes()
+    [sent] = driven.markers
+    driven.step(
+        MarkersWritten(
+            transactional_id="y",
+            prepared_ms=0,
+            coordinator_epoch=Epoch(1),
+            errors={T0: ErrorCode.TRANSACTION_COORDINATOR_FENCED},
+        )
+    )
+    driven.marked(sent)
+    assert driven.writes == []
+    driven.step(BecameLeader(leader_epoch=Epoch(2)))
+    driven.tick(0)
+    driven.commit_writes()
+    assert (driven.state, len(driven.markers)) == (COMPLETE_COMMIT, 1)
+
+
 def test_a_decision_that_is_committed_after_the_fencing_sends_nothing() -> None:
     driven = prepared()
     driven.begun(name="y")

@@ -221,24 +221,28 @@ def test_an_epoch_never_falls_and_every_change_has_a_later_time() -> None:
 
 
 BROKEN = {
-    "3: partitions without": replace(ONGOING, state=TransactionState.EMPTY),
-    "3: no start": replace(ONGOING, start_ms=-1),
-    "4: a next producer id": replace(ONGOING, next_producer_id=4002),
+    "no producer": replace(EMPTY, producer_epoch=-1),
+    "partitions without a transaction": replace(ONGOING, state=TransactionState.COMPLETE_COMMIT),
+    "a transaction without a start": replace(ONGOING, start_ms=-1),
+    "a next producer id without a decision": replace(ONGOING, next_producer_id=4002),
 }
 
 
-@pytest.mark.parametrize("rule", BROKEN)
-def test_what_breaks_an_invariant_is_seen(rule: str) -> None:
-    with pytest.raises(InvariantViolation, match=rule):
-        Transaction("x", BROKEN[rule]).check_invariants()
+@pytest.mark.parametrize("wrong", BROKEN)
+def test_a_contradiction_is_our_bug_and_in_a_record_it_is_malformed(wrong: str) -> None:
+    with pytest.raises(InvariantViolation, match=f"3: {wrong}"):
+        Transaction("x", BROKEN[wrong]).check_invariants()
+    record = TransactionRecord(transactional_id="x", metadata=BROKEN[wrong])
+    with pytest.raises(MalformedFrame, match=f"x: {wrong}"):
+        decode(*encode(record))
 
 
 def test_markers_are_missing_only_where_they_belong() -> None:
     transaction = Transaction("x", ONGOING)
     transaction.unmarked = {*ONGOING.partitions}
-    with pytest.raises(InvariantViolation, match="5: markers without a decision"):
+    with pytest.raises(InvariantViolation, match="4: markers without a decision"):
         transaction.check_invariants()
     prepared = Transaction("x", PREPARED)
     prepared.unmarked.add(TopicPartition("c", 0))
-    with pytest.raises(InvariantViolation, match="5: markers of strangers"):
+    with pytest.raises(InvariantViolation, match="4: markers of strangers"):
         prepared.check_invariants()
