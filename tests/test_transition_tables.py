@@ -18,6 +18,9 @@ PAIRS = {  # table -> the test that tries every pair of its states
     "quorumlog/broker/groups/core/states.py:TRANSITIONS": (
         "unit/broker/groups/test_group_records.py::test_every_pair_of_states"
     ),
+    "quorumlog/broker/transactions/core/states.py:TRANSITIONS": (
+        "unit/broker/transactions/test_transaction_records.py::test_every_pair_of_states"
+    ),
     "quorumlog/broker/partitions/core/roles.py:LEGAL_CHANGES": (
         "property/test_partition.py::test_every_pair_of_roles"
     ),

@@ -32,6 +32,7 @@ class DrivenShard(Generic[CoordinatorT]):
         self.replies: dict[int, Any] = {}
         self.reports: list[str] = []
         self.starts: list[int] = []
+        self.own: list[effects.OwnEffect] = []
         self.reading: Offset | None = None
         self.last_request_id = 0
         self.shard = CoordinatorShard(new_coordinator, now_ms)
@@ -77,6 +78,8 @@ class DrivenShard(Generic[CoordinatorT]):
                     self.reading = offset
                 case effects.AdvanceLogStart(offset=offset):
                     self.starts.append(offset)
+                case effects.OwnEffect():
+                    self.own.append(effect)
                 case effects.Report(text=text):
                     self.reports.append(text)
 

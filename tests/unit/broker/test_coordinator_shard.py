@@ -10,9 +10,10 @@ from quorumlog.broker.coordination.core.effects import (
     AnswerRequest,
     AppendRecords,
     CoordinatorEffect,
+    OwnEffect,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Epoch
+from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.coordination.driven_shard import DrivenShard
 
@@ -25,6 +26,13 @@ class Add:
 
     def refuse(self, error_code: ErrorCode) -> int | ErrorCode:
         return error_code
+
+
+@dataclass(frozen=True)
+class Ring(OwnEffect):
+    """What nobody but this coordinator has."""
+
+    times: int
 
 
 class Sum:
@@ -57,6 +65,8 @@ class Sum:
             case events.WriteEnded(write_id=write_id, error_code=error_code):
                 del self.writing[write_id]
                 return [AnswerRequest(request_id=write_id, result=error_code)]
+            case Ring():
+                return [event]
             case _:
                 self.events.append(event)
                 return []
@@ -134,7 +144,25 @@ def test_requests_are_refused_and_events_are_kept_until_the_log_is_loaded() -> N
     driven.step("an event of its own")
     driven.load()
     assert driven.coordinator.committed == 4
-    assert driven.coordinator.events == [(0, 1), "an event of its own", events.Ticked()]
+    led = events.BecameLeader(leader_epoch=NO_EPOCH)
+    assert driven.coordinator.events == [(0, 1), led, "an event of its own", events.Ticked()]
+
+
+def test_a_coordinator_learns_its_leader_epoch_and_each_newer_one() -> None:
+    driven = loaded()
+    for epoch in (1, 3, 2):
+        driven.step(events.BecameLeader(leader_epoch=Epoch(epoch)))
+    learned = [one for one in driven.coordinator.events if isinstance(one, events.BecameLeader)]
+    assert [one.leader_epoch for one in learned] == [1, 3]
+
+
+def test_an_effect_that_only_this_coordinator_has_is_passed_on() -> None:
+    driven = shard()
+    driven.step(Ring(1))
+    assert driven.own == []
+    driven.load()
+    driven.step(Ring(2))
+    assert driven.own == [Ring(1), Ring(2)]
 
 
 def test_a_log_is_served_once_all_of_it_is_committed() -> None:

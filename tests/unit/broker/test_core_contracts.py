@@ -14,6 +14,9 @@ from quorumlog.broker.groups.core import events as group_events
 from quorumlog.broker.partitions import core as partitions
 from quorumlog.broker.partitions.core import effects as partition_effects
 from quorumlog.broker.partitions.core import events as partition_events
+from quorumlog.broker.transactions import core as transactions
+from quorumlog.broker.transactions.core import effects as transaction_effects
+from quorumlog.broker.transactions.core import events as transaction_events
 
 
 @pytest.mark.parametrize(
@@ -22,6 +25,7 @@ from quorumlog.broker.partitions.core import events as partition_events
         (partitions, partition_effects, partition_events),
         (coordination, shard_effects, shard_events),
         (groups, group_effects, group_events),
+        (transactions, transaction_effects, transaction_events),
     ],
 )
 def test_a_contract_names_every_effect_and_every_event(

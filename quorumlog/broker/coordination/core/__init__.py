@@ -15,9 +15,11 @@ Effects.
   end in any order: the shard reports them to its coordinator in log order.
 - `AnswerRequest`: complete the request with this id. Each `RequestReceived` gets exactly one.
 - `AdvanceLogStart`: let the log start there. If it does not happen, the log stays longer.
+- `OwnEffect`: one that only this kind of coordinator has; its contract says what to do.
 - `Report`: write a line for the operator.
 
 Events. `BecameLeader`, `Resigned`: of an older epoch than is known, they change nothing
-(KAFKA-18137). `Stopped`: the broker stops, or a step raised InvariantViolation. All others are for
-the coordinator, and wait until it is loaded. An event that comes after the end changes nothing.
+(KAFKA-18137). `BecameLeader` with the leader epoch is the first event of the coordinator, and comes
+again with a newer one. `Stopped`: the broker stops, or a step raised InvariantViolation. All others
+are for the coordinator, and wait until it is loaded. An event after the end changes nothing.
 """

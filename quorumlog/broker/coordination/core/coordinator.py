@@ -23,8 +23,8 @@ class Coordinator(Protocol):
     """
 
     @property
-    def next_deadline_ms(self) -> int:
-        """The time of the next tick, if nothing else happens."""
+    def next_deadline_ms(self) -> int | None:
+        """The time of the next tick, if nothing else happens; None: no tick is needed."""
 
     @property
     def not_written(self) -> Mapping[ErrorCode, ErrorCode]:
@@ -39,7 +39,7 @@ class Coordinator(Protocol):
     def encode(self, record: Any) -> tuple[bytes, bytes | None]:
         """Return key and value of a record of AppendRecords."""
 
-    def loaded(self, now_ms: int, log_start_offset: int, log_end_offset: int) -> None:
+    def loaded(self, now_ms: int, log_start_offset: int, log_end_offset: int, /) -> None:
         """Start to serve. What was replayed was at [log_start_offset, log_end_offset)."""
 
     def step(self, now_ms: int, event: Any) -> Sequence[CoordinatorEffect]:

@@ -96,7 +96,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
         self._effects = []
         match event:
             case events.BecameLeader(leader_epoch=leader_epoch):
-                self._leader_epoch = max(self._leader_epoch, leader_epoch)
+                self._handle_became_leader(now_ms, leader_epoch)
             case events.Resigned(leader_epoch=leader_epoch):
                 self._handle_resigned(leader_epoch)
             case events.Stopped():
@@ -138,6 +138,8 @@ class CoordinatorShard(Generic[CoordinatorT]):
                 case effects.AdvanceLogStart(offset=offset):
                     self._effects.append(effects.Report(text=f"rewritten, starts at {offset}"))
                     self._effects.append(effect)
+                case effects.OwnEffect():
+                    self._effects.append(effect)
                 case _:
                     assert_never(effect)
 
@@ -178,7 +180,12 @@ class CoordinatorShard(Generic[CoordinatorT]):
         self._report_problem(f"a write ended with {error_code.name}")
         self._begin_to_load(now_ms)
 
-    # --- The end ---
+    # --- Leader epochs and the end ---
+
+    def _handle_became_leader(self, now_ms: int, leader_epoch: Epoch) -> None:
+        if leader_epoch > self._leader_epoch:
+            self._leader_epoch = leader_epoch
+            self._feed(now_ms, events.BecameLeader(leader_epoch=leader_epoch))
 
     def _handle_resigned(self, leader_epoch: Epoch) -> None:
         if leader_epoch >= self._leader_epoch:  # KAFKA-18137
@@ -245,6 +252,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
         self._coordinator.loaded(now_ms, self._log_start, self._read_up_to)
         self.phase = Phase.ACTIVE
         self._effects.append(effects.Report(text=f"loaded, epoch {self._leader_epoch}"))
+        self._feed(now_ms, events.BecameLeader(leader_epoch=self._leader_epoch))
         for event in self._fed_while_loading:
             self._feed(now_ms, event)
         self._fed_while_loading.clear()

@@ -32,6 +32,12 @@ class AdvanceLogStart:
     offset: Offset
 
 
+class OwnEffect:
+    """The base of the effects that only one kind of coordinator has; the shard passes them on."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLog:
     """Read committed batches from `offset` on, then feed LogRead."""
@@ -55,5 +61,5 @@ class Report:
     is_problem: bool = False
 
 
-CoordinatorEffect = AppendRecords[Any] | AnswerRequest[Any] | AdvanceLogStart
-Effect = ReadLog | AppendBatch | AnswerRequest[Any] | AdvanceLogStart | Report
+CoordinatorEffect = AppendRecords[Any] | AnswerRequest[Any] | AdvanceLogStart | OwnEffect
+Effect = ReadLog | AppendBatch | AnswerRequest[Any] | AdvanceLogStart | OwnEffect | Report

@@ -18,7 +18,7 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceDone,
     ProduceResult,
 )
-from quorumlog.invariants import InvariantViolation
+from quorumlog.invariants import InvariantViolation, some
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 
@@ -60,7 +60,10 @@ class CoordinatorLog(Protocol):
 
 
 class ShardDriver(Generic[CoordinatorT]):
-    """Lives from `became_leader` to `resigned`. `on_fatal` gets our bugs."""
+    """Lives from `became_leader` to `resigned`. `on_fatal` gets our bugs.
+
+    `perform_own` performs the effects that only this kind of coordinator has, outside of `feed`.
+    """
 
     def __init__(
         self,
@@ -71,12 +74,13 @@ class ShardDriver(Generic[CoordinatorT]):
         load_buffer_bytes: int,
         now_ms: Callable[[], int],
         on_fatal: Callable[[InvariantViolation], None],
+        perform_own: Callable[[effects.OwnEffect], None] | None = None,
         shard: type[CoordinatorShard[CoordinatorT]] = CoordinatorShard,
     ) -> None:
         self.shard: Final = shard(new_coordinator, now_ms())
         self._topic_partition: Final = topic_partition
         self._replicas, self._load_buffer_bytes = replicas, load_buffer_bytes
-        self._now_ms, self._on_fatal = now_ms, on_fatal
+        self._now_ms, self._on_fatal, self._perform_own = now_ms, on_fatal, perform_own
         self._last_request_id = 0
         self._asked: Final[dict[int, asyncio.Future[Any]]] = {}
         self._timer: asyncio.Handle | None = None
@@ -120,6 +124,8 @@ class ShardDriver(Generic[CoordinatorT]):
                 self._soon(self._read, offset)
             case effects.AdvanceLogStart(offset=offset):
                 self._replicas.advance_log_start(self._topic_partition, offset)
+            case effects.OwnEffect():
+                self._soon(some(self._perform_own, "a driver knows its own effects"), effect)
             case effects.Report(text=text, is_problem=is_problem):
                 level = logging.WARNING if is_problem else logging.INFO
                 _logger.log(level, "%s: %s", self._topic_partition, text)

@@ -30,6 +30,7 @@ Events, and when to feed them.
 - `WriteEnded`: when the high watermark has passed the batch. With an error only if the batch is not
   in the log and never will be; its error code is one that members of groups understand.
 - `TopicsDeleted`: when an image no longer shows them.
+- `BecameLeader`: changes nothing.
 - `Ticked`: see Time.
 
 Resignation. Drop the coordinator whole; members find the next one by NOT_COORDINATOR.

@@ -117,6 +117,8 @@ class GroupCoordinator:
                 self._handle_topics_deleted(topics)
             case events.Ticked():
                 self._handle_tick(now_ms)
+            case events.BecameLeader():  # no record and no answer of a group has the leader epoch
+                pass
             case _:
                 assert_never(event)
         return self._outbox.drain()

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from quorumlog.broker.coordination.core.events import (
+    BecameLeader,
     RequestReceived,
     Ticked,
     WriteEnded,
 )
 from quorumlog.broker.groups.core.requests import Request
 
-__all__ = ["Event", "RequestReceived", "Ticked", "TopicsDeleted", "WriteEnded"]
+__all__ = ["BecameLeader", "Event", "RequestReceived", "Ticked", "TopicsDeleted", "WriteEnded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,4 +20,4 @@ class TopicsDeleted:
     topics: tuple[str, ...]
 
 
-Event = RequestReceived[Request] | WriteEnded | TopicsDeleted | Ticked
+Event = RequestReceived[Request] | WriteEnded | TopicsDeleted | BecameLeader | Ticked

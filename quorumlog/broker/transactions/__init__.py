@@ -1,0 +1,1 @@
+"""Transactions: so far the core of their coordinator, which no broker runs yet."""

@@ -1,0 +1,256 @@
+"""The transactional ids of one partition of `__transaction_state`, while this broker leads it.
+
+A rule decides on what is committed, writes, and answers once the record is committed; only then
+does anything change. So a write that fails needs no undoing, nobody is told an epoch or an outcome
+that could be lost, and no marker is sent before the decision is safe. Sources: KIP-98, KIP-360,
+KIP-588, KIP-664, KIP-890, KIP-1228.
+"""
+
+from typing import Final, assert_never
+
+from quorumlog.backoff import Backoff
+from quorumlog.broker.transactions.core import events
+from quorumlog.broker.transactions.core.deadlines import Deadlines
+from quorumlog.broker.transactions.core.effects import Effect
+from quorumlog.broker.transactions.core.events import Event
+from quorumlog.broker.transactions.core.listing import describe, list_transactions
+from quorumlog.broker.transactions.core.outbox import TransactionOutbox
+from quorumlog.broker.transactions.core.records import TransactionRecord, decode, encode
+from quorumlog.broker.transactions.core.requests import (
+    NOT_WRITTEN,
+    AddOffsets,
+    AddPartitions,
+    EndTransaction,
+    InitProducerId,
+    Request,
+    TransactionDescription,
+    TransactionFilter,
+    TransactionListing,
+)
+from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
+from quorumlog.broker.transactions.core.settings import TransactionSettings
+from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
+from quorumlog.broker.transactions.core.transaction import Transaction
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+NAME_BYTES_MAX: Final = 32_767  # of a string in a record
+DUE_AT_ONCE: Final = 100  # ids that one tick looks at; the next tick is due at once
+
+
+class TransactionCoordinator:
+    """Load: `replay_encoded` each committed record, then `loaded`; `step` from then on.
+
+    The invariants of a `Transaction` are checked after every step. What holds for all of them, and
+    only tests check (`tests/property/test_transactions.py`): what is committed is what the replayed
+    log says, and what is decided has a deadline, or waits for an event that must come.
+    """
+
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        transaction_version: int,
+        rules: TransactionRules = SOUND,
+    ) -> None:
+        self.not_written: Final = NOT_WRITTEN
+        self.transactions: Final[dict[str, Transaction]] = {}
+        self._backoff: Final = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        self._outbox: Final = TransactionOutbox(transaction_version)
+        self._ending: Final = rules.ending(self._outbox)
+        self._adding: Final = rules.adding(self._outbox)
+        self._markers: Final = rules.markers(self._outbox, self._backoff)
+        self._expiry: Final = rules.expiry(settings, self._outbox)
+        self._initialization: Final = rules.initialization(settings, self._outbox, self._ending)
+        self._deadlines: Final = Deadlines()
+        self._prepared: Final[set[str]] = set()  # those that wait for markers
+        self._is_superseded = False  # a leader of a partition knows a newer coordinator
+
+    # --- Load ---
+
+    def replay_encoded(self, key: bytes, value: bytes | None) -> None:
+        """Apply a committed record. Raises ValueError: it cannot be read."""
+        self.replay(decode(key, value))
+
+    def replay(self, record: TransactionRecord) -> None:
+        """Apply a committed record, written by an earlier coordinator or by this one."""
+        transactional_id = record.transactional_id
+        if record.metadata is None:
+            self.transactions.pop(transactional_id, None)
+        else:
+            self.transactions[transactional_id] = Transaction(transactional_id, record.metadata)
+        self._settle(transactional_id)
+
+    def encode(self, record: TransactionRecord) -> tuple[bytes, bytes | None]:
+        """Return key and value of a record."""
+        return encode(record)
+
+    def loaded(self, _now_ms: int, _log_start_offset: int = 0, _log_end_offset: int = 0, /) -> None:
+        """Start to serve. The first ticks send the markers of what is decided."""
+
+    # --- Serve ---
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """The time of the next tick, if nothing else happens; None: no tick is needed."""
+        return None if self._is_superseded else self._deadlines.next_ms
+
+    def step(self, now_ms: int, event: Event) -> list[Effect]:
+        """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
+        match event:
+            case events.RequestReceived(request_id=request_id, request=request):
+                self._handle_request(now_ms, request_id, request)
+            case events.WriteEnded(write_id=write_id, error_code=error_code):
+                self._handle_write_ended(now_ms, write_id, error_code)
+            case events.ProducerIdAllocated():
+                self._handle_allocated(now_ms, event)
+            case events.MarkersWritten():
+                self._handle_markers_written(now_ms, event)
+            case events.PartitionsDeleted(partitions=partitions):
+                for transactional_id in sorted(self._prepared):
+                    transaction = self.transactions[transactional_id]
+                    self._markers.handle_deleted(transaction, partitions)
+                    self._maybe_complete(transaction, now_ms)
+            case events.TransactionVersionChanged(transaction_version=transaction_version):
+                self._outbox.transaction_version = transaction_version
+            case events.BecameLeader(leader_epoch=leader_epoch):
+                self._is_superseded = False
+                self._markers.coordinator_epoch = leader_epoch
+            case events.Ticked():
+                self._handle_tick(now_ms)
+            case _:
+                assert_never(event)
+        return self._outbox.drain()
+
+    def describe(self, transactional_id: str) -> TransactionDescription:
+        """Return what is committed of an id."""
+        return describe(self.transactions, transactional_id)
+
+    def list_transactions(self, now_ms: int, wanted: TransactionFilter) -> list[TransactionListing]:
+        """Return the ids that pass the filter."""
+        return list_transactions(self.transactions, now_ms, wanted)
+
+    def _handle_request(self, now_ms: int, request_id: int, request: Request) -> None:
+        error_code = self._refusal(request)
+        if error_code is not ErrorCode.NONE:
+            self._outbox.reply(request_id, request.refuse(error_code))
+            return
+        transactional_id = request.transactional_id
+        transaction = self.transactions.get(transactional_id)
+        is_known = transaction is not None and not transaction.is_new
+        known = transaction if is_known else None  # until its first record is committed
+        match request:
+            case InitProducerId():
+                if transaction is None:
+                    transaction = Transaction(transactional_id)
+                    self.transactions[transactional_id] = transaction
+                self._initialization.handle(transaction, now_ms, request_id, request)
+            case AddPartitions() | AddOffsets():
+                self._adding.handle(known, now_ms, request_id, request)
+            case EndTransaction():
+                self._ending.handle(known, now_ms, request_id, request)
+            case _:
+                assert_never(request)
+        self._settle(transactional_id)
+
+    def _refusal(self, request: Request) -> ErrorCode:
+        """Say what is wrong with a request, whatever the state of its id; NONE: nothing."""
+        if self._is_superseded:
+            return ErrorCode.NOT_COORDINATOR
+        size = len(request.transactional_id.encode())
+        if not 0 < size <= NAME_BYTES_MAX:
+            return ErrorCode.INVALID_REQUEST
+        if isinstance(request, InitProducerId):
+            return self._initialization.refusal(request)
+        return ErrorCode.NONE
+
+    def _handle_write_ended(self, now_ms: int, write_id: int, error_code: ErrorCode) -> None:
+        write = self._outbox.finish(write_id)
+        for record in write.records:
+            transaction = self.transactions[record.transactional_id]
+            if error_code is not ErrorCode.NONE:
+                transaction.give_up()
+                transaction.back_off(now_ms, self._backoff)
+            elif record.metadata is None:
+                transaction.die()
+                del self.transactions[record.transactional_id]
+            else:
+                transaction.apply(record.metadata)
+        write.done(now_ms, error_code)
+        for record in write.records:
+            self._after_change(now_ms, record.transactional_id, error_code)
+
+    def _after_change(self, now_ms: int, transactional_id: str, error_code: ErrorCode) -> None:
+        transaction = self.transactions.get(transactional_id)
+        if transaction is not None and error_code is ErrorCode.NONE and not self._is_superseded:
+            self._markers.go_on(transaction, now_ms)
+        self._settle(transactional_id)
+
+    def _handle_allocated(self, now_ms: int, event: events.ProducerIdAllocated) -> None:
+        done = self._outbox.allocated(event.transactional_id)
+        if done is None:
+            return
+        if event.error_code is not ErrorCode.NONE:
+            transaction = self.transactions[event.transactional_id]
+            transaction.back_off(now_ms, self._backoff)
+        done(now_ms, event.producer_id, event.error_code)
+        self._settle(event.transactional_id)
+
+    def _handle_markers_written(self, now_ms: int, event: events.MarkersWritten) -> None:
+        is_fenced = ErrorCode.TRANSACTION_COORDINATOR_FENCED in event.errors.values()
+        if is_fenced and event.coordinator_epoch == self._markers.coordinator_epoch:
+            self._is_superseded = True
+        transaction = self.transactions.get(event.transactional_id)
+        if transaction is not None:
+            self._markers.handle_written(transaction, now_ms, event)
+            self._maybe_complete(transaction, now_ms)
+
+    def _maybe_complete(self, transaction: Transaction, now_ms: int) -> None:
+        if not transaction.unmarked and not self._is_superseded:
+            self._markers.go_on(transaction, now_ms)
+        self._settle(transaction.transactional_id)
+
+    # --- Time ---
+
+    def _handle_tick(self, now_ms: int) -> None:
+        if self._is_superseded:
+            return
+        due = self._deadlines.due(now_ms, DUE_AT_ONCE)
+        for transactional_id in due:
+            transaction = self.transactions[transactional_id]
+            if transaction.state is TransactionState.ONGOING:
+                self._ending.fence(transaction, now_ms, lambda _now_ms, _error_code: None)
+            elif transaction.state in PREPARED:
+                self._markers.go_on(transaction, now_ms)
+            else:
+                self._expiry.maybe_expire(transaction, now_ms)
+        self._expiry.write_tombstones()
+        for transactional_id in due:
+            self._settle(transactional_id)
+
+    def _settle(self, transactional_id: str) -> None:
+        """Check an id that may have changed, and note when to look at it again."""
+        transaction = self.transactions.get(transactional_id)
+        self._prepared.discard(transactional_id)
+        if transaction is None:
+            self._deadlines.set(transactional_id, None)
+            return
+        if transaction.is_new and transaction.pending is None:
+            del self.transactions[transactional_id]  # its first record was not written
+            return
+        transaction.check_invariants()
+        if transaction.state in PREPARED:
+            self._prepared.add(transactional_id)
+        self._deadlines.set(transactional_id, self._deadline_ms(transaction))
+
+    def _deadline_ms(self, transaction: Transaction) -> int | None:
+        if transaction.pending is not None:
+            return None
+        if transaction.state is TransactionState.ONGOING:
+            metadata = transaction.metadata
+            due_ms = metadata.start_ms + metadata.transaction_timeout_ms
+        elif transaction.state in PREPARED:
+            if transaction.awaits_markers:
+                return None
+            due_ms = 0
+        else:
+            due_ms = self._expiry.deadline_ms(transaction)
+        return max(due_ms, transaction.not_before_ms)

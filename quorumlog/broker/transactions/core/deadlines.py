@@ -1,0 +1,34 @@
+"""When to look at which transactional id, in order of time."""
+
+from sortedcontainers import SortedSet
+
+
+class Deadlines:
+    """Invariant: an id has one deadline at most. Nothing here takes a walk over all ids."""
+
+    def __init__(self) -> None:
+        self._in_order: SortedSet[tuple[int, str]] = SortedSet()
+        self._of: dict[str, int] = {}
+
+    @property
+    def next_ms(self) -> int | None:
+        """The earliest; None: there is none."""
+        return self._in_order[0][0] if self._in_order else None
+
+    def set(self, transactional_id: str, deadline_ms: int | None) -> None:
+        """Look at the id at that time, and at no other; None: not at all."""
+        known_ms = self._of.pop(transactional_id, None)
+        if known_ms is not None:
+            self._in_order.remove((known_ms, transactional_id))
+        if deadline_ms is not None:
+            self._of[transactional_id] = deadline_ms
+            self._in_order.add((deadline_ms, transactional_id))
+
+    def due(self, now_ms: int, limit: int) -> list[str]:
+        """Return the ids that are due, the earliest first, `limit` at most."""
+        found = []
+        for deadline_ms, transactional_id in self._in_order.islice(0, limit):
+            if deadline_ms > now_ms:
+                break
+            found.append(transactional_id)
+        return found

@@ -1,0 +1,37 @@
+"""The effects of a transaction coordinator: those of every coordinator, and two of its own."""
+
+from dataclasses import dataclass
+
+from quorumlog.broker.coordination.core.effects import AnswerRequest, AppendRecords, OwnEffect
+from quorumlog.broker.transactions.core.records import TransactionRecord
+from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch, Result
+from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
+
+__all__ = ["AllocateProducerId", "AnswerRequest", "AppendRecords", "Effect", "SendMarkers"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateProducerId(OwnEffect):
+    """Get a producer id that nobody ever had, for this transactional id."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendMarkers(OwnEffect):
+    """Have the leaders of these partitions write the marker of a transaction (WriteTxnMarkers).
+
+    `prepared_ms` names the decision, with the id: the answer carries it. `transaction_version` is
+    that of the request (v2, KIP-1228): 2 lets a leader insist on a newer epoch.
+    """
+
+    transactional_id: str
+    prepared_ms: int
+    producer: ProducerIdAndEpoch
+    coordinator_epoch: Epoch
+    commit: bool
+    transaction_version: int
+    partitions: tuple[TopicPartition, ...]
+
+
+Effect = AppendRecords[TransactionRecord] | AnswerRequest[Result] | AllocateProducerId | SendMarkers

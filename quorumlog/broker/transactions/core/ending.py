@@ -1,0 +1,189 @@
+"""How transactions end: EndTxn, and aborts by the coordinator itself (KIP-98, KIP-890).
+
+The Prepare record is the decision. Clients of transaction.version 2 (`bumps_epoch`) give every
+transaction an epoch of its own: a request that is late for one cannot end the next (KAFKA-17754).
+For older clients the epoch cannot tell two transactions of one producer apart.
+"""
+
+from typing import Final
+
+from quorumlog.broker.transactions.core.outbox import TransactionOutbox, WriteDone
+from quorumlog.broker.transactions.core.requests import (
+    EndTransaction,
+    EndTransactionResult,
+    ProducerIdAndEpoch,
+)
+from quorumlog.broker.transactions.core.states import TransactionState
+from quorumlog.broker.transactions.core.transaction import (
+    EPOCH_MAX,
+    Transaction,
+    bumped,
+    bumps_epoch,
+    is_exhausted,
+    producer_after,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID
+
+_COMPLETE: Final = {
+    True: TransactionState.COMPLETE_COMMIT,
+    False: TransactionState.COMPLETE_ABORT,
+}  # by whether it is a commit
+
+
+class Ending:
+    """Decides the outcome of a transaction, once."""
+
+    def __init__(self, outbox: TransactionOutbox) -> None:
+        self._outbox: Final = outbox
+
+    # --- EndTxn ---
+
+    def handle(
+        self,
+        transaction: Transaction | None,
+        now_ms: int,
+        request_id: int,
+        request: EndTransaction,
+    ) -> None:
+        """Answer: at once, or when the decision is committed; the markers follow."""
+        if transaction is None:
+            refusal = request.refuse(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+            self._outbox.reply(request_id, refusal)
+            return
+        bumps = bumps_epoch(request.client_transaction_version)
+        judge = self._judge_with_bump if bumps else self._judge
+        outcome = judge(transaction, request.producer, commit=request.commit)
+        if outcome is None:
+            self._decide(transaction, now_ms, request_id, request)
+        elif outcome is ErrorCode.NONE:
+            self._outbox.reply(request_id, self._success(request, transaction.producer))
+        else:
+            self._outbox.reply(request_id, request.refuse(outcome))
+
+    def _judge(
+        self, transaction: Transaction, producer: ProducerIdAndEpoch, *, commit: bool
+    ) -> ErrorCode | None:
+        """Return None if the transaction is to end; NONE: it has ended so; else why not.
+
+        The epoch must be the current one, no newer one (KAFKA-9600).
+        """
+        error_code = transaction.refusal_of(producer)
+        if error_code is not ErrorCode.NONE:
+            return error_code
+        if transaction.is_busy:  # a second Prepare or Complete is never written (KAFKA-10080)
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if transaction.state is TransactionState.ONGOING:
+            return None
+        is_done = transaction.state is _COMPLETE[commit]
+        return ErrorCode.NONE if is_done else ErrorCode.INVALID_TXN_STATE
+
+    def _judge_with_bump(
+        self, transaction: Transaction, producer: ProducerIdAndEpoch, *, commit: bool
+    ) -> ErrorCode | None:
+        """Judge a request of transaction.version 2: the same epoch means the next transaction.
+
+        "Wait" comes first: the client knows its next epoch before all markers are written
+        (KAFKA-18464). Without a transaction, an abort is taken: the client may not know whether
+        one was begun.
+        """
+        if transaction.is_busy:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if self._is_retry(transaction, producer):
+            if transaction.state is _COMPLETE[commit]:
+                return ErrorCode.NONE
+            # The coordinator was ahead of a commit with an abort of its own (KAFKA-20785).
+            return ErrorCode.PRODUCER_FENCED if commit else ErrorCode.INVALID_TXN_STATE
+        error_code = transaction.refusal_of(producer)
+        if error_code is not ErrorCode.NONE:
+            return error_code
+        is_open = transaction.state is TransactionState.ONGOING
+        return None if is_open or not commit else ErrorCode.INVALID_TXN_STATE
+
+    def _is_retry(self, transaction: Transaction, producer: ProducerIdAndEpoch) -> bool:
+        """Whether the producer has the epoch of the transaction that was completed last.
+
+        # DEVIATION: Kafka does not ask whether that transaction was ended with a bump.
+        # docs/decisions/0119-where-a-transaction-coordinator-differs.md
+        """
+        metadata = transaction.metadata
+        if transaction.state not in _COMPLETE.values() or not bumps_epoch(
+            metadata.client_transaction_version
+        ):
+            return False
+        if producer.producer_id == metadata.producer_id:
+            return producer.epoch == metadata.producer_epoch - 1
+        is_rotated = producer.producer_id == metadata.previous_producer_id
+        return is_rotated and producer.epoch == EPOCH_MAX - 1 and metadata.producer_epoch == 0
+
+    def _decide(
+        self, transaction: Transaction, now_ms: int, request_id: int, request: EndTransaction
+    ) -> None:
+        to = TransactionState.PREPARE_COMMIT if request.commit else TransactionState.PREPARE_ABORT
+        transaction.begin(to)
+
+        def done(_now_ms: int, error_code: ErrorCode) -> None:
+            if error_code is ErrorCode.NONE:
+                result = self._success(request, producer_after(transaction.metadata))
+            else:
+                result = request.refuse(error_code)
+            self._outbox.reply(request_id, result)
+
+        self._prepare(transaction, now_ms, to, request.client_transaction_version, done)
+
+    def _success(
+        self, request: EndTransaction, producer: ProducerIdAndEpoch
+    ) -> EndTransactionResult:
+        if not bumps_epoch(request.client_transaction_version):
+            return request.refuse(ErrorCode.NONE)
+        return EndTransactionResult(error_code=ErrorCode.NONE, producer=producer)
+
+    # --- By the coordinator ---
+
+    def fence(self, transaction: Transaction, now_ms: int, done: WriteDone) -> None:
+        """Abort the open transaction, with an epoch that its producer does not have.
+
+        Another producer begins, or the transaction lasts too long.
+        """
+        transaction.begin(TransactionState.PREPARE_EPOCH_FENCE)
+        to, version = TransactionState.PREPARE_ABORT, self._outbox.transaction_version
+        self._prepare(transaction, now_ms, to, version, done, is_fence=True)
+
+    def _prepare(
+        self,
+        transaction: Transaction,
+        now_ms: int,
+        to: TransactionState,
+        version: int,
+        done: WriteDone,
+        *,
+        is_fence: bool = False,
+    ) -> None:
+        """Write the decision, perhaps once there is a producer id for what comes after it."""
+
+        def write(now_ms: int, next_producer_id: int, error_code: ErrorCode) -> None:
+            if error_code is not ErrorCode.NONE:
+                transaction.give_up()
+                done(now_ms, error_code)
+                return
+            if is_fence:
+                transaction.begin(to)
+            epoch, bumps = transaction.producer.epoch, bumps_epoch(version)
+            if bumps:  # once, also for a fence (KAFKA-19367)
+                last_epoch = epoch
+            else:
+                last_epoch = NO_EPOCH if is_fence else transaction.metadata.last_producer_epoch
+            metadata = transaction.prepared(
+                now_ms,
+                to,
+                bumped(epoch) if bumps or is_fence else epoch,
+                last_epoch,
+                next_producer_id=next_producer_id,
+                client_transaction_version=version if bumps else 0,
+            )
+            self._outbox.write(transaction, metadata, done)
+
+        if bumps_epoch(version) and is_exhausted(transaction.producer.epoch):  # KAFKA-20090
+            self._outbox.allocate(transaction, write)
+        else:
+            write(now_ms, NO_PRODUCER_ID, ErrorCode.NONE)

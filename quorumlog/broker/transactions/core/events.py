@@ -1,0 +1,74 @@
+"""The events of a transaction coordinator: those of every coordinator, and four of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quorumlog.broker.coordination.core.events import (
+    BecameLeader,
+    RequestReceived,
+    Ticked,
+    WriteEnded,
+)
+from quorumlog.broker.transactions.core.requests import Request
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_PRODUCER_ID, Epoch, TopicPartition
+
+__all__ = [
+    "BecameLeader",
+    "Event",
+    "MarkersWritten",
+    "PartitionsDeleted",
+    "ProducerIdAllocated",
+    "RequestReceived",
+    "Ticked",
+    "TransactionVersionChanged",
+    "WriteEnded",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdAllocated:
+    """An AllocateProducerId has ended. With an error, which clients understand: without an id."""
+
+    transactional_id: str
+    producer_id: int = NO_PRODUCER_ID
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkersWritten:
+    """What became of some or all markers of a SendMarkers, whose first fields these are.
+
+    NONE: the marker is written and committed (and what it ends is visible: KAFKA-17507).
+    """
+
+    transactional_id: str
+    prepared_ms: int
+    coordinator_epoch: Epoch
+    errors: Mapping[TopicPartition, ErrorCode]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsDeleted:
+    """These partitions were deleted: there is no log that could have a marker."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionVersionChanged:
+    """The feature `transaction.version` is finalized at this level: 0, 1 or 2."""
+
+    transaction_version: int
+
+
+Event = (
+    RequestReceived[Request]
+    | WriteEnded
+    | ProducerIdAllocated
+    | MarkersWritten
+    | PartitionsDeleted
+    | TransactionVersionChanged
+    | BecameLeader
+    | Ticked
+)

@@ -1,0 +1,83 @@
+"""Markers: after the decision, every partition of the transaction gets one; then it is complete.
+
+A marker is sent until it is written, for ever: the decision stands. Sending one again does no harm
+(a leader that has it answers NONE, KAFKA-19999). After a fail-over, all of them are sent again.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from quorumlog.backoff import Backoff
+from quorumlog.broker.transactions.core.effects import SendMarkers
+from quorumlog.broker.transactions.core.events import MarkersWritten
+from quorumlog.broker.transactions.core.outbox import TransactionOutbox
+from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
+from quorumlog.broker.transactions.core.transaction import Transaction
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, TopicPartition
+
+
+class Markers:
+    """`coordinator_epoch` is the leader epoch of our partition of `__transaction_state`."""
+
+    def __init__(self, outbox: TransactionOutbox, backoff: Backoff) -> None:
+        self.coordinator_epoch: Epoch = NO_EPOCH
+        self._outbox: Final = outbox
+        self._backoff: Final = backoff
+
+    def go_on(self, transaction: Transaction, now_ms: int) -> None:
+        """Send the markers that are not under way; if there are none left, complete."""
+        if transaction.state not in PREPARED or transaction.pending is not None:
+            return
+        if not transaction.unmarked:
+            self._complete(transaction, now_ms)
+            return
+        to_send = sorted(transaction.unmarked - transaction.being_marked)
+        if not to_send:
+            return
+        transaction.being_marked.update(to_send)
+        metadata = transaction.metadata
+        markers = SendMarkers(
+            transactional_id=transaction.transactional_id,
+            prepared_ms=metadata.last_update_ms,
+            producer=transaction.producer,
+            coordinator_epoch=self.coordinator_epoch,
+            commit=transaction.state is TransactionState.PREPARE_COMMIT,
+            transaction_version=metadata.client_transaction_version,
+            partitions=tuple(to_send),
+        )
+        self._outbox.send(markers)
+
+    def _complete(self, transaction: Transaction, now_ms: int) -> None:
+        """Write the Complete record; if that is refused, the next tick tries again."""
+        metadata = transaction.completed(now_ms)
+        transaction.begin(metadata.state)
+        self._outbox.write(transaction, metadata, lambda _now_ms, _error_code: None)
+
+    def handle_written(self, transaction: Transaction, now_ms: int, event: MarkersWritten) -> None:
+        """Note what was written; what was not is sent again after a while.
+
+        An answer that is about an earlier decision says nothing about this one.
+        """
+        is_about_this = (
+            transaction.state in PREPARED
+            and event.prepared_ms == transaction.metadata.last_update_ms
+        )
+        if not is_about_this:
+            return
+        has_failed = False
+        for where, error_code in event.errors.items():
+            transaction.being_marked.discard(where)
+            if error_code is ErrorCode.NONE:
+                transaction.unmarked.discard(where)
+            else:
+                has_failed = has_failed or where in transaction.unmarked
+        if has_failed:
+            transaction.back_off(now_ms, self._backoff)
+
+    def handle_deleted(
+        self, transaction: Transaction, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """Do without the markers of partitions that are no more."""
+        transaction.being_marked.difference_update(partitions)
+        transaction.unmarked.difference_update(partitions)

@@ -1,0 +1,107 @@
+"""The effects of one step, the writes that are under way, and the producer ids to come."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quorumlog.broker.transactions.core.effects import (
+    AllocateProducerId,
+    AnswerRequest,
+    AppendRecords,
+    Effect,
+    SendMarkers,
+)
+from quorumlog.broker.transactions.core.records import (
+    FLEXIBLE_VALUE_VERSION,
+    TransactionMetadata,
+    TransactionRecord,
+)
+from quorumlog.broker.transactions.core.requests import Result
+from quorumlog.broker.transactions.core.transaction import Transaction
+from quorumlog.invariants import require
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+WriteDone = Callable[[int, ErrorCode], None]
+"""Called once with (now_ms, error_code), after the change was made if it is NONE."""
+AllocationDone = Callable[[int, int, ErrorCode], None]
+"""Called once with (now_ms, producer_id, error_code); the id is valid if the code is NONE."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingWrite:
+    """Records that are being written, and the call that follows."""
+
+    write_id: int
+    records: tuple[TransactionRecord, ...]
+    done: WriteDone
+
+
+class TransactionOutbox:
+    """Invariants: writes end in the order in which they were made; an id awaits one producer id.
+
+    `transaction_version` is the level that is finalized: at 0, records have the old form.
+    """
+
+    def __init__(self, transaction_version: int) -> None:
+        self.transaction_version = transaction_version
+        self._effects: list[Effect] = []
+        self._writes: deque[PendingWrite] = deque()
+        self._allocations: dict[str, AllocationDone] = {}
+        self._last_write_id = 0
+
+    def reply(self, request_id: int, result: Result) -> None:
+        """Answer a request."""
+        self._effects.append(AnswerRequest(request_id=request_id, result=result))
+
+    def write(
+        self, transaction: Transaction, metadata: TransactionMetadata, done: WriteDone
+    ) -> None:
+        """Write the change that is under way; `done` is called when the write has ended."""
+        require(transaction.pending is metadata.state, "1: a change begins before it is written")
+        level = max(self.transaction_version, metadata.client_transaction_version)
+        record = TransactionRecord(
+            transactional_id=transaction.transactional_id,
+            metadata=metadata,
+            value_version=min(level, FLEXIBLE_VALUE_VERSION),
+        )
+        self._append((record,), done)
+
+    def write_tombstones(self, transactional_ids: list[str], done: WriteDone) -> None:
+        """Write that these ids are gone, all or none; `done` as in `write`."""
+        records = [
+            TransactionRecord(transactional_id=one, metadata=None) for one in transactional_ids
+        ]
+        self._append(tuple(records), done)
+
+    def _append(self, records: tuple[TransactionRecord, ...], done: WriteDone) -> None:
+        self._last_write_id += 1
+        write_id = self._last_write_id
+        self._writes.append(PendingWrite(write_id=write_id, records=records, done=done))
+        self._effects.append(AppendRecords(write_id=write_id, records=records))
+
+    def allocate(self, transaction: Transaction, done: AllocationDone) -> None:
+        """Get a producer id for the change that is under way."""
+        transactional_id = transaction.transactional_id
+        require(transactional_id not in self._allocations, "1: one change, one producer id")
+        self._allocations[transactional_id] = done
+        self._effects.append(AllocateProducerId(transactional_id=transactional_id))
+
+    def send(self, markers: SendMarkers) -> None:
+        """Have markers written."""
+        self._effects.append(markers)
+
+    def finish(self, write_id: int) -> PendingWrite:
+        """Remove and return the oldest write, which must be this one."""
+        require(bool(self._writes), f"write {write_id} ended twice")
+        write = self._writes.popleft()
+        require(write.write_id == write_id, f"write {write_id} ended before {write.write_id}")
+        return write
+
+    def allocated(self, transactional_id: str) -> AllocationDone | None:
+        """Return the call that follows; None: an earlier coordinator had asked."""
+        return self._allocations.pop(transactional_id, None)
+
+    def drain(self) -> list[Effect]:
+        """Return the effects since the last call, in order."""
+        effects, self._effects = self._effects, []
+        return effects

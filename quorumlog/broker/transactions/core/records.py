@@ -1,0 +1,214 @@
+"""The records of `__transaction_state`, in Kafka's own format.
+
+Key: TransactionLogKey 0. Value: TransactionLogValue 0 or 1, which is flexible; None is a tombstone.
+Each stands behind its version as an int16. Source: the schemas of Kafka's transaction coordinator;
+tagged fields that a newer Kafka adds are ignored.
+"""
+
+from dataclasses import dataclass, field
+from itertools import groupby
+from struct import Struct as Packer
+from typing import Final, TypeVar
+
+from quorumlog.broker.transactions.core.states import (
+    PREPARED,
+    STATUS,
+    WITHOUT_TRANSACTION,
+    TransactionState,
+)
+from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
+from quorumlog.wire.codec.message import Field, Message, Struct
+from quorumlog.wire.codec.schemas import decode_message, encode_message
+
+KEY_VERSION: Final = 0
+FLEXIBLE_VALUE_VERSION: Final = 1  # written since transaction.version 1
+NO_TIMESTAMP: Final = -1
+_VERSION: Final = Packer(">h")
+_STATES: Final = {
+    status: state
+    for state, status in STATUS.items()
+    if state not in {TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE}
+}
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionMetadata:
+    """What a record says of a transactional id. Times in ms since 1970; -1: none.
+
+    `partitions`: of the open transaction, sorted; empty once all of them have their markers.
+    `previous_producer_id`: before the last change. `next_producer_id`: in the Prepare states, the
+    one that follows because the epochs of `producer_id` are exhausted.
+    `client_transaction_version`: 2 if the last transaction was ended with a bump of the epoch.
+    `last_update_ms` rises with every change, so it names a change (`Transaction`).
+    `last_producer_epoch`: what a producer that goes on (KIP-360) may still name; in no record.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    transaction_timeout_ms: int
+    state: TransactionState
+    partitions: tuple[TopicPartition, ...] = ()
+    last_update_ms: int
+    start_ms: int = NO_TIMESTAMP
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    client_transaction_version: int = 0
+    next_producer_epoch: int = NO_EPOCH
+    last_producer_epoch: int = NO_EPOCH
+
+
+def contradiction(metadata: TransactionMetadata) -> str | None:
+    """Return what cannot be so; None: nothing. A record that says so is malformed."""
+    has_transaction = metadata.state not in WITHOUT_TRANSACTION
+    if min(metadata.producer_id, metadata.producer_epoch) < 0:
+        return "no producer"
+    if metadata.partitions and not has_transaction:
+        return "partitions without a transaction"
+    if has_transaction and metadata.start_ms == NO_TIMESTAMP:
+        return "a transaction without a start"
+    if metadata.next_producer_id != NO_PRODUCER_ID and metadata.state not in PREPARED:
+        return "a next producer id without a decision"
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionRecord:
+    """The newest of a transactional id; None: it has expired. `value_version` is 0 or 1."""
+
+    transactional_id: str
+    metadata: TransactionMetadata | None
+    value_version: int = FLEXIBLE_VALUE_VERSION
+
+
+@dataclass(slots=True, kw_only=True)
+class _Key(Message):
+    transactional_id: str = ""
+
+    VERSIONS = range(KEY_VERSION, KEY_VERSION + 1)
+    FLEXIBLE_SINCE = KEY_VERSION + 1
+    FIELDS = (Field("transactional_id", "string", "0+"),)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Partitions(Struct):
+    topic: str = ""
+    partition_ids: list[int] = field(default_factory=list)
+
+    FIELDS = (
+        Field("topic", "string", "0+"),
+        Field("partition_ids", ["int32"], "0+"),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Value(Message):
+    producer_id: int = 0
+    producer_epoch: int = 0
+    transaction_timeout_ms: int = 0
+    transaction_status: int = 0
+    transaction_partitions: list[_Partitions] | None = field(default_factory=list)
+    last_update_ms: int = 0
+    start_ms: int = 0
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    client_transaction_version: int = 0
+    next_producer_epoch: int = NO_EPOCH
+
+    VERSIONS = range(FLEXIBLE_VALUE_VERSION + 1)
+    FLEXIBLE_SINCE = FLEXIBLE_VALUE_VERSION
+    FIELDS = (
+        Field("producer_id", "int64", "0+"),
+        Field("producer_epoch", "int16", "0+"),
+        Field("transaction_timeout_ms", "int32", "0+"),
+        Field("transaction_status", "int8", "0+"),
+        Field("transaction_partitions", [_Partitions], "0+", nullable="0+"),
+        Field("last_update_ms", "int64", "0+"),
+        Field("start_ms", "int64", "0+"),
+        Field("previous_producer_id", "int64", "1+", tag=0),
+        Field("next_producer_id", "int64", "1+", tag=1),
+        Field("client_transaction_version", "int16", "1+", tag=2),
+        Field("next_producer_epoch", "int16", "1+", tag=3),
+    )
+
+
+def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
+    """Return the record's key and value."""
+    key = _versioned(KEY_VERSION, _Key(transactional_id=record.transactional_id))
+    if record.metadata is None:
+        return key, None
+    return key, _versioned(record.value_version, _value_of(record.metadata))
+
+
+def _value_of(metadata: TransactionMetadata) -> _Value:
+    partitions = [
+        _Partitions(topic=topic, partition_ids=[where.partition for where in of_topic])
+        for topic, of_topic in groupby(metadata.partitions, key=lambda where: where.topic)
+    ]
+    return _Value(
+        producer_id=metadata.producer_id,
+        producer_epoch=metadata.producer_epoch,
+        transaction_timeout_ms=metadata.transaction_timeout_ms,
+        transaction_status=STATUS[metadata.state],
+        transaction_partitions=None if metadata.state is TransactionState.EMPTY else partitions,
+        last_update_ms=metadata.last_update_ms,
+        start_ms=metadata.start_ms,
+        previous_producer_id=metadata.previous_producer_id,
+        next_producer_id=metadata.next_producer_id,
+        client_transaction_version=metadata.client_transaction_version,
+        next_producer_epoch=metadata.next_producer_epoch,
+    )
+
+
+def _versioned(version: int, message: Message) -> bytes:
+    return b"".join([_VERSION.pack(version), *encode_message(message, version)])
+
+
+def decode(key: bytes, value: bytes | None) -> TransactionRecord:
+    """Return the record. Raises MalformedFrame, a ValueError, also for an unknown version."""
+    transactional_id = _decoded(_Key, key).transactional_id
+    if value is None:
+        return TransactionRecord(transactional_id=transactional_id, metadata=None)
+    found = _decoded(_Value, value)
+    state = _STATES.get(found.transaction_status)
+    if state is None:
+        raise MalformedFrame(f"{transactional_id}: status {found.transaction_status} in a record")
+    partitions = sorted(
+        TopicPartition(of_topic.topic, partition)
+        for of_topic in found.transaction_partitions or ()
+        for partition in of_topic.partition_ids
+    )
+    metadata = TransactionMetadata(
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        transaction_timeout_ms=found.transaction_timeout_ms,
+        state=state,
+        partitions=tuple(partitions),
+        last_update_ms=found.last_update_ms,
+        start_ms=found.start_ms,
+        previous_producer_id=found.previous_producer_id,
+        next_producer_id=found.next_producer_id,
+        client_transaction_version=found.client_transaction_version,
+        next_producer_epoch=found.next_producer_epoch,
+    )
+    wrong = contradiction(metadata)
+    if wrong is not None:
+        raise MalformedFrame(f"{transactional_id}: {wrong}")
+    return TransactionRecord(
+        transactional_id=transactional_id,
+        metadata=metadata,
+        value_version=_version_of(value),
+    )
+
+
+def _version_of(data: bytes) -> int:
+    return int.from_bytes(data[: _VERSION.size], "big", signed=True)
+
+
+def _decoded(kind: type[MessageT], data: bytes) -> MessageT:
+    version = _version_of(data)
+    if len(data) < _VERSION.size or version not in kind.VERSIONS:
+        name = kind.__name__.removeprefix("_")
+        raise MalformedFrame(f"TransactionLog{name} of version {version} in {len(data)} bytes")
+    return decode_message(kind, version, memoryview(data)[_VERSION.size :])

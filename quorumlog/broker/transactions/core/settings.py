@@ -1,0 +1,17 @@
+"""What a transaction coordinator goes by: Kafka's names (dots: underscores) and defaults."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSettings:
+    """They become rows of the settings of a broker when a broker runs this core.
+
+    `retry_backoff_ms`, `retry_backoff_max_ms` are not Kafka's: before a marker is sent again, or a
+    change of our own that was refused is tried again.
+    """
+
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
+    retry_backoff_ms: int = 20
+    retry_backoff_max_ms: int = 1000

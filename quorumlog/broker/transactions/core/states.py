@@ -1,0 +1,79 @@
+"""The life of a transactional id, as a table."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+
+class TransactionState(Enum):
+    """The values are Kafka's words in DescribeTransactions and ListTransactions."""
+
+    EMPTY = "Empty"  # a producer has begun to use the id, and no transaction is open
+    ONGOING = "Ongoing"  # partitions belong to the transaction
+    PREPARE_COMMIT = "PrepareCommit"  # decided: committed. Markers are on their way
+    PREPARE_ABORT = "PrepareAbort"  # decided: aborted. Markers are on their way
+    COMPLETE_COMMIT = "CompleteCommit"  # every partition has its marker
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"  # expired and forgotten. In no record: the record is a tombstone
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"  # about to be aborted by us. In no record
+
+
+TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
+    TransactionState.EMPTY: frozenset(
+        {
+            TransactionState.EMPTY,
+            TransactionState.ONGOING,
+            TransactionState.PREPARE_ABORT,
+            TransactionState.DEAD,
+        }
+    ),
+    TransactionState.ONGOING: frozenset(
+        {
+            TransactionState.ONGOING,
+            TransactionState.PREPARE_COMMIT,
+            TransactionState.PREPARE_ABORT,
+            TransactionState.PREPARE_EPOCH_FENCE,
+        }
+    ),
+    TransactionState.PREPARE_COMMIT: frozenset({TransactionState.COMPLETE_COMMIT}),
+    TransactionState.PREPARE_ABORT: frozenset({TransactionState.COMPLETE_ABORT}),
+    TransactionState.COMPLETE_COMMIT: frozenset(
+        {
+            TransactionState.EMPTY,
+            TransactionState.ONGOING,
+            TransactionState.PREPARE_ABORT,
+            TransactionState.DEAD,
+        }
+    ),
+    TransactionState.COMPLETE_ABORT: frozenset(
+        {
+            TransactionState.EMPTY,
+            TransactionState.ONGOING,
+            TransactionState.PREPARE_ABORT,
+            TransactionState.DEAD,
+        }
+    ),
+    TransactionState.DEAD: frozenset(),
+    TransactionState.PREPARE_EPOCH_FENCE: frozenset({TransactionState.PREPARE_ABORT}),
+}
+"""From -> to. An abort may begin without a transaction since transaction.version 2 (KIP-890)."""
+
+STATUS: Final[Mapping[TransactionState, int]] = {
+    TransactionState.EMPTY: 0,
+    TransactionState.ONGOING: 1,
+    TransactionState.PREPARE_COMMIT: 2,
+    TransactionState.PREPARE_ABORT: 3,
+    TransactionState.COMPLETE_COMMIT: 4,
+    TransactionState.COMPLETE_ABORT: 5,
+    TransactionState.DEAD: 6,
+    TransactionState.PREPARE_EPOCH_FENCE: 7,
+}
+"""The number of each state in Kafka's records."""
+
+PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+"""Decided, and waiting for markers."""
+
+WITHOUT_TRANSACTION: Final = frozenset(
+    {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
+)
+"""No transaction is open: the id may expire."""

@@ -1,0 +1,49 @@
+"""What producers believe, and what they wait for."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
+from tests.support.transactions.model import NOBODY, Answer, Change, Model, Producer
+
+
+@dataclass
+class Client:
+    """What one producer believes. `version`: its transaction.version."""
+
+    name: str  # its transactional id
+    version: int
+    producer: Producer = NOBODY
+    number: int = -1  # of the transaction that it believes to be in
+    is_replaced: bool = False  # another has begun since
+
+    @property
+    def known_as(self) -> ProducerIdAndEpoch:
+        return ProducerIdAndEpoch(*self.producer)
+
+
+@dataclass
+class UnderWay:
+    """A change that is being written, or waits for a producer id. `request_id` None: by itself."""
+
+    change: Change
+    request_id: int | None = None
+    after: Model | None = None  # once its record is appended
+    is_tombstone: bool = False
+
+
+@dataclass
+class Asked:
+    """A request. `producer`, `number`, `is_replaced`: of the client, when it first asked."""
+
+    client: Client
+    request: Any
+    producer: Producer
+    number: int
+    is_late: bool
+    is_replaced: bool
+    expected: Answer | None = None
+
+    @classmethod
+    def by(cls, client: Client, request: Any) -> "Asked":
+        return cls(client, request, client.producer, client.number, False, client.is_replaced)

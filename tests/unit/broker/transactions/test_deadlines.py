@@ -1,0 +1,203 @@
+"""What time alone does: transactions that last too long, ids that nobody uses."""
+
+import pytest
+
+from quorumlog.broker.transactions.core.deadlines import Deadlines
+from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
+from quorumlog.broker.transactions.core.states import TransactionState
+from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.support.transactions.coordination import (
+    START_MS,
+    T0,
+    Coordination,
+    abort,
+    add,
+    commit,
+    init,
+    stored,
+)
+
+ONGOING, PREPARE_ABORT = TransactionState.ONGOING, TransactionState.PREPARE_ABORT
+LAST_EPOCH = 32_766
+EXPIRY_MS = 1_000_000
+
+
+def test_deadlines_come_in_order_of_time_and_an_id_has_one() -> None:
+    deadlines = Deadlines()
+    assert deadlines.next_ms is None
+    for name, due_ms in (("b", 5), ("a", 7), ("c", 6), ("a", 4)):
+        deadlines.set(name, due_ms)
+    assert deadlines.next_ms == 4
+    assert deadlines.due(3, 9) == []
+    assert deadlines.due(5, 9) == ["a", "b"]
+    assert deadlines.due(9, 2) == ["a", "b"]
+    deadlines.set("a", None)
+    deadlines.set("never", None)
+    assert deadlines.due(9, 9) == ["b", "c"]
+
+
+def test_a_transaction_that_lasts_too_long_is_aborted_with_another_epoch() -> None:
+    driven = Coordination()
+    producer = driven.opened()
+    driven.tick(5000)
+    driven.answer(add(producer, T0))  # does not prolong it
+    driven.tick(4999)
+    assert driven.writes == []
+    driven.tick(1)
+    driven.commit_writes()
+    assert driven.state is PREPARE_ABORT
+    [sent] = driven.markers
+    assert (sent.commit, sent.producer.epoch) == (False, producer.epoch + 1)
+    driven.write_markers()
+    assert driven.error_of(commit(producer)) is ErrorCode.PRODUCER_FENCED  # KAFKA-20785
+    assert driven.ended(abort(producer)).epoch == producer.epoch + 1  # it may go on
+
+
+@pytest.mark.parametrize("transaction_version", [0, 1])
+def test_a_producer_of_an_older_version_is_fenced_by_the_timeout(transaction_version: int) -> None:
+    driven = Coordination(transaction_version=transaction_version)
+    producer = driven.opened(api_version=3)
+    driven.tick(10_000)
+    driven.commit_writes()
+    [sent] = driven.markers
+    assert (sent.producer.epoch, sent.transaction_version) == (1, 0)
+    driven.write_markers()
+    for end in (commit, abort):
+        assert driven.error_of(end(producer, api_version=4)) is ErrorCode.PRODUCER_FENCED
+    assert driven.begun() == ProducerIdAndEpoch(producer.producer_id, 2)
+
+
+def test_the_time_goes_on_while_the_coordinator_changes() -> None:
+    driven = Coordination()
+    driven.opened()
+    driven.tick(9000)
+    successor = driven.taken_over()
+    successor.tick(999)
+    assert successor.writes == []
+    successor.tick(1)
+    assert len(successor.writes) == 1
+
+
+def test_an_abort_that_is_refused_is_tried_again_with_the_same_epoch() -> None:
+    driven = Coordination()
+    producer = driven.opened()
+    driven.tick(10_000)
+    driven.fail_write()
+    assert driven.state is ONGOING
+    driven.tick(20)
+    driven.fail_write()
+    driven.tick(39)
+    assert driven.writes == []
+    driven.tick(1)
+    driven.commit_writes()
+    assert driven.markers[0].producer.epoch == producer.epoch + 1
+
+
+def test_a_producer_that_is_ahead_of_the_refused_abort_may_commit() -> None:
+    driven = Coordination()
+    producer = driven.opened()
+    driven.tick(10_000)
+    driven.fail_write()
+    driven.ended(commit(producer))
+    assert driven.state is TransactionState.COMPLETE_COMMIT
+
+
+def test_a_transaction_whose_partition_is_just_added_is_aborted_right_after() -> None:
+    driven = Coordination()
+    producer = driven.begun()
+    driven.added(producer, T0)
+    driven.ask(add(producer, T0._replace(partition=5)))
+    driven.tick(10_000)
+    driven.commit_writes()
+    driven.tick(0)
+    driven.commit_writes()
+    assert driven.state is PREPARE_ABORT
+    assert len(driven.markers[0].partitions) == 2
+
+
+def test_the_last_epoch_is_left_to_fence_an_older_producer() -> None:
+    ongoing = stored(producer_epoch=LAST_EPOCH, state=ONGOING, partitions=(T0,), start_ms=START_MS)
+    driven = Coordination(batches=[ongoing], transaction_version=1)
+    driven.tick(10_000)
+    driven.commit_writes()
+    assert driven.markers[0].producer == ProducerIdAndEpoch(1001, LAST_EPOCH + 1)
+    driven.write_markers()
+    assert driven.begun() == ProducerIdAndEpoch(1002, 0)
+
+
+def test_a_timeout_without_epochs_gets_a_new_producer_id() -> None:
+    """KAFKA-20090: else the epoch could not be bumped again."""
+    ongoing = stored(producer_epoch=LAST_EPOCH, state=ONGOING, partitions=(T0,), start_ms=START_MS)
+    driven = Coordination(batches=[ongoing])
+    driven.allocates = False
+    driven.tick(10_000)
+    assert driven.error_of(init()) is ErrorCode.CONCURRENT_TRANSACTIONS
+    driven.allocate(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert driven.state is ONGOING
+    driven.tick(20)
+    driven.allocate()
+    driven.commit_writes()
+    driven.write_markers()
+    assert driven.transaction.producer == ProducerIdAndEpoch(1002, 0)
+
+
+def test_an_epoch_above_the_last_one_is_still_aborted() -> None:
+    """A record of an older Kafka may have it."""
+    ongoing = stored(
+        producer_epoch=LAST_EPOCH + 1, state=ONGOING, partitions=(T0,), start_ms=START_MS
+    )
+    driven = Coordination(batches=[ongoing])
+    driven.tick(10_000)
+    driven.commit_writes()
+    assert driven.markers[0].producer == ProducerIdAndEpoch(1001, LAST_EPOCH + 1)
+    driven.write_markers()
+    assert driven.begun() == ProducerIdAndEpoch(1002, 1)
+
+
+def test_an_id_that_nobody_uses_is_forgotten() -> None:
+    driven = Coordination()
+    producer = driven.begun()
+    driven.tick(EXPIRY_MS - 1)
+    assert driven.writes == []
+    driven.tick(1)
+    assert driven.error_of(init()) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert (driven.log[-1].metadata, driven.coordinator.transactions) == (None, {})
+    assert driven.error_of(add(producer, T0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert driven.begun(producer) == ProducerIdAndEpoch(producer.producer_id + 1, 0)
+
+
+def test_a_tombstone_that_is_refused_leaves_the_id_as_it_was() -> None:
+    driven = Coordination()
+    producer = driven.begun()
+    driven.tick(EXPIRY_MS)
+    request_id = driven.ask(add(producer, T0))
+    assert driven.replies[request_id].partitions == {T0: ErrorCode.CONCURRENT_TRANSACTIONS}
+    driven.fail_write()
+    driven.added(producer, T0)
+
+
+@pytest.mark.parametrize("end", [commit, abort])
+def test_an_id_expires_after_its_last_transaction_and_not_during_one(end: object) -> None:
+    driven = Coordination()
+    driven.answer(end(driven.opened()))  # type: ignore[operator]
+    driven.tick(10 * EXPIRY_MS)  # its marker is not written
+    assert driven.state.value.startswith("Prepare")
+    driven.write_markers()
+    driven.tick(EXPIRY_MS)
+    driven.commit_writes()
+    assert driven.coordinator.transactions == {}
+    assert driven.taken_over().coordinator.transactions == {}
+
+
+def test_many_ids_are_forgotten_with_few_records_batches() -> None:
+    driven = Coordination()
+    for number in range(250):
+        driven.begun(name=f"id{number}")
+    written = len(driven.batches)
+    driven.now_ms += EXPIRY_MS
+    for _ in range(4):
+        driven.tick(0)
+    driven.commit_writes()
+    assert len(driven.batches) - written == 3
+    assert driven.coordinator.transactions == {}
+    assert driven.coordinator.next_deadline_ms is None
