@@ -1,0 +1,1 @@
+"""Pure: groups of the consumer protocol (KIP-848)."""
