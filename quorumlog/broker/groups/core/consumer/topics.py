@@ -14,6 +14,7 @@ from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.wire.codec.identifiers import TopicId
 
 IsMatch = Callable[[str], bool]
+EXPRESSIONS_MAX: Final = 100  # whose matches are kept; clients choose how many there are
 
 
 class InvalidRegularExpression(ValueError):
@@ -38,8 +39,9 @@ class TopicDescription:
 class Topics:
     """What this broker's image shows, and which topics match the expressions of groups.
 
-    Invariant: `_matches` has, for each expression that was asked for, every topic that matches. An
-    expression is tried on every topic once; from then on, on topics that appear.
+    All coordinators of a broker share it: the driver changes it, then tells them (`TopicsChanged`).
+    Invariant: `_matches` has every topic that matches, for each expression that was asked for
+    lately. An expression is tried on every topic once; from then on, on topics that appear.
     """
 
     def __init__(self, matcher: TopicMatcher) -> None:
@@ -65,31 +67,22 @@ class Topics:
                 elif known is None and is_match(name):
                     matching.add(name)
 
-    def check(self, expression: str) -> None:
-        """Raise InvalidRegularExpression if it is one."""
-        if expression not in self._matches:
-            self._matcher.compile(expression)
-
     def matching(self, expression: str) -> frozenset[str]:
         """Return the names of the topics that match. Raises InvalidRegularExpression."""
-        if expression not in self._matches:
+        known = self._matches.pop(expression, None)
+        if known is None:
             is_match = self._matcher.compile(expression)
-            self._matches[expression] = is_match, {*filter(is_match, self.by_name)}
-        return frozenset(self._matches[expression][1])
-
-    def forget(self, expression: str) -> None:
-        """Note that no group subscribes to the expression any more."""
-        self._matches.pop(expression, None)
+            known = is_match, {*filter(is_match, self.by_name)}
+            if len(self._matches) >= EXPRESSIONS_MAX:
+                del self._matches[next(iter(self._matches))]
+        self._matches[expression] = known  # the last one to be dropped
+        return frozenset(known[1])
 
     def ids(self, names: Iterable[str]) -> frozenset[TopicId]:
         """Return the ids of those that exist."""
         return frozenset(
             found.topic_id for name in names if (found := self.by_name.get(name)) is not None
         )
-
-    def existing(self, partitions: Partitions) -> Partitions:
-        """Return those of topics that exist."""
-        return frozenset(one for one in partitions if one.topic_id in self.names)
 
     def metadata_hash(self, names: Iterable[str]) -> int:
         """Return a number that changes when one of these topics comes, goes or grows; 0: none is.
