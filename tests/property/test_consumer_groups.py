@@ -70,8 +70,8 @@ class Client:
     asked: int | None = None
     heard_ms: int = 0  # when the coordinator last heard from it
     dirty_ms: int | None = None  # its first request since it had nothing to give up
-    is_gone: bool = False
-    sent: list[ConsumerHeartbeat] = field(default_factory=list)
+    is_away: bool = False
+    sent: list[ConsumerHeartbeat] = field(default_factory=list, repr=False)
 
     def may_be_removed(self, now_ms: int) -> bool:
         is_silent = now_ms >= self.heard_ms + SETTINGS.session_timeout_ms
@@ -110,6 +110,9 @@ class OneConsumerGroup(RuleBasedStateMachine):
         self.asked[request_id] = (client, request, self.now_ms)
         if request.owned is not None:
             client.has &= request.owned  # it gives up the rest by saying so
+        for other in self.gone if request.member_epoch == 0 else ():
+            if other.is_away and other.instance_id == client.instance_id:
+                other.has = NO_PARTITIONS  # its place is taken
         self.groups.ask(request)
         self.hear()
 
@@ -138,20 +141,13 @@ class OneConsumerGroup(RuleBasedStateMachine):
                     client.dirty_ms = None
             case ErrorCode.FENCED_MEMBER_EPOCH | ErrorCode.UNKNOWN_MEMBER_ID:
                 client.start_anew()
-            case ErrorCode.FENCED_INSTANCE_ID:
-                client.is_gone = True
             case _:
                 client.must_say_all = True
 
     def take(self, client: Client, assignment: Partitions) -> None:
         for other in (*self.clients, *self.gone):
-            if other is client:
+            if other is client or other.may_be_removed(self.now_ms):
                 continue
-            if other.may_be_removed(self.now_ms):
-                continue
-            is_heir = client.instance_id is not None and other.instance_id == client.instance_id
-            if is_heir and other.is_gone:
-                other.has = NO_PARTITIONS
             both = assignment & other.has
             assert not both, f"a: {client.member_id} and {other.member_id} have {both}"
         client.told = assignment
@@ -228,23 +224,35 @@ class OneConsumerGroup(RuleBasedStateMachine):
         return request_id
 
     @precondition(lambda self: self.clients)
-    @rule(data=st.data(), commits=st.sampled_from((True, True, False)))
-    def all_beat(self, data: st.DataObject, commits: bool) -> None:
+    @rule(data=st.data(), commits=st.sampled_from((True, True, False)), gives_up=st.booleans())
+    def all_beat(self, data: st.DataObject, commits: bool, gives_up: bool) -> None:
         """Without this, few schedules would bring a group to rest."""
         for client in data.draw(st.permutations(self.clients)):
-            self.beat(client)
+            self.beat(client, gives_up=gives_up)
             if commits:
                 self.groups.commit_writes()
                 self.hear()
 
     @rule()
     def old_requests_arrive_again(self) -> None:
-        """Those from before a client's last two epochs: they must not be believed."""
+        """Those from before a client's last two epochs, while there is something to give up."""
+        if len(self.clients) < 5:
+            self.start(None, SUBSCRIPTIONS[1], is_stubborn=False)
+        self.everybody_follows_the_protocol(gives_up=False)
         for client in self.clients:
             old = [one for one in client.sent if 0 < one.member_epoch < client.previous_epoch]
-            for request in old[:5]:
+            for request in old[-5:]:
                 self.groups.ask(request)
-        self.hear()
+        self.everybody_follows_the_protocol(gives_up=False)
+
+    @precondition(lambda self: self.clients)
+    @rule()
+    def epochs_pass(self) -> None:
+        """A topic comes and grows, and everybody follows."""
+        for partitions in (0, 3, 4):
+            self.groups.set_topic("u", partitions)
+            for _ in range(2):
+                self.everybody_follows_the_protocol()
 
     @precondition(lambda self: any(client.instance_id for client in self.clients))
     @rule(data=st.data())
@@ -275,12 +283,15 @@ class OneConsumerGroup(RuleBasedStateMachine):
     def end(self, client: Client, how: str) -> None:
         self.clients.remove(client)
         client.asked = None
-        client.is_gone = True
         self.gone.append(client)
         if how != "dies" and client.epoch > 0:
             is_static = client.instance_id is not None
             epoch = -2 if how == "goes" and is_static else -1
-            client.has = client.has & client.told if epoch == -2 else NO_PARTITIONS
+            client.is_away = epoch == -2
+            group = self.groups.coordinator.groups.get("g")
+            member = None if group is None else group.members.get(client.member_id)
+            keeps = client.is_away and member is not None  # it has nothing, but a place
+            client.has &= member.current.assigned if member and keeps else NO_PARTITIONS
             self.groups.ask(heartbeat(client.member_id, epoch, instance_id=client.instance_id))
             self.hear()
 
@@ -344,12 +355,15 @@ class OneConsumerGroup(RuleBasedStateMachine):
                 assert describe_all(group) == describe_all(replayed), "c"
 
     def teardown(self) -> None:
+        since_ms = self.now_ms
         for _ in range(8):  # those that are gone or stubborn are removed
             self.everybody_follows_the_protocol()
             self.groups.tick(300)
-        self.check_rest()
         for client in self.clients:
+            is_stuck = client.dirty_ms is not None and client.dirty_ms < since_ms + 600
+            assert not is_stuck, "d: it gave up nothing for 1.8 s, and was not removed"
             client.is_stubborn = False
+        self.check_rest()
         known = self.groups.topics.by_name.get("t")
         self.groups.set_topic("t", 2 if known is None else known.partitions + 1)
         self.check_rest()
@@ -371,9 +385,9 @@ class OneConsumerGroup(RuleBasedStateMachine):
             self.beat(client)
         assert not self.groups.writes, "d: it rests"
 
-    def everybody_follows_the_protocol(self) -> None:
+    def everybody_follows_the_protocol(self, *, gives_up: bool = True) -> None:
         for client in self.clients:
-            self.beat(client)
+            self.beat(client, gives_up=gives_up)
             self.groups.commit_writes()
             self.hear()
 
