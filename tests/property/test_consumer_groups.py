@@ -193,9 +193,7 @@ class OneConsumerGroup(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), says_all=st.booleans(), gives_up=st.sampled_from((True, True, False)))
     def client_beats(self, data: st.DataObject, says_all: bool, gives_up: bool) -> None:
-        self.beat(
-            data.draw(st.sampled_from(self.clients)), says_all=says_all, gives_up=gives_up
-        )
+        self.beat(data.draw(st.sampled_from(self.clients)), says_all=says_all, gives_up=gives_up)
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
@@ -267,9 +265,7 @@ class OneConsumerGroup(RuleBasedStateMachine):
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), subscription=st.sampled_from(SUBSCRIPTIONS))
-    def client_subscribes_anew(
-        self, data: st.DataObject, subscription: dict[str, Any]
-    ) -> None:
+    def client_subscribes_anew(self, data: st.DataObject, subscription: dict[str, Any]) -> None:
         client = data.draw(st.sampled_from(self.clients))
         client.subscription = subscription
         client.must_say_all = True
@@ -506,9 +502,7 @@ BEGIN_REBALANCE = ConsumerGroupCoordinator._begin_rebalance
 
 
 def _does_not_look_at_topics(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        ConsumerGroupCoordinator, "_handle_topics_changed", lambda self, names: None
-    )
+    patch.setattr(ConsumerGroupCoordinator, "_handle_topics_changed", lambda self, names: None)
 
 
 def _sees_no_growth(patch: pytest.MonkeyPatch) -> None:
@@ -539,7 +533,7 @@ def _assigns_twice(patch: pytest.MonkeyPatch) -> None:
         names = sorted(found)
         return {**found, names[0]: found[names[0]] | found[names[-1]]}
 
-    patch.setitem(assignors_module.ASSIGNORS, "uniform", assign)  # type: ignore[arg-type]
+    patch.setitem(assignors_module.ASSIGNORS, "uniform", assign)
 
 
 def _tells_nothing_again(patch: pytest.MonkeyPatch) -> None:

@@ -148,9 +148,7 @@ class ConsumerGroupCoordinator:
         effects, self._effects = self._effects, []
         return effects
 
-    def _handle_request(
-        self, now_ms: int, request_id: int, request: ConsumerGroupRequest
-    ) -> None:
+    def _handle_request(self, now_ms: int, request_id: int, request: ConsumerGroupRequest) -> None:
         try:
             match request:
                 case ConsumerHeartbeat():
@@ -165,9 +163,7 @@ class ConsumerGroupCoordinator:
                 result = request.refuse(refusal.error_code, refusal.message)
             self._reply(request_id, result)
 
-    def _handle_heartbeat(
-        self, now_ms: int, request_id: int, request: ConsumerHeartbeat
-    ) -> None:
+    def _handle_heartbeat(self, now_ms: int, request_id: int, request: ConsumerHeartbeat) -> None:
         check_fields(request, self._settings)
         group_id = request.group_id
         group = self.groups.get(group_id)

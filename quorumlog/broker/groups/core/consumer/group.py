@@ -66,8 +66,9 @@ class ConsumerMember:
 
 
 class ConsumerGroup:
-    """Invariants, checked as records are applied:
+    """What the records of one group say.
 
+    Invariants, checked as records are applied:
     1. The group epoch rises; the assignment epoch rises, and is not ahead of it.
     2. A partition has one owner at most: the member that was told to have it, until it reports that
        it has it no longer.

@@ -50,9 +50,7 @@ class Heartbeats:
         self._assignors: Final = assignors(settings.assignors)
         self.membership: Final = Membership(topics)
 
-    def handle(
-        self, changes: Changes, now_ms: int, request: ConsumerHeartbeat
-    ) -> HeartbeatResult:
+    def handle(self, changes: Changes, now_ms: int, request: ConsumerHeartbeat) -> HeartbeatResult:
         """Return the answer, to be given once the changes are committed.
 
         Raises RequestRefused: nothing has changed.
@@ -99,9 +97,7 @@ class Heartbeats:
             assignment=current.assigned if tells else None,
         )
 
-    def _leave(
-        self, changes: Changes, now_ms: int, request: ConsumerHeartbeat
-    ) -> HeartbeatResult:
+    def _leave(self, changes: Changes, now_ms: int, request: ConsumerHeartbeat) -> HeartbeatResult:
         member = admission.find_leaving(changes.group, request)
         if request.member_epoch == STATIC_LEFT_EPOCH:
             self.membership.leave_for_a_while(changes, member)

@@ -100,9 +100,7 @@ def reconcile(
         return current
     has_to_revoke = current.state is MemberState.UNREVOKED_PARTITIONS
     if has_to_revoke and _may_have(reported, current.pending_revocation):
-        dropped = frozenset(
-            one for one in current.assigned if one.topic_id not in aim.subscribed
-        )
+        dropped = frozenset(one for one in current.assigned if one.topic_id not in aim.subscribed)
         return _changed(
             current,
             assigned=current.assigned - dropped,

@@ -23,8 +23,8 @@ class HeartbeatResult:
 class ConsumerHeartbeat(GroupRequest[HeartbeatResult]):
     """ConsumerGroupHeartbeat. None, and -1 of the timeout: as in an earlier heartbeat.
 
-    `member_epoch` 0: the member joins, or joins again; -1: it leaves; -2: a static member leaves and
-    will be back. `owned`: what it has. `new_member_id`: its id if it has none yet (version 0).
+    `member_epoch` 0: the member joins, or joins again; -1: it leaves; -2: a static member leaves
+    and will be back. `owned`: what it has. `new_member_id`: its id if it has none (version 0).
     """
 
     member_id: str

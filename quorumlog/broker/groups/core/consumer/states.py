@@ -29,6 +29,7 @@ class MemberState(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "MemberState":
+        del value
         return cls.UNKNOWN
 
 

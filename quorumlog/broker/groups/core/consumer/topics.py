@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, Protocol
 
-from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.wire.codec.identifiers import TopicId
 
 IsMatch = Callable[[str], bool]

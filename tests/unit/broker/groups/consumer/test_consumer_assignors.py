@@ -229,9 +229,7 @@ def test_a_thousand_members_of_ten_thousand_partitions_cost_some_calls_for_each(
     most = (50 + 10 * classes) * (10_000 + 1000)
     ids = [TopicId(number.to_bytes(16, "big")) for number in range(1, topic_count + 1)]
     counts = dict.fromkeys(ids, 10_000 // topic_count)
-    members = {
-        f"m{number:04}": wants(*(ids[number % classes :] or ids)) for number in range(1000)
-    }
+    members = {f"m{number:04}": wants(*(ids[number % classes :] or ids)) for number in range(1000)}
     assign = ASSIGNORS[name]
     before: Assignment = {}
 

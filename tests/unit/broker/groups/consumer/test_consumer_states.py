@@ -47,9 +47,7 @@ def expected(is_legal: bool) -> AbstractContextManager[object]:
 
 
 @pytest.mark.parametrize(("source", "target"), list(product(ConsumerGroupState, repeat=2)))
-def test_every_pair_of_group_states(
-    source: ConsumerGroupState, target: ConsumerGroupState
-) -> None:
+def test_every_pair_of_group_states(source: ConsumerGroupState, target: ConsumerGroupState) -> None:
     group = ConsumerGroup("g")
     group.state = source
     is_legal = (source.name, target.name) in GROUP_LEGAL  # written a second time here, on purpose
