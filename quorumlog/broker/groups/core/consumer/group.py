@@ -246,7 +246,12 @@ class ConsumerGroup:
 
     def all_names(self) -> frozenset[str]:
         """Return the names of the topics that any member subscribes to."""
-        return frozenset().union(*map(self.names_of, self.members.values()))
+        names: set[str] = set()
+        for member in self.members.values():
+            names.update(member.metadata.subscribed_topic_names)
+        for expression in self.subscribed_expressions():
+            names.update(self.expressions.get(expression, ()))
+        return frozenset(names)
 
     def subscribed_expressions(self) -> list[str]:
         """Return the regular expressions that members subscribe to, in order."""

@@ -5,6 +5,7 @@ nothing.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from quorumlog.broker.groups.core.consumer import admission
@@ -39,6 +40,7 @@ from quorumlog.broker.groups.core.consumer.requests import (
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression, Topics
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicId
 
 
 class Heartbeats:
@@ -58,15 +60,16 @@ class Heartbeats:
         if request.member_epoch in {LEFT_EPOCH, STATIC_LEFT_EPOCH}:
             return self._leave(changes, now_ms, request)
         group = changes.group
-        self._check_expression(group, request)
         member_id = request.member_id or request.new_member_id
-        if request.member_epoch == 0:
+        joins = request.member_epoch == 0
+        if joins:
             admission.check_joining(group, request, self._settings)
-            owner = group.static.get(request.instance_id or "")
-            if owner is not None and owner != member_id:
-                self.membership.replace(changes, owner, member_id)
         else:
             admission.find_present(group, request)
+        self._check_expression(group, request)
+        owner = group.static.get(request.instance_id or "") if joins else None
+        if owner is not None and owner != member_id:
+            self.membership.replace(changes, owner, member_id)
         told = group.members[member_id].current if member_id in group.members else None
         has_changed = self.membership.admit(changes, member_id, request)
         begins_epoch = has_changed or group.group_epoch == 0
@@ -126,11 +129,11 @@ class Heartbeats:
         group = changes.group
         subscriptions = {
             member_id: MemberSubscription(
-                topic_ids=self._topics.ids(group.names_of(member)),
-                instance_id=member.metadata.instance_id,
+                topic_ids=topic_ids,
+                instance_id=group.members[member_id].metadata.instance_id,
                 target=group.target_of(member_id),
             )
-            for member_id, member in group.members.items()
+            for member_id, topic_ids in self._subscribed_ids(group)
         }
         counts = {
             found.topic_id: found.partitions
@@ -145,6 +148,16 @@ class Heartbeats:
                 changes.write(RecordKind.TARGET_MEMBER, value, member_id)
         changes.write(RecordKind.TARGET, TargetValue(assignment_epoch=group.group_epoch))
 
+    def _subscribed_ids(self, group: ConsumerGroup) -> Iterator[tuple[str, frozenset[TopicId]]]:
+        """Yield each member and its topics; those of equal subscriptions are looked up once."""
+        known: dict[tuple[str, ...], frozenset[TopicId]] = {}
+        for member_id, member in group.members.items():
+            metadata = member.metadata
+            key = (metadata.subscribed_topic_regex or "", *metadata.subscribed_topic_names)
+            if key not in known:
+                known[key] = self._topics.ids(group.names_of(member))
+            yield member_id, known[key]
+
     def assignor_name(self, group: ConsumerGroup) -> str:
         """Return the assignor that most members ask for; of equals, the first in the settings."""
         votes = Counter(member.metadata.server_assignor for member in group.members.values())
@@ -153,6 +166,8 @@ class Heartbeats:
     def _reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
         group = changes.group
         member = group.members[member_id]
+        if member.current.is_reconciled_to(group.assignment_epoch):
+            return
         aim = Aim(
             epoch=group.assignment_epoch,
             target=group.target_of(member_id),
