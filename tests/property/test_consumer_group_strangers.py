@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.broker.groups.core.consumer import heartbeats
+from quorumlog.broker.groups.core.consumer import heartbeats, reconciliation
 from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.membership import Membership
@@ -136,7 +136,7 @@ def _takes_what_it_reports(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(heartbeats, "reconcile", reconcile)
 
 
-ERASE, REPLACE, RECONCILE = Membership._erase, Membership.replace, heartbeats.reconcile
+ERASE, REPLACE, RECONCILE = Membership._erase, Membership.replace, reconciliation.reconcile
 MUTANTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "replaces over a member": _replaces_over_a_member,
     "keeps an instance id that was given up": lambda patch: patch.setattr(

@@ -78,74 +78,77 @@ def assign_uniform(members: Members, counts: Counts) -> Assignment:
     uniform.keep()
     uniform.hand_out()
     uniform.balance()
-    return {
-        member_id: frozenset(
-            TopicIdPartition(topic_id, index)
-            for topic_id, indexes in uniform.held[place].items()
-            for index in indexes
-        )
-        for place, member_id in enumerate(uniform.order)
-    }
+    return {member_id: uniform.result(place) for place, member_id in enumerate(uniform.order)}
+
+
+class _Class:
+    """The members of equal subscriptions, and their loads in order."""
+
+    def __init__(self, topic_ids: frozenset[TopicId]) -> None:
+        self.topic_ids: Final = topic_ids
+        self.places: Final[list[int]] = []
+        self.loads: SortedSet[Load] = SortedSet()
+
+    @property
+    def poorest(self) -> Load:
+        """The smallest load, and whose it is."""
+        return self.loads[0]  # type: ignore[no-any-return]  # of a stub without the element
 
 
 class _Uniform:
-    """One computation. Members of equal subscriptions are one class, whose loads are in order.
+    """One computation. Members are named by their place in `order`.
 
     The poorest subscriber of a topic is the poorest of few classes, so that a move costs the
     logarithm of the members, not their number.
     """
 
     def __init__(self, members: Members, counts: Counts) -> None:
-        self._members, self._counts = members, counts
+        self._counts = counts
         self.order: Final = in_order(members)
-        self.held: Final[list[dict[TopicId, list[int]]]] = [{} for _ in self.order]
+        self._members = [members[member_id] for member_id in self.order]
+        self._held: list[dict[TopicId, list[TopicIdPartition]]] = [{} for _ in self.order]
         self._load = [0] * len(self.order)
-        classes: dict[frozenset[TopicId], SortedSet[Load]] = {}
-        self._class_of: list[SortedSet[Load]] = []
-        for place, member_id in enumerate(self.order):
-            loads = classes.setdefault(members[member_id].topic_ids, SortedSet())
-            loads.add((0, place))
-            self._class_of.append(loads)
-        self._readers: dict[TopicId, list[SortedSet[Load]]] = {}
-        for topic_ids, loads in classes.items():
-            for topic_id in topic_ids & counts.keys():
-                self._readers.setdefault(topic_id, []).append(loads)
-
-    def _give(self, place: int, topic_id: TopicId, index: int) -> None:
-        self.held[place].setdefault(topic_id, []).append(index)
-        self._count(place, 1)
-
-    def _count(self, place: int, change: int) -> None:
-        loads, load = self._class_of[place], self._load[place]
-        loads.remove((load, place))
-        loads.add((load + change, place))
-        self._load[place] = load + change
-
-    def _poorest(self, topic_id: TopicId) -> Load:
-        readers = self._readers[topic_id]
-        return readers[0][0] if len(readers) == 1 else min(loads[0] for loads in readers)
+        self._changed = [False] * len(self.order)
+        self._given: dict[TopicId, set[int]] = {topic_id: set() for topic_id in counts}
+        classes: dict[frozenset[TopicId], _Class] = {}
+        self._class_of: list[_Class] = []
+        for place, member in enumerate(self._members):
+            own = classes.setdefault(member.topic_ids, _Class(member.topic_ids))
+            own.places.append(place)
+            self._class_of.append(own)
+        self._classes: Final = [*classes.values()]
 
     def keep(self) -> None:
         """Give every member what is left of its target; of two claims the first counts."""
-        self._given: set[TopicIdPartition] = set()
-        for place, member_id in enumerate(self.order):
-            member = self._members[member_id]
-            for partition in sorted(member.target - self._given):
+        for place, member in enumerate(self._members):
+            held = self._held[place]
+            for partition in member.target:
                 topic_id, index = partition
                 if topic_id in member.topic_ids and index < self._counts.get(topic_id, 0):
-                    self._given.add(partition)
-                    self._give(place, topic_id, index)
+                    given = self._given[topic_id]
+                    if index not in given:
+                        given.add(index)
+                        held.setdefault(topic_id, []).append(partition)
+                        self._load[place] += 1
+            self._changed[place] = self._load[place] != len(member.target)
+        for one in self._classes:
+            one.loads = SortedSet((self._load[place], place) for place in one.places)
 
     def hand_out(self) -> None:
         """Give what nobody has to the poorest; topics of few subscribers first."""
-        by_choice = sorted(
-            self._readers,
-            key=lambda topic_id: (sum(map(len, self._readers[topic_id])), topic_id),
-        )
-        for topic_id in by_choice:
-            for index in range(self._counts[topic_id]):
-                if TopicIdPartition(topic_id, index) not in self._given:
-                    self._give(self._poorest(topic_id)[1], topic_id, index)
+        readers: dict[TopicId, list[_Class]] = {}
+        for one in self._classes:
+            for topic_id in one.topic_ids & self._counts.keys():
+                readers.setdefault(topic_id, []).append(one)
+        choice = {
+            topic_id: sum(len(one.places) for one in found) for topic_id, found in readers.items()
+        }
+        for topic_id in sorted(readers, key=lambda topic_id: (choice[topic_id], topic_id)):
+            given, count = self._given[topic_id], self._counts[topic_id]
+            for index in range(count) if len(given) < count else ():
+                if index not in given:
+                    _, poor = min(one.poorest for one in readers[topic_id])
+                    self._give(poor, TopicIdPartition(topic_id, index))
 
     def balance(self) -> None:
         """Move single partitions from the richest to the poorest while that evens the loads.
@@ -167,20 +170,40 @@ class _Uniform:
 
     def _move_one(self, rich: int) -> bool:
         """Move one partition of this member to the poorest that may have one, if that is fairer."""
-        choices = [
-            (*self._poorest(topic_id), topic_id)
-            for topic_id, indexes in self.held[rich].items()
-            if indexes
-        ]
-        if not choices:
-            return False
-        load, poor, topic_id = min(choices)
-        if self._load[rich] - load <= 1:
-            return False
-        index = self.held[rich][topic_id].pop()
-        self._count(rich, -1)
-        self._give(poor, topic_id, index)
-        return True
+        held = self._held[rich]
+        for (load, poor), one in sorted(
+            ((one.poorest, one) for one in self._classes), key=lambda choice: choice[0]
+        ):
+            if self._load[rich] - load <= 1:
+                return False
+            movable = one.topic_ids & held.keys()
+            if movable:
+                topic_id = min(movable)
+                partition = max(held[topic_id])
+                held[topic_id].remove(partition)
+                if not held[topic_id]:
+                    del held[topic_id]
+                self._count(rich, -1)
+                self._give(poor, partition)
+                return True
+        return False
+
+    def _give(self, place: int, partition: TopicIdPartition) -> None:
+        self._held[place].setdefault(partition.topic_id, []).append(partition)
+        self._count(place, 1)
+
+    def _count(self, place: int, change: int) -> None:
+        loads, load = self._class_of[place].loads, self._load[place]
+        loads.remove((load, place))
+        loads.add((load + change, place))
+        self._load[place] = load + change
+        self._changed[place] = True
+
+    def result(self, place: int) -> Partitions:
+        """Return what the member gets."""
+        if not self._changed[place]:
+            return self._members[place].target
+        return frozenset(one for held in self._held[place].values() for one in held)
 
 
 def assignors(names: Sequence[str]) -> Mapping[str, Assign]:

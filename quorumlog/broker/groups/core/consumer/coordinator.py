@@ -36,7 +36,7 @@ from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
 from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.requests import DeleteGroup
-from quorumlog.invariants import require
+from quorumlog.invariants import require, some
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 NEVER_MS: Final = 1 << 62
@@ -294,9 +294,8 @@ class ConsumerGroupCoordinator:
         require(write_id in self._group_of_write, f"write {write_id} is under way")
         group_id = self._group_of_write.pop(write_id)
         writes = self._writes[group_id]
-        batch, writes.under_way = writes.under_way, None
-        if batch is None:
-            return
+        batch = some(writes.under_way, "a write that ends was under way")
+        writes.under_way = None
         if error_code is ErrorCode.NONE:
             for record in batch.records:
                 self.committed.apply(record)

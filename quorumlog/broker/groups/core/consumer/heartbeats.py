@@ -39,6 +39,7 @@ from quorumlog.broker.groups.core.consumer.requests import (
 )
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression, Topics
+from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
 
@@ -61,6 +62,7 @@ class Heartbeats:
             return self._leave(changes, now_ms, request)
         group = changes.group
         member_id = request.member_id or request.new_member_id
+        require(bool(member_id), "a member without an id is given one")
         joins = request.member_epoch == 0
         if joins:
             admission.check_joining(group, request, self._settings)
