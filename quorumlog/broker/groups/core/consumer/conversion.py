@@ -1,0 +1,213 @@
+"""A classic group as a consumer group, and back: the online migration of KIP-848, as functions.
+
+A member of the classic protocol keeps what it has on either side. A group is converted only if all
+that its members said can be read; else it stays as it is.
+docs/decisions/0123-a-group-is-converted-in-one-batch.md
+"""
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
+from quorumlog.broker.groups.core.consumer.partitions import Partitions, TopicIdPartition
+from quorumlog.broker.groups.core.consumer.reconciliation import CurrentAssignment
+from quorumlog.broker.groups.core.consumer.records import (
+    ClassicMemberMetadata,
+    ClassicProtocol,
+    ConsumerGroupRecord,
+    GroupValue,
+    MemberValue,
+    RecordKey,
+    RecordKind,
+    TargetMemberValue,
+    TargetValue,
+    Value,
+    to_stored,
+)
+from quorumlog.broker.groups.core.consumer.topics import Topics
+from quorumlog.broker.groups.core.group import Group, Member
+from quorumlog.broker.groups.core.records import StoredGroup, StoredMember
+from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.codec.identifiers import TopicId
+from quorumlog.wire.codec.message import Message
+from quorumlog.wire.codec.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from quorumlog.wire.codec.messages.consumer_protocol_assignment import (
+    TopicPartition as AssignedTopic,
+)
+from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
+    ConsumerProtocolSubscription,
+)
+from quorumlog.wire.codec.schemas import decode_message, encode_message
+
+CONSUMER: Final = "consumer"  # the protocol type whose metadata can be read
+VERSION_BYTES: Final = 2
+ASSIGNMENT_VERSION: Final = 0  # that every client reads
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+class NotConvertible(ValueError):
+    """The group must stay as it is; the text says why."""
+
+
+def to_consumer_records(
+    group: Group, topics: Topics, *, max_size: int
+) -> tuple[ConsumerGroupRecord, ...]:
+    """Return the records of the consumer group that continues a classic one.
+
+    Its epochs are the generation; each member is Stable, with what it was assigned last. Raises
+    NotConvertible.
+    """
+    if group.protocol_type != CONSUMER or group.protocol_name is None:
+        raise NotConvertible("its members do not use the consumer protocol")
+    if len(group.members) > max_size:
+        raise NotConvertible(f"it has more than {max_size} members")
+    values: dict[RecordKey, Value] = {}
+    owners: dict[TopicIdPartition, str] = {}
+    names: set[str] = set()
+    for member_id, member in group.members.items():
+        subscription = _read(
+            ConsumerProtocolSubscription, member.metadata(group.protocol_name), member_id
+        )
+        assigned = _assigned(member, topics)
+        for one in assigned:
+            if owners.setdefault(one, member_id) != member_id:
+                raise NotConvertible(f"{member_id} and {owners[one]} have the same partition")
+        names.update(subscription.topics)
+        current = CurrentAssignment(
+            member_epoch=group.generation_id,
+            previous_member_epoch=group.generation_id,
+            assigned=assigned,
+        )
+        stored = TargetMemberValue(topic_partitions=to_stored(assigned))
+        values[RecordKey(RecordKind.MEMBER, group.group_id, member_id)] = _metadata(
+            member, subscription
+        )
+        values[RecordKey(RecordKind.TARGET_MEMBER, group.group_id, member_id)] = stored
+        values[RecordKey(RecordKind.CURRENT_ASSIGNMENT, group.group_id, member_id)] = (
+            current.to_value()
+        )
+    values[RecordKey(RecordKind.GROUP, group.group_id)] = GroupValue(
+        epoch=group.generation_id, metadata_hash=topics.metadata_hash(names)
+    )
+    values[RecordKey(RecordKind.TARGET, group.group_id)] = TargetValue(
+        assignment_epoch=group.generation_id
+    )
+    return tuple(
+        ConsumerGroupRecord(subject=key, value=value) for key, value in sorted_by_need(values)
+    )
+
+
+def sorted_by_need(values: Mapping[RecordKey, Value]) -> list[tuple[RecordKey, Value]]:
+    """Return them in an order in which a group can apply them."""
+    order = (
+        RecordKind.GROUP,
+        RecordKind.MEMBER,
+        RecordKind.TARGET_MEMBER,
+        RecordKind.TARGET,
+        RecordKind.CURRENT_ASSIGNMENT,
+    )
+    return sorted(values.items(), key=lambda item: (order.index(item[0].kind), item[0].name))
+
+
+def _metadata(member: Member, subscription: ConsumerProtocolSubscription) -> MemberValue:
+    protocols = [
+        ClassicProtocol(name=name, metadata=metadata) for name, metadata in member.protocols
+    ]
+    return MemberValue(
+        instance_id=member.group_instance_id,
+        rack_id=subscription.rack_id or None,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted({*subscription.topics}),
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        classic=ClassicMemberMetadata(
+            session_timeout_ms=member.session_timeout_ms, supported_protocols=protocols
+        ),
+    )
+
+
+def _assigned(member: Member, topics: Topics) -> Partitions:
+    """Return what a classic member was assigned, of topics that exist."""
+    if not member.assignment:
+        return frozenset()
+    assignment = _read(ConsumerProtocolAssignment, member.assignment, member.member_id)
+    if assignment.user_data:
+        raise NotConvertible("its assignor adds data of its own to assignments")
+    return frozenset(
+        TopicIdPartition(found.topic_id, partition)
+        for one in assignment.assigned_partitions
+        if (found := topics.by_name.get(one.topic)) is not None
+        for partition in one.partitions
+    )
+
+
+def _read(kind: type[MessageT], data: bytes, member_id: str) -> MessageT:
+    """Return what a member's bytes say; fields that a newer version appends are ignored."""
+    version = int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
+    if len(data) < VERSION_BYTES or version < 0:
+        raise NotConvertible(f"{member_id}: {kind.__name__} in {len(data)} bytes")
+    known = min(version, kind.VERSIONS[-1])
+    try:
+        return decode_message(kind, known, memoryview(data)[VERSION_BYTES:])
+    except MalformedFrame as error:
+        raise NotConvertible(f"{member_id}: {kind.__name__}: {error}") from error
+
+
+def to_classic_group(
+    group: ConsumerGroup, topic_names: Mapping[TopicId, str], *, now_ms: int
+) -> StoredGroup:
+    """Return the generation that continues a consumer group, all of whose members are classic.
+
+    Each member has what it has now; the caller deletes the records of the consumer group in the
+    same batch, and lets the members rebalance. Raises NotConvertible.
+    """
+    classic = {
+        member_id: member.metadata.classic for member_id, member in sorted(group.members.items())
+    }
+    if not classic or None in classic.values():
+        raise NotConvertible("it has members of the consumer protocol, or none at all")
+    offered = [
+        [protocol.name for protocol in one.supported_protocols]
+        for one in classic.values()
+        if one is not None
+    ]
+    common = set.intersection(*map(set, offered))
+    if not common:
+        raise NotConvertible("its members have no protocol in common")
+    protocol_name = next(name for name in offered[0] if name in common)
+    return StoredGroup(
+        protocol_type=CONSUMER,
+        generation_id=group.group_epoch,
+        protocol_name=protocol_name,
+        leader=next(iter(classic)),
+        state_since_ms=now_ms,
+        members=[
+            _stored(group.members[member_id], protocol_name, topic_names) for member_id in classic
+        ],
+    )
+
+
+def _stored(
+    member: ConsumerMember, protocol_name: str, topic_names: Mapping[TopicId, str]
+) -> StoredMember:
+    classic = member.metadata.classic or ClassicMemberMetadata()
+    subscription = next(
+        one.metadata for one in classic.supported_protocols if one.name == protocol_name
+    )
+    topics = [
+        AssignedTopic(topic=topic_names[TopicId(one.topic_id)], partitions=one.partitions)
+        for one in to_stored(member.current.assigned)
+        if one.topic_id in topic_names
+    ]
+    assignment = ConsumerProtocolAssignment(assigned_partitions=topics)
+    return StoredMember(
+        member_id=member.member_id,
+        group_instance_id=member.metadata.instance_id,
+        client_id=member.metadata.client_id,
+        client_host=member.metadata.client_host,
+        rebalance_timeout_ms=member.metadata.rebalance_timeout_ms,
+        session_timeout_ms=classic.session_timeout_ms,
+        subscription=subscription,
+        assignment=ASSIGNMENT_VERSION.to_bytes(VERSION_BYTES, "big")
+        + b"".join(encode_message(assignment, ASSIGNMENT_VERSION)),
+    )

@@ -1,0 +1,319 @@
+"""The consumer groups of one partition of `__consumer_offsets`, while this broker leads it.
+
+A heartbeat is decided on the group as it is now, and changes it at once. Its answer waits until the
+records are committed. One write of a group is under way at most; what is decided meanwhile is
+written next, in one batch. If a write is refused, the group becomes again what is committed, and
+all that waits is refused.
+docs/decisions/0121-a-consumer-group-changes-at-once-and-answers-when-committed.md
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import Final, assert_never
+
+from quorumlog.broker.groups.core.consumer import events
+from quorumlog.broker.groups.core.consumer.admission import check_fields
+from quorumlog.broker.groups.core.consumer.changes import Changes
+from quorumlog.broker.groups.core.consumer.committed import CommittedGroups
+from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
+from quorumlog.broker.groups.core.consumer.effects import AnswerRequest, AppendRecords, Effect
+from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.heartbeats import Heartbeats
+from quorumlog.broker.groups.core.consumer.records import (
+    ConsumerGroupRecord,
+    RecordKey,
+    RecordKind,
+    decode,
+    encode,
+)
+from quorumlog.broker.groups.core.consumer.requests import (
+    ConsumerGroupRequest,
+    ConsumerGroupResult,
+    ConsumerHeartbeat,
+    RequestRefused,
+)
+from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
+from quorumlog.broker.groups.core.consumer.topics import Topics
+from quorumlog.broker.groups.core.requests import DeleteGroup
+from quorumlog.invariants import require, some
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+NEVER_MS: Final = 1 << 62
+NOT_WRITTEN_HEARTBEAT: Final[Mapping[ErrorCode, ErrorCode]] = {
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""The append was refused: what a member is told of it, as by Kafka."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    request_id: int
+    request: ConsumerGroupRequest
+    result: ConsumerGroupResult
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Records, and the answers that may be given once they are committed."""
+
+    records: list[ConsumerGroupRecord] = field(default_factory=list)
+    answers: list[_Answer] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Writes:
+    """The writes of one group."""
+
+    under_way: _Batch | None = None
+    next: _Batch = field(default_factory=_Batch)
+
+
+class ConsumerGroupCoordinator:
+    """Load: `replay_encoded` each committed record, then `loaded`; `step` from then on.
+
+    Invariants:
+      1. A group without writes is what its committed records say.
+      2. An answer is given when all is committed that was decided before it in its group.
+      3. Every member has the deadline of its session; those that have partitions to give up, that
+         of their rebalance, too.
+    """
+
+    def __init__(self, settings: ConsumerGroupSettings, topics: Topics) -> None:
+        self.not_written: Final = NOT_WRITTEN_HEARTBEAT
+        self.committed: Final = CommittedGroups()
+        self.groups: Final[dict[str, ConsumerGroup]] = {}
+        self._settings: Final = settings
+        self._heartbeats: Final = Heartbeats(settings, topics)
+        self._deadlines: Final = Deadlines()
+        self._writes: Final[dict[str, _Writes]] = {}
+        self._group_of_write: Final[dict[int, str]] = {}
+        self._last_write_id = 0
+        self._effects: list[Effect] = []
+
+    # --- Loading ---
+
+    def replay_encoded(self, key: bytes, value: bytes | None) -> None:
+        """Apply a committed record; one of another kind is left to others."""
+        record = decode(key, value)
+        if record is not None:
+            self.committed.apply(record)
+
+    def encode(self, record: ConsumerGroupRecord) -> tuple[bytes, bytes | None]:
+        """Return key and value of a record."""
+        return encode(record)
+
+    def loaded(self, now_ms: int, log_start_offset: int = 0, log_end_offset: int = 0) -> None:
+        """Start to serve: every member has a whole session to find this coordinator."""
+        del log_start_offset, log_end_offset
+        for group_id in sorted(self.committed.values):
+            self._rebuild(group_id, now_ms)
+
+    def _rebuild(self, group_id: str, now_ms: int) -> None:
+        """Let the group be what is committed of it; its members get whole sessions."""
+        given_up = self.groups.pop(group_id, None)
+        for member_id in () if given_up is None else given_up.members:
+            self._drop_deadlines(group_id, member_id)
+        values = self.committed.of(group_id)
+        if values:
+            group = self.groups[group_id] = ConsumerGroup.from_values(group_id, values)
+            for member_id in group.members:
+                self._begin_session(group, member_id, now_ms)
+            for member in group.unrevoked():
+                self._begin_rebalance(group, member.member_id, now_ms)
+
+    # --- Events ---
+
+    @property
+    def next_deadline_ms(self) -> int:
+        """The time of the next tick, if nothing else happens."""
+        first_ms = self._deadlines.first_ms
+        return NEVER_MS if first_ms is None else first_ms
+
+    def step(self, now_ms: int, event: events.Event) -> list[Effect]:
+        """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
+        match event:
+            case events.RequestReceived(request_id=request_id, request=request):
+                self._handle_request(now_ms, request_id, request)
+            case events.WriteEnded(write_id=write_id, error_code=error_code):
+                self._handle_written(now_ms, write_id, error_code)
+            case events.TopicsChanged(names=names):
+                self._handle_topics_changed(names)
+            case events.Ticked():
+                self._handle_tick(now_ms)
+            case _:
+                assert_never(event)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _handle_request(self, now_ms: int, request_id: int, request: ConsumerGroupRequest) -> None:
+        try:
+            match request:
+                case ConsumerHeartbeat():
+                    self._handle_heartbeat(now_ms, request_id, request)
+                case DeleteGroup():
+                    self._handle_delete(request_id, request)
+                case _:
+                    assert_never(request)
+        except RequestRefused as refusal:
+            result: ConsumerGroupResult = refusal.error_code
+            if isinstance(request, ConsumerHeartbeat):
+                result = request.refuse(refusal.error_code, refusal.message)
+            self._reply(request_id, result)
+
+    def _handle_heartbeat(self, now_ms: int, request_id: int, request: ConsumerHeartbeat) -> None:
+        check_fields(request, self._settings)
+        group_id = request.group_id
+        group = self.groups.get(group_id)
+        if group is None:
+            if request.member_epoch != 0:
+                raise RequestRefused(
+                    ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {group_id!r}: join again"
+                )
+            group = ConsumerGroup(group_id)
+        changes = Changes(group)
+        result = self._heartbeats.handle(changes, now_ms, request)
+        self.groups[group_id] = group
+        self._follow(changes, now_ms)
+        if result.member_id in group.members and request.member_epoch >= 0:
+            self._begin_session(group, result.member_id, now_ms)
+        self._settle(changes, _Answer(request_id, request, result))
+
+    def _handle_delete(self, request_id: int, request: DeleteGroup) -> None:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, "there is no such group")
+        if group.state is not ConsumerGroupState.EMPTY:
+            raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, "the group has members")
+        changes = Changes(group)
+        keys = {RecordKey(RecordKind.GROUP, request.group_id), *group.live_keys()}
+        for kind, _, name in sorted(keys.union(self.committed.keys_of(request.group_id))):
+            changes.write(kind, None, name)
+        group.transition(ConsumerGroupState.DEAD)
+        del self.groups[request.group_id]
+        self._enqueue(changes, _Answer(request_id, request, ErrorCode.NONE))
+
+    def _handle_topics_changed(self, names: Set[str]) -> None:
+        """Note which groups must look at their topics, with the next heartbeat of a member."""
+        for group in self.groups.values():
+            if group.expressions or not group.subscribed_names.isdisjoint(names):
+                group.is_metadata_due = True
+
+    def _handle_tick(self, now_ms: int) -> None:
+        overdue: dict[str, list[str]] = {}
+        while (key := self._deadlines.pop_due(now_ms)) is not None:
+            self._drop_deadlines(key.group_id, key.member_id)
+            overdue.setdefault(key.group_id, []).append(key.member_id)
+        for group_id, member_ids in overdue.items():
+            changes = Changes(self.groups[group_id])
+            self._heartbeats.membership.remove(changes, member_ids, now_ms)
+            self._settle(changes, None)
+
+    # --- For reading ---
+
+    def committed_group(self, group_id: str) -> ConsumerGroup | None:
+        """Return the group as it is committed, to be described; None: there is none."""
+        if group_id not in self._writes:
+            return self.groups.get(group_id)
+        values = self.committed.of(group_id)
+        return ConsumerGroup.from_values(group_id, values) if values else None
+
+    def assignor_name(self, group: ConsumerGroup) -> str:
+        """Return the name of the assignor that makes the group's next target."""
+        return self._heartbeats.assignor_name(group)
+
+    # --- Deadlines ---
+
+    def _follow(self, changes: Changes, now_ms: int) -> None:
+        """Set and drop deadlines as the records say."""
+        group = changes.group
+        for kind, _, member_id in (record.subject for record in changes.records):
+            if kind is RecordKind.MEMBER and member_id not in group.members:
+                self._drop_deadlines(group.group_id, member_id)
+            elif kind is RecordKind.MEMBER:
+                self._begin_session(group, member_id, now_ms)
+            elif kind is RecordKind.CURRENT_ASSIGNMENT and member_id in group.members:
+                if group.members[member_id].current.state is MemberState.UNREVOKED_PARTITIONS:
+                    self._begin_rebalance(group, member_id, now_ms)
+                else:
+                    self._deadlines.drop(
+                        DeadlineKey(group.group_id, member_id, DeadlineKind.REBALANCE)
+                    )
+
+    def _begin_session(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        classic = group.members[member_id].metadata.classic
+        timeout_ms = (
+            self._settings.session_timeout_ms if classic is None else classic.session_timeout_ms
+        )
+        key = DeadlineKey(group.group_id, member_id, DeadlineKind.SESSION)
+        self._deadlines.set(key, now_ms + timeout_ms)
+
+    def _begin_rebalance(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        timeout_ms = group.members[member_id].metadata.rebalance_timeout_ms
+        key = DeadlineKey(group.group_id, member_id, DeadlineKind.REBALANCE)
+        self._deadlines.set(key, now_ms + timeout_ms)
+
+    def _drop_deadlines(self, group_id: str, member_id: str) -> None:
+        for kind in DeadlineKind:
+            self._deadlines.drop(DeadlineKey(group_id, member_id, kind))
+
+    # --- Writes ---
+
+    def _settle(self, changes: Changes, answer: _Answer | None) -> None:
+        if changes.records:
+            changes.group.settle_state()
+        self._enqueue(changes, answer)
+
+    def _enqueue(self, changes: Changes, answer: _Answer | None) -> None:
+        group_id = changes.group.group_id
+        writes = self._writes.setdefault(group_id, _Writes())
+        writes.next.records += changes.records
+        if answer is not None:
+            writes.next.answers.append(answer)
+        self._write_on(group_id, writes)
+
+    def _write_on(self, group_id: str, writes: _Writes) -> None:
+        """Write what waits, if nothing is under way; answer if there is nothing to write."""
+        if writes.under_way is not None:
+            return
+        batch, writes.next = writes.next, _Batch()
+        if batch.records:
+            writes.under_way = batch
+            self._last_write_id += 1
+            self._group_of_write[self._last_write_id] = group_id
+            self._effects.append(
+                AppendRecords(write_id=self._last_write_id, records=tuple(batch.records))
+            )
+        else:
+            del self._writes[group_id]
+            self._answer(batch)
+
+    def _handle_written(self, now_ms: int, write_id: int, error_code: ErrorCode) -> None:
+        require(write_id in self._group_of_write, f"write {write_id} is under way")
+        group_id = self._group_of_write.pop(write_id)
+        writes = self._writes[group_id]
+        batch = some(writes.under_way, "a write that ends was under way")
+        writes.under_way = None
+        if error_code is ErrorCode.NONE:
+            for record in batch.records:
+                self.committed.apply(record)
+            self._answer(batch)
+            self._write_on(group_id, writes)
+        else:
+            del self._writes[group_id]
+            self._rebuild(group_id, now_ms)
+            self._refuse(batch, error_code)
+            self._refuse(writes.next, error_code)
+
+    def _answer(self, batch: _Batch) -> None:
+        for answer in batch.answers:
+            self._reply(answer.request_id, answer.result)
+
+    def _refuse(self, batch: _Batch, error_code: ErrorCode) -> None:
+        for answer in batch.answers:
+            self._reply(answer.request_id, answer.request.refuse(error_code))
+
+    def _reply(self, request_id: int, result: ConsumerGroupResult) -> None:
+        self._effects.append(AnswerRequest(request_id=request_id, result=result))

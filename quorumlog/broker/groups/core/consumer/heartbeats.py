@@ -1,0 +1,182 @@
+"""What one heartbeat does: the member is admitted, the target is made, the member is reconciled.
+
+Source: KIP-848. Checks come first (`admission.py`), so that a heartbeat that is refused changes
+nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from quorumlog.broker.groups.core.consumer import admission
+from quorumlog.broker.groups.core.consumer.assignors import (
+    MemberSubscription,
+    assignors,
+)
+from quorumlog.broker.groups.core.consumer.changes import Changes
+from quorumlog.broker.groups.core.consumer.group import (
+    LEFT_EPOCH,
+    STATIC_LEFT_EPOCH,
+    ConsumerGroup,
+)
+from quorumlog.broker.groups.core.consumer.membership import Membership
+from quorumlog.broker.groups.core.consumer.partitions import Partitions
+from quorumlog.broker.groups.core.consumer.reconciliation import (
+    Aim,
+    CurrentAssignment,
+    reconcile,
+)
+from quorumlog.broker.groups.core.consumer.records import (
+    RecordKind,
+    TargetMemberValue,
+    TargetValue,
+    to_stored,
+)
+from quorumlog.broker.groups.core.consumer.requests import (
+    ConsumerHeartbeat,
+    HeartbeatResult,
+    RequestRefused,
+)
+from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression, Topics
+from quorumlog.invariants import require
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicId
+
+
+class Heartbeats:
+    """Has no state but the topics: every method takes the changes that it adds to."""
+
+    def __init__(self, settings: ConsumerGroupSettings, topics: Topics) -> None:
+        self._settings: Final = settings
+        self._topics: Final = topics
+        self._assignors: Final = assignors(settings.assignors)
+        self.membership: Final = Membership(topics)
+
+    def handle(self, changes: Changes, now_ms: int, request: ConsumerHeartbeat) -> HeartbeatResult:
+        """Return the answer, to be given once the changes are committed.
+
+        Raises RequestRefused: nothing has changed.
+        """
+        if request.member_epoch in {LEFT_EPOCH, STATIC_LEFT_EPOCH}:
+            return self._leave(changes, now_ms, request)
+        group = changes.group
+        member_id = request.member_id or request.new_member_id
+        require(bool(member_id), "a member without an id is given one")
+        joins = request.member_epoch == 0
+        if joins:
+            admission.check_joining(group, request, self._settings)
+        else:
+            admission.find_present(group, request)
+        self._check_expression(group, request)
+        owner = group.static.get(request.instance_id or "") if joins else None
+        if owner is not None and owner != member_id:
+            self.membership.replace(changes, owner, member_id)
+        told = group.members[member_id].current if member_id in group.members else None
+        has_changed = self.membership.admit(changes, member_id, request)
+        begins_epoch = has_changed or group.group_epoch == 0
+        if begins_epoch or group.is_metadata_due:
+            self.membership.refresh(changes, now_ms, begins_epoch=begins_epoch)
+        if group.group_epoch > group.assignment_epoch:
+            self._make_target(changes)
+        self._reconcile(changes, member_id, request.owned)
+        return self._answer(group, member_id, request, told)
+
+    def _answer(
+        self,
+        group: ConsumerGroup,
+        member_id: str,
+        request: ConsumerHeartbeat,
+        told: CurrentAssignment | None,
+    ) -> HeartbeatResult:
+        """Tell the assignment only if it is new to the member, or if the member asks for it."""
+        current = group.members[member_id].current
+        has_heard = told is not None and told.member_epoch == request.member_epoch
+        is_unchanged = told is not None and told.assigned == current.assigned
+        tells = request.is_full or not has_heard or not is_unchanged
+        return HeartbeatResult(
+            error_code=ErrorCode.NONE,
+            member_id=member_id,
+            member_epoch=current.member_epoch,
+            heartbeat_interval_ms=self._settings.heartbeat_interval_ms,
+            assignment=current.assigned if tells else None,
+        )
+
+    def _leave(self, changes: Changes, now_ms: int, request: ConsumerHeartbeat) -> HeartbeatResult:
+        member = admission.find_leaving(changes.group, request)
+        if request.member_epoch == STATIC_LEFT_EPOCH:
+            self.membership.leave_for_a_while(changes, member)
+        else:
+            self.membership.remove(changes, (member.member_id,), now_ms)
+        return HeartbeatResult(
+            error_code=ErrorCode.NONE,
+            member_id=member.member_id,
+            member_epoch=request.member_epoch,
+        )
+
+    def _check_expression(self, group: ConsumerGroup, request: ConsumerHeartbeat) -> None:
+        expression = request.subscribed_topic_regex
+        if not expression or expression in group.expressions:
+            return
+        try:
+            self._topics.matching(expression)
+        except InvalidRegularExpression as error:
+            raise RequestRefused(
+                ErrorCode.INVALID_REGULAR_EXPRESSION,
+                f"subscribed_topic_regex {expression!r}: {error}",
+            ) from error
+
+    def _make_target(self, changes: Changes) -> None:
+        """Assign all partitions anew, for the group epoch; write what differs."""
+        group = changes.group
+        subscriptions = {
+            member_id: MemberSubscription(
+                topic_ids=topic_ids,
+                instance_id=group.members[member_id].metadata.instance_id,
+                target=group.target_of(member_id),
+            )
+            for member_id, topic_ids in self._subscribed_ids(group)
+        }
+        counts = {
+            found.topic_id: found.partitions
+            for name in group.all_names()
+            if (found := self._topics.by_name.get(name)) is not None
+        }
+        assign = self._assignors[self.assignor_name(group)]
+        target = assign(subscriptions, counts)
+        for member_id, partitions in target.items():
+            if group.targets.get(member_id) != partitions:
+                value = TargetMemberValue(topic_partitions=to_stored(partitions))
+                changes.write(RecordKind.TARGET_MEMBER, value, member_id)
+        changes.write(RecordKind.TARGET, TargetValue(assignment_epoch=group.group_epoch))
+
+    def _subscribed_ids(self, group: ConsumerGroup) -> Iterator[tuple[str, frozenset[TopicId]]]:
+        """Yield each member and its topics; those of equal subscriptions are looked up once."""
+        known: dict[tuple[str, ...], frozenset[TopicId]] = {}
+        for member_id, member in group.members.items():
+            metadata = member.metadata
+            key = (metadata.subscribed_topic_regex or "", *metadata.subscribed_topic_names)
+            if key not in known:
+                known[key] = self._topics.ids(group.names_of(member))
+            yield member_id, known[key]
+
+    def assignor_name(self, group: ConsumerGroup) -> str:
+        """Return the assignor that most members ask for; of equals, the first in the settings."""
+        votes = Counter(member.metadata.server_assignor for member in group.members.values())
+        return max(self._assignors, key=lambda name: votes[name])
+
+    def _reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
+        group = changes.group
+        member = group.members[member_id]
+        if member.current.is_reconciled_to(group.assignment_epoch):
+            return
+        aim = Aim(
+            epoch=group.assignment_epoch,
+            target=group.target_of(member_id),
+            subscribed=self._topics.ids(group.names_of(member)),
+        )
+        after = reconcile(
+            member.current, aim, member_id=member_id, owners=group.owners, reported=reported
+        )
+        if after != member.current:
+            changes.write(RecordKind.CURRENT_ASSIGNMENT, after.to_value(), member_id)

@@ -1,0 +1,133 @@
+"""Members that come, change, go, and are replaced; and the epoch that begins with that.
+
+Sources: KIP-848; KIP-1101 (the hash of the topics in the record of the epoch).
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from quorumlog.broker.groups.core.consumer.changes import Changes
+from quorumlog.broker.groups.core.consumer.group import STATIC_LEFT_EPOCH, ConsumerMember
+from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS
+from quorumlog.broker.groups.core.consumer.records import (
+    GroupValue,
+    MemberValue,
+    RecordKind,
+    RegularExpressionValue,
+    TargetMemberValue,
+    to_stored,
+)
+from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
+from quorumlog.broker.groups.core.consumer.states import MemberState
+from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression, Topics
+
+OF_A_MEMBER: Final = (  # in the order of their tombstones
+    RecordKind.CURRENT_ASSIGNMENT,
+    RecordKind.TARGET_MEMBER,
+    RecordKind.MEMBER,
+)
+
+
+class Membership:
+    """Has no state but the topics: every method takes the changes that it adds to."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    def admit(self, changes: Changes, member_id: str, request: ConsumerHeartbeat) -> bool:
+        """Take over what the request says; return whether the subscription has changed."""
+        group = changes.group
+        member = group.members.get(member_id)
+        before = MemberValue() if member is None else member.metadata
+        after = _updated(before, request)
+        if member is None or after != before:
+            changes.write(RecordKind.MEMBER, after, member_id)
+        has_other_names = before.subscribed_topic_names != after.subscribed_topic_names
+        has_other_regex = (before.subscribed_topic_regex or "") != (
+            after.subscribed_topic_regex or ""
+        )
+        return member is None or has_other_names or has_other_regex
+
+    def remove(self, changes: Changes, member_ids: Iterable[str], now_ms: int) -> None:
+        """Remove members: what they owned is free, and a new epoch begins."""
+        for member_id in member_ids:
+            self._erase(changes, member_id)
+        self.refresh(changes, now_ms, begins_epoch=True)
+
+    def _erase(self, changes: Changes, member_id: str) -> None:
+        for kind in OF_A_MEMBER:
+            changes.write(kind, None, member_id)
+
+    def leave_for_a_while(self, changes: Changes, member: ConsumerMember) -> None:
+        """Keep the place of a static member, and what it was assigned, until its session ends."""
+        away = replace(
+            member.current,
+            member_epoch=STATIC_LEFT_EPOCH,
+            previous_member_epoch=member.current.member_epoch,
+            state=MemberState.STABLE,
+            pending_revocation=NO_PARTITIONS,
+        )
+        changes.write(RecordKind.CURRENT_ASSIGNMENT, away.to_value(), member.member_id)
+
+    def replace(self, changes: Changes, old_id: str, new_id: str) -> None:
+        """Give a static member that was away its place back, under its new id."""
+        group = changes.group
+        old, target = group.members[old_id], group.target_of(old_id)
+        current = replace(old.current, member_epoch=0, previous_member_epoch=0)
+        self._erase(changes, old_id)
+        if new_id in group.members:  # it was a member of its own, and starts anew
+            self._erase(changes, new_id)
+        changes.write(RecordKind.MEMBER, old.metadata, new_id)
+        stored = TargetMemberValue(topic_partitions=to_stored(target))
+        changes.write(RecordKind.TARGET_MEMBER, stored, new_id)
+        changes.write(RecordKind.CURRENT_ASSIGNMENT, current.to_value(), new_id)
+
+    def refresh(self, changes: Changes, now_ms: int, *, begins_epoch: bool = False) -> None:
+        """Look at the topics anew; begin an epoch if they have changed, or if `begins_epoch`."""
+        group = changes.group
+        self._resolve(changes, now_ms)
+        names = group.all_names()
+        metadata_hash = self._topics.metadata_hash(names)
+        if begins_epoch or metadata_hash != group.metadata_hash:
+            value = GroupValue(epoch=group.group_epoch + 1, metadata_hash=metadata_hash)
+            changes.write(RecordKind.GROUP, value)
+        if group.has_partition_metadata:
+            changes.write(RecordKind.PARTITION_METADATA, None)
+        group.subscribed_names, group.is_metadata_due = names, False
+
+    def _resolve(self, changes: Changes, now_ms: int) -> None:
+        """Bring the topics of the regular expressions up to date."""
+        group = changes.group
+        subscribed = group.subscribed_expressions()
+        for expression in subscribed:
+            known = group.expressions.get(expression)
+            try:
+                matching = self._topics.matching(expression)
+            except InvalidRegularExpression:
+                continue  # another broker took it: what it found stays
+            if known != matching:
+                value = RegularExpressionValue(
+                    topics=sorted(matching), version=self._topics.version, timestamp_ms=now_ms
+                )
+                changes.write(RecordKind.REGULAR_EXPRESSION, value, expression)
+        for expression in sorted(group.expressions.keys() - subscribed):
+            changes.write(RecordKind.REGULAR_EXPRESSION, None, expression)
+
+
+def _updated(before: MemberValue, request: ConsumerHeartbeat) -> MemberValue:
+    """Return the member as the request describes it; what it leaves out stays."""
+    names, timeout_ms = request.subscribed_topic_names, request.rebalance_timeout_ms
+    regex, assignor = request.subscribed_topic_regex, request.server_assignor
+    return MemberValue(
+        instance_id=request.instance_id or before.instance_id,
+        rack_id=request.rack_id or before.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        subscribed_topic_names=(
+            before.subscribed_topic_names if names is None else sorted({*names})
+        ),
+        subscribed_topic_regex=before.subscribed_topic_regex if regex is None else regex,
+        rebalance_timeout_ms=before.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        server_assignor=before.server_assignor if assignor is None else assignor,
+    )

@@ -1,0 +1,48 @@
+"""Which members of a consumer group may commit and fetch offsets. Source: KIP-848.
+
+A member names its epoch where a classic member names its generation. A group without members lets
+anybody commit who is no member, as a classic group does.
+"""
+
+from typing import Final
+
+from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+MEMBER_EPOCH_SINCE_VERSION: Final = 9  # of OffsetCommit and OffsetFetch
+
+
+def commit_refusal(
+    group: ConsumerGroup,
+    member_id: str,
+    member_epoch: int,
+    *,
+    api_version: int,
+    is_transactional: bool = False,
+) -> ErrorCode:
+    """Return why OffsetCommit (or TxnOffsetCommit) is refused, or NONE."""
+    if member_epoch < 0 and not group.members:
+        return ErrorCode.NONE
+    member = group.members.get(member_id)
+    if member is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    knows_epochs = is_transactional or api_version >= MEMBER_EPOCH_SINCE_VERSION
+    if not member.is_classic and not knows_epochs:
+        return ErrorCode.UNSUPPORTED_VERSION
+    return _epoch_refusal(group, member_id, member_epoch)
+
+
+def fetch_refusal(group: ConsumerGroup, member_id: str | None, member_epoch: int) -> ErrorCode:
+    """Return why OffsetFetch is refused, or NONE; an administrator names no member."""
+    if member_id is None and member_epoch < 0:
+        return ErrorCode.NONE
+    if member_id not in group.members:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    return _epoch_refusal(group, member_id or "", member_epoch)
+
+
+def _epoch_refusal(group: ConsumerGroup, member_id: str, member_epoch: int) -> ErrorCode:
+    member = group.members[member_id]
+    if member_epoch == member.current.member_epoch:
+        return ErrorCode.NONE
+    return ErrorCode.ILLEGAL_GENERATION if member.is_classic else ErrorCode.STALE_MEMBER_EPOCH

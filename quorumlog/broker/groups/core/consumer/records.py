@@ -1,0 +1,353 @@
+"""The records of groups of the consumer protocol in `__consumer_offsets`, in Kafka's own format.
+
+Keys by version: 3 the group, 4 metadata of its topics (which Kafka 4.0 wrote and 4.1 deletes), 5 a
+member, 6 the target assignment, 7 a member's part of it, 8 what a member has, 16 a regular
+expression. Values are of version 0, each behind its version as an int16; an empty value (None) is a
+tombstone. Tagged fields that a newer version adds are skipped. Sources: the schemas of Kafka's
+group coordinator, KIP-848, KIP-1101.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from struct import Struct as Packer
+from typing import Final, NamedTuple, TypeVar
+
+from quorumlog.broker.groups.core.consumer.partitions import Partitions, TopicIdPartition
+from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.codec.identifiers import TopicId
+from quorumlog.wire.codec.message import ZERO_UUID, Field, Message, Struct
+from quorumlog.wire.codec.schemas import decode_message, encode_message
+
+VALUE_VERSION: Final = 0
+_VERSION: Final = Packer(">h")
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+class RecordKind(IntEnum):
+    """The version of a key says what the record is about."""
+
+    GROUP = 3
+    PARTITION_METADATA = 4
+    MEMBER = 5
+    TARGET = 6
+    TARGET_MEMBER = 7
+    CURRENT_ASSIGNMENT = 8
+    REGULAR_EXPRESSION = 16
+
+
+# --- Values. None of them is changed once it is made. ---
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupValue(Message):
+    """A ConsumerGroupMetadataValue. `metadata_hash`: of the topics, when the epoch began."""
+
+    epoch: int = 0
+    metadata_hash: int = 0
+
+    VERSIONS = range(1)
+    FLEXIBLE_SINCE = 0
+    FIELDS = (
+        Field("epoch", "int32", "0+"),
+        Field("metadata_hash", "int64", "0+", tag=0),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredRacks(Struct):
+    """Where the replicas of one partition are."""
+
+    partition: int = 0
+    racks: list[str] = field(default_factory=list)
+
+    FIELDS = (Field("partition", "int32", "0+"), Field("racks", ["string"], "0+"))
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredTopic(Struct):
+    """A topic, as Kafka 4.0 wrote it."""
+
+    topic_id: bytes = ZERO_UUID
+    topic_name: str = ""
+    partition_count: int = 0
+    partition_racks: list[StoredRacks] = field(default_factory=list)
+
+    FIELDS = (
+        Field("topic_id", "uuid", "0+"),
+        Field("topic_name", "string", "0+"),
+        Field("partition_count", "int32", "0+"),
+        Field("partition_racks", [StoredRacks], "0+"),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionMetadataValue(Message):
+    """A ConsumerGroupPartitionMetadataValue: read, so that it can be deleted; never written."""
+
+    topics: list[StoredTopic] = field(default_factory=list)
+
+    VERSIONS = range(1)
+    FLEXIBLE_SINCE = 0
+    FIELDS = (Field("topics", [StoredTopic], "0+"),)
+
+
+@dataclass(slots=True, kw_only=True)
+class ClassicProtocol(Struct):
+    """A protocol that a classic member supports, and its metadata for it."""
+
+    name: str = ""
+    metadata: bytes = b""
+
+    FIELDS = (Field("name", "string", "0+"), Field("metadata", "bytes", "0+"))
+
+
+@dataclass(slots=True, kw_only=True)
+class ClassicMemberMetadata(Struct):
+    """What is kept of a member that speaks the classic protocol in a group of this one."""
+
+    session_timeout_ms: int = 0
+    supported_protocols: list[ClassicProtocol] = field(default_factory=list)
+
+    FIELDS = (
+        Field("session_timeout_ms", "int32", "0+"),
+        Field("supported_protocols", [ClassicProtocol], "0+"),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class MemberValue(Message):
+    """A ConsumerGroupMemberMetadataValue: the member and what it subscribes to."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: list[str] = field(default_factory=list)  # sorted
+    subscribed_topic_regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    classic: ClassicMemberMetadata | None = None
+
+    VERSIONS = range(1)
+    FLEXIBLE_SINCE = 0
+    FIELDS = (
+        Field("instance_id", "string", "0+", nullable="0+"),
+        Field("rack_id", "string", "0+", nullable="0+"),
+        Field("client_id", "string", "0+"),
+        Field("client_host", "string", "0+"),
+        Field("subscribed_topic_names", ["string"], "0+"),
+        Field("subscribed_topic_regex", "string", "0+", nullable="0+"),
+        Field("rebalance_timeout_ms", "int32", "0+"),
+        Field("server_assignor", "string", "0+", nullable="0+"),
+        Field("classic", ClassicMemberMetadata, "0+", nullable="0+", tag=0),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class TargetValue(Message):
+    """A ConsumerGroupTargetAssignmentMetadataValue: the group epoch the target was made for."""
+
+    assignment_epoch: int = 0
+
+    VERSIONS = range(1)
+    FLEXIBLE_SINCE = 0
+    FIELDS = (Field("assignment_epoch", "int32", "0+"),)
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredPartitions(Struct):
+    """Partitions of one topic."""
+
+    topic_id: bytes = ZERO_UUID
+    partitions: list[int] = field(default_factory=list)
+
+    FIELDS = (Field("topic_id", "uuid", "0+"), Field("partitions", ["int32"], "0+"))
+
+
+@dataclass(slots=True, kw_only=True)
+class TargetMemberValue(Message):
+    """A ConsumerGroupTargetAssignmentMemberValue."""
+
+    topic_partitions: list[StoredPartitions] = field(default_factory=list)
+
+    VERSIONS = range(1)
+    FLEXIBLE_SINCE = 0
+    FIELDS = (Field("topic_partitions", [StoredPartitions], "0+"),)
+
+
+@dataclass(slots=True, kw_only=True)
+class CurrentAssignmentValue(Message):
+    """A ConsumerGroupCurrentMemberAssignmentValue; `state` is a MemberState."""
+
+    member_epoch: int = 0
+    previous_member_epoch: int = 0
+    state: int = 0
+    assigned_partitions: list[StoredPartitions] = field(default_factory=list)
+    partitions_pending_revocation: list[StoredPartitions] = field(default_factory=list)
+
+    VERSIONS = range(1)
+    FLEXIBLE_SINCE = 0
+    FIELDS = (
+        Field("member_epoch", "int32", "0+"),
+        Field("previous_member_epoch", "int32", "0+"),
+        Field("state", "int8", "0+"),
+        Field("assigned_partitions", [StoredPartitions], "0+"),
+        Field("partitions_pending_revocation", [StoredPartitions], "0+"),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class RegularExpressionValue(Message):
+    """A ConsumerGroupRegularExpressionValue: the topics that match, sorted.
+
+    `version`: of the metadata that was looked at, `timestamp_ms`: when.
+    """
+
+    topics: list[str] = field(default_factory=list)
+    version: int = 0
+    timestamp_ms: int = 0
+
+    VERSIONS = range(1)
+    FLEXIBLE_SINCE = 0
+    FIELDS = (
+        Field("topics", ["string"], "0+"),
+        Field("version", "int64", "0+"),
+        Field("timestamp_ms", "int64", "0+"),
+    )
+
+
+Value = (
+    GroupValue
+    | PartitionMetadataValue
+    | MemberValue
+    | TargetValue
+    | TargetMemberValue
+    | CurrentAssignmentValue
+    | RegularExpressionValue
+)
+VALUES: Final[Mapping[RecordKind, type[Value]]] = {
+    RecordKind.GROUP: GroupValue,
+    RecordKind.PARTITION_METADATA: PartitionMetadataValue,
+    RecordKind.MEMBER: MemberValue,
+    RecordKind.TARGET: TargetValue,
+    RecordKind.TARGET_MEMBER: TargetMemberValue,
+    RecordKind.CURRENT_ASSIGNMENT: CurrentAssignmentValue,
+    RecordKind.REGULAR_EXPRESSION: RegularExpressionValue,
+}
+
+
+# --- Keys ---
+
+
+@dataclass(slots=True, kw_only=True)
+class _Key(Message):
+    """`name`: a member id, or a regular expression."""
+
+    group_id: str = ""
+    name: str = ""
+
+    VERSIONS = range(RecordKind.GROUP, RecordKind.REGULAR_EXPRESSION + 1)
+    FLEXIBLE_SINCE = RecordKind.REGULAR_EXPRESSION + 1
+    FIELDS = (
+        Field("group_id", "string", "3+"),
+        Field("name", "string", "5+"),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _GroupKey(Message):
+    group_id: str = ""
+
+    VERSIONS = range(RecordKind.GROUP, RecordKind.TARGET + 1)
+    FLEXIBLE_SINCE = RecordKind.TARGET + 1
+    FIELDS = (Field("group_id", "string", "3+"),)
+
+
+OF_THE_GROUP: Final = frozenset(
+    {RecordKind.GROUP, RecordKind.PARTITION_METADATA, RecordKind.TARGET}
+)
+
+
+class RecordKey(NamedTuple):
+    """The subject of a record; `name` is a member id or a regular expression, if there is one."""
+
+    kind: RecordKind
+    group_id: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupRecord:
+    """`value` None: what the key names is gone."""
+
+    subject: RecordKey
+    value: Value | None
+
+    @property
+    def group_id(self) -> str:
+        """The group that the record is about."""
+        return self.subject.group_id
+
+
+def encode(record: ConsumerGroupRecord) -> tuple[bytes, bytes | None]:
+    """Return the record's key and value."""
+    kind, group_id, name = record.subject
+    if kind in OF_THE_GROUP:
+        key = _versioned(kind, _GroupKey(group_id=group_id))
+    else:
+        key = _versioned(kind, _Key(group_id=group_id, name=name))
+    value = record.value
+    return key, None if value is None else _versioned(VALUE_VERSION, value)
+
+
+def decode(key: bytes, value: bytes | None) -> ConsumerGroupRecord | None:
+    """Return the record, or None if its key is of another kind. Raises MalformedFrame."""
+    version = _version_of(key)
+    if len(key) < _VERSION.size or version not in VALUES:
+        return None
+    kind = RecordKind(version)
+    found: Value | None = None
+    if value is not None:
+        found = _decoded(VALUES[kind], value)
+    if kind in OF_THE_GROUP:
+        subject = RecordKey(kind, _decoded(_GroupKey, key).group_id)
+    else:
+        named = _decoded(_Key, key)
+        subject = RecordKey(kind, named.group_id, named.name)
+    return ConsumerGroupRecord(subject=subject, value=found)
+
+
+def _versioned(version: int, message: Message) -> bytes:
+    return b"".join([_VERSION.pack(version), *encode_message(message, version)])
+
+
+def _version_of(data: bytes) -> int:
+    return int.from_bytes(data[: _VERSION.size], "big", signed=True)
+
+
+def _decoded(kind: type[MessageT], data: bytes) -> MessageT:
+    version = _version_of(data)
+    if len(data) < _VERSION.size or version not in kind.VERSIONS:
+        raise MalformedFrame(f"{kind.__name__} of version {version} in {len(data)} bytes")
+    return decode_message(kind, version, memoryview(data)[_VERSION.size :])
+
+
+def to_stored(partitions: Partitions) -> list[StoredPartitions]:
+    """Return them topic by topic, in order."""
+    by_topic: dict[TopicId, list[int]] = {}
+    for topic_id, partition in sorted(partitions):
+        by_topic.setdefault(topic_id, []).append(partition)
+    return [
+        StoredPartitions(topic_id=topic_id, partitions=indexes)
+        for topic_id, indexes in by_topic.items()
+    ]
+
+
+def from_stored(stored: list[StoredPartitions]) -> Partitions:
+    """Return the partitions of all topics."""
+    return frozenset(
+        TopicIdPartition(TopicId(one.topic_id), partition)
+        for one in stored
+        for partition in one.partitions
+    )

@@ -1,0 +1,173 @@
+"""A coordinator of consumer groups over a log in memory, and the requests of its members."""
+
+import re
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from quorumlog.broker.groups.core.consumer import events
+from quorumlog.broker.groups.core.consumer.coordinator import ConsumerGroupCoordinator
+from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.partitions import (
+    NO_PARTITIONS,
+    Partitions,
+    TopicIdPartition,
+)
+from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, HeartbeatResult
+from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.consumer.topics import (
+    InvalidRegularExpression,
+    IsMatch,
+    TopicDescription,
+    Topics,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicId
+from tests.support.coordination.driven_shard import DrivenShard
+
+SETTINGS = ConsumerGroupSettings(session_timeout_ms=1000, heartbeat_interval_ms=100)
+
+
+class PythonMatcher:
+    """A fake: Python's expressions, of which the tests use what RE2 has, too."""
+
+    def __init__(self) -> None:
+        self.tried = 0
+
+    def compile(self, expression: str) -> IsMatch:
+        try:
+            pattern = re.compile(expression)
+        except re.error as error:
+            raise InvalidRegularExpression(str(error)) from error
+
+        def is_match(name: str) -> bool:
+            self.tried += 1
+            return pattern.fullmatch(name) is not None
+
+        return is_match
+
+
+def heartbeat(member_id: str, member_epoch: int, **changes: Any) -> ConsumerHeartbeat:
+    values: dict[str, Any] = {
+        "group_id": "g",
+        "member_id": member_id,
+        "member_epoch": member_epoch,
+    }
+    return ConsumerHeartbeat(**{**values, **changes})
+
+
+def join(member_id: str, *names: str, **changes: Any) -> ConsumerHeartbeat:
+    """A full heartbeat; of a member that joins, unless `member_epoch` says otherwise."""
+    values: dict[str, Any] = {
+        "rebalance_timeout_ms": 500,
+        "subscribed_topic_names": names or ("t",),
+        "owned": NO_PARTITIONS,
+    }
+    changed = {**values, **changes}
+    return heartbeat(member_id, changed.pop("member_epoch", 0), **changed)
+
+
+def durable(group: ConsumerGroup) -> dict[str, Any]:
+    """Everything that the records of a group say."""
+    volatile = {"is_metadata_due", "subscribed_names"}
+    return {name: value for name, value in vars(group).items() if name not in volatile}
+
+
+class TopicsOfTest(Topics):
+    """Topics whose ids tell their names: `T(name, generation)`."""
+
+    __test__ = False
+
+    def __init__(self, matcher: PythonMatcher | None = None) -> None:
+        self.matcher = matcher or PythonMatcher()
+        super().__init__(self.matcher)
+        self.created = 0
+
+    def id_of(self, name: str) -> TopicId:
+        return self.by_name[name].topic_id
+
+    def set(self, name: str, partitions: int) -> None:
+        """Create a topic, let it grow, or (0) delete it."""
+        if partitions == 0:
+            self.change(self.version + 1, {name: None})
+            return
+        known = self.by_name.get(name)
+        if known is None:
+            self.created += 1
+        new_id = TopicId(self.created.to_bytes(2, "big") + name.encode().ljust(14, b"."))
+        topic_id = new_id if known is None else known.topic_id
+        self.change(self.version + 1, {name: TopicDescription(topic_id, partitions)})
+
+    def some(self, name: str, *indexes: int) -> Partitions:
+        return frozenset(TopicIdPartition(self.id_of(name), index) for index in indexes)
+
+
+class ConsumerCoordination(DrivenShard[ConsumerGroupCoordinator]):
+    """The consumer groups of one partition, loaded."""
+
+    def __init__(
+        self,
+        topics: TopicsOfTest | None = None,
+        settings: ConsumerGroupSettings = SETTINGS,
+        *,
+        batches: Iterable[bytes] = (),
+        now_ms: int = 0,
+    ) -> None:
+        if topics is None:
+            topics = TopicsOfTest()
+            topics.set("t", 4)
+        self.topics, self.settings = topics, settings
+        new_coordinator = partial(ConsumerGroupCoordinator, settings, topics)
+        super().__init__(new_coordinator, batches=batches, now_ms=now_ms)
+        self.load()
+
+    @property
+    def group(self) -> ConsumerGroup:
+        return self.coordinator.groups["g"]
+
+    def answer(self, request: Any) -> Any:
+        """Ask, and commit whatever must be committed for the answer."""
+        request_id = self.ask(request)
+        self.commit_writes()
+        return self.replies[request_id]
+
+    def beat(self, request: ConsumerHeartbeat) -> HeartbeatResult:
+        """Ask as `answer` does; the heartbeat must be served."""
+        result: HeartbeatResult = self.answer(request)
+        assert result.error_code is ErrorCode.NONE, result
+        return result
+
+    def refused(self, request: ConsumerHeartbeat) -> ErrorCode:
+        """Ask, and return why it is refused; nothing is written."""
+        request_id = self.ask(request)
+        assert not self.writes
+        result: HeartbeatResult = self.replies[request_id]
+        assert result.error_message
+        return result.error_code
+
+    def set_topic(self, name: str, partitions: int) -> None:
+        self.topics.set(name, partitions)
+        self.step(events.TopicsChanged(names={name}))
+
+    def reloaded(self) -> "ConsumerCoordination":
+        """Return another coordinator with the same log, as after a failover."""
+        return ConsumerCoordination(
+            self.topics, self.settings, batches=self.batches, now_ms=self.now_ms
+        )
+
+    def check_replayed(self) -> None:
+        """What is served is what a replay of the log gives, if nothing is under way."""
+        assert not self.writes
+        loaded = self.reloaded().coordinator.groups
+        live = self.coordinator.groups
+        assert {name: describe_all(group) for name, group in live.items()} == {
+            name: describe_all(group) for name, group in loaded.items()
+        }
+
+
+def describe_all(group: ConsumerGroup) -> dict[str, Any]:
+    """As `durable`, with members that can be compared."""
+    members = {
+        member_id: (member.metadata, member.current) for member_id, member in group.members.items()
+    }
+    return {**durable(group), "members": members}

@@ -1,0 +1,207 @@
+"""Sessions and rebalances of a consumer group that take too long, and its writes that fail."""
+
+import pytest
+
+from quorumlog.broker.coordination.core import events as shard_events
+from quorumlog.broker.coordination.core.coordinator_shard import Phase
+from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
+from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS
+from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
+from quorumlog.invariants import InvariantViolation
+from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.support.groups.consumer.coordination import ConsumerCoordination, heartbeat, join
+
+
+def test_a_silent_member_is_removed_when_its_session_is_over() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a"))
+    groups.tick(600)
+    groups.beat(join("b"))
+    groups.tick(399)
+    assert not groups.writes
+    groups.tick(1)
+    groups.commit_writes()
+    assert [*groups.group.members] == ["b"]
+    assert groups.beat(heartbeat("b", 2)).assignment == groups.topics.some("t", 0, 1, 2, 3)
+    assert groups.refused(heartbeat("a", 1)) is ErrorCode.UNKNOWN_MEMBER_ID
+    groups.check_replayed()
+
+
+def test_every_heartbeat_begins_a_session_but_those_that_are_refused() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a"))
+    groups.tick(600)
+    groups.beat(heartbeat("a", 1))
+    groups.tick(600)
+    assert groups.refused(heartbeat("a", 7)) is ErrorCode.FENCED_MEMBER_EPOCH
+    groups.tick(399)
+    assert not groups.writes
+    groups.tick(1)
+    assert groups.writes
+
+
+def test_members_that_fall_silent_together_begin_one_epoch() -> None:
+    groups = ConsumerCoordination()
+    for member_id in "abc":
+        groups.beat(join(member_id))
+    assert groups.group.group_epoch == 3
+    groups.tick(1000)
+    assert groups.group.group_epoch == 4
+    assert groups.group.state is ConsumerGroupState.EMPTY
+
+
+def test_a_member_that_gives_up_nothing_is_removed_when_its_rebalance_takes_too_long() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a"))  # it has 500 ms
+    groups.beat(join("b"))
+    groups.tick(300)
+    groups.beat(heartbeat("a", 1))
+    groups.beat(heartbeat("b", 2))
+    groups.tick(499)
+    groups.beat(heartbeat("a", 1))
+    groups.beat(heartbeat("b", 2))
+    assert not groups.writes
+    groups.tick(1)
+    groups.commit_writes()
+    assert [*groups.group.members] == ["b"]
+
+
+def test_a_member_that_has_given_up_its_partitions_has_no_rebalance_to_end() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a"))
+    groups.beat(join("b"))
+    groups.beat(heartbeat("a", 1))
+    groups.beat(heartbeat("a", 1, owned=groups.topics.some("t", 0, 1)))
+    groups.tick(400)
+    groups.beat(heartbeat("a", 2))
+    groups.beat(heartbeat("b", 2))
+    groups.tick(400)
+    groups.commit_writes()
+    assert [*groups.group.members] == ["a", "b"]
+
+
+def test_a_coordinator_that_loads_gives_each_member_a_whole_session_and_rebalance() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a"))
+    groups.beat(join("b"))
+    groups.beat(heartbeat("a", 1))
+    groups.tick(450)
+    groups = groups.reloaded()
+    groups.tick(499)
+    assert not groups.writes
+    groups.beat(heartbeat("b", 2))
+    groups.tick(1)
+    groups.commit_writes()
+    assert [*groups.group.members] == ["b"]
+    groups.tick(998)
+    groups = groups.reloaded()
+    groups.tick(999)
+    assert not groups.writes
+    groups.tick(1)
+    assert groups.writes
+
+
+def test_no_answer_is_given_before_all_is_committed_that_it_rests_on() -> None:
+    groups = ConsumerCoordination()
+    asked = [groups.ask(join("a")), groups.ask(join("b")), groups.ask(heartbeat("b", 2))]
+    assert len(groups.writes) == 1  # the second batch waits for the first
+    assert not groups.replies
+    groups.commit_write()
+    assert [*groups.replies] == asked[:1]
+    assert len(groups.writes) == 1
+    groups.commit_write()
+    assert [*groups.replies] == asked
+    groups.check_replayed()
+
+
+def test_a_refused_write_takes_everything_back_that_was_decided_on_it() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a"))
+    asked = [
+        groups.ask(join("b")),
+        groups.ask(heartbeat("a", 1, owned=groups.topics.some("t", 0, 1))),
+        groups.ask(heartbeat("b", 2)),
+    ]
+    assert len(groups.group.members) == 2
+    groups.fail_write()
+    codes = [groups.replies[request_id].error_code for request_id in asked]
+    assert codes == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 3
+    assert not groups.writes
+    assert [*groups.group.members] == ["a"]
+    assert groups.group.members["a"].current.assigned == groups.topics.some("t", 0, 1, 2, 3)
+    groups.check_replayed()
+
+
+def test_a_group_whose_first_write_is_refused_is_not_there() -> None:
+    groups = ConsumerCoordination()
+    request_id = groups.ask(join("a"))
+    groups.fail_write(ErrorCode.RECORD_LIST_TOO_LARGE)
+    assert groups.replies[request_id].error_code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert groups.coordinator.groups == {}
+    groups.tick(5000)
+    assert not groups.writes
+
+
+def test_groups_do_not_wait_for_each_other() -> None:
+    groups = ConsumerCoordination()
+    groups.ask(join("a"))
+    other = groups.ask(join("b", group_id="other"))
+    assert len(groups.writes) == 2
+    groups.end_write(ErrorCode.NONE, index=1)
+    assert other not in groups.replies  # the shard reports writes in the order of the log
+    groups.commit_writes()
+    assert groups.replies[other].member_epoch == 1
+
+
+def test_after_a_write_of_unknown_outcome_the_log_tells() -> None:
+    groups = ConsumerCoordination()
+    request_id = groups.ask(join("a"))
+    groups.batches.append(groups.writes[0].records)
+    groups.end_write(ErrorCode.REQUEST_TIMED_OUT)
+    assert groups.replies[request_id].error_code is ErrorCode.NOT_COORDINATOR
+    assert groups.shard.phase is Phase.LOADING
+    groups.load()
+    again = groups.beat(join("a"))
+    assert again.assignment == groups.topics.some("t", 0, 1, 2, 3)
+
+
+def test_what_is_asked_while_the_log_is_read_is_refused() -> None:
+    groups = ConsumerCoordination()
+    groups.step(shard_events.Stopped())
+    request_id = groups.ask(join("a"))
+    assert groups.replies[request_id].error_code is ErrorCode.NOT_COORDINATOR
+
+
+def test_a_write_that_ends_twice_is_a_bug_of_ours() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a"))
+    ended = shard_events.WriteEnded(write_id=1)
+    with pytest.raises(InvariantViolation, match="write 1"):
+        groups.coordinator.step(0, ended)
+
+
+def test_a_member_of_a_state_that_is_not_known_here_starts_from_scratch() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a"))
+    member = groups.group.members["a"]
+    object.__setattr__(member.current, "state", MemberState.UNKNOWN)
+    assert groups.refused(heartbeat("a", 1)) is ErrorCode.FENCED_MEMBER_EPOCH
+    owned = groups.topics.some("t", 0)
+    assert groups.refused(heartbeat("a", 1, owned=owned)) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert groups.beat(heartbeat("a", 1, owned=NO_PARTITIONS)).member_epoch == 1
+    assert member.current.state is MemberState.STABLE
+
+
+def test_a_key_has_one_deadline() -> None:
+    deadlines = Deadlines()
+    key = DeadlineKey("g", "a", DeadlineKind.SESSION)
+    other = DeadlineKey("g", "b", DeadlineKind.REBALANCE)
+    deadlines.set(key, 5)
+    deadlines.set(other, 7)
+    deadlines.set(key, 9)
+    assert deadlines.first_ms == 7
+    assert deadlines.pop_due(6) is None
+    assert deadlines.pop_due(9) == other
+    deadlines.drop(other)
+    assert deadlines.pop_due(9) == key
+    assert deadlines.first_ms is None

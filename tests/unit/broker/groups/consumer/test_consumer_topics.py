@@ -1,0 +1,200 @@
+"""Topics of a consumer group that come, grow and go, named or matched by an expression."""
+
+import pytest
+
+from quorumlog.broker.groups.core.consumer.records import (
+    ConsumerGroupRecord,
+    PartitionMetadataValue,
+    RecordKey,
+    RecordKind,
+    RegularExpressionValue,
+    encode,
+)
+from quorumlog.broker.groups.core.consumer.topics import (
+    EXPRESSIONS_MAX,
+    InvalidRegularExpression,
+    TopicDescription,
+)
+from quorumlog.wire.codec.identifiers import TopicId
+from quorumlog.wire.codec.records import Record, encode_batch
+from tests.support.groups.consumer.coordination import (
+    ConsumerCoordination,
+    PythonMatcher,
+    TopicsOfTest,
+    heartbeat,
+    join,
+)
+
+
+def test_a_topic_that_comes_later_is_assigned_with_the_next_heartbeat() -> None:
+    groups = ConsumerCoordination()
+    assert groups.beat(join("a", "new")).assignment == frozenset()
+    groups.set_topic("new", 2)
+    told = groups.beat(heartbeat("a", 1))
+    assert (told.member_epoch, told.assignment) == (2, groups.topics.some("new", 0, 1))
+    groups.check_replayed()
+
+
+def test_a_topic_that_grows_is_assigned_whole() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a"))
+    groups.set_topic("t", 5)
+    told = groups.beat(heartbeat("a", 1))
+    assert (told.member_epoch, told.assignment) == (2, groups.topics.some("t", 0, 1, 2, 3, 4))
+
+
+def test_a_topic_that_is_deleted_is_given_up() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a"))
+    groups.set_topic("t", 0)
+    told = groups.beat(heartbeat("a", 1))
+    assert (told.member_epoch, told.assignment) == (1, frozenset())
+    assert groups.beat(heartbeat("a", 1, owned=frozenset())).member_epoch == 2
+    groups.check_replayed()
+
+
+def test_a_topic_that_is_created_anew_is_another_one() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a"))
+    old = groups.topics.some("t", 0, 1)
+    groups.set_topic("t", 0)
+    groups.set_topic("t", 2)
+    told = groups.beat(heartbeat("a", 1, owned=frozenset()))
+    assert told.assignment == groups.topics.some("t", 0, 1)
+    assert told.assignment != old
+
+
+def test_topics_of_others_begin_no_epoch() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a"))
+    groups.set_topic("u", 3)
+    groups.ask(heartbeat("a", 1))
+    assert not groups.writes
+
+
+def test_a_coordinator_that_loads_looks_at_the_topics() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a"))
+    groups.topics.set("t", 5)  # while nobody coordinates
+    groups = groups.reloaded()
+    assert groups.beat(heartbeat("a", 1)).member_epoch == 2
+
+
+def test_an_expression_subscribes_to_the_topics_that_match_whole() -> None:
+    groups = ConsumerCoordination()
+    groups.set_topic("tt", 1)
+    groups.set_topic("ut", 1)
+    told = groups.beat(join("a", subscribed_topic_names=None, subscribed_topic_regex="t+"))
+    some = groups.topics.some
+    assert told.assignment == some("t", 0, 1, 2, 3) | some("tt", 0)
+    groups.check_replayed()
+    groups.set_topic("ttt", 1)
+    groups.set_topic("tt", 0)
+    told = groups.beat(heartbeat("a", 1, owned=some("t", 0, 1, 2, 3)))
+    assert told.assignment == some("t", 0, 1, 2, 3) | some("ttt", 0)
+    stored = groups.coordinator.committed.of("g")[
+        RecordKey(RecordKind.REGULAR_EXPRESSION, "g", "t+")
+    ]
+    assert isinstance(stored, RegularExpressionValue)
+    assert (stored.topics, stored.version) == (["t", "ttt"], groups.topics.version)
+    groups.check_replayed()
+
+
+def test_names_and_expression_are_added_up() -> None:
+    groups = ConsumerCoordination()
+    groups.set_topic("u", 1)
+    told = groups.beat(join("a", "t", subscribed_topic_regex="u"))
+    assert told.assignment == groups.topics.some("t", 0, 1, 2, 3) | groups.topics.some("u", 0)
+    changed = groups.beat(heartbeat("a", 1, subscribed_topic_regex="", owned=frozenset()))
+    assert changed.assignment == groups.topics.some("t", 0, 1, 2, 3)
+    assert groups.group.expressions == {}
+    groups.check_replayed()
+
+
+def test_an_expression_is_forgotten_with_its_last_subscriber() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a", subscribed_topic_regex="x"))
+    groups.beat(join("b", subscribed_topic_regex="x"))
+    groups.beat(heartbeat("a", -1))
+    assert [*groups.group.expressions] == ["x"]
+    groups.beat(heartbeat("b", -1))
+    assert groups.group.expressions == {}
+    groups.check_replayed()
+
+
+def test_an_expression_that_another_broker_took_keeps_what_it_matched() -> None:
+    topics = TopicsOfTest()
+    topics.set("t", 1)
+    groups = ConsumerCoordination(topics)
+    groups.beat(join("a", subscribed_topic_names=(), subscribed_topic_regex="t"))
+    stored = ConsumerGroupRecord(
+        subject=RecordKey(RecordKind.REGULAR_EXPRESSION, "g", "("),
+        value=RegularExpressionValue(topics=["t"]),
+    )
+    metadata = groups.group.members["a"].metadata
+    metadata.subscribed_topic_regex = "("
+    member = ConsumerGroupRecord(subject=RecordKey(RecordKind.MEMBER, "g", "a"), value=metadata)
+    for record in (stored, member):
+        groups.batches.append(encode_batch([Record(0, 0, *encode(record), ())]))
+    groups = groups.reloaded()
+    assert groups.beat(heartbeat("a", 1)).member_epoch == 1
+    assert groups.group.members["a"].current.assigned == topics.some("t", 0)
+
+
+def test_the_metadata_of_topics_that_kafka_4_0_wrote_is_deleted() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a"))
+    record = ConsumerGroupRecord(
+        subject=RecordKey(RecordKind.PARTITION_METADATA, "g"), value=PartitionMetadataValue()
+    )
+    groups.batches.append(encode_batch([Record(0, 0, *encode(record), ())]))
+    groups = groups.reloaded()
+    assert groups.group.has_partition_metadata
+    groups.beat(heartbeat("a", 1))
+    assert record.subject not in groups.coordinator.committed.of("g")
+    groups.check_replayed()
+
+
+def test_an_expression_is_tried_on_every_topic_once() -> None:
+    matcher = PythonMatcher()
+    topics = TopicsOfTest(matcher)
+    for number in range(50):
+        topics.set(f"t{number}", 1)
+    assert len(topics.matching("t1.*")) == 11
+    assert matcher.tried == 50
+    topics.set("t100", 1)
+    topics.set("t100", 2)
+    topics.set("t10", 0)
+    assert len(topics.matching("t1.*")) == 11
+    assert matcher.tried == 51
+
+
+def test_only_so_many_expressions_are_kept() -> None:
+    topics = TopicsOfTest()
+    topics.set("t", 1)
+    for number in range(3 * EXPRESSIONS_MAX):
+        topics.matching(f"x{number}")
+        topics.matching("t")  # it is asked for all the time
+    assert len(topics._matches) == EXPRESSIONS_MAX
+    assert "t" in topics._matches
+    with pytest.raises(InvalidRegularExpression):
+        topics.matching("(")
+
+
+def test_the_hash_tells_topics_apart() -> None:
+    topics = TopicsOfTest()
+    assert topics.metadata_hash(["a"]) == 0
+    seen = {0}
+    one, two = TopicId(bytes(16)), TopicId(bytes(15) + b"\1")
+    for name, description in (
+        ("a", TopicDescription(one, 1)),
+        ("a", TopicDescription(one, 2)),
+        ("a", TopicDescription(two, 2)),
+        ("b", TopicDescription(one, 1)),
+    ):
+        topics.change(1, {name: description})
+        found = topics.metadata_hash(["a", "b", "c"])
+        assert -(1 << 63) <= found < 1 << 63
+        assert found not in seen
+        seen.add(found)
+    assert topics.metadata_hash(["b", "a"]) == topics.metadata_hash(["a", "b"])
