@@ -26,7 +26,9 @@ from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.partitions.io.appends import Appends
 from quorumlog.broker.partitions.io.checkpoints import Checkpoints
+from quorumlog.broker.partitions.io.closing import close_logs
 from quorumlog.broker.partitions.io.descriptions import Descriptions
+from quorumlog.broker.partitions.io.directory_moves import DirectoryMoves
 from quorumlog.broker.partitions.io.disk_threads import (
     OPENING_THREADS,
     THREADS,
@@ -40,7 +42,7 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.local_reads import LocalReads
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, look_up_offset
-from quorumlog.broker.partitions.log.replica_set import STRAYS, ReplicaSet
+from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms, wall_clock_ms
@@ -108,7 +110,9 @@ class Replicas:
         self._opened_count = 0
         self._threads: Final = DiskThreads(self._fail, _opening_threads(settings))
         self._disk: Final[DiskQueue] = disk_queue or self._threads
+        # Threads of their own: acknowledgements must not wait for logs that are being opened.
         self._flush_threads: Final = DiskThreads(self._fail)
+        self._flushes: Final[DiskQueue] = disk_queue or self._flush_threads
         self._logs: Final = logs
         self._replicas: Final = ReplicaSet(
             broker_id,
@@ -136,17 +140,16 @@ class Replicas:
         self.append: Final = self.appends.append
         self.read_local: Final = LocalReads(self._replicas, self._disk).read
         self.advance_log_start: Final = self.deletions.advance_log_start
-        self.descriptions: Final = Descriptions(self._replicas, self._logs)
+        self.moves: Final = self._new_moves(partition_rules)
+        self.descriptions: Final = Descriptions(self._replicas, self._logs, self.moves.sizes)
         self._replicas.connect(self._surroundings())
         self._tasks: Final = Tasks(self._fail)
 
     def _surroundings(self) -> Surroundings:
-        # Threads of their own: acknowledgements must not wait for logs that are being opened.
-        flushes = self._flush_threads if self._disk is self._threads else self._disk
         return Surroundings(
             now_ms=monotonic_ms,
             disk=self._disk,
-            flushes=flushes,
+            flushes=self._flushes,
             checkpoints=self._logs.checkpoints,
             readers=self.fetches,
             fetchers=self._fetchers,
@@ -164,6 +167,17 @@ class Replicas:
             logs=self._logs,
             image=lambda: self.image,
             broker_epoch=lambda: self.broker_epoch,
+        )
+
+    def _new_moves(self, rules: PartitionRules) -> DirectoryMoves:
+        throttle = rules.throttle.of_moves(self.broker_id, self.settings, lambda: self.image)
+        return DirectoryMoves(
+            self.broker_id,
+            self._replicas,
+            self._disk,
+            rules=rules.directory_moves(),
+            throttle=throttle,
+            note_assignment=lambda at: self._assignments.note([at]),
         )
 
     def _new_fetches(self, rules: PartitionRules) -> Fetches:
@@ -203,6 +217,7 @@ class Replicas:
         self._tasks.start(self._checkpoints.run())
         self._tasks.start(self.ticks.retention.run())
         self._tasks.start(self.ticks.cleaner.run())
+        self._tasks.start(self.moves.run())
 
     async def stop(self) -> None:
         """Answer all waiting requests, close every log, mark a clean shutdown. Raises StorageError.
@@ -222,6 +237,7 @@ class Replicas:
         self.fetches.stop()
         await self._threads.drain()
         await self._flush_threads.drain()
+        self.moves.close()
         await self._close_logs()
         self._threads.close()
         self._flush_threads.close()
@@ -243,7 +259,7 @@ class Replicas:
         Nothing is fetched before. With the epoch of a former process, which the image may still
         show, a leader would take us for that process, which held records that we may have lost.
         """
-        self.broker_epoch = broker_epoch
+        self.broker_epoch = self._replicas.broker_epoch = broker_epoch
         self._proposals.wake()
         self._assignments.wake()
         self._fetchers.wake()
@@ -273,6 +289,7 @@ class Replicas:
         if self._is_stopping:
             return
         self._changed.append(topic_partition)
+        self.moves.note_opened(topic_partition)
         self._opened_count += 1
         if self._opened_count % LOGS_PER_FREEZE == 0:
             gc.freeze()
@@ -291,6 +308,7 @@ class Replicas:
         changed, self._changed = self._changed, []
         self._fetchers.publish(self.image)
         self._assignments.note(changed)
+        self.moves.look()
         for topic_partition in changed:
             self.fetches.note_change(topic_partition, FetchWakeup.CHANGED)
         self._maybe_set_aside_strays()
@@ -327,6 +345,7 @@ class Replicas:
         if broker.broker_epoch == self.broker_epoch:
             self._strays_are_gone = True
             self._replicas.set_aside_strays()
+            self.moves.discard_strays()
 
     # --- The data path ---
 
@@ -366,28 +385,18 @@ class Replicas:
     # --- Beside the data path ---
 
     async def _close_logs(self) -> None:
-        logs = {at: driver.log for at, driver in self.drivers.items()}
         epoch = self.broker_epoch
         if epoch == -1 and self.clean_shutdown_epoch is not None:
             epoch = self.clean_shutdown_epoch  # never registered: what was closed is so still
-        flushes = self._flush_threads if self._disk is self._threads else self._disk
-        closing = (
-            performed(flushes, at, partial(self._logs.progress.close, driver.close))
-            for at, driver in self.drivers.items()
+        await close_logs(
+            self.drivers,
+            self._logs,
+            flushes=self._flushes,
+            disk=self._disk,
+            high_watermarks=self._checkpoints.high_watermarks(),
+            broker_epoch=epoch,
+            has_failed=self._has_failed_log,
         )
-        outcomes = await asyncio.gather(*closing, return_exceptions=True)
-        unclean = [
-            self._logs.home_of(at) for at, outcome in zip(logs, outcomes, strict=True) if outcome
-        ]
-        if self._has_failed_log:
-            unclean += self._logs.online
-        for at, outcome in zip(logs, outcomes, strict=True):
-            if outcome is not None:
-                _logger.error("%s is not closed cleanly: %s", at, outcome)
-        finish = partial(
-            self._logs.finish, logs, self._checkpoints.high_watermarks(), epoch, unclean=unclean
-        )
-        await performed(self._disk, STRAYS, finish)
 
     def _fail(self, error: BaseException) -> None:
         _logger.error("the broker cannot go on: %s", error)

@@ -120,6 +120,13 @@ LEADER_THROTTLED_RATE: Final = ServerSetting(
     documentation="How many bytes a second followers that are not in sync get from a broker, at "
     "most, of the replicas that leader.replication.throttled.replicas of their topics names.",
 )
+ALTER_LOG_DIRS_RATE: Final = ServerSetting(
+    name="replica.alter.log.dirs.io.max.bytes.per.second",
+    kind=kinds.whole(ConfigType.LONG, 0, LONG_MAX),
+    default=str(LONG_MAX),
+    documentation="How many bytes a second a broker copies, at most, of replicas that move from "
+    "one of its log directories to another.",
+)
 DEFAULT_REPLICATION_FACTOR: Final = ServerSetting(
     name="default.replication.factor",
     kind=kinds.whole(ConfigType.INT, 1, INT_MAX),
@@ -292,7 +299,7 @@ def dynamic_settings() -> dict[str, ServerSetting[Any]]:
     """
     fixed = {TopicConfig.min_insync_replicas.server}
     rows = [_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server]
-    rows += [FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE]
+    rows += [FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE, ALTER_LOG_DIRS_RATE]
     return {row.name: row for row in rows if row.name not in fixed}
 
 

@@ -14,6 +14,7 @@ from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.divergence import EpochHistory
 from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.broker.partitions.core.events import Event, RoleEvent
+from quorumlog.broker.partitions.core.directory_moves import DirectoryMoveRules
 from quorumlog.broker.partitions.core.following import Followership
 from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
@@ -44,6 +45,7 @@ class PartitionRules:
     producers: type[ProducerStates] = ProducerStates
     retention: type[Retention] = Retention
     throttle: type[ReplicationThrottle] = ReplicationThrottle
+    directory_moves: type[DirectoryMoveRules] = DirectoryMoveRules
 
 
 KAFKA_RULES: Final = PartitionRules()

@@ -73,7 +73,8 @@ class Checkpoints:
             if log.failure is None and log.flushed_offset < log.segment_base_offsets[-1]:
                 with suppress(StorageError):  # the next tick takes the replica offline
                     await performed(self._disk, at, log.flush)
-                    if self._drivers.get(at) is driver and not driver.is_cutting:
+                    is_same = self._drivers.get(at) is driver and driver.log is log
+                    if is_same and not driver.is_cutting:
                         log.share_flushed_segments()  # else another thread has the log
         logs = {at: driver.log for at, driver in self._drivers.items()}
         self._checkpoints.note_recovery_points(logs)

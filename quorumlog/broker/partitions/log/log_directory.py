@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
+from quorumlog.broker.partitions.log.future_logs import FUTURE_SUFFIX, FutureLogs, marked
 from quorumlog.broker.partitions.log.log_progress import LogProgress
 from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.settings.servers import texts_of
@@ -30,7 +31,6 @@ from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
 STRAY_SUFFIX: Final = "-stray"
 DELETE_SUFFIX: Final = "-delete"
-NAME_BYTES_MAX: Final = 255  # of a directory; a topic's name alone may have 249
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -53,13 +53,6 @@ def _segment_ms(config: TopicConfig) -> int:
     if "compact" not in config.policies:
         return config.segment_ms
     return min(config.segment_ms, config.max_compaction_lag_ms)
-
-
-def _marked(partition: str, mark: str) -> str:
-    """Return the directory name with a mark behind it, the topic's part cut if it is too long."""
-    topic, dash, index = partition.rpartition("-")
-    tail = f"{dash}{index}{mark}"
-    return topic[: NAME_BYTES_MAX - len(tail)] + tail
 
 
 class LogDirectory:
@@ -89,6 +82,7 @@ class LogDirectory:
         self._syncing: Final = threading.Lock()  # those names, for all that wait for it
         self._deletions = 0
         self._doomed: list[str] = []  # directories of deleted logs, under their new names
+        self.futures: Final = FutureLogs(disk, directory, new_log, self)
 
     @property
     def was_clean(self) -> bool:
@@ -104,13 +98,15 @@ class LogDirectory:
         try:
             self._disk.mkdir(self.path)
             self.clean_shutdown_epoch = self._marker.take()
-            for name in self._disk.listdir(self.path):
+            names = self._disk.listdir(self.path)
+            for name in names:
                 if name.endswith(DELETE_SUFFIX):
                     self._doomed.append(name)
                 elif self._is_partition(name):
                     self._unopened.add(name)
                     self._added[name] = object()
             self.checkpoints.read()
+            self.futures.find(name for name in names if name.endswith(FUTURE_SUFFIX))
         except OSError as error:
             raise storage_error(f"cannot use {self.path}: {error}", error) from error
 
@@ -148,12 +144,10 @@ class LogDirectory:
                 is_new = True
             if is_new:
                 self.checkpoints.forget_older(topic_partition)
-                with self._naming:
-                    self._disk.add_dir(path)
-                    self._added[name] = object()
+                self.add_name(name)
                 write_partition_metadata(self._disk, path, topic_id, must_last=False)
             if self.must_last and not was_flushed(self._disk, path):
-                self._make_last(name, topic_id)
+                self.make_last(name, topic_id)
             log = self._new_log.open(
                 self._disk,
                 path,
@@ -164,7 +158,7 @@ class LogDirectory:
                 note_read=self.progress.note_read,
                 must_last=self.must_last,
             )
-            log.epochs.before_first = partial(self._make_last, name, topic_id)
+            log.epochs.before_first = partial(self.make_last, name, topic_id)
         except OSError as error:
             raise storage_error(f"cannot open {path}: {error}", error) from error
         # Recovery may have cut the log, or a truncation just before the crash.
@@ -179,9 +173,28 @@ class LogDirectory:
         except CorruptCheckpoint:
             if was_flushed(self._disk, path):
                 raise
-            return None  # power was lost before the first flush: see `_make_last`
+            return None  # power was lost before the first flush: see `make_last`
 
-    def _make_last(self, name: str, topic_id: TopicId) -> None:
+    def reopen(self, at: TopicPartition, topic_id: TopicId, settings: LogSettings) -> Log:
+        """Open a log that this process has closed cleanly."""
+        log = self._new_log.open(
+            self._disk,
+            self._path(str(at)),
+            settings,
+            clean=True,
+            log_start_offset=self.checkpoints.log_start(at),
+            must_last=False,
+        )
+        log.epochs.before_first = partial(self.make_last, str(at), topic_id)
+        return log
+
+    def add_name(self, name: str) -> None:
+        """Make a directory; its name is durable once `make_last` has returned. Raises OSError."""
+        with self._naming:
+            self._disk.add_dir(self._path(name))
+            self._added[name] = object()
+
+    def make_last(self, name: str, topic_id: TopicId) -> None:
         """Make durable whose log it is, before the first of its records is.
 
         The file is written anew: a failed fsync of the old one is not repeated. Logs that were
@@ -207,20 +220,35 @@ class LogDirectory:
         self.checkpoints.forget(topic_partition)
         name, path = str(topic_partition), self._path(str(topic_partition))
         try:
-            with self._naming:
-                doomed = self._name_for_deletion(name)
-                self._disk.rename(path, self._path(doomed))
-                self._doomed.append(doomed)
+            self.doom(name)
             if durably:
                 self._disk.fsync_dir(self.path)
         except OSError as error:
             raise storage_error(f"cannot delete {path}: {error}", error) from error
         self._unopened.discard(name)
 
+    def rename(self, name: str, new_name: str) -> None:
+        """Give a directory another name, durably. Raises OSError."""
+        with self._naming:
+            self._disk.rename(self._path(name), self._path(new_name))
+            self._added.pop(name, None)
+        self._disk.fsync_dir(self.path)
+
+    def doom(self, name: str) -> None:
+        """Give a directory a name that no start takes up; `remove_doomed` removes it.
+
+        Raises OSError.
+        """
+        with self._naming:
+            plain = name.removesuffix(FUTURE_SUFFIX)
+            doomed = self._name_for_deletion(plain if plain == name else plain.rpartition(".")[0])
+            self._disk.rename(self._path(name), self._path(doomed))
+            self._doomed.append(doomed)
+
     def _name_for_deletion(self, partition: str) -> str:
         while True:
             self._deletions += 1
-            name = _marked(partition, f".{self._deletions}{DELETE_SUFFIX}")
+            name = marked(partition, f".{self._deletions}{DELETE_SUFFIX}")
             if not self._disk.exists(self._path(name)):  # left by the process before this one
                 return name
 
@@ -295,7 +323,7 @@ class LogDirectory:
         except CorruptCheckpoint:
             topic_id = None  # it is not this broker's any more, whatever it was
         mark = "unknown" if topic_id is None else uuid_to_text(topic_id)
-        stray = _marked(name, f".{mark}{STRAY_SUFFIX}")
+        stray = marked(name, f".{mark}{STRAY_SUFFIX}")
         _logger.warning("%s is of topic id %s, not the metadata's: now %s", name, mark, stray)
         if self._disk.exists(self._path(stray)):
             self._remove_tree(stray)  # set aside once before, and made again since

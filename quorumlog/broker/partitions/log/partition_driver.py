@@ -56,6 +56,8 @@ class PartitionDriver:
         "awaiting_flush",
         "deletions",
         "is_cutting",
+        "is_exchanging",
+        "is_moving",
         "log",
         "partition",
         "producers",
@@ -79,17 +81,26 @@ class PartitionDriver:
         self.topic_partition: Final = topic_partition
         self.topic_id: Final = topic_id
         self.partition: Final = partition
-        self.log: Final = log
+        self.log = log  # another object after a move to another log directory
         self.producers = producers  # another object after a cut
         self.waiting: Final = ProduceQueue(deadlines)
         self.awaiting_flush: Final = ProduceQueue(deadlines)  # acks=1, if that waits for the disk
         self.deletions: Final = DeletionQueue(deletion_deadlines)
         self.is_cutting = False  # a thread has the log: neither read it nor append
-        self._held: Final[deque[Callable[[], None]]] = deque()  # until the log is cut
+        self.is_exchanging = False  # for another one of the same records: `is_cutting`, too
+        self.is_moving = False  # to another log directory: it is not compacted meanwhile
+        self._held: Final[deque[Callable[[], None]]] = deque()  # until the thread is done
         self._around: Final = around
         self._tail: Final = Tail()
-        self._flusher: Final = LogFlusher(
-            topic_partition, log, around.flushes, flushed=self._flushed, failed=self._not_flushed
+        self._flusher = self._new_flusher(log)
+
+    def _new_flusher(self, log: Log) -> LogFlusher:
+        return LogFlusher(
+            self.topic_partition,
+            log,
+            self._around.flushes,
+            flushed=self._flushed,
+            failed=self._not_flushed,
         )
 
     def feed(self, now_ms: int, event: Event) -> None:
@@ -106,7 +117,9 @@ class PartitionDriver:
 
     def judge_follower_fetch(self, now_ms: int, event: events.FollowerFetched) -> AnswerFetch:
         """Feed a follower's fetch; return what to answer it, after all that it completed."""
-        if self.is_cutting:  # we follow, too
+        if self.is_exchanging:
+            self.hold(lambda: self._note_fetch(event))
+        if self.is_cutting:  # there is nothing to read now
             return self.partition.serving.judge_follower(event)
         *ordered, answer = self.partition.step(now_ms, event)
         self._perform(now_ms, ordered)
@@ -115,6 +128,13 @@ class PartitionDriver:
         if not isinstance(answer, AnswerFetch):
             raise InvariantViolation("a fetch is answered last")
         return answer
+
+    def _note_fetch(self, event: events.FollowerFetched) -> None:
+        self.judge_follower_fetch(self._around.now_ms(), event)
+
+    def hold(self, call: Callable[[], None]) -> None:
+        """Make this call when the thread that has the log is done, after those before it."""
+        self._held.append(call)
 
     def append_as_leader(
         self, records: Buffer, header: BatchHeader, *, now_ms: int, wall_ms: int
@@ -231,7 +251,7 @@ class PartitionDriver:
 
         `refusal`: of an append. It counts if the broker can do without the directory.
         """
-        failure = self.log.failure
+        failure = None if self.is_exchanging else self.log.failure
         if failure is None and refusal is not None and not isinstance(refusal, DiskExhausted):
             failure = refusal if self._around.has_other_directories() else None
         if failure is not None:
@@ -239,6 +259,8 @@ class PartitionDriver:
 
     def note_tick(self, now_ms: int) -> None:
         """Let a leader look at the clock."""
+        if self.is_exchanging:
+            return
         self.maybe_fail()
         self._maybe_flush()  # again, if the disk has refused it
         self._flusher.note_tick(now_ms)
@@ -332,12 +354,33 @@ class PartitionDriver:
                 self.producers = outcome
             self.feed(now_ms, event(self.log.log_end_offset))
             self._maybe_flush()
-            while self._held and not self.is_cutting:
-                self._held.popleft()()
-            around.readers.note_change(at, FetchWakeup.CHANGED)
-            around.fetchers.wake()
+            self._go_on()
 
         around.disk.submit(at, work, done)
+
+    # --- Another log in the place of this one ---
+
+    def begin_exchange(self) -> None:
+        """Leave the log to a thread; what comes meanwhile waits for `end_exchange`."""
+        require(not self.is_cutting, "no thread has the log")
+        self.is_cutting = self.is_exchanging = True
+
+    def end_exchange(self, log: Log | None) -> None:
+        """Go on, with a log of the same records that is all durable; None: with the same log."""
+        self.is_cutting = self.is_exchanging = False
+        if log is not None:
+            log.epochs.extend(self.log.epochs.entries)  # also one without records
+            log.settings = self.log.settings
+            self.log, self.partition.state.epochs = log, log.epochs
+            self._flusher = self._new_flusher(log)
+            self._flushed(log.flushed_offset)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._held and not self.is_cutting:
+            self._held.popleft()()
+        self._around.readers.note_change(self.topic_partition, FetchWakeup.CHANGED)
+        self._around.fetchers.wake()
 
     # --- Making it durable ---
 
