@@ -264,6 +264,11 @@ class Replicas:
         self._assignments.wake()
         self._fetchers.wake()
 
+    def directory_of(self, topic_partition: TopicPartition) -> str | None:
+        """Return the id of the log directory where a partition's log is."""
+        home = self._logs.home_of(topic_partition)
+        return None if home is None else home.directory_id
+
     def add_leadership_listener(self, listener: LeadershipListener) -> None:
         """Tell `listener` of every change of leadership from now on."""
         self._listeners.append(listener)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.chaos.node_simulation.admin_mutants import CHURN, MOVES, with_controller
+from quorumlog.chaos.node_simulation.directory_mutants import DIRECTORIES
 from quorumlog.chaos.node_simulation.flush_mutants import FLUSHES
 from quorumlog.chaos.node_simulation.near_mutants import NEAR
 from quorumlog.chaos.registered import registered
@@ -120,6 +121,7 @@ def _all() -> Mapping[str, NodeMutant]:
     add("replication", MOVES.rules, MOVES.made)
     add("replication", NEAR.rules, NEAR.made)
     add("replication", FLUSHES.rules, FLUSHES.made)
+    add("replication", DIRECTORIES.rules, DIRECTORIES.made)
     add(
         "metadata quorum",
         CORE_RULES,

@@ -100,6 +100,10 @@ class ReplicationThrottle:
         """Whether there is a rate at all: if not, nothing needs to be asked or noted."""
         return self._rate() != LONG_MAX
 
+    def chunk_bytes(self, most: int) -> int:
+        """Return how much to copy at a time: at most what a second pays for, and `most`."""
+        return max(1, min(most, self._rate()))
+
     def next_fetch_ms(
         self, at: TopicPartition, follower_id: BrokerId, size: int, now_ms: int
     ) -> int:

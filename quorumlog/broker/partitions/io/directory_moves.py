@@ -375,7 +375,7 @@ class DirectoryMoves:
         try:
             read = move.driver.read(
                 step.offset,
-                max_bytes=CHUNK_BYTES,
+                max_bytes=self._throttle.chunk_bytes(CHUNK_BYTES),
                 end=ReadEnd.LOG_END,
                 at_least_one=True,
                 may_wait=move.bring_ins >= BRING_INS_MAX,
