@@ -128,6 +128,7 @@ class DirectoryMoves:
         self._throttle: Final = throttle
         self._note_assignment: Final = note_assignment
         self._moves: Final[dict[TopicPartition, Move]] = {}  # in the order of their turns
+        self._ending: Final[dict[TopicPartition, Move]] = {}  # a thread exchanges their logs
         self._retired: Final = _Retired()
         self._wake: Final = asyncio.Event()
 
@@ -183,7 +184,7 @@ class DirectoryMoves:
                 move.replica.log,
                 max(0, move.driver.log.log_end_offset - _end_of(move.replica.log)),
             )
-            for at, move in self._moves.items()
+            for at, move in [*self._moves.items(), *self._ending.items()]
         }
 
     # --- What happens beside ---
@@ -426,7 +427,7 @@ class DirectoryMoves:
             producers=ProducerSnapshot(driver.log.log_end_offset, driver.producers.snapshot()),
         )
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        del self._moves[at]
+        self._ending[at] = self._moves.pop(at)
         driver.begin_exchange()
 
         def done(outcome: Promoted | StorageError) -> None:
@@ -439,6 +440,7 @@ class DirectoryMoves:
 
     def _swapped(self, move: Move, source: LogDirectory, outcome: Promoted | StorageError) -> None:
         driver, at = move.driver, move.at
+        del self._ending[at]
         match outcome:
             case Promoted(log=log, refusal=refusal):
                 driver.is_moving = False
