@@ -141,7 +141,7 @@ class Replicas:
         self.read_local: Final = LocalReads(self._replicas, self._disk).read
         self.advance_log_start: Final = self.deletions.advance_log_start
         self.moves: Final = self._new_moves(partition_rules)
-        self.descriptions: Final = Descriptions(self._replicas, self._logs, self.moves.sizes)
+        self.descriptions: Final = Descriptions(self._replicas, self._logs, self.moves.table.sizes)
         self._replicas.connect(self._surroundings())
         self._tasks: Final = Tasks(self._fail)
 
@@ -237,7 +237,7 @@ class Replicas:
         self.fetches.stop()
         await self._threads.drain()
         await self._flush_threads.drain()
-        self.moves.close()
+        self.moves.table.close()
         await self._close_logs()
         self._threads.close()
         self._flush_threads.close()
@@ -294,7 +294,7 @@ class Replicas:
         if self._is_stopping:
             return
         self._changed.append(topic_partition)
-        self.moves.note_opened(topic_partition)
+        self.moves.table.note_opened(topic_partition)
         self._opened_count += 1
         if self._opened_count % LOGS_PER_FREEZE == 0:
             gc.freeze()
@@ -313,7 +313,7 @@ class Replicas:
         changed, self._changed = self._changed, []
         self._fetchers.publish(self.image)
         self._assignments.note(changed)
-        self.moves.look()
+        self.moves.table.look()
         for topic_partition in changed:
             self.fetches.note_change(topic_partition, FetchWakeup.CHANGED)
         self._maybe_set_aside_strays()
@@ -350,7 +350,7 @@ class Replicas:
         if broker.broker_epoch == self.broker_epoch:
             self._strays_are_gone = True
             self._replicas.set_aside_strays()
-            self.moves.discard_strays()
+            self.moves.table.discard_strays()
 
     # --- The data path ---
 

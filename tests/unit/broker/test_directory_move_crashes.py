@@ -110,7 +110,7 @@ async def live_on(disk: DyingDisk, metadata: Metadata, acknowledged: list[int], 
             acknowledged.append(value)
         disk.kill()
     async with broker(disk, metadata, log_settings=SMALL) as replicas:
-        await until(lambda: AT in replicas.drivers and not replicas.moves.sizes())
+        await until(lambda: AT in replicas.drivers and not replicas.moves.table.sizes())
         await loop_turns()
         assert [one for one in values_of(driver_of(replicas).log) if one in acknowledged] == (
             acknowledged

@@ -96,7 +96,7 @@ async def test_a_directory_is_preferred_for_a_log_that_is_made_later() -> None:
         metadata.exists = True
         metadata.publish()
         await until_in(replicas, "c")
-        assert len(replicas.moves._logs.preferred) == 0
+        assert len(replicas._logs.preferred) == 0
 
 
 async def test_naming_the_directory_where_it_is_cancels_and_a_third_one_redirects() -> None:
@@ -128,7 +128,7 @@ async def test_a_cancelled_move_keeps_its_copy_until_the_metadata_shows_the_old_
         await replicas.moves.alter(AT, "/b")
         await loop_turns()
         metadata.directory = "b"  # committed, and nobody has heard of it yet
-        replicas.moves._replicas.image = metadata.image()
+        replicas._replicas.image = metadata.image()
         await replicas.moves.alter(AT, "/a")
         assert len(names_in(disk, "b")) == 1
     disk.kill()
@@ -154,7 +154,7 @@ async def test_records_that_are_deleted_meanwhile_are_gone_from_the_copy(
         await until(lambda: metadata.told == ["a"])
         metadata.is_held = True
         await replicas.moves.alter(AT, "/b")
-        await until(lambda: replicas.moves.sizes()[AT].offset_lag == 0)
+        await until(lambda: replicas.moves.table.sizes()[AT].offset_lag == 0)
         driver_of(replicas).advance_log_start(0, Offset(25 if is_leader else 40))
         metadata.is_held = False
         await until_in(replicas, "b")
@@ -172,7 +172,7 @@ async def test_a_truncation_during_the_copy_reaches_the_copy() -> None:
         await until(lambda: metadata.told == ["a"])
         metadata.is_held = True
         await replicas.moves.alter(AT, "/b")
-        await until(lambda: replicas.moves.sizes()[AT].offset_lag == 0)
+        await until(lambda: replicas.moves.table.sizes()[AT].offset_lag == 0)
         driver = driver_of(replicas)
         driver.log.truncate_to(6)
         driver.log.epochs.assign(metadata.leader_epoch + 1, 6)
@@ -216,7 +216,7 @@ async def test_a_topic_that_is_deleted_meanwhile_leaves_no_copy() -> None:
         metadata.exists = False
         metadata.publish()
         await until(lambda: names_in(disk, "a") + names_in(disk, "b") == [])
-        assert not replicas.moves.sizes()
+        assert not replicas.moves.table.sizes()
 
 
 @pytest.mark.jumping_time
@@ -227,7 +227,7 @@ async def test_the_copy_is_shown_with_its_lag() -> None:
         for value in range(3):
             append(replicas, value, size=700_000)
         await replicas.moves.alter(AT, "/b")
-        await until(lambda: replicas.moves.sizes()[AT].log is not None)
+        await until(lambda: replicas.moves.table.sizes()[AT].log is not None)
         await loop_turns()
         described = await replicas.descriptions.log_directories(None)
         shown = {

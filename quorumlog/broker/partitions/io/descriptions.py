@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core.producer_state import ActiveProducer
-from quorumlog.broker.partitions.io.directory_moves import FutureSize
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.move_table import FutureSize
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log

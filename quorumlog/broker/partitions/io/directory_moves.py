@@ -7,10 +7,9 @@ follows each chunk: `core.directory_moves`. How the copy takes the place of the 
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from quorumlog.broker.partitions.core import directory_moves as core
 from quorumlog.broker.partitions.core.data_path import ReadEnd
@@ -19,7 +18,6 @@ from quorumlog.broker.partitions.core.replication_throttle import ReplicationThr
 from quorumlog.broker.partitions.io.disk_threads import performed
 from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX, bring_in
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
-from quorumlog.broker.partitions.log.future_logs import FutureKey
 from quorumlog.broker.partitions.log.future_replica import (
     Chunk,
     CopyRefused,
@@ -32,6 +30,7 @@ from quorumlog.broker.partitions.log.future_replica import (
 )
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.move_table import LANE, Move, MoveTable
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
@@ -42,12 +41,10 @@ from quorumlog.storage.errors import (
     OffsetOutOfRange,
     StorageError,
 )
-from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicPartition
 
-LANE: Final = "directory moves"  # in the disk queue
 CHUNK_BYTES: Final = 1 << 20
 RETRY_S: Final = 1.0
 THROTTLE_LOOK_S: Final = 1.0  # the rate may change while a move waits
@@ -55,59 +52,8 @@ THROTTLE_LOOK_S: Final = 1.0  # the rate may change while a move waits
 _logger: Final = logging.getLogger(__name__)
 
 
-@dataclass(eq=False, slots=True)
-class Move:
-    """One move. `is_announced`: the controller was told, or is being told, of the new directory.
-
-    `is_waiting`: it can do nothing until something is published.
-    """
-
-    replica: FutureReplica
-    is_announced: bool = False
-    is_waiting: bool = False
-    bring_ins: int = 0
-    refusal: StorageError | None = None  # of the disk, at the end of the move
-
-    @property
-    def at(self) -> TopicPartition:
-        """What moves."""
-        return self.replica.at
-
-    @property
-    def driver(self) -> PartitionDriver:
-        """The replica."""
-        return self.replica.driver
-
-    @property
-    def target(self) -> LogDirectory:
-        """Where it moves to."""
-        return self.replica.target
-
-
-class FutureSize(NamedTuple):
-    """A copy: the directory that it is in, its log once there is one, and what it lacks."""
-
-    directory: LogDirectory
-    log: Log | None
-    offset_lag: int
-
-
-@dataclass(slots=True)
-class _Retired:
-    """What is over, and still kept: a start must see it while the metadata may name its place.
-
-    `retiring`: their copies. `undecided`: their logs wait for `end_exchange`, too.
-    """
-
-    retiring: list[Move] = field(default_factory=list)
-    undecided: list[Move] = field(default_factory=list)
-
-
 class DirectoryMoves:
-    """Runs one task, and answers requests. It belongs to the event loop's thread.
-
-    `note_assignment` is told of a replica whose reported directory has changed.
-    """
+    """Runs one task, and answers requests. It belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -119,18 +65,17 @@ class DirectoryMoves:
         throttle: ReplicationThrottle,
         note_assignment: Callable[[TopicPartition], None],
     ) -> None:
+        """`note_assignment`: see MoveTable."""
         self._broker_id: Final = broker_id
         self._replicas: Final = replicas
         self._logs: Final[LogDirectories] = replicas.logs
-        self._drivers: Final[Mapping[TopicPartition, PartitionDriver]] = replicas.drivers
         self._disk: Final = disk
         self._rules: Final = rules
         self._throttle: Final = throttle
-        self._note_assignment: Final = note_assignment
-        self._moves: Final[dict[TopicPartition, Move]] = {}  # in the order of their turns
-        self._ending: Final[dict[TopicPartition, Move]] = {}  # a thread exchanges their logs
-        self._retired: Final = _Retired()
         self._wake: Final = asyncio.Event()
+        self.table: Final = MoveTable(
+            broker_id, replicas, disk, note_assignment=note_assignment, changed=self._wake.set
+        )
 
     # --- Requests ---
 
@@ -146,22 +91,25 @@ class DirectoryMoves:
         driver = await self._settled(at)
         if driver is None:
             return self._prefer(at, target)
-        move = self._moves.get(at)
+        move = self.table.moves.get(at)
         if move is not None and move.driver is driver and move.target is target:
             return ErrorCode.NONE
         try:
             if move is not None:
                 await self._end(move)
             if self._logs.home_of(at) is not target:
-                await self._begin(driver, target)
+                make = partial(target.futures.make, at, driver.topic_id)
+                name = await performed(self._disk, LANE, make)
+                self.table.add(Move(FutureReplica(driver, target, name)))
         except StorageError as error:
-            _logger.error("%s does not move to %s: %s", at, target.path, error)
+            _logger.error("%s does not move to %s: %s", at, target.path, error)  # noqa: TRY400 - expected
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 
     async def _settled(self, at: TopicPartition) -> PartitionDriver | None:
         """Return the replica once no thread exchanges its log; None: it is not here."""
-        while (driver := self._drivers.get(at)) is not None and driver.is_exchanging:
+        drivers = self._replicas.drivers
+        while (driver := drivers.get(at)) is not None and driver.is_exchanging:
             await performed(self._disk, at, lambda: None)
             if driver.is_exchanging:  # undecided: until something is published
                 self._wake.clear()
@@ -176,136 +124,24 @@ class DirectoryMoves:
         is_known = missing is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return ErrorCode.REPLICA_NOT_AVAILABLE if is_known else missing
 
-    def sizes(self) -> dict[TopicPartition, FutureSize]:
-        """Return what is being copied, for DescribeLogDirs."""
-        return {
-            at: FutureSize(
-                move.target,
-                move.replica.log,
-                max(0, move.driver.log.log_end_offset - _end_of(move.replica.log)),
-            )
-            for at, move in [*self._moves.items(), *self._ending.items()]
-        }
-
-    # --- What happens beside ---
-
-    def note_opened(self, at: TopicPartition) -> None:
-        """Begin again what a former process has begun with this replica."""
-        self.look()
-        driver = self._drivers.get(at)
-        if driver is None:
-            return
-        key = FutureKey(driver.topic_id, at.partition)
-        for directory in self._logs.online:
-            name = directory.futures.take_found(key)
-            if name is None:
-                continue
-            if at in self._moves or self._logs.home_of(at) is directory:
-                self._discard(partial(directory.futures.discard, name))
-            else:
-                self._add(Move(FutureReplica(driver, directory, name)))
-
-    def look(self) -> None:
-        """Look at every move again: metadata was published, or a replica has gone."""
-        retired, undecided = self._retired.retiring, self._retired.undecided
-        if not (self._moves or retired or undecided):
-            return
-        for move in self._moves.values():
-            move.is_waiting = False
-            if not self._is_here(move):
-                self._retract(move)
-        self._wake.set()
-        for move in [one for one in undecided if not self._is_named(one) or not self._is_here(one)]:
-            undecided.remove(move)
-            move.driver.is_moving = False
-            move.driver.end_exchange(None)
-        for move in [one for one in retired if not self._is_named(one)]:
-            retired.remove(move)
-            self._discard(move.replica.discard)
-
-    def discard_strays(self) -> None:
-        """Give up what a former process has begun with replicas that are not to be here."""
-        topics = self._replicas.image.topics
-        assigned = [at for at in self._replicas.assigned() if at.topic in topics]
-        keys = {FutureKey(topics[at.topic].topic_id, at.partition) for at in assigned}
-        for directory in self._logs.online:
-            for name in directory.futures.take_others(keys):
-                self._discard(partial(directory.futures.discard, name))
-
-    def close(self) -> None:
-        """Give up the files of all copies: the next start begins these moves again. Waits."""
-        for move in (*self._moves.values(), *self._retired.retiring):
-            move.replica.close()
+    # --- One move ---
 
     async def run(self) -> None:
         """Move what is to be moved until cancelled."""
         while True:
-            move = next((one for one in self._moves.values() if not one.is_waiting), None)
+            moves = self.table.moves.values()
+            move = next((one for one in moves if not one.is_waiting), None)
             if move is None:
                 self._wake.clear()
                 await self._wake.wait()
             else:
                 await self._advance(move)
 
-    # --- One move ---
-
-    async def _begin(self, driver: PartitionDriver, target: LogDirectory) -> None:
-        at = driver.topic_partition
-        make = partial(target.futures.make, at, driver.topic_id)
-        move = Move(FutureReplica(driver, target, await performed(self._disk, LANE, make)))
-        if at in self._moves or not self._is_here(move) or self._logs.home_of(at) is target:
-            self._discard(move.replica.discard)  # another request was faster, or it has gone
-        else:
-            self._add(move)
-
-    def _add(self, move: Move) -> None:
-        _logger.info("%s begins to move to %s", move.at, move.target.path)
-        move.driver.is_moving = True
-        self._moves[move.at] = move
-        self._wake.set()
-
     async def _end(self, move: Move) -> None:
         """Let the replica stay where it is, and the copy go. Raises StorageError."""
-        if self._moves.get(move.at) is not move:
-            return
-        del self._moves[move.at]
-        move.driver.is_moving = False
-        self._retract(move)
-        if self._is_named(move):
-            self._retired.retiring.append(move)
-        else:
+        if self.table.remove(move):
             await performed(self._disk, LANE, move.replica.discard)
             self._replicas.remove_files()
-
-    def _retract(self, move: Move) -> None:
-        """Tell the controller that the replica stays where it is, if it was told otherwise."""
-        if move.is_announced:
-            move.is_announced = False
-            self._logs.announce(move.at, None)
-            self._note_assignment(move.at)
-
-    def _discard(self, work: Callable[[], None]) -> None:
-        def done(outcome: StorageError | None) -> None:
-            if outcome is not None:
-                _logger.error("a copy stays: %s", outcome)
-            self._replicas.remove_files()
-
-        self._disk.submit(LANE, work, done)
-
-    def _is_here(self, move: Move) -> bool:
-        return self._drivers.get(move.at) is move.driver
-
-    def _is_named(self, move: Move) -> bool:
-        """Whether the committed metadata says that the replica is where it moves to."""
-        image = self._replicas.image
-        topic, partition = image.topics.get(move.at.topic), image.partition(move.at)
-        return (
-            topic is not None
-            and partition is not None
-            and topic.topic_id == move.driver.topic_id
-            and self._broker_id in partition.replicas
-            and partition.directory_of(self._broker_id) == move.target.directory_id
-        )
 
     async def _advance(self, move: Move) -> None:
         """Do one step of a move, or end it if it cannot go on."""
@@ -313,7 +149,7 @@ class DirectoryMoves:
         try:
             if refusal is not None:
                 raise refusal
-            if not self._is_here(move) or move.target not in self._logs.online:
+            if not self.table.is_here(move) or move.target not in self._logs.online:
                 await self._end(move)
             elif move.replica.log is None:
                 await performed(self._disk, LANE, move.replica.open)
@@ -323,8 +159,7 @@ class DirectoryMoves:
                 await self._step(move)
         except DiskExhausted as error:
             _logger.warning("%s: the move is to be tried again: %s", move.at, error)
-            if self._moves.pop(move.at, None) is move:
-                self._moves[move.at] = move  # after the others
+            self.table.postpone(move)
             await asyncio.sleep(RETRY_S)
         except StorageError as error:
             await self._fail(move, error)
@@ -351,7 +186,7 @@ class DirectoryMoves:
             step,
             reaches_end=chunk is not None and chunk.next_offset >= current.end,
             is_announced=move.is_announced,
-            is_assigned=self._is_named(move),
+            is_assigned=self.table.is_named(move),
         )
         if ending is Ending.SWAP:
             await self._swap(move, chunk)
@@ -361,15 +196,9 @@ class DirectoryMoves:
             await self._copy(move, chunk)
         elif not isinstance(step, core.CaughtUp | core.CopyFrom):
             await performed(self._disk, LANE, partial(move.replica.apply, step))
-        if ending is Ending.ANNOUNCE and self._moves.get(move.at) is move:
+        if ending is Ending.ANNOUNCE and self.table.moves.get(move.at) is move:
             await performed(self._disk, LANE, move.replica.flush)
-            self._announce(move)
-
-    def _announce(self, move: Move) -> None:
-        if self._moves.get(move.at) is move and self._is_here(move):
-            move.is_announced = True
-            self._logs.announce(move.at, move.target)
-            self._note_assignment(move.at)
+            self.table.announce(move)
 
     async def _read(self, move: Move, step: core.CopyFrom) -> Chunk | None:
         """Read the current log; None: look again, since it is in memory only now."""
@@ -410,7 +239,7 @@ class DirectoryMoves:
         while True:
             now_ms = monotonic_ms()
             due_ms = self._throttle.next_fetch_ms(move.at, self._broker_id, size, now_ms)
-            if due_ms <= now_ms or self._moves.get(move.at) is not move:
+            if due_ms <= now_ms or self.table.moves.get(move.at) is not move:
                 return
             size = 0
             await asyncio.sleep(min((due_ms - now_ms) / 1000, THROTTLE_LOOK_S))
@@ -427,7 +256,7 @@ class DirectoryMoves:
             producers=ProducerSnapshot(driver.log.log_end_offset, driver.producers.snapshot()),
         )
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._ending[at] = self._moves.pop(at)
+        self.table.ending[at] = self.table.moves.pop(at)
         driver.begin_exchange()
 
         def done(outcome: Promoted | StorageError) -> None:
@@ -440,37 +269,32 @@ class DirectoryMoves:
 
     def _swapped(self, move: Move, source: LogDirectory, outcome: Promoted | StorageError) -> None:
         driver, at = move.driver, move.at
-        del self._ending[at]
+        del self.table.ending[at]
         match outcome:
             case Promoted(log=log, refusal=refusal):
                 driver.is_moving = False
-                if self._is_here(move):
+                if self.table.is_here(move):
                     self._logs.move(at, move.target)
                     _logger.info("%s has moved to %s", at, move.target.path)
                 else:
-                    self._retract(move)
+                    self.table.retract(move)
                 driver.end_exchange(log)
-                if not self._is_here(move):  # its deletion, if there is one, comes after
+                if not self.table.is_here(move):  # its deletion, if there is one, comes after
                     self._disk.submit(at, lambda: log.close(clean=False), lambda _: None)
-                self._note_assignment(at)
+                self.table.note_assignment(at)
                 self._replicas.remove_files()
                 if refusal is not None:
                     self._replicas.fail_directory(source, refusal)
             case Undecided():
-                self._retract(move)
-                self._retired.undecided.append(move)
+                self.table.leave_undecided(move)
                 self._replicas.fail_directory(move.target, outcome)
-                self.look()
+                self.table.look()
             case NewLogLost():
-                if self._is_here(move):
+                if self.table.is_here(move):
                     self._logs.move(at, move.target)
                 driver.end_exchange(None)
                 self._replicas.fail_directory(move.target, outcome)
             case _:
                 move.refusal, move.replica.log = outcome, None
-                self._moves[at] = move
+                self.table.moves[at] = move
                 driver.end_exchange(None)
-
-
-def _end_of(log: Log | None) -> int:
-    return 0 if log is None else log.log_end_offset
