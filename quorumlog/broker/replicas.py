@@ -264,11 +264,6 @@ class Replicas:
         self._assignments.wake()
         self._fetchers.wake()
 
-    def directory_of(self, topic_partition: TopicPartition) -> str | None:
-        """Return the id of the log directory where a partition's log is."""
-        home = self._logs.home_of(topic_partition)
-        return None if home is None else home.directory_id
-
     def add_leadership_listener(self, listener: LeadershipListener) -> None:
         """Tell `listener` of every change of leadership from now on."""
         self._listeners.append(listener)
@@ -387,19 +382,14 @@ class Replicas:
             return error_code, NO_EPOCH, UNKNOWN_OFFSET
         return look_up_epoch_end(driver, epoch, current_leader_epoch)
 
-    # --- Beside the data path ---
-
     async def _close_logs(self) -> None:
-        epoch = self.broker_epoch
-        if epoch == -1 and self.clean_shutdown_epoch is not None:
-            epoch = self.clean_shutdown_epoch  # never registered: what was closed is so still
         await close_logs(
             self.drivers,
             self._logs,
             flushes=self._flushes,
             disk=self._disk,
             high_watermarks=self._checkpoints.high_watermarks(),
-            broker_epoch=epoch,
+            broker_epoch=self.broker_epoch,
             has_failed=self._has_failed_log,
         )
 

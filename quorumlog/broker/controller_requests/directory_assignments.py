@@ -2,8 +2,8 @@
 
 What the image says is compared with what is; the difference is sent until the controller has
 committed it. A broker with a single directory has nothing to say. A replica whose directory failed
-before it was assigned is reported in that directory: the controller knows then. One that is about to
-move is reported where it will be. Source: KIP-858.
+before it was assigned is reported in that directory: the controller knows then. One that is about
+to move is reported where it will be. Source: KIP-858.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs (API key 34): replicas move to other log directories here. Source: KIP-113."""
+"""AlterReplicaLogDirs (API key 34): replicas here move to other log directories (KIP-113)."""
 
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.identifiers import TopicPartition

@@ -195,7 +195,9 @@ class Oracle:
 
     # --- partitions ---
 
-    def _look_at_replica(self, replica: _Replica, state: PartitionState) -> None:
+    def _look_at_replica(  # noqa: C901 - one branch per rule
+        self, replica: _Replica, state: PartitionState
+    ) -> None:
         if self._node(replica.node_id) is not replica.node:
             return  # its process has died in this turn
         key = _key(replica)
@@ -247,7 +249,7 @@ class Oracle:
         if topic is None or topic.topic_id != topic_id or replica.node.broker is None:
             return
         known = topic.partitions[at.partition].directory_of(BrokerId(replica.node_id))
-        home = replica.node.broker.replicas.directory_of(at)
+        home = replica.node.broker.replicas.descriptions.directory_of(at)
         if known != home:
             self._violated(
                 f"moved-known: {at.topic}-{at.partition}: node {replica.node_id} has moved it to "

@@ -194,7 +194,7 @@ async def test_a_truncation_that_cuts_no_record_reads_none(
             rebuilt.append(log.log_end_offset)
             return kind()
 
-        monkeypatch.setattr(partition_driver, "load_producers", note)
+        monkeypatch.setattr(partition_driver.producer_loading, "load_producers", note)
         for epoch, last_epoch, end_offset in ((0, 5, 2), (0, 0, 1)):
             diverged = events.LeaderDiverged(
                 leader_epoch=Epoch(6),

@@ -3,7 +3,7 @@
 A move copies the *current* log into a *future* one on the same broker. The future log follows the
 current one as a follower follows its leader: by offsets and leader epochs. It takes the place of
 the current log only once it holds all of it, and once the committed metadata says that the replica
-is in the new directory: if a crash leaves both logs under one name, the metadata tells which counts.
+is in the new directory: if a crash leaves two logs of one name, the metadata tells which counts.
 """
 
 from dataclasses import dataclass
@@ -75,9 +75,11 @@ class Ending(Enum):
 class DirectoryMoveRules:
     """The rules of every move; a mutant breaks one."""
 
-    def next_step(self, current: LogView, future: LogView) -> Step:
+    def next_step(  # noqa: PLR0911 - one return per step
+        self, current: LogView, future: LogView
+    ) -> Step:
         """Compare both logs, as a leader judges a follower's fetch."""
-        if not current.start <= future.end or future.start > current.start:
+        if not future.start <= current.start <= future.end:
             return StartOver(offset=current.start)
         error_code, diverging = judge_fetch(
             current.epochs,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from quorumlog.broker.partitions.core import events
+from quorumlog.broker.partitions.core.directory_moves import DirectoryMoveRules
 from quorumlog.broker.partitions.core.divergence import EpochHistory
 from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.broker.partitions.core.events import Event, RoleEvent
-from quorumlog.broker.partitions.core.directory_moves import DirectoryMoveRules
 from quorumlog.broker.partitions.core.following import Followership
 from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr_rules import IsrRules

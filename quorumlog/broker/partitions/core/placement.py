@@ -30,7 +30,7 @@ class NoPlace(Enum):
     NONE_ONLINE = "no directory can be used"
 
 
-def place(
+def place(  # noqa: PLR0911 - one return per reason
     candidates: Sequence[Candidate],
     assigned: str | None,
     *,

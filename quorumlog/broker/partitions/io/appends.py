@@ -44,7 +44,7 @@ class Appends:
         self._deadlines: Final = replicas.deadlines
         self._timer: Final = DeadlineTimer(self._deadlines, self._expire)
 
-    def append(
+    def append(  # noqa: PLR0911 - one return per outcome
         self,
         topic_partition: TopicPartition,
         records: Buffer,

@@ -1,4 +1,4 @@
-"""The end of a broker's logs: each is closed, then each directory says whether all of it is whole."""
+"""The end of a broker's logs: each is closed, then each directory says whether it is whole."""
 
 import asyncio
 import logging
@@ -28,8 +28,11 @@ async def close_logs(
 ) -> None:
     """Close every log and mark a clean shutdown where all is whole. Raises StorageError.
 
+    `broker_epoch`: -1 if it never registered: then what was closed is so still.
     `has_failed`: the last directory that worked cannot be trusted any more.
     """
+    if broker_epoch == -1 and logs.clean_shutdown_epoch is not None:
+        broker_epoch = logs.clean_shutdown_epoch
     closed = {at: driver.log for at, driver in drivers.items()}
     closing = (
         performed(flushes, at, partial(logs.progress.close, driver.close))

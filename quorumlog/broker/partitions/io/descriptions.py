@@ -62,6 +62,11 @@ class Descriptions:
             opened=len(self._replicas.drivers), left=self._replicas.left_to_open
         )
 
+    def directory_of(self, at: TopicPartition) -> str | None:
+        """Return the id of the log directory where a partition's log is."""
+        home = self._logs.home_of(at)
+        return None if home is None else home.directory_id
+
     async def log_directories(
         self, wanted: Collection[TopicPartition] | None
     ) -> list[LogDirectoryDescription]:

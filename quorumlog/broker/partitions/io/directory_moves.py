@@ -102,7 +102,7 @@ class DirectoryMoves:
                 name = await performed(self._disk, LANE, make)
                 self.table.add(Move(FutureReplica(driver, target, name)))
         except StorageError as error:
-            _logger.error("%s does not move to %s: %s", at, target.path, error)  # noqa: TRY400 - expected
+            _logger.warning("%s does not move to %s: %s", at, target.path, error)
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NONE
 
@@ -171,7 +171,7 @@ class DirectoryMoves:
         try:
             await self._end(move)
         except StorageError as refusal:
-            _logger.error("%s: the copy in %s stays: %s", move.at, move.replica.name, refusal)
+            _logger.warning("%s: the copy in %s stays: %s", move.at, move.replica.name, refusal)
 
     async def _step(self, move: Move) -> None:
         driver, copy = move.driver, some(move.replica.log, "it is open")

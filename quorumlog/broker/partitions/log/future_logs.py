@@ -65,8 +65,8 @@ def partition_of_future(name: str) -> int | None:
 class FutureLogs:
     """Those in one directory, `path`.
 
-    All methods but `is_found`, `take_found`, `take_others` wait for the disk, and raise StorageError. One thread
-    at a time calls them.
+    All methods but `is_found`, `take_found` and `take_others` wait for the disk, and raise
+    StorageError. One thread at a time calls them.
     """
 
     def __init__(self, disk: Disk, path: str, new_log: type[Log], names: Names) -> None:

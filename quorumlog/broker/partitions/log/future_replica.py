@@ -164,7 +164,7 @@ class FutureReplica:
         try:
             source.delete(self.at, old, durably=True)
         except StorageError as error:
-            _logger.error("%s has moved, and is left in %s: %s", self.at, source.path, error)
+            _logger.warning("%s has moved, and is left in %s: %s", self.at, source.path, error)
             refusal = error
         try:
             log = self.target.reopen(self.at, self.driver.topic_id, old.settings)

@@ -5,7 +5,6 @@ cut of a log, which is work for the disk queue. Until that is done the core hear
 that it sees one thing after the other; only a follower's log is ever cut.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,20 +28,17 @@ from quorumlog.broker.partitions.core.purgatory import (
     ProduceQueue,
 )
 from quorumlog.broker.partitions.core.tail import Tail, TailRead
+from quorumlog.broker.partitions.log import producer_loading
 from quorumlog.broker.partitions.log.log_flusher import LogFlusher
-from quorumlog.broker.partitions.log.producer_loading import load_producers
 from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.invariants import InvariantViolation, require
 from quorumlog.storage.core.appending import AppendInfo
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.log import Log
-from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers, restamp
-
-_logger: Final = logging.getLogger(__name__)
 
 
 class PartitionDriver:
@@ -89,18 +85,11 @@ class PartitionDriver:
         self.is_cutting = False  # a thread has the log: neither read it nor append
         self.is_exchanging = False  # for another one of the same records: `is_cutting`, too
         self.is_moving = False  # to another log directory: it is not compacted meanwhile
-        self._held: Final[deque[Callable[[], None]]] = deque()  # until the thread is done
+        self._held: Final[deque[Callable[[], object]]] = deque()  # until the thread is done
         self._around: Final = around
         self._tail: Final = Tail()
-        self._flusher = self._new_flusher(log)
-
-    def _new_flusher(self, log: Log) -> LogFlusher:
-        return LogFlusher(
-            self.topic_partition,
-            log,
-            self._around.flushes,
-            flushed=self._flushed,
-            failed=self._not_flushed,
+        self._flusher: Final = LogFlusher(
+            topic_partition, log, around.flushes, flushed=self._flushed, failed=self._not_flushed
         )
 
     def feed(self, now_ms: int, event: Event) -> None:
@@ -118,7 +107,7 @@ class PartitionDriver:
     def judge_follower_fetch(self, now_ms: int, event: events.FollowerFetched) -> AnswerFetch:
         """Feed a follower's fetch; return what to answer it, after all that it completed."""
         if self.is_exchanging:
-            self.hold(lambda: self._note_fetch(event))
+            self.hold(lambda: self.judge_follower_fetch(self._around.now_ms(), event))
         if self.is_cutting:  # there is nothing to read now
             return self.partition.serving.judge_follower(event)
         *ordered, answer = self.partition.step(now_ms, event)
@@ -129,10 +118,7 @@ class PartitionDriver:
             raise InvariantViolation("a fetch is answered last")
         return answer
 
-    def _note_fetch(self, event: events.FollowerFetched) -> None:
-        self.judge_follower_fetch(self._around.now_ms(), event)
-
-    def hold(self, call: Callable[[], None]) -> None:
+    def hold(self, call: Callable[[], object]) -> None:
         """Make this call when the thread that has the log is done, after those before it."""
         self._held.append(call)
 
@@ -196,26 +182,16 @@ class PartitionDriver:
 
     def _keep_producers(self, offset: Offset) -> None:
         """Keep what is known where a segment begins: a start need not read what is before it."""
-        snapshot = ProducerSnapshot(offset, self.producers.snapshot())
-
-        def done(outcome: StorageError | None) -> None:
-            if outcome is not None:  # a start reads more
-                _logger.warning("%s: %s", self.topic_partition, outcome)
-
-        work = partial(self.log.producers.keep, snapshot)
-        self._around.disk.submit(self.topic_partition, work, done)
+        work = producer_loading.work_to_spare_reads(self.log, self.producers, offset)
+        self._around.disk.submit(self.topic_partition, work, lambda _: None)
 
     def work_to_keep_producers(self) -> Callable[[], None]:
         """Return work for the disk: to keep what is known where the log ends now."""
-        snapshot = ProducerSnapshot(self.log.log_end_offset, self.producers.snapshot())
-        return partial(self.log.producers.keep, snapshot)
+        return producer_loading.work_to_keep(self.log, self.producers, self.log.log_end_offset)
 
     def close(self) -> None:
         """Close the log cleanly; nothing else uses the replica any more. Raises StorageError."""
-        try:
-            self.work_to_keep_producers()()
-        except StorageError as error:  # the next start reads more
-            _logger.warning("%s: %s", self.topic_partition, error)
+        producer_loading.work_to_spare_reads(self.log, self.producers, self.log.log_end_offset)()
         self.log.close()
 
     def read(
@@ -342,7 +318,7 @@ class PartitionDriver:
             around.checkpoints.note_truncated(at, self.log)
             if self.log.log_end_offset == was_end:
                 return None  # only an epoch went: nothing to read again
-            return load_producers(self.log, type(self.producers))
+            return producer_loading.load_producers(self.log, type(self.producers))
 
         def done(outcome: ProducerStates | StorageError | None) -> None:
             self.is_cutting = False
@@ -372,7 +348,7 @@ class PartitionDriver:
             log.epochs.extend(self.log.epochs.entries)  # also one without records
             log.settings = self.log.settings
             self.log, self.partition.state.epochs = log, log.epochs
-            self._flusher = self._new_flusher(log)
+            self._flusher.exchange(log)
             self._flushed(log.flushed_offset)
         self._go_on()
 
