@@ -24,10 +24,8 @@ from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES
 from quorumlog.node.substitutes import Substitutes
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk
-from quorumlog.storage.io.kept_producers import KeptProducers
 from quorumlog.storage.io.log import Log
-from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
 
 def _with(broken: type[Any]) -> Substitutes:
@@ -87,21 +85,11 @@ class _SwapsWithoutTheMetadata(DirectoryMoveRules):
         return ending if ending is Ending.GO_ON else Ending.SWAP
 
 
-@DIRECTORIES.breaks("a copy has forgotten the producers of its log")
-class _ForgetsTheProducersOfALog(Log):
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.producers = _KeepsNothing(self.producers)  # type: ignore[misc, assignment]
-
-
-class _KeepsNothing:
-    """Keeps that there were no producers."""
-
-    def __init__(self, kept: KeptProducers) -> None:
-        self._kept: Final = kept
-
-    def keep(self, snapshot: ProducerSnapshot) -> None:
-        self._kept.keep(ProducerSnapshot(snapshot.offset, ()))
+@DIRECTORIES.breaks("a copy takes the place of its log before it is on the disk")
+class _CopiesAreNotFlushed(Log):
+    def flush(self) -> Offset:
+        self._flushed_offset = self._log_end_offset
+        return self.log_end_offset
 
 
 _TAKEN: Final[WeakKeyDictionary[Disk, dict[str, str]]] = WeakKeyDictionary()
