@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from quorumlog.broker.controller_requests.directory_assignments import DirectoryAssignments
 from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
 from quorumlog.broker.fetching.io.fetches import Fetches
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
@@ -26,9 +25,7 @@ from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.partitions.io.appends import Appends
 from quorumlog.broker.partitions.io.checkpoints import Checkpoints
-from quorumlog.broker.partitions.io.closing import close_logs
 from quorumlog.broker.partitions.io.descriptions import Descriptions
-from quorumlog.broker.partitions.io.directory_moves import DirectoryMoves
 from quorumlog.broker.partitions.io.disk_threads import (
     OPENING_THREADS,
     THREADS,
@@ -44,6 +41,7 @@ from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, look_up_offset
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.partitions.log.surroundings import Surroundings
+from quorumlog.broker.replica_directories import ReplicaDirectories
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms, wall_clock_ms
 from quorumlog.metadata_quorum.controller_client import ControllerClient, DirectoryReport
@@ -129,7 +127,8 @@ class Replicas:
         self.response_memory: Final = self.fetches.memory
         self.fetch_sessions: Final = self.fetches.sessions
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
-        self._assignments: Final = self._new_assignments(controller)
+        self._directories: Final = self._new_directories(controller, partition_rules)
+        self.moves: Final = self._directories.moves
         self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {}, partition_rules)
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self._disk, files, self._replicas, settings)
@@ -140,7 +139,6 @@ class Replicas:
         self.append: Final = self.appends.append
         self.read_local: Final = LocalReads(self._replicas, self._disk).read
         self.advance_log_start: Final = self.deletions.advance_log_start
-        self.moves: Final = self._new_moves(partition_rules)
         self.descriptions: Final = Descriptions(self._replicas, self._logs, self.moves.table.sizes)
         self._replicas.connect(self._surroundings())
         self._tasks: Final = Tasks(self._fail)
@@ -160,24 +158,17 @@ class Replicas:
             has_other_directories=lambda: len(self._logs.online) > 1,
         )
 
-    def _new_assignments(self, controller: ControllerClient) -> DirectoryAssignments:
-        return DirectoryAssignments(
-            self.broker_id,
-            controller,
-            logs=self._logs,
-            image=lambda: self.image,
-            broker_epoch=lambda: self.broker_epoch,
-        )
-
-    def _new_moves(self, rules: PartitionRules) -> DirectoryMoves:
-        throttle = rules.throttle.of_moves(self.broker_id, self.settings, lambda: self.image)
-        return DirectoryMoves(
+    def _new_directories(
+        self, controller: ControllerClient, rules: PartitionRules
+    ) -> ReplicaDirectories:
+        return ReplicaDirectories(
             self.broker_id,
             self._replicas,
-            self._disk,
-            rules=rules.directory_moves(),
-            throttle=throttle,
-            note_assignment=lambda at: self._assignments.note([at]),
+            settings=self.settings,
+            controller=controller,
+            disk=self._disk,
+            rules=rules,
+            broker_epoch=lambda: self.broker_epoch,
         )
 
     def _new_fetches(self, rules: PartitionRules) -> Fetches:
@@ -211,13 +202,12 @@ class Replicas:
         self._logs.start()
         self._replicas.remove_files()
         self._tasks.start(self._proposals.run())
-        self._tasks.start(self._assignments.run())
+        self._directories.start(self._tasks)
         self._tasks.start(self._log_starts.run())
         self._tasks.start(self.ticks.run())
         self._tasks.start(self._checkpoints.run())
         self._tasks.start(self.ticks.retention.run())
         self._tasks.start(self.ticks.cleaner.run())
-        self._tasks.start(self.moves.run())
 
     async def stop(self) -> None:
         """Answer all waiting requests, close every log, mark a clean shutdown. Raises StorageError.
@@ -238,7 +228,9 @@ class Replicas:
         await self._threads.drain()
         await self._flush_threads.drain()
         self.moves.table.close()
-        await self._close_logs()
+        await self._checkpoints.close_logs(
+            self._flushes, self.broker_epoch, has_failed=self._has_failed_log
+        )
         self._threads.close()
         self._flush_threads.close()
         if not self.failure.done():
@@ -261,7 +253,7 @@ class Replicas:
         """
         self.broker_epoch = self._replicas.broker_epoch = broker_epoch
         self._proposals.wake()
-        self._assignments.wake()
+        self._directories.registered()
         self._fetchers.wake()
 
     def add_leadership_listener(self, listener: LeadershipListener) -> None:
@@ -307,8 +299,7 @@ class Replicas:
             self._follow_up_due = None
         changed, self._changed = self._changed, []
         self._fetchers.publish(self.image)
-        self._assignments.note(changed)
-        self.moves.table.look()
+        self._directories.note(changed)
         for topic_partition in changed:
             self.fetches.note_change(topic_partition, FetchWakeup.CHANGED)
         self._maybe_set_aside_strays()
@@ -381,17 +372,6 @@ class Replicas:
             error_code = self._replicas.error_for_missing(topic_partition)
             return error_code, NO_EPOCH, UNKNOWN_OFFSET
         return look_up_epoch_end(driver, epoch, current_leader_epoch)
-
-    async def _close_logs(self) -> None:
-        await close_logs(
-            self.drivers,
-            self._logs,
-            flushes=self._flushes,
-            disk=self._disk,
-            high_watermarks=self._checkpoints.high_watermarks(),
-            broker_epoch=self.broker_epoch,
-            has_failed=self._has_failed_log,
-        )
 
     def _fail(self, error: BaseException) -> None:
         _logger.error("the broker cannot go on: %s", error)
