@@ -13,6 +13,8 @@ from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 
+__all__ = ["DirectoryMoves", "ReplicaDirectories"]
+
 
 class ReplicaDirectories:
     """Runs two tasks."""

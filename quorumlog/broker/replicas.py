@@ -41,7 +41,7 @@ from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, look_up_offset
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.partitions.log.surroundings import Surroundings
-from quorumlog.broker.replica_directories import ReplicaDirectories
+from quorumlog.broker.replica_directories import DirectoryMoves, ReplicaDirectories
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms, wall_clock_ms
 from quorumlog.metadata_quorum.controller_client import ControllerClient, DirectoryReport
@@ -108,9 +108,7 @@ class Replicas:
         self._opened_count = 0
         self._threads: Final = DiskThreads(self._fail, _opening_threads(settings))
         self._disk: Final[DiskQueue] = disk_queue or self._threads
-        # Threads of their own: acknowledgements must not wait for logs that are being opened.
         self._flush_threads: Final = DiskThreads(self._fail)
-        self._flushes: Final[DiskQueue] = disk_queue or self._flush_threads
         self._logs: Final = logs
         self._replicas: Final = ReplicaSet(
             broker_id,
@@ -128,7 +126,6 @@ class Replicas:
         self.fetch_sessions: Final = self.fetches.sessions
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
         self._directories: Final = self._new_directories(controller, partition_rules)
-        self.moves: Final = self._directories.moves
         self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {}, partition_rules)
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self._disk, files, self._replicas, settings)
@@ -139,7 +136,9 @@ class Replicas:
         self.append: Final = self.appends.append
         self.read_local: Final = LocalReads(self._replicas, self._disk).read
         self.advance_log_start: Final = self.deletions.advance_log_start
-        self.descriptions: Final = Descriptions(self._replicas, self._logs, self.moves.table.sizes)
+        self.descriptions: Final = Descriptions(
+            self._replicas, self._logs, self._directories.moves.table.sizes
+        )
         self._replicas.connect(self._surroundings())
         self._tasks: Final = Tasks(self._fail)
 
@@ -194,6 +193,16 @@ class Replicas:
             next_fetch_ms=throttle.next_fetch_ms,
         )
         return ReplicaFetchers(new_fetcher, peer_addresses)
+
+    @property
+    def _flushes(self) -> DiskQueue:
+        """Threads of their own: acknowledgements must not wait for logs that are being opened."""
+        return self._flush_threads if self._disk is self._threads else self._disk
+
+    @property
+    def moves(self) -> DirectoryMoves:
+        """The moves of replicas between the log directories here."""
+        return self._directories.moves
 
     # --- Life ---
 

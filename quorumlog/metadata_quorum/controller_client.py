@@ -314,10 +314,6 @@ class ControllerClient(Protocol):
         """Reserve a block of producer ids."""
 
 
-LOST: Final = "AAAAAAAAAAAAAAAAAAAAAg"
-"""The directory id of a replica that is in no directory which its broker can use (KIP-858)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryReport:
     """The ids of a broker's log directories; none of a broker that has only one directory.

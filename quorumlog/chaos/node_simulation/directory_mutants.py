@@ -53,14 +53,14 @@ class _CopiesInto(LogDirectory):
 @DIRECTORIES.breaks("a copy takes the place of its log before it holds all of it")
 class _SwapsBeforeItHasCaughtUp(DirectoryMoveRules):
     def ending(
-        self, step: Step, *, reaches_end: bool, is_announced: bool, is_assigned: bool
+        self, step: Step, *, reaches_end: bool, is_announced: bool, is_named: bool
     ) -> Ending:
         is_copying = isinstance(step, CopyFrom | CaughtUp)
         return super().ending(
             step,
             reaches_end=reaches_end or is_copying,
             is_announced=is_announced,
-            is_assigned=is_assigned,
+            is_named=is_named,
         )
 
 
@@ -77,10 +77,10 @@ class _ForgetsTruncations(DirectoryMoveRules):
 @DIRECTORIES.breaks("a copy takes the place of its log, and the controller does not know of it")
 class _SwapsWithoutTheMetadata(DirectoryMoveRules):
     def ending(
-        self, step: Step, *, reaches_end: bool, is_announced: bool, is_assigned: bool
+        self, step: Step, *, reaches_end: bool, is_announced: bool, is_named: bool
     ) -> Ending:
         ending = super().ending(
-            step, reaches_end=reaches_end, is_announced=is_announced, is_assigned=is_assigned
+            step, reaches_end=reaches_end, is_announced=is_announced, is_named=is_named
         )
         return ending if ending is Ending.GO_ON else Ending.SWAP
 

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from typing import Final
 
-from quorumlog.metadata_quorum.controller_client import LOST, BrokerRegistration
-from quorumlog.metadata_quorum.image.model import BrokerImage
+from quorumlog.metadata_quorum.controller_client import BrokerRegistration
+from quorumlog.metadata_quorum.image.model import LOST, BrokerImage
 
 UNASSIGNED: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 MIGRATING: Final = "AAAAAAAAAAAAAAAAAAAAAA"

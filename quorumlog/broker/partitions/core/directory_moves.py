@@ -68,7 +68,7 @@ class Ending(Enum):
 
     GO_ON = auto()
     ANNOUNCE = auto()  # tell the controller the new directory
-    WAIT = auto()  # until the committed metadata shows it
+    WAIT = auto()  # until the committed metadata has changed
     SWAP = auto()  # with what was read last: then the future log holds all
 
 
@@ -107,17 +107,16 @@ class DirectoryMoveRules:
         return CaughtUp()
 
     def ending(
-        self, step: Step, *, reaches_end: bool, is_announced: bool, is_assigned: bool
+        self, step: Step, *, reaches_end: bool, is_announced: bool, is_named: bool
     ) -> Ending:
         """Say whether the move may come to its end.
 
         `reaches_end`: what was read for this step goes to the end of the current log.
-        `is_assigned`: the committed metadata says that the replica is in the new directory.
+        `is_named`: the committed metadata says that the replica is in the new directory. If it does
+        before that is announced, an older move was given up, and its taking back is on its way.
         """
         if not (isinstance(step, CaughtUp) or (isinstance(step, CopyFrom) and reaches_end)):
             return Ending.GO_ON
-        if is_announced and is_assigned:
-            return Ending.SWAP
-        if not is_announced:
-            return Ending.ANNOUNCE
-        return Ending.WAIT
+        if is_announced:
+            return Ending.SWAP if is_named else Ending.WAIT
+        return Ending.WAIT if is_named else Ending.ANNOUNCE

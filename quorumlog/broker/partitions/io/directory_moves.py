@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from quorumlog import chance
 from quorumlog.broker.partitions.core import directory_moves as core
 from quorumlog.broker.partitions.core.data_path import ReadEnd
 from quorumlog.broker.partitions.core.directory_moves import DirectoryMoveRules, Ending
@@ -46,6 +47,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicPartition
 
 CHUNK_BYTES: Final = 1 << 20
+UNIQUE_BYTES: Final = 16  # in the name of a copy
 RETRY_S: Final = 1.0
 THROTTLE_LOOK_S: Final = 1.0  # the rate may change while a move waits
 
@@ -98,7 +100,8 @@ class DirectoryMoves:
             if move is not None:
                 await self._end(move)
             if self._logs.home_of(at) is not target:
-                make = partial(target.futures.make, at, driver.topic_id)
+                unique = chance.random_bytes(UNIQUE_BYTES)
+                make = partial(target.futures.make, at, driver.topic_id, unique)
                 name = await performed(self._disk, LANE, make)
                 self.table.add(Move(FutureReplica(driver, target, name)))
         except StorageError as error:
@@ -186,12 +189,13 @@ class DirectoryMoves:
             step,
             reaches_end=chunk is not None and chunk.next_offset >= current.end,
             is_announced=move.is_announced,
-            is_assigned=self.table.is_named(move),
+            is_named=self.table.is_named(move),
         )
         if ending is Ending.SWAP:
             await self._swap(move, chunk)
         elif ending is Ending.WAIT:
             move.is_waiting = True
+            self.table.note_assignment(move.at)
         elif chunk is not None:
             await self._copy(move, chunk)
         elif not isinstance(step, core.CaughtUp | core.CopyFrom):

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from quorumlog import chance
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, StorageError, storage_error
 from quorumlog.storage.io.checkpoints import write_partition_metadata
@@ -20,7 +19,6 @@ from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 
 FUTURE_SUFFIX: Final = "-future"
 NAME_BYTES_MAX: Final = 255  # of a directory; a topic's name alone may have 249
-_UNIQUE_BYTES: Final = 16
 
 
 class FutureKey(NamedTuple):
@@ -103,9 +101,9 @@ class FutureLogs:
         others = [key for key in self._found if key not in keys]
         return [self._found.pop(key) for key in others]
 
-    def make(self, at: TopicPartition, topic_id: TopicId) -> str:
-        """Make the directory of a future log, durably; return its name."""
-        name = marked(str(at), f".{chance.random_bytes(_UNIQUE_BYTES).hex()}{FUTURE_SUFFIX}")
+    def make(self, at: TopicPartition, topic_id: TopicId, unique: bytes) -> str:
+        """Make the directory of a future log, durably; return its name, with `unique` in it."""
+        name = marked(str(at), f".{unique.hex()}{FUTURE_SUFFIX}")
         with self._errors("make", name):
             if self._disk.exists(self._path(str(at))):
                 raise StorageError(f"there is another log in {self._path(str(at))}")

@@ -21,7 +21,8 @@ from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.log_progress import LogProgress
 from quorumlog.broker.partitions.log.preferred_directories import PreferredDirectories
 from quorumlog.invariants import require, some
-from quorumlog.metadata_quorum.controller_client import LOST, DirectoryReport
+from quorumlog.metadata_quorum.controller_client import DirectoryReport
+from quorumlog.metadata_quorum.image import LOST
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, StorageError
 from quorumlog.storage.io.disk import Disk
