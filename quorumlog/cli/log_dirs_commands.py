@@ -31,7 +31,7 @@ def describe(
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Show each log directory with the replicas in it.
+    """Show each directory with its replicas.
 
     A replica that moves has two rows: `moving` where it moves to, with the records that the copy
     lacks yet as LAG.
@@ -75,10 +75,10 @@ def move(
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Move the replicas of a topic to another log directory of their broker.
+    """Move replicas to another log directory.
 
-    The path where a replica is cancels its move; another one sends it there instead. The command
-    waits until all are where they are to be.
+    All replicas of the topic on the broker, or those that are named. The path where a replica is
+    cancels its move; another one sends it there instead. The command waits until all are there.
 
     \b
     Examples:

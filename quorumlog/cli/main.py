@@ -76,7 +76,7 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "log-dirs": Command(
         "log_dirs_commands",
-        "Show log directories, and move replicas between them.",
+        "Show log directories; move replicas to others.",
         (
             "quorumlog log-dirs describe --broker 1",
             "quorumlog log-dirs move --topic orders --broker 1 --to /disk2",
