@@ -7,6 +7,7 @@ from typing import Final
 
 from quorumlog.broker.settings import RACK_SELECTOR
 from quorumlog.chaos.node_simulation.admin_mutants import CHURN
+from quorumlog.chaos.node_simulation.directory_mutants import DIRECTORIES
 from quorumlog.chaos.node_simulation.flush_mutants import FLUSHES
 from quorumlog.chaos.node_simulation.forked import RunFailed
 from quorumlog.chaos.node_simulation.mutants import MUTANTS
@@ -48,6 +49,11 @@ _MOVED: Final = NodesOptions(
     faults=("reassign", "kill"), shape=ClusterShape(controllers=3, brokers=5)
 )
 _CHURNED: Final = NodesOptions(faults=("admin_churn", "grow", "kill", "kill_all"))
+_DIRECTORIES: Final = (
+    "log.dirs=/data,/disk2",
+    "replica.alter.log.dirs.io.max.bytes.per.second=2000",
+)
+_COPIED: Final = NodesOptions(faults=("alter_log_dirs", "kill"), config=_DIRECTORIES)
 _FLUSHED: Final = NodesOptions(
     faults=("power_loss_all", "kill", "slow_fsync"), config=("log.flush.acks=true",)
 )
@@ -69,6 +75,17 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     **dict.fromkeys(CHURN.rules, _CHURNED),
     "completes_at_once": _MOVED,
     "keeps_the_removed_in_the_isr": NodesOptions(faults=("reassign", "kill")),
+    **dict.fromkeys(DIRECTORIES.rules, _COPIED),
+    "forgets_truncations": NodesOptions(
+        faults=("alter_log_dirs", "kill", "pause_kill", "partition_one"), config=_DIRECTORIES
+    ),
+    "takes_the_copy_for_the_log": NodesOptions(
+        faults=("alter_log_dirs", "kill_all", "kill"), config=_DIRECTORIES
+    ),
+    "copies_are_not_flushed": NodesOptions(
+        faults=("alter_log_dirs", "power_loss_all", "kill"),
+        config=("log.dirs=/data,/disk2", "log.flush.acks=true", *_SMALL_SEGMENTS),
+    ),
     "never_releases_throttles": _THROTTLED,
     "throttles_in_sync_replicas": _THROTTLED,
     **{

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from quorumlog.broker.controller_requests.directory_assignments import DirectoryAssignments
 from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
 from quorumlog.broker.fetching.io.fetches import Fetches
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
@@ -41,8 +40,9 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.local_reads import LocalReads
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, look_up_offset
-from quorumlog.broker.partitions.log.replica_set import STRAYS, ReplicaSet
+from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.partitions.log.surroundings import Surroundings
+from quorumlog.broker.replica_directories import DirectoryMoves, ReplicaDirectories
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms, wall_clock_ms
 from quorumlog.metadata_quorum.controller_client import ControllerClient, DirectoryReport
@@ -125,7 +125,7 @@ class Replicas:
         self.response_memory: Final = self.fetches.memory
         self.fetch_sessions: Final = self.fetches.sessions
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
-        self._assignments: Final = self._new_assignments(controller)
+        self._directories: Final = self._new_directories(controller, partition_rules)
         self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {}, partition_rules)
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self._disk, files, self._replicas, settings)
@@ -136,17 +136,17 @@ class Replicas:
         self.append: Final = self.appends.append
         self.read_local: Final = LocalReads(self._replicas, self._disk).read
         self.advance_log_start: Final = self.deletions.advance_log_start
-        self.descriptions: Final = Descriptions(self._replicas, self._logs)
+        self.descriptions: Final = Descriptions(
+            self._replicas, self._logs, self._directories.moves.table.sizes
+        )
         self._replicas.connect(self._surroundings())
         self._tasks: Final = Tasks(self._fail)
 
     def _surroundings(self) -> Surroundings:
-        # Threads of their own: acknowledgements must not wait for logs that are being opened.
-        flushes = self._flush_threads if self._disk is self._threads else self._disk
         return Surroundings(
             now_ms=monotonic_ms,
             disk=self._disk,
-            flushes=flushes,
+            flushes=self._flushes,
             checkpoints=self._logs.checkpoints,
             readers=self.fetches,
             fetchers=self._fetchers,
@@ -157,12 +157,16 @@ class Replicas:
             has_other_directories=lambda: len(self._logs.online) > 1,
         )
 
-    def _new_assignments(self, controller: ControllerClient) -> DirectoryAssignments:
-        return DirectoryAssignments(
+    def _new_directories(
+        self, controller: ControllerClient, rules: PartitionRules
+    ) -> ReplicaDirectories:
+        return ReplicaDirectories(
             self.broker_id,
-            controller,
-            logs=self._logs,
-            image=lambda: self.image,
+            self._replicas,
+            settings=self.settings,
+            controller=controller,
+            disk=self._disk,
+            rules=rules,
             broker_epoch=lambda: self.broker_epoch,
         )
 
@@ -190,6 +194,16 @@ class Replicas:
         )
         return ReplicaFetchers(new_fetcher, peer_addresses)
 
+    @property
+    def _flushes(self) -> DiskQueue:
+        """Threads of their own: acknowledgements must not wait for logs that are being opened."""
+        return self._flush_threads if self._disk is self._threads else self._disk
+
+    @property
+    def moves(self) -> DirectoryMoves:
+        """The moves of replicas between the log directories here."""
+        return self._directories.moves
+
     # --- Life ---
 
     async def start(self) -> None:
@@ -197,7 +211,7 @@ class Replicas:
         self._logs.start()
         self._replicas.remove_files()
         self._tasks.start(self._proposals.run())
-        self._tasks.start(self._assignments.run())
+        self._directories.start(self._tasks)
         self._tasks.start(self._log_starts.run())
         self._tasks.start(self.ticks.run())
         self._tasks.start(self._checkpoints.run())
@@ -222,7 +236,10 @@ class Replicas:
         self.fetches.stop()
         await self._threads.drain()
         await self._flush_threads.drain()
-        await self._close_logs()
+        self.moves.table.close()
+        await self._checkpoints.close_logs(
+            self._flushes, self.broker_epoch, has_failed=self._has_failed_log
+        )
         self._threads.close()
         self._flush_threads.close()
         if not self.failure.done():
@@ -243,9 +260,9 @@ class Replicas:
         Nothing is fetched before. With the epoch of a former process, which the image may still
         show, a leader would take us for that process, which held records that we may have lost.
         """
-        self.broker_epoch = broker_epoch
+        self.broker_epoch = self._replicas.broker_epoch = broker_epoch
         self._proposals.wake()
-        self._assignments.wake()
+        self._directories.registered()
         self._fetchers.wake()
 
     def add_leadership_listener(self, listener: LeadershipListener) -> None:
@@ -278,6 +295,7 @@ class Replicas:
         if self._is_stopping:
             return
         self._changed.append(topic_partition)
+        self.moves.table.note_opened(topic_partition)
         self._opened_count += 1
         if self._opened_count % LOGS_PER_FREEZE == 0:
             gc.freeze()
@@ -295,7 +313,7 @@ class Replicas:
             self._follow_up_due = None
         changed, self._changed = self._changed, []
         self._fetchers.publish(self.image)
-        self._assignments.note(changed)
+        self._directories.note(changed)
         for topic_partition in changed:
             self.fetches.note_change(topic_partition, FetchWakeup.CHANGED)
         self._maybe_set_aside_strays()
@@ -332,6 +350,7 @@ class Replicas:
         if broker.broker_epoch == self.broker_epoch:
             self._strays_are_gone = True
             self._replicas.set_aside_strays()
+            self.moves.table.discard_strays()
 
     # --- The data path ---
 
@@ -367,32 +386,6 @@ class Replicas:
             error_code = self._replicas.error_for_missing(topic_partition)
             return error_code, NO_EPOCH, UNKNOWN_OFFSET
         return look_up_epoch_end(driver, epoch, current_leader_epoch)
-
-    # --- Beside the data path ---
-
-    async def _close_logs(self) -> None:
-        logs = {at: driver.log for at, driver in self.drivers.items()}
-        epoch = self.broker_epoch
-        if epoch == -1 and self.clean_shutdown_epoch is not None:
-            epoch = self.clean_shutdown_epoch  # never registered: what was closed is so still
-        flushes = self._flush_threads if self._disk is self._threads else self._disk
-        closing = (
-            performed(flushes, at, partial(self._logs.progress.close, driver.close))
-            for at, driver in self.drivers.items()
-        )
-        outcomes = await asyncio.gather(*closing, return_exceptions=True)
-        unclean = [
-            self._logs.home_of(at) for at, outcome in zip(logs, outcomes, strict=True) if outcome
-        ]
-        if self._has_failed_log:
-            unclean += self._logs.online
-        for at, outcome in zip(logs, outcomes, strict=True):
-            if outcome is not None:
-                _logger.error("%s is not closed cleanly: %s", at, outcome)
-        finish = partial(
-            self._logs.finish, logs, self._checkpoints.high_watermarks(), epoch, unclean=unclean
-        )
-        await performed(self._disk, STRAYS, finish)
 
     def _fail(self, error: BaseException) -> None:
         _logger.error("the broker cannot go on: %s", error)

@@ -6,6 +6,7 @@ from typing import Final
 
 from quorumlog.settings.kinds import INT_MAX, choice
 from quorumlog.settings.servers import (
+    ALTER_LOG_DIRS_RATE,
     DEFAULT_REPLICATION_FACTOR,
     FOLLOWER_THROTTLED_RATE,
     LEADER_THROTTLED_RATE,
@@ -106,6 +107,7 @@ class BrokerSettings:
     )
     follower_replication_throttled_rate: int = row(FOLLOWER_THROTTLED_RATE)
     leader_replication_throttled_rate: int = row(LEADER_THROTTLED_RATE)
+    replica_alter_log_dirs_io_max_bytes_per_second: int = row(ALTER_LOG_DIRS_RATE)
     replica_socket_timeout_ms: int = integer(
         30_000, "When a follower gives up on a request to a leader."
     )

@@ -74,6 +74,15 @@ COMMANDS: Final[dict[str, Command]] = {
             "quorumlog reassign --topic orders --cancel",
         ),
     ),
+    "log-dirs": Command(
+        "log_dirs_commands",
+        "Show log directories; move replicas to others.",
+        (
+            "quorumlog log-dirs describe --broker 1",
+            "quorumlog log-dirs move --topic orders --broker 1 --to /disk2",
+        ),
+        is_group=True,
+    ),
     "configs": Command(
         "config_commands",
         "Show and change settings of topics and brokers.",

@@ -144,6 +144,13 @@ PRODUCER_ID_EXPIRATION: Final = ServerSetting(
     default="86400000",
     documentation="How long the sequence numbers of a silent producer are known.",
 )
+ALTER_LOG_DIRS_RATE: Final = ServerSetting(
+    name="replica.alter.log.dirs.io.max.bytes.per.second",
+    kind=kinds.whole(ConfigType.LONG, 0, LONG_MAX),
+    default=str(LONG_MAX),
+    documentation="How many bytes a second a broker copies, at most, of replicas that move from "
+    "one of its log directories to another.",
+)
 DEFAULT_REPLICATION_FACTOR: Final = ServerSetting(
     name="default.replication.factor",
     kind=kinds.whole(ConfigType.INT, 1, INT_MAX),
@@ -316,7 +323,7 @@ def dynamic_settings() -> dict[str, ServerSetting[Any]]:
     """
     fixed = {TopicConfig.min_insync_replicas.server}
     rows = [_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server]
-    rows += [FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE]
+    rows += [FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE, ALTER_LOG_DIRS_RATE]
     rows += [LOG_CLEANER_BACKOFF, LOG_CLEANER_RATE, MAX_CONNECTIONS, PRODUCER_ID_EXPIRATION]
     return {row.name: row for row in rows if row.name not in fixed}
 

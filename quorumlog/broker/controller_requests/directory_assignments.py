@@ -2,7 +2,8 @@
 
 What the image says is compared with what is; the difference is sent until the controller has
 committed it. A broker with a single directory has nothing to say. A replica whose directory failed
-before it was assigned is reported in that directory: the controller knows then. Source: KIP-858.
+before it was assigned is reported in that directory: the controller knows then. One that is about
+to move is reported where it will be. Source: KIP-858.
 """
 
 import asyncio
@@ -86,15 +87,15 @@ class DirectoryAssignments:
     def _unknown(self, at: TopicPartition) -> ReplicaDirectory | None:
         """Return where a replica is, if the image shows it elsewhere."""
         topic, partition = self._image().topics.get(at.topic), self._image().partition(at)
-        home = self._logs.home_of(at)
-        if topic is None or partition is None or home is None:
+        reported = self._logs.reported(at)
+        if topic is None or partition is None or reported is None:
             return None
         known = partition.directory_of(self._broker_id)
-        is_known = known == home.directory_id or (known is None and not self._logs.are_several)
+        is_known = known == reported or (known is None and not self._logs.are_several)
         if is_known or self._broker_id not in partition.replicas:
             return None
         return ReplicaDirectory(
-            directory_id=home.directory_id,
+            directory_id=reported,
             topic_id=topic.topic_id,
             partition=PartitionIndex(at.partition),
         )

@@ -53,5 +53,5 @@ def _partition(replica: ReplicaSize) -> DescribeLogDirsPartition:
         partition_index=replica.topic_partition.partition,
         partition_size=replica.size,
         offset_lag=replica.offset_lag,
-        is_future_key=False,  # replicas are not moved between directories
+        is_future_key=replica.is_future,
     )

@@ -5,6 +5,7 @@ from typing import Final
 
 from quorumlog.chaos.faults import (
     admin_churn,
+    alter_log_dirs,
     clock_step,
     crash_loop,
     delay,
@@ -75,7 +76,7 @@ _ON_LINKS: Final = (
     delay_request,
     reply_lost,
 )
-_SIMULATED: Final = (network, machines, leadership, reassign, grow, throttle)
+_SIMULATED: Final = (network, machines, leadership, reassign, grow, throttle, alter_log_dirs)
 _MODULES: Final = (*_ON_NODES, *_ON_LINKS, *_SIMULATED)
 
 FAULTS: Final[Mapping[str, type[Fault]]] = {

@@ -18,7 +18,9 @@ from quorumlog.chaos.back_ends.admin_churner import (
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
 from quorumlog.client import Admin, TopicPartition
 
-OPERATIONS: Final = frozenset({"churn", "calm", "reassign", "grow", "throttle", "release"})
+OPERATIONS: Final = frozenset(
+    {"churn", "calm", "reassign", "alter_log_dirs", "grow", "throttle", "release"}
+)
 PARTITIONS_MAX: Final = 6  # of a topic that grows
 REPLICAS: Final = 3  # of a partition, at most
 _LEAST: Final = 2  # replicas of a partition, where there are as many brokers
@@ -84,6 +86,8 @@ class Administrator:
                 await self._churner.stop()
             case "reassign":
                 await self._ask(self._reassign)
+            case "alter_log_dirs":
+                await self._ask(self._alter_log_dirs)
             case "grow":
                 await self._ask(self._grow)
             case "throttle":
@@ -151,6 +155,18 @@ class Administrator:
     def _note_doubt(self) -> None:
         if self._gives_up_copies:
             self._in_doubt_until_s = self._now_s() + _IN_DOUBT_S
+
+    async def _alter_log_dirs(self, admin: Admin) -> None:
+        """Let a replica of a broker move to one of its log directories, or stay there (KIP-113)."""
+        broker = drawn(sorted((await admin.describe_cluster()).nodes))
+        found = (await admin.describe_log_dirs([broker]))[broker]
+        there_are = sorted({at for one in found.values() for at in one.replicas})
+        ours = [at for at in there_are if at.topic == self._topic]
+        is_ours = ours and chance.random_fraction() < _OURS_SHARE
+        if not there_are:
+            raise NodeUnavailable(f"broker {broker} has no replica")
+        at, path = drawn(ours if is_ours else there_are), drawn(sorted(found))
+        await admin.alter_replica_log_dirs(broker, {at: path})
 
     # --- partitions and settings ---
 

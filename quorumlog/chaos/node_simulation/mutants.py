@@ -11,9 +11,8 @@ from functools import partial
 from typing import Any, Final
 
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.chaos.node_simulation import directory_mutants, flush_mutants, near_mutants
 from quorumlog.chaos.node_simulation.admin_mutants import CHURN, MOVES, with_controller
-from quorumlog.chaos.node_simulation.flush_mutants import FLUSHES
-from quorumlog.chaos.node_simulation.near_mutants import NEAR
 from quorumlog.chaos.registered import registered
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import CONTROLLER_MUTANTS
@@ -118,8 +117,8 @@ def _all() -> Mapping[str, NodeMutant]:
     add("controller", CONTROLLER.rules, CONTROLLER.made)
     add("controller", CHURN.rules, CHURN.made)
     add("replication", MOVES.rules, MOVES.made)
-    add("replication", NEAR.rules, NEAR.made)
-    add("replication", FLUSHES.rules, FLUSHES.made)
+    for group in (near_mutants.NEAR, flush_mutants.FLUSHES, directory_mutants.DIRECTORIES):
+        add("replication", group.rules, group.made)
     add(
         "metadata quorum",
         CORE_RULES,

@@ -13,6 +13,8 @@ whom it was led, and who must hold it.
     committed-served   consumers are served no record above the high watermark of any replica
     isr-complete       leaders, and members of ISR and ELR that take part, hold what is committed
     created-whole      a topic has all the partitions that a request asks for, or none of them
+    moved-known        a log takes its place in another log directory once the committed metadata
+                       says that it is there
     placed-registered  a new partition has replicas on registered brokers alone
     metadata-agree     committed metadata is the same on every node, for ever
     group-generation   in the committed log, the generation of a group never decreases
@@ -87,6 +89,7 @@ class _Replica:
     node_id: int
     node: Node
     driver: PartitionDriver
+    log_directory: str
     compared_to: int = 0
 
 
@@ -146,7 +149,9 @@ class Oracle:
             ) -> int:
                 due_ms: int = super().next_fetch_ms(at, follower_id, size, now_ms)
                 partition = self._image().partition(at)
-                if due_ms > now_ms and partition is not None and follower_id in partition.isr:
+                is_other = follower_id != self._broker_id  # else a move between directories
+                is_held_up = due_ms > now_ms and partition is not None and is_other
+                if is_held_up and follower_id in partition.isr:
                     violated(
                         f"in-sync-served: {at.topic}-{at.partition}: node {self._broker_id} "
                         f"throttles node {follower_id}, which is in sync"
@@ -182,7 +187,7 @@ class Oracle:
             return None
         for driver in node.broker.replicas.drivers.values():
             if driver.partition.state is state:
-                replica = _Replica(int(state.broker_id), node, driver)
+                replica = _Replica(int(state.broker_id), node, driver, driver.log.directory)
                 self._replicas[identity] = replica
                 return replica
         return None
@@ -192,7 +197,9 @@ class Oracle:
 
     # --- partitions ---
 
-    def _look_at_replica(self, replica: _Replica, state: PartitionState) -> None:
+    def _look_at_replica(  # noqa: C901 - one branch per rule
+        self, replica: _Replica, state: PartitionState
+    ) -> None:
         if self._node(replica.node_id) is not replica.node:
             return  # its process has died in this turn
         key = _key(replica)
@@ -212,6 +219,8 @@ class Oracle:
                     f"{state.leader_epoch} with {state.log_end_offset} records, and "
                     f"{partition.committed.end_offset} are committed"
                 )
+        if replica.log_directory != replica.driver.log.directory:
+            self._look_at_move(replica)
         high_watermark = state.high_watermark
         replica.compared_to = min(replica.compared_to, high_watermark)  # it was cut
         has_failed = replica.driver.log.failure is not None  # what it holds is not served either
@@ -232,6 +241,21 @@ class Oracle:
             self._violated(
                 f"committed-kept: {name}: node {replica.node_id} starts at "
                 f"{state.log_start_offset}, and {committed} records are committed"
+            )
+
+    def _look_at_move(self, replica: _Replica) -> None:
+        """Take note that a replica is in another log directory now: compare all that is there."""
+        replica.log_directory, replica.compared_to = replica.driver.log.directory, 0
+        topic_id, at = _key(replica)
+        topic = None if self._image is None else self._image.topics.get(at.topic)
+        if topic is None or topic.topic_id != topic_id or replica.node.broker is None:
+            return
+        known = topic.partitions[at.partition].directory_of(BrokerId(replica.node_id))
+        home = replica.node.broker.replicas.descriptions.directory_of(at)
+        if known != home:
+            self._violated(
+                f"moved-known: {at.topic}-{at.partition}: node {replica.node_id} has moved it to "
+                f"{replica.log_directory}, and the metadata names another directory"
             )
 
     def _is_compacted(self, key: tuple[TopicId, TopicPartition]) -> bool:

@@ -22,12 +22,13 @@ _KINDS: Final = (
     "partition_one", "partition_halves", "partition_ring", "partition_one_way", "isolate_role",
     "disk_full", "disk_error", "slow_fsync", "clock_step",
     "delay", "slow_link", "reset", "refuse", "drop_request", "delay_request", "reply_lost",
-    "admin_churn", "reassign", "grow", "throttle",
+    "admin_churn", "reassign", "grow", "throttle", "alter_log_dirs",
 )  # fmt: skip
 KINDS: Final[Mapping[str, type[StepFault]]] = {name: STEP_FAULTS[name] for name in _KINDS}
 """The kinds that a swarm takes."""
 
-_BY_NAME_ONLY: Final = frozenset({"power_loss_all"})  # only log.flush.acks survives it
+# Only log.flush.acks survives the one; the other needs several log directories.
+_BY_NAME_ONLY: Final = frozenset({"power_loss_all", "alter_log_dirs"})
 
 NOT_DRAWN: Final[Mapping[str, str]] = {
     "partition": "it is partition_one",

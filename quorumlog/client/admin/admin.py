@@ -250,6 +250,17 @@ class Admin(AsyncClient[Asker]):
         """Return the log directories of brokers (None: of all), by path, with every log's size."""
         return await subjects.cluster.log_dirs(self._running(), brokers)
 
+    async def alter_replica_log_dirs(
+        self, broker_id: int, directories: Mapping[TopicPartition, str]
+    ) -> None:
+        """Let replicas of a broker move to other log directories there, by their paths (KIP-113).
+
+        `describe_log_dirs` shows how far they are. The path where a replica is cancels its move.
+        Raises LOG_DIR_NOT_FOUND; KAFKA_STORAGE_ERROR; REPLICA_NOT_AVAILABLE for a replica that the
+        broker does not have yet: it will be made there.
+        """
+        await subjects.cluster.alter_log_dirs(self._running(), broker_id, directories)
+
     async def unregister_broker(self, broker_id: int) -> None:
         """Let the cluster forget a broker that will not come back.
 

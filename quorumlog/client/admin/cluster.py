@@ -1,15 +1,18 @@
 """The cluster itself: brokers, the metadata quorum, the directories of the logs."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin import topics
-from quorumlog.client.admin.asker import Asker
+from quorumlog.client.admin.asker import LEFT_OUT, Asker
+from quorumlog.client.checks import checked_partitions
+from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.errors import KafkaError
-from quorumlog.client.io.cluster import check
+from quorumlog.client.io.cluster import check, labelled
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages import alter_replica_log_dirs as alter_
 from quorumlog.wire.codec.messages import describe_quorum as describe_quorum_
 from quorumlog.wire.codec.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
@@ -120,3 +123,41 @@ def _log_dir(one: DescribeLogDirsResult) -> about.LogDirDescription:
             for partition in topic.partitions
         },
     )
+
+
+async def alter_log_dirs(
+    asker: Asker, broker_id: int, directories: Mapping[TopicPartition, str]
+) -> None:
+    """See Admin.alter_replica_log_dirs."""
+    wanted = checked_partitions(directories)
+    paths = sorted({*directories.values()})
+    request = alter_.AlterReplicaLogDirsRequest(
+        dirs=[
+            alter_.AlterReplicaLogDir(
+                path=path,
+                topics=[
+                    alter_.AlterReplicaLogDirTopic(name=topic, partitions=indexes)
+                    for topic, indexes in by_topic(
+                        [at for at in wanted if directories[at] == path]
+                    ).items()
+                ],
+            )
+            for path in paths
+        ]
+    )
+
+    async def attempt() -> dict[TopicPartition, int]:
+        response = await asker.request(request, broker_id=broker_id)
+        return {
+            TopicPartition(topic.topic_name, one.partition_index): one.error_code
+            for topic in response.results
+            for one in topic.partitions
+        }
+
+    codes = await asker.retry(attempt, changes=True)
+    for at in wanted:  # each was noted, or refused for good: none is asked again
+        message = labelled(at, f"{directories[at]} of broker {broker_id}")
+        if at not in codes:
+            message = labelled(at, LEFT_OUT)
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=False)
+        check(codes[at], message)

@@ -42,6 +42,7 @@ class SyncAdmin(Blocking[Admin]):
     remove_raft_voter = blocking(Admin.remove_raft_voter)
     unregister_broker = blocking(Admin.unregister_broker)
     describe_log_dirs = blocking(Admin.describe_log_dirs)
+    alter_replica_log_dirs = blocking(Admin.alter_replica_log_dirs)
 
     describe_features = blocking(Admin.describe_features)
     update_features = blocking(Admin.update_features)

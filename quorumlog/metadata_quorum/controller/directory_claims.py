@@ -4,10 +4,9 @@ from collections.abc import Collection
 from typing import Final
 
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
-from quorumlog.metadata_quorum.image.model import BrokerImage
+from quorumlog.metadata_quorum.image.model import LOST, BrokerImage
 
 UNASSIGNED: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
-LOST: Final = "AAAAAAAAAAAAAAAAAAAAAg"
 MIGRATING: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 RESERVED: Final = frozenset({UNASSIGNED, LOST, MIGRATING})
 """Ids that stand for no directory. Where Kafka's records say UNASSIGNED, ours say nothing."""

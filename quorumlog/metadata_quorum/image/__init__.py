@@ -6,6 +6,7 @@ image with a `ClusterDelta` that names what changed. Source: KIP-631, KIP-500.
 
 from quorumlog.metadata_quorum.image.access import AccessImage
 from quorumlog.metadata_quorum.image.model import (
+    LOST,
     BrokerImage,
     ClusterDelta,
     ClusterImage,
@@ -15,6 +16,7 @@ from quorumlog.metadata_quorum.image.model import (
 )
 
 __all__ = [
+    "LOST",
     "AccessImage",
     "BrokerImage",
     "ClusterDelta",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from quorumlog.metadata_quorum.image.access import AccessImage
 from quorumlog.metadata_quorum.image.partitions_by_broker import PartitionsByBroker
@@ -14,6 +14,9 @@ from quorumlog.wire.codec.identifiers import (
     TopicId,
     TopicPartition,
 )
+
+LOST: Final = "AAAAAAAAAAAAAAAAAAAAAg"
+"""The directory id of a replica that is in no directory which its broker can use (KIP-858)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

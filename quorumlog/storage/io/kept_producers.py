@@ -54,6 +54,11 @@ class KeptProducers:
             return None
         return recent.since(offset)
 
+    def kept_at(self, offset: int) -> ProducerSnapshot | None:
+        """Read what was kept where the log ended at this offset. Raises StorageError."""
+        with self._lock, self._health.reading():
+            return self._snapshots.at(offset)
+
     def newest(self) -> ProducerSnapshot | None:
         """Read the newest snapshot: not above the log's end. Raises StorageError."""
         with self._lock, self._health.reading():

@@ -59,13 +59,22 @@ class ProducerSnapshots:
         """Read the newest one that is whole; drop those that are not."""
         while self._offsets:
             offset = self._offsets[-1]
-            try:
-                entries = decode_snapshot(read_file(self._disk, self._path(offset)))
-                return ProducerSnapshot(offset, entries)
-            except CorruptSnapshot as error:
-                _logger.warning("%s is left out: %s", self._path(offset), error)
-                self._drop([offset])
+            snapshot = self.at(offset)
+            if snapshot is not None:
+                return snapshot
+            self._drop([offset])
         return None
+
+    def at(self, offset: int) -> ProducerSnapshot | None:
+        """Read that of this offset; None: there is none, or it is not whole."""
+        if offset not in self._offsets:
+            return None
+        try:
+            entries = decode_snapshot(read_file(self._disk, self._path(offset)))
+            return ProducerSnapshot(offset, entries)
+        except CorruptSnapshot as error:
+            _logger.warning("%s is left out: %s", self._path(offset), error)
+            return None
 
     def drop_above(self, offset: int) -> None:
         """Before the log is cut to `offset`: forget, durably, what says more."""

@@ -11,7 +11,7 @@ from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import FetchedPartition, ProduceResult
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.io import appends
-from quorumlog.broker.partitions.log import partition_driver
+from quorumlog.broker.partitions.log import producer_loading
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.errors import StorageError
@@ -194,7 +194,7 @@ async def test_a_truncation_that_cuts_no_record_reads_none(
             rebuilt.append(log.log_end_offset)
             return kind()
 
-        monkeypatch.setattr(partition_driver, "load_producers", note)
+        monkeypatch.setattr(producer_loading, "load_producers", note)
         for epoch, last_epoch, end_offset in ((0, 5, 2), (0, 0, 1)):
             diverged = events.LeaderDiverged(
                 leader_epoch=Epoch(6),

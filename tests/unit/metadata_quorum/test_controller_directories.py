@@ -6,10 +6,11 @@ from typing import cast
 import pytest
 
 from quorumlog.metadata_quorum.controller.controller import Controller
-from quorumlog.metadata_quorum.controller.directory_claims import LOST, UNASSIGNED
+from quorumlog.metadata_quorum.controller.directory_claims import UNASSIGNED
 from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import RegistrationReply
+from quorumlog.metadata_quorum.image import LOST
 from quorumlog.metadata_quorum.image.features import METADATA_FEATURE
 from quorumlog.metadata_quorum.image.snapshot_records import image_of, records_of
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from quorumlog.broker.partitions.core import events
+from quorumlog.broker.partitions.core.directory_moves import DirectoryMoveRules
 from quorumlog.broker.partitions.core.divergence import EpochHistory
 from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.broker.partitions.core.events import Event, RoleEvent
@@ -46,6 +47,7 @@ class PartitionRules:
     retention: type[Retention] = Retention
     throttle: type[ReplicationThrottle] = ReplicationThrottle
     untold_news: type[UntoldNews] = UntoldNews
+    directory_moves: type[DirectoryMoveRules] = DirectoryMoveRules
 
 
 KAFKA_RULES: Final = PartitionRules()

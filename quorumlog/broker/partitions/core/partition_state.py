@@ -53,7 +53,7 @@ class PartitionState:
     ) -> None:
         self.acks_after_flush: Final = acks_after_flush
         self.broker_id: Final = broker_id
-        self.epochs: Final = epochs
+        self.epochs = epochs  # another object when the log is exchanged for one that equals it
         self.replica_lag_time_max_ms: Final = replica_lag_time_max_ms
         self.role: Role = Unassigned()
         self.leader_id = NO_LEADER

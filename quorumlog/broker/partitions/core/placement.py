@@ -11,11 +11,15 @@ from typing import NamedTuple
 
 
 class Candidate(NamedTuple):
-    """A log directory that works. `holds_log`: the log of this very partition is in it."""
+    """A log directory that works. `holds_log`: the log of this very partition is in it.
+
+    `holds_future`: what was copied of that log when it was about to move here.
+    """
 
     directory_id: str
     logs: int
     holds_log: bool = False
+    holds_future: bool = False
 
 
 class NoPlace(Enum):
@@ -26,17 +30,25 @@ class NoPlace(Enum):
     NONE_ONLINE = "no directory can be used"
 
 
-def place(
-    candidates: Sequence[Candidate], assigned: str | None, *, has_offline: bool, is_new: bool
+def place(  # noqa: PLR0911 - one return per reason
+    candidates: Sequence[Candidate],
+    assigned: str | None,
+    *,
+    has_offline: bool,
+    is_new: bool,
+    preferred: str | None = None,
 ) -> int | NoPlace:
     """Return the index of the directory where the log is to be opened, or made.
 
     `assigned`: the directory that the metadata knows, None if it knows none. `has_offline`: a
     directory of this broker cannot be used. `is_new`: the replica never was here before.
+    `preferred`: where a new log is wanted.
     """
     holding = [index for index, one in enumerate(candidates) if one.holds_log]
     if len(holding) == 1:
         return holding[0]
+    if not holding and any(one.holds_future for one in candidates):
+        return NoPlace.MAY_BE_OFFLINE  # the log was elsewhere, whatever the metadata says
     for index, one in enumerate(candidates):
         if one.directory_id == assigned and (one.holds_log or not holding):
             return index
@@ -46,4 +58,7 @@ def place(
         return NoPlace.MAY_BE_OFFLINE
     if not candidates:
         return NoPlace.NONE_ONLINE
+    for index, one in enumerate(candidates):
+        if one.directory_id == preferred:
+            return index
     return min(range(len(candidates)), key=lambda index: candidates[index].logs)

@@ -15,7 +15,11 @@ from typing import Final, Self
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.settings.kinds import LONG_MAX
-from quorumlog.settings.servers import FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE
+from quorumlog.settings.servers import (
+    ALTER_LOG_DIRS_RATE,
+    FOLLOWER_THROTTLED_RATE,
+    LEADER_THROTTLED_RATE,
+)
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 
@@ -37,10 +41,13 @@ class ReplicationThrottle:
         broker_id: BrokerId,
         rate_name: str,
         static_rate: int,
-        replicas_name: str,
+        replicas_name: str | None,
         image: Callable[[], ClusterImage],
     ) -> None:
-        """`rate_name`, `replicas_name`: the settings; `static_rate`: as the broker was started."""
+        """`rate_name`, `replicas_name`: the settings; `static_rate`: as the broker was started.
+
+        Without `replicas_name` every replica is throttled.
+        """
         self._rate_name: Final = rate_name
         self._replicas_name: Final = replicas_name
         self._broker_id: Final = broker_id
@@ -75,10 +82,27 @@ class ReplicationThrottle:
             image=image,
         )
 
+    @classmethod
+    def of_moves(
+        cls, broker_id: BrokerId, settings: BrokerSettings, image: Callable[[], ClusterImage]
+    ) -> Self:
+        """Return the throttle of what this broker copies between its log directories (KIP-113)."""
+        return cls(
+            broker_id=broker_id,
+            rate_name=ALTER_LOG_DIRS_RATE.name,
+            static_rate=settings.replica_alter_log_dirs_io_max_bytes_per_second,
+            replicas_name=None,
+            image=image,
+        )
+
     @property
     def is_on(self) -> bool:
         """Whether there is a rate at all: if not, nothing needs to be asked or noted."""
         return self._rate() != LONG_MAX
+
+    def chunk_bytes(self, most: int) -> int:
+        """Return how much to copy at a time: at most what a second pays for, and `most`."""
+        return max(1, min(most, self._rate()))
 
     def next_fetch_ms(
         self, at: TopicPartition, follower_id: BrokerId, size: int, now_ms: int
@@ -104,6 +128,8 @@ class ReplicationThrottle:
         return self._static_rate if altered is None else int(altered)
 
     def _is_throttled(self, at: TopicPartition, follower_id: BrokerId) -> bool:
+        if self._replicas_name is None:
+            return True
         image = self._image()
         topic, partition = image.topics.get(at.topic), image.partition(at)
         if topic is None or partition is None or follower_id in partition.isr:

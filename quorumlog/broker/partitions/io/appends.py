@@ -3,9 +3,11 @@
 With `log.flush.acks`, acks=1 waits until the batch is on the leader's disk.
 
 Everything up to the append happens within the call, so that the caller's buffer is free after it.
+While a log is exchanged for its copy in another log directory, a batch waits as a copy of its own.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from quorumlog.broker.deadline_timer import DeadlineTimer
@@ -42,7 +44,7 @@ class Appends:
         self._deadlines: Final = replicas.deadlines
         self._timer: Final = DeadlineTimer(self._deadlines, self._expire)
 
-    def append(
+    def append(  # noqa: PLR0911 - one return per outcome
         self,
         topic_partition: TopicPartition,
         records: Buffer,
@@ -55,6 +57,13 @@ class Appends:
         driver = self._drivers.get(topic_partition)
         if driver is None:
             done(ProduceResult(self._replicas.error_for_missing(topic_partition)))
+            return
+        if driver.is_exchanging:
+            kept = bytes(records)  # the receive buffer may be used again
+            append = partial(
+                self.append, topic_partition, kept, acks=acks, timeout_ms=timeout_ms, done=done
+            )
+            driver.hold(append)
             return
         refusal = driver.partition.serving.append_refusal(acks)
         if refusal is not ErrorCode.NONE:

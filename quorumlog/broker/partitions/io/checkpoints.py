@@ -1,14 +1,18 @@
-"""The checkpoints of a broker that works: high watermarks, and up to where logs are on the disk."""
+"""The checkpoints of a broker: while it works, and when it closes its logs.
+
+High watermarks, and up to where logs are on the disk.
+"""
 
 import asyncio
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from quorumlog.broker.partitions.io.disk_threads import performed
 from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
-from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.broker.partitions.log.replica_set import STRAYS, ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
@@ -66,6 +70,33 @@ class Checkpoints:
             if not driver.is_cutting
         }
 
+    async def close_logs(self, flushes: DiskQueue, broker_epoch: int, *, has_failed: bool) -> None:
+        """Close every log and mark a clean shutdown where all is whole. Raises StorageError.
+
+        `broker_epoch`: -1 if it never registered: then what was closed is so still.
+        `has_failed`: the last directory that worked cannot be trusted any more.
+        """
+        logs, drivers = self._replicas.logs, self._drivers
+        if broker_epoch == -1 and logs.clean_shutdown_epoch is not None:
+            broker_epoch = logs.clean_shutdown_epoch
+        closed = {at: driver.log for at, driver in drivers.items()}
+        closing = (
+            performed(flushes, at, partial(logs.progress.close, driver.close))
+            for at, driver in drivers.items()
+        )
+        outcomes = await asyncio.gather(*closing, return_exceptions=True)
+        unclean = [
+            logs.home_of(at) for at, outcome in zip(closed, outcomes, strict=True) if outcome
+        ]
+        if has_failed:
+            unclean += logs.online
+        for at, outcome in zip(closed, outcomes, strict=True):
+            if outcome is not None:
+                _logger.error("%s is not closed cleanly: %s", at, outcome)
+        known = self.high_watermarks()
+        finish = partial(logs.finish, closed, known, broker_epoch, unclean=unclean)
+        await performed(self._disk, STRAYS, finish)
+
     async def flush_full_segments(self) -> None:
         """Bound what a recovery must read, without an fsync per append. Raises StorageError."""
         for at, driver in list(self._drivers.items()):
@@ -73,7 +104,8 @@ class Checkpoints:
             if log.failure is None and log.flushed_offset < log.segment_base_offsets[-1]:
                 with suppress(StorageError):  # the next tick takes the replica offline
                     await performed(self._disk, at, log.flush)
-                    if self._drivers.get(at) is driver and not driver.is_cutting:
+                    is_same = self._drivers.get(at) is driver and driver.log is log
+                    if is_same and not driver.is_cutting:
                         log.share_flushed_segments()  # else another thread has the log
         logs = {at: driver.log for at, driver in self._drivers.items()}
         self._checkpoints.note_recovery_points(logs)

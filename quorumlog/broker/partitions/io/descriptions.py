@@ -4,13 +4,14 @@ Sources: KIP-113 and KIP-827 (log directories), KIP-664 (producers).
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core.producer_state import ActiveProducer
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.move_table import FutureSize
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
@@ -21,11 +22,15 @@ PRODUCERS_AT_ONCE: Final = 1000  # described without a break: about a millisecon
 
 
 class ReplicaSize(NamedTuple):
-    """Bytes of one replica's segments, and how far its high watermark is ahead of its log."""
+    """Bytes of one replica's segments, and how far its high watermark is ahead of its log.
+
+    A copy that is to take the place of a log (`is_future`) lags behind the end of that log.
+    """
 
     topic_partition: TopicPartition
     size: int
     offset_lag: int
+    is_future: bool = False
 
 
 class LogDirectoryDescription(NamedTuple):
@@ -41,7 +46,13 @@ class LogDirectoryDescription(NamedTuple):
 class Descriptions:
     """Of all that this broker holds."""
 
-    def __init__(self, replicas: ReplicaSet, logs: LogDirectories) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaSet,
+        logs: LogDirectories,
+        futures: Callable[[], Mapping[TopicPartition, FutureSize]],
+    ) -> None:
+        self._futures: Final = futures
         self._replicas: Final = replicas
         self._logs: Final = logs
 
@@ -50,6 +61,11 @@ class Descriptions:
         return self._logs.progress.describe(
             opened=len(self._replicas.drivers), left=self._replicas.left_to_open
         )
+
+    def directory_of(self, at: TopicPartition) -> str | None:
+        """Return the id of the log directory where a partition's log is."""
+        home = self._logs.home_of(at)
+        return None if home is None else home.directory_id
 
     async def log_directories(
         self, wanted: Collection[TopicPartition] | None
@@ -73,15 +89,25 @@ class Descriptions:
         asked = sorted(drivers if wanted is None else {*wanted} & drivers.keys())
         asked = [at for at in asked if self._logs.home_of(at) is directory]
         logs = [drivers[at].log for at in asked]
+        futures = [
+            (at, future)
+            for at, future in sorted(self._futures().items())
+            if future.directory is directory and (wanted is None or at in wanted)
+        ]
         try:
             total, usable = await asyncio.to_thread(directory.space)
             sizes = await asyncio.to_thread(_sizes, logs)
+            copied = await asyncio.to_thread(_sizes, [future.log for _, future in futures])
         except (StorageError, OSError):
             return LogDirectoryDescription(path, ErrorCode.KAFKA_STORAGE_ERROR)
         # A replica that was removed meanwhile has no size any more.
         held = [(at, size) for at, size in zip(asked, sizes, strict=True) if at in drivers]
         replicas = [ReplicaSize(at, size, self._offset_lag(at)) for at, size in held]
-        return LogDirectoryDescription(path, ErrorCode.NONE, total, usable, replicas)
+        replicas += [
+            ReplicaSize(at, size, future.offset_lag, is_future=True)
+            for (at, future), size in zip(futures, copied, strict=True)
+        ]
+        return LogDirectoryDescription(path, ErrorCode.NONE, total, usable, sorted(replicas))
 
     def _offset_lag(self, at: TopicPartition) -> int:
         """Return what the log lacks of what is committed: it holds all of it here."""
@@ -103,5 +129,5 @@ class Descriptions:
         return ErrorCode.NONE, active
 
 
-def _sizes(logs: Sequence[Log]) -> list[int]:
-    return [log.size for log in logs]
+def _sizes(logs: Sequence[Log | None]) -> list[int]:
+    return [0 if log is None else log.size for log in logs]

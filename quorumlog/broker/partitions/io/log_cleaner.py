@@ -100,7 +100,7 @@ class LogCleaner:
             return await work(driver)
         except StorageError as error:
             # A file may be missing because the log was cut or has lost its oldest records.
-            is_same = (log.compaction.cuts, log.log_start_offset) == before
+            is_same = (log.compaction.cuts, log.log_start_offset) == before and driver.log is log
             if (
                 isinstance(error, DiskExhausted)
                 or not is_same
@@ -119,6 +119,7 @@ class LogCleaner:
             "compact" not in config.policies
             or at.topic in INTERNAL_TOPICS  # their coordinators rewrite them
             or (at, driver.topic_id) in self._uncleanable
+            or driver.is_moving  # the copy would miss what a pass has done
             or not is_at_rest(self._replicas, driver)
         ):
             return None
@@ -208,7 +209,7 @@ class LogCleaner:
             if outcome.done():
                 return  # this task was cancelled
             try:
-                is_usable = is_at_rest(self._replicas, driver)
+                is_usable = is_at_rest(self._replicas, driver) and not driver.is_moving
                 outcome.set_result(
                     log.compaction.swap_in(cleaned, log.settings) if is_usable else None
                 )
@@ -220,8 +221,9 @@ class LogCleaner:
         return await outcome
 
     def _is_as_it_was(self, driver: PartitionDriver, cuts: int) -> bool:
-        """Whether the log is still open, and was not cut since."""
-        return is_at_rest(self._replicas, driver) and driver.log.compaction.cuts == cuts
+        """Whether the log is still open, and was not cut since, and is not copied now."""
+        is_same = driver.log.compaction.cuts == cuts and not driver.is_moving
+        return is_same and is_at_rest(self._replicas, driver)
 
 
 class CorruptLog(StorageError):

@@ -1,6 +1,7 @@
 """DeleteRecords: moves log starts, and lets the answers wait for the low watermark (KIP-107)."""
 
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from quorumlog.broker.deadline_timer import DeadlineTimer
@@ -37,6 +38,9 @@ class RecordDeletions:
         if driver is None:
             done(DeletionResult(self._replicas.error_for_missing(at)))
             return
+        if driver.is_exchanging:
+            driver.hold(partial(self.delete, at, offset, timeout_ms=timeout_ms, done=done))
+            return
         error_code, required = driver.partition.serving.judge_deletion(
             offset, policy_refusal(self._replicas.config_of(at.topic))
         )
@@ -68,6 +72,9 @@ class RecordDeletions:
         """
         driver = self._replicas.drivers.get(at)
         if driver is None:
+            return
+        if driver.is_exchanging:
+            driver.hold(partial(self.advance_log_start, at, offset))
             return
         error_code, _ = driver.partition.serving.judge_deletion(offset, ErrorCode.NONE)
         if error_code is not ErrorCode.NONE:

@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core.placement import Candidate, NoPlace, place
@@ -15,10 +16,13 @@ from quorumlog.broker.partitions.log.directory_checkpoints import (
     DirectoryCheckpoints,
     DirectoryRefused,
 )
+from quorumlog.broker.partitions.log.future_logs import FutureKey
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.log_progress import LogProgress
+from quorumlog.broker.partitions.log.preferred_directories import PreferredDirectories
 from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.controller_client import DirectoryReport
+from quorumlog.metadata_quorum.image import LOST
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, StorageError
 from quorumlog.storage.io.disk import Disk
@@ -40,7 +44,8 @@ class LogDirectories:
     """All the directories of a broker; at least one works.
 
     Invariants:
-      1. A partition has one home at a time. It changes only once its log there is removed.
+      1. A partition has one home at a time. It changes once its log there is removed, or a copy
+         of it has taken its place: `move`.
       2. A directory that has failed stays offline until the next start.
 
     It belongs to the event loop's thread, but for the methods that wait for the disk.
@@ -54,6 +59,9 @@ class LogDirectories:
         self.failed: Final[list[LogDirectory]] = []
         self.last_has_failed = False
         self.progress: Final = LogProgress()
+        self.preferred: Final = PreferredDirectories()
+        self._announced: Final[dict[TopicPartition, LogDirectory]] = {}
+        self._lost: Final[set[TopicPartition]] = set()  # not where the metadata has them
         self._homes: Final[dict[TopicPartition, LogDirectory]] = {}
         self._counts: Final = Counter[LogDirectory]()
         self._topic_ids: Final[dict[tuple[LogDirectory, str], TopicId | None]] = {}  # of doubles
@@ -207,7 +215,12 @@ class LogDirectories:
     # --- Where logs are ---
 
     def place(
-        self, at: TopicPartition, topic_id: TopicId, assigned: str | None, *, is_new: bool
+        self,
+        at: TopicPartition,
+        topic_id: TopicId,
+        assigned: str | None,
+        *,
+        is_new: bool,
     ) -> LogDirectory | None:
         """Say where a log is to be opened, or made: that is its home from now on.
 
@@ -218,20 +231,44 @@ class LogDirectories:
             return home if home in self.online else None
         home = self.online[0]
         if self.are_several:
+            key = FutureKey(topic_id, at.partition)
             candidates = [
-                Candidate(one.directory_id, self._counts[one], self._holds(one, at, topic_id))
+                Candidate(
+                    one.directory_id,
+                    self._counts[one],
+                    holds_log=self._holds(one, at, topic_id),
+                    holds_future=one.futures.is_found(key),
+                )
                 for one in self.online
             ]
-            chosen = place(candidates, assigned, has_offline=self.has_offline, is_new=is_new)
+            chosen = place(
+                candidates,
+                assigned,
+                has_offline=self.has_offline,
+                is_new=is_new,
+                preferred=self.preferred.of(at),
+            )
             if isinstance(chosen, NoPlace):
                 both = zip(self.online, candidates, strict=True)
                 paths = [one.path for one, its in both if its.holds_log]
                 _logger.error("%s is offline: %s: %s", at, chosen.value, " ".join(paths))
+                if any(one.directory_id == assigned for one in self.online):
+                    self._lost.add(at)
                 return None
             home = self.online[chosen]
+        self.preferred.forget(at)
         self._homes[at] = home
         self._counts[home] += 1
         return home
+
+    def is_doubled(self, at: TopicPartition, topic_id: TopicId) -> bool:
+        """Whether several directories hold this log, and the metadata has to tell which counts.
+
+        A crash between the two renames of a move leaves it so. The metadata of before the crash
+        names the new one; older metadata may name the one that got no more records.
+        """
+        is_placed = at in self._homes
+        return not is_placed and sum(self._holds(one, at, topic_id) for one in self.online) > 1
 
     def _holds(self, directory: LogDirectory, at: TopicPartition, topic_id: TopicId) -> bool:
         found_id = self._topic_ids.get((directory, str(at)), topic_id)
@@ -241,17 +278,63 @@ class LogDirectories:
         """Return where the log of a partition is, or was before its directory failed."""
         return self._homes.get(at)
 
+    def at_path(self, path: str) -> LogDirectory | None:
+        """Return the directory of this path, if it works; another path may lead to it, too."""
+        wanted = Path(path).absolute()
+        return next((one for one in self.online if Path(one.path).absolute() == wanted), None)
+
+    def is_offline(self, path: str) -> bool:
+        """Whether this is the path of a directory that cannot be used."""
+        paths = (*(one.path for one in self.failed), *self.refused)
+        return Path(path).absolute() in {Path(one).absolute() for one in paths}
+
+    def announce(self, at: TopicPartition, directory: LogDirectory | None) -> None:
+        """Let the controller know that a log is about to be in another directory; None: it stays.
+
+        DirectoryAssignments has to look at it then.
+        """
+        if directory is None:
+            self._announced.pop(at, None)
+        else:
+            self._announced[at] = directory
+
+    def reported(self, at: TopicPartition) -> str | None:
+        """Return the id of the directory that the metadata should show; None: none is known."""
+        directory = self._announced.get(at) or self._homes.get(at)
+        if directory is not None:
+            return directory.directory_id
+        return LOST if at in self._lost else None
+
+    def move(self, at: TopicPartition, directory: LogDirectory) -> None:
+        """Take note that the log is in another directory now."""
+        self._counts[self._homes[at]] -= 1
+        self._counts[directory] += 1
+        self._homes[at] = directory
+        self.announce(at, None)
+
     def leave(self, at: TopicPartition) -> LogDirectory | None:
         """Forget where a log is: it is about to be removed. Return where that was."""
+        self._lost.discard(at)
+        self.announce(at, None)
         home = self._homes.pop(at, None)
         if home is not None:
             self._counts[home] -= 1
         return home
 
-    def deletion(self, at: TopicPartition, log: Log) -> Callable[[], None]:
-        """Return work for the disk: to delete a log. It has no home from now on."""
-        home = some(self.leave(at), "a log that is open has a home")
-        return partial(home.delete, at, log, durably=self.are_several)
+    def deletion(self, at: TopicPartition, log: Callable[[], Log]) -> Callable[[], None]:
+        """Return work for the disk: to delete a log. It has no home from now on.
+
+        `log` is asked when the work is done: a move to another directory may end before.
+        """
+        some(self.leave(at), "a log that is open has a home")
+
+        def work() -> None:
+            doomed = log()
+            parent = doomed.directory.rpartition("/")[0]
+            home = next(one for one in (*self.online, *self.failed) if one.path == parent)
+            home.delete(at, doomed, durably=self.are_several)
+
+        return work
 
     def stray_work(self, assigned: Collection[TopicPartition]) -> list[StrayWork]:
         """Return work for the disk: to rename what the metadata does not assign to this broker.

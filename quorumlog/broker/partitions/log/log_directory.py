@@ -5,12 +5,12 @@ made again, while the broker was down. It is renamed, never served (KAFKA-14616)
 """
 
 import logging
-import threading
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from quorumlog.broker.partitions.log.future_logs import FUTURE_SUFFIX, FutureLogs, marked
+from quorumlog.broker.partitions.log.log_names import DELETE_SUFFIX, LogNames
 from quorumlog.broker.partitions.log.log_progress import LogProgress
 from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.settings.servers import texts_of
@@ -22,19 +22,15 @@ from quorumlog.storage.io.checkpoints import (
     CleanShutdownMarker,
     read_partition_metadata,
     uuid_to_text,
-    write_partition_metadata,
 )
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import was_flushed
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.planned_log import plan_log
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
-from quorumlog.wire.codec.records import HEADER_BYTES
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
 STRAY_SUFFIX: Final = "-stray"
-DELETE_SUFFIX: Final = "-delete"
-NAME_BYTES_MAX: Final = 255  # of a directory; a topic's name alone may have 249
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -68,13 +64,6 @@ def _orphaned(path: str, topic_id: TopicId) -> CorruptCheckpoint:
     )
 
 
-def _marked(partition: str, mark: str) -> str:
-    """Return the directory name with a mark behind it, the topic's part cut if it is too long."""
-    topic, dash, index = partition.rpartition("-")
-    tail = f"{dash}{index}{mark}"
-    return topic[: NAME_BYTES_MAX - len(tail)] + tail
-
-
 class LogDirectory:
     """Everything in `directory` but other people's files.
 
@@ -95,15 +84,11 @@ class LogDirectory:
         self._disk: Final = disk
         self._new_log: Final = new_log
         self._marker: Final = CleanShutdownMarker(disk, directory)
-        self._naming: Final = threading.Lock()  # two logs must not be renamed to one name
+        self._names: Final = LogNames(disk, directory)
         self._unopened: Final[set[str]] = set()  # directories as the last process left them
-        # Directories whose names may not be durable; each time that one is made is told apart.
-        self._added: Final[dict[str, object]] = {}
-        self._syncing: Final = threading.Lock()  # those names, for all that wait for it
         # Of the topic whose partitions were asked for last: (its configurations, defaults, these).
         self._known_settings: tuple[Mapping[str, str], Mapping[str, str], LogSettings] | None = None
-        self._deletions = 0
-        self._doomed: list[str] = []  # directories of deleted logs, under their new names
+        self.futures: Final = FutureLogs(disk, directory, new_log, self._names)
 
     @property
     def was_clean(self) -> bool:
@@ -119,13 +104,12 @@ class LogDirectory:
         try:
             self._disk.mkdir(self.path)
             self.clean_shutdown_epoch = self._marker.take()
-            for name in self._disk.listdir(self.path):
-                if name.endswith(DELETE_SUFFIX):
-                    self._doomed.append(name)
-                elif self._is_partition(name):
-                    self._unopened.add(name)
-                    self._added[name] = object()
+            names = self._disk.listdir(self.path)
+            doomed = [name for name in names if name.endswith(DELETE_SUFFIX)]
+            self._unopened.update(filter(self._is_partition, {*names} - {*doomed}))
+            self._names.note_found(self._unopened, doomed)
             self.checkpoints.read()
+            self.futures.find(name for name in names if name.endswith(FUTURE_SUFFIX))
         except OSError as error:
             raise storage_error(f"cannot use {self.path}: {error}", error) from error
 
@@ -141,7 +125,7 @@ class LogDirectory:
     def topic_id_of(self, name: str) -> TopicId | None:
         """Return the topic id of what is in a log's directory, if there is one."""
         try:
-            return self._topic_id_of(self._path(name))
+            return self._names.topic_id_of(name)
         except OSError as error:
             raise storage_error(f"cannot use {self.path}: {error}", error) from error
 
@@ -171,9 +155,9 @@ class LogDirectory:
         name, path = str(topic_partition), self._path(str(topic_partition))
         try:
             is_new = not self._disk.exists(path)
-            found_id = None if is_new else self._topic_id_of(path)
+            found_id = None if is_new else self._names.topic_id_of(name)
             if not is_new and found_id != topic_id:
-                if is_last and found_id is None and self._holds_records(path):
+                if is_last and found_id is None and self._names.hold_records(name):
                     raise _orphaned(path, topic_id)
                 self._set_aside(name)
                 self._disk.fsync_dir(self.path)
@@ -181,11 +165,11 @@ class LogDirectory:
             settings = self.settings_of(configs)
             if is_new:
                 self.checkpoints.forget_older(topic_partition)
-                make_directory = partial(self._make, name, topic_id)
+                make_directory = partial(self._names.make, name, topic_id)
                 log = plan_log(self._new_log, self._disk, path, settings, make_directory)
             else:
                 log = self._open_found(topic_partition, topic_id, settings)
-            log.epochs.before_first = partial(self._make_last, name, topic_id)
+            log.epochs.before_first = partial(self._names.make_last, name, topic_id)
         except DamagedLog as error:
             raise DamagedLog(
                 f"{error}. Restore the file; or, if another replica is in sync, stop this node and "
@@ -201,7 +185,7 @@ class LogDirectory:
     ) -> Log:
         name, path = str(topic_partition), self._path(str(topic_partition))
         if self.must_last and not was_flushed(self._disk, path):
-            self._make_last(name, topic_id)
+            self._names.make_last(name, topic_id)
         is_closed = self.was_clean and name in self._unopened
         recovery_point = self.checkpoints.recovery_point(topic_partition)
         # DEVIATION: Kafka opens a log that has lost its end since it was closed.
@@ -221,51 +205,28 @@ class LogDirectory:
         self.checkpoints.note_truncated(topic_partition, log)
         return log
 
-    def _make(self, name: str, topic_id: TopicId) -> None:
-        """Make the directory of a log that is about to get its first record. Raises OSError."""
-        path = self._path(name)
-        with self._naming, suppress(FileExistsError):  # an error has left it
-            self._disk.add_dir(path)
-            self._added[name] = object()
-        write_partition_metadata(self._disk, path, topic_id, is_new=True)
+    def reopen(self, at: TopicPartition, topic_id: TopicId, settings: LogSettings) -> Log:
+        """Open a log that this process has closed cleanly."""
+        log = self._new_log.open(
+            self._disk,
+            self._path(str(at)),
+            settings,
+            clean=True,
+            log_start_offset=self.checkpoints.log_start(at),
+            must_last=False,
+        )
+        log.epochs.before_first = partial(self._names.make_last, str(at), topic_id)
+        return log
 
-    def _topic_id_of(self, path: str) -> TopicId | None:
-        """Return whose partition it is; None if that was lost, and no record had to last."""
-        try:
-            return read_partition_metadata(self._disk, path)
-        except CorruptCheckpoint:
-            if was_flushed(self._disk, path):
-                raise
-            return None  # power was lost before the first flush: see `_make_last`
+    def keep_name(self, at: TopicPartition, topic_id: TopicId) -> None:
+        """Make durable that the log of a partition is here, also one that has no record yet.
 
-    def _holds_records(self, path: str) -> bool:
-        """Tell whether a segment begins with anything but the zeros of lost power."""
-        for name in self._disk.listdir(path):
-            if name.endswith(".log"):
-                file = self._disk.open_to_read(f"{path}/{name}")
-                try:
-                    if any(file.pread(HEADER_BYTES, 0)):
-                        return True
-                finally:
-                    file.close()
-        return False
-
-    def _make_last(self, name: str, topic_id: TopicId) -> None:
-        """Make durable whose log it is, before the first of its records is.
-
-        The file is written anew: a failed fsync of the old one is not repeated. Logs that were
-        made before share one fsync of their names. Raises OSError.
+        A start must tell it from a log of which only a copy is left. Raises StorageError.
         """
-        write_partition_metadata(self._disk, self._path(name), topic_id)
-        with self._syncing:
-            if name in self._added:
-                with self._naming:
-                    added = dict(self._added)
-                self._disk.fsync_dir(self.path)
-                with self._naming:
-                    for known, made in added.items():
-                        if self._added.get(known) is made:  # not made again meanwhile
-                            del self._added[known]
+        try:
+            self._names.keep(str(at), topic_id)
+        except OSError as error:
+            raise storage_error(f"cannot make {self._path(str(at))}: {error}", error) from error
 
     def delete(self, topic_partition: TopicPartition, log: Log, *, durably: bool = False) -> None:
         """Close the log and give its directory another name; `remove_doomed` removes that.
@@ -278,37 +239,20 @@ class LogDirectory:
         try:
             if log.is_planned and not self._disk.exists(path):
                 return
-            with self._naming:
-                doomed = self._name_for_deletion(name)
-                self._disk.rename(path, self._path(doomed))
-                self._doomed.append(doomed)
+            self._names.doom(name)
             if durably:
                 self._disk.fsync_dir(self.path)
         except OSError as error:
             raise storage_error(f"cannot delete {path}: {error}", error) from error
         self._unopened.discard(name)
 
-    def _name_for_deletion(self, partition: str) -> str:
-        while True:
-            self._deletions += 1
-            name = _marked(partition, f".{self._deletions}{DELETE_SUFFIX}")
-            if not self._disk.exists(self._path(name)):  # left by the process before this one
-                return name
-
     def remove_doomed(self) -> None:
         """Remove the directories of deleted logs: seconds of work if they hold much.
 
         What an error or a crash leaves, the next start finds.
         """
-        with self._naming:
-            doomed, self._doomed = self._doomed, []
-        if not doomed:
-            return
         try:
-            # Their new names first: a crash must not leave a part of a log under its own name.
-            self._disk.fsync_dir(self.path)
-            for name in doomed:
-                self._remove_tree(name)
+            self._names.remove_doomed()
         except OSError as error:
             raise storage_error(f"cannot delete in {self.path}: {error}", error) from error
 
@@ -354,7 +298,7 @@ class LogDirectory:
                 raise storage_error(f"cannot mark {self.path} as clean: {error}", error) from error
 
     def _path(self, name: str) -> str:
-        return f"{self.path}/{name}"
+        return self._names.path_of(name)
 
     def _is_partition(self, name: str) -> bool:
         topic, dash, index = name.rpartition("-")
@@ -366,15 +310,9 @@ class LogDirectory:
         except CorruptCheckpoint:
             topic_id = None  # it is not this broker's any more, whatever it was
         mark = "unknown" if topic_id is None else uuid_to_text(topic_id)
-        stray = _marked(name, f".{mark}{STRAY_SUFFIX}")
+        stray = marked(name, f".{mark}{STRAY_SUFFIX}")
         _logger.warning("%s is of topic id %s, not the metadata's: now %s", name, mark, stray)
         if self._disk.exists(self._path(stray)):
-            self._remove_tree(stray)  # set aside once before, and made again since
+            self._names.remove_tree(stray)  # set aside once before, and made again since
         self._disk.rename(self._path(name), self._path(stray))
         self._unopened.discard(name)
-
-    def _remove_tree(self, name: str) -> None:
-        path = self._path(name)
-        for file_name in self._disk.listdir(path):
-            self._disk.unlink(f"{path}/{file_name}")
-        self._disk.rmdir(path)

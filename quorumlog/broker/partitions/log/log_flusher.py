@@ -36,12 +36,16 @@ class LogFlusher:
         failed: Callable[[], None],
     ) -> None:
         self._at: Final = at
-        self._log: Final = log
+        self._log = log
         self._disk: Final = disk
         self._flushed: Final = flushed
         self._failed: Final = failed
         self._is_under_way = False
         self._dirty_since_ms: int | None = None  # as the ticks have seen it
+
+    def exchange(self, log: Log) -> None:
+        """Flush this log from now on; a flush of the other one may end yet."""
+        self._log = log
 
     def maybe_flush(self, unflushed_max: int) -> None:
         """Flush if that many records or more are not durable (flush.messages)."""

@@ -5,7 +5,6 @@ cut of a log, which is work for the disk queue. Until that is done the core hear
 that it sees one thing after the other; only a follower's log is ever cut.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,20 +28,17 @@ from quorumlog.broker.partitions.core.purgatory import (
     ProduceQueue,
 )
 from quorumlog.broker.partitions.core.tail import Tail, TailRead
+from quorumlog.broker.partitions.log import producer_loading
 from quorumlog.broker.partitions.log.log_flusher import LogFlusher
-from quorumlog.broker.partitions.log.producer_loading import load_producers
 from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.invariants import InvariantViolation, require
 from quorumlog.storage.core.appending import AppendInfo
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.log import Log
-from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers, restamp
-
-_logger: Final = logging.getLogger(__name__)
 
 
 class PartitionDriver:
@@ -56,6 +52,8 @@ class PartitionDriver:
         "awaiting_flush",
         "deletions",
         "is_cutting",
+        "is_exchanging",
+        "is_moving",
         "log",
         "partition",
         "producers",
@@ -79,13 +77,15 @@ class PartitionDriver:
         self.topic_partition: Final = topic_partition
         self.topic_id: Final = topic_id
         self.partition: Final = partition
-        self.log: Final = log
+        self.log = log  # another object after a move to another log directory
         self.producers = producers  # another object after a cut
         self.waiting: Final = ProduceQueue(deadlines)
         self.awaiting_flush: Final = ProduceQueue(deadlines)  # acks=1, if that waits for the disk
         self.deletions: Final = DeletionQueue(deletion_deadlines)
         self.is_cutting = False  # a thread has the log: neither read it nor append
-        self._held: Final[deque[Callable[[], None]]] = deque()  # until the log is cut
+        self.is_exchanging = False  # for another one of the same records: `is_cutting`, too
+        self.is_moving = False  # to another log directory: it is not compacted meanwhile
+        self._held: Final[deque[Callable[[], object]]] = deque()  # until the thread is done
         self._around: Final = around
         self._tail: Final = Tail()
         self._flusher: Final = LogFlusher(
@@ -106,7 +106,9 @@ class PartitionDriver:
 
     def judge_follower_fetch(self, now_ms: int, event: events.FollowerFetched) -> AnswerFetch:
         """Feed a follower's fetch; return what to answer it, after all that it completed."""
-        if self.is_cutting:  # we follow, too
+        if self.is_exchanging:
+            self.hold(lambda: self.judge_follower_fetch(self._around.now_ms(), event))
+        if self.is_cutting:  # there is nothing to read now
             return self.partition.serving.judge_follower(event)
         *ordered, answer = self.partition.step(now_ms, event)
         self._perform(now_ms, ordered)
@@ -115,6 +117,10 @@ class PartitionDriver:
         if not isinstance(answer, AnswerFetch):
             raise InvariantViolation("a fetch is answered last")
         return answer
+
+    def hold(self, call: Callable[[], object]) -> None:
+        """Make this call when the thread that has the log is done, after those before it."""
+        self._held.append(call)
 
     def append_as_leader(
         self, records: Buffer, header: BatchHeader, *, now_ms: int, wall_ms: int
@@ -176,26 +182,16 @@ class PartitionDriver:
 
     def _keep_producers(self, offset: Offset) -> None:
         """Keep what is known where a segment begins: a start need not read what is before it."""
-        snapshot = ProducerSnapshot(offset, self.producers.snapshot())
-
-        def done(outcome: StorageError | None) -> None:
-            if outcome is not None:  # a start reads more
-                _logger.warning("%s: %s", self.topic_partition, outcome)
-
-        work = partial(self.log.producers.keep, snapshot)
-        self._around.disk.submit(self.topic_partition, work, done)
+        work = producer_loading.work_to_spare_reads(self.log, self.producers, offset)
+        self._around.disk.submit(self.topic_partition, work, lambda _: None)
 
     def work_to_keep_producers(self) -> Callable[[], None]:
         """Return work for the disk: to keep what is known where the log ends now."""
-        snapshot = ProducerSnapshot(self.log.log_end_offset, self.producers.snapshot())
-        return partial(self.log.producers.keep, snapshot)
+        return producer_loading.work_to_keep(self.log, self.producers, self.log.log_end_offset)
 
     def close(self) -> None:
         """Close the log cleanly; nothing else uses the replica any more. Raises StorageError."""
-        try:
-            self.work_to_keep_producers()()
-        except StorageError as error:  # the next start reads more
-            _logger.warning("%s: %s", self.topic_partition, error)
+        producer_loading.work_to_spare_reads(self.log, self.producers, self.log.log_end_offset)()
         self.log.close()
 
     def read(
@@ -231,7 +227,7 @@ class PartitionDriver:
 
         `refusal`: of an append. It counts if the broker can do without the directory.
         """
-        failure = self.log.failure
+        failure = None if self.is_exchanging else self.log.failure
         if failure is None and refusal is not None and not isinstance(refusal, DiskExhausted):
             failure = refusal if self._around.has_other_directories() else None
         if failure is not None:
@@ -239,6 +235,8 @@ class PartitionDriver:
 
     def note_tick(self, now_ms: int) -> None:
         """Let a leader look at the clock, unless that can change nothing."""
+        if self.is_exchanging:
+            return
         self.maybe_fail()
         if self._flusher.note_tick(now_ms):
             self._maybe_flush()  # again, if the disk has refused it
@@ -321,7 +319,7 @@ class PartitionDriver:
             around.checkpoints.note_truncated(at, self.log)
             if self.log.log_end_offset == was_end:
                 return None  # only an epoch went: nothing to read again
-            return load_producers(self.log, type(self.producers))
+            return producer_loading.load_producers(self.log, type(self.producers))
 
         def done(outcome: ProducerStates | StorageError | None) -> None:
             self.is_cutting = False
@@ -333,12 +331,33 @@ class PartitionDriver:
                 self.producers = outcome
             self.feed(now_ms, event(self.log.log_end_offset))
             self._maybe_flush()
-            while self._held and not self.is_cutting:
-                self._held.popleft()()
-            around.readers.note_change(at, FetchWakeup.CHANGED)
-            around.fetchers.wake()
+            self._go_on()
 
         around.disk.submit(at, work, done)
+
+    # --- Another log in the place of this one ---
+
+    def begin_exchange(self) -> None:
+        """Leave the log to a thread; what comes meanwhile waits for `end_exchange`."""
+        require(not self.is_cutting, "no thread has the log")
+        self.is_cutting = self.is_exchanging = True
+
+    def end_exchange(self, log: Log | None) -> None:
+        """Go on, with a log of the same records that is all durable; None: with the same log."""
+        self.is_cutting = self.is_exchanging = False
+        if log is not None:
+            log.epochs.extend(self.log.epochs.entries)  # also one without records
+            log.settings = self.log.settings
+            self.log, self.partition.state.epochs = log, log.epochs
+            self._flusher.exchange(log)
+            self._flushed(log.flushed_offset)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._held and not self.is_cutting:
+            self._held.popleft()()
+        self._around.readers.note_change(self.topic_partition, FetchWakeup.CHANGED)
+        self._around.fetchers.wake()
 
     # --- Making it durable ---
 

@@ -16,6 +16,7 @@ from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce
 from quorumlog.broker.partitions.log.log_directories import Fail, LogDirectories
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.new_replicas import NewReplicas
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.producer_loading import load_producers
@@ -66,6 +67,7 @@ class ReplicaSet:
         failed: Callable[[StorageError], None],
     ) -> None:
         self.image = ClusterImage()
+        self.broker_epoch = -1  # of this process, once it is registered
         self.drivers: Final[dict[TopicPartition, PartitionDriver]] = {}
         self.deadlines: Final[Deadlines[PendingProduce]] = Deadlines()
         self.deletion_deadlines: Final[Deadlines[WaitingDeletion]] = Deadlines()
@@ -199,6 +201,12 @@ class ReplicaSet:
                 self.logs.leave(at)  # what cannot be used is another topic's log
             self._open(at, topic, partition)
 
+    @property
+    def _shows_this_process(self) -> bool:
+        """Whether the image is as new as our registration."""
+        ours = self.image.brokers.get(self._broker_id)
+        return ours is not None and ours.broker_epoch == self.broker_epoch
+
     def _is_ours(self, partition: PartitionImage) -> bool:
         return self._broker_id in partition.replicas
 
@@ -214,6 +222,9 @@ class ReplicaSet:
 
     def _open(self, at: TopicPartition, topic: TopicImage, partition: PartitionImage) -> None:
         self._postponed.discard(at)
+        if self.logs.is_doubled(at, topic.topic_id) and not self._shows_this_process:
+            self._postponed.add(at)
+            return
         assigned = partition.directory_of(self._broker_id)
         home = self.logs.place(at, topic.topic_id, assigned, is_new=at in self._new)
         if home is None:
@@ -259,7 +270,8 @@ class ReplicaSet:
             self._unusable[at] = topic_id
             self._close(at, outcome.log, clean=False)
         elif not is_wanted or topic is None or partition is None:
-            self._delete(at, outcome.log)
+            log = outcome.log
+            self._delete(at, lambda: log)
         else:
             self._add(at, topic, outcome, partition)
         if not is_wanted:
@@ -317,9 +329,9 @@ class ReplicaSet:
     def _remove(self, at: TopicPartition, error_code: ErrorCode) -> None:
         driver = self.drivers.pop(at)
         driver.feed(self._now_ms(), events.ReplicaRemoved(error_code=error_code))
-        self._delete(at, driver.log)
+        self._delete(at, lambda: driver.log)
 
-    def _delete(self, at: TopicPartition, log: Log) -> None:
+    def _delete(self, at: TopicPartition, log: Callable[[], Log]) -> None:
         """Free the name, then remove the files. The next start finds what cannot be removed."""
 
         def renamed(outcome: StorageError | None) -> None:
@@ -349,6 +361,10 @@ class ReplicaSet:
             self._was_opened(at)
         driver.feed(self._now_ms(), events.ReplicaRemoved(error_code=ErrorCode.KAFKA_STORAGE_ERROR))
         self._around.disk.submit(at, partial(driver.log.close, clean=False), lambda _: None)
+
+    def fail_directory(self, directory: LogDirectory, error: StorageError) -> None:
+        """Give up a directory that has refused something, and all logs in it."""
+        self._lose(self.logs.fail(directory, error), error)
 
     def _fail_home(self, at: TopicPartition, error: StorageError) -> None:
         """Give up the directory of a log and all logs in it; the last one stays, but is named."""

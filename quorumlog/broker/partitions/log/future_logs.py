@@ -1,0 +1,148 @@
+"""Future logs in one log directory: copies of logs that move here from another one (KIP-113).
+
+A future log has a directory of its own, `<topic>-<partition>.<unique>-future`, which no start takes
+for a log. It gets the plain name once it holds all of the log that it replaces. The directory says
+that a move is wanted: a start that finds it begins that move again, with an empty copy.
+"""
+
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import CorruptCheckpoint, StorageError, storage_error
+from quorumlog.storage.io.checkpoints import write_partition_metadata
+from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
+
+FUTURE_SUFFIX: Final = "-future"
+NAME_BYTES_MAX: Final = 255  # of a directory; a topic's name alone may have 249
+
+
+class FutureKey(NamedTuple):
+    """Whose copy it is: the name of its directory may have lost the end of the topic's name."""
+
+    topic_id: TopicId
+    partition: int
+
+
+class Names(Protocol):
+    """The names in a log directory, as `LogNames` keeps them. Raises OSError."""
+
+    def topic_id_of(self, name: str) -> TopicId | None:
+        """Return whose directory it is. Raises CorruptCheckpoint."""
+
+    def add(self, name: str) -> None:
+        """Make a directory; its name is durable once `make_last` has returned."""
+
+    def make_last(self, name: str, topic_id: TopicId) -> None:
+        """Make durable whose directory it is."""
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Give a directory another name, durably."""
+
+    def doom(self, name: str) -> None:
+        """Give it a name that no start takes up, and remove it with the deleted logs."""
+
+
+def marked(partition: str, mark: str) -> str:
+    """Return the directory name with a mark behind it, the topic's part cut if it is too long."""
+    topic, dash, index = partition.rpartition("-")
+    tail = f"{dash}{index}{mark}"
+    return topic[: NAME_BYTES_MAX - len(tail)] + tail
+
+
+def partition_of_future(name: str) -> int | None:
+    """Return the partition in the name of a future log's directory; None: it is none."""
+    index = name.removesuffix(FUTURE_SUFFIX).rpartition(".")[0].rpartition("-")[2]
+    return int(index) if name.endswith(FUTURE_SUFFIX) and index.isdecimal() else None
+
+
+class FutureLogs:
+    """Those in one directory, `path`.
+
+    All methods but `is_found`, `take_found` and `take_others` wait for the disk, and raise
+    StorageError. One thread at a time calls them.
+    """
+
+    def __init__(self, disk: Disk, path: str, new_log: type[Log], names: Names) -> None:
+        self._disk: Final = disk
+        self._directory: Final = path
+        self._new_log: Final = new_log
+        self._names: Final = names
+        self._found: Final[dict[FutureKey, str]] = {}
+
+    def find(self, names: Iterable[str]) -> None:
+        """Note those that a former process has left; give up what belongs to no log."""
+        for name in names:
+            index = partition_of_future(name)
+            try:
+                topic_id = self._names.topic_id_of(name)
+            except CorruptCheckpoint:
+                topic_id = None
+            key = None if index is None or topic_id is None else FutureKey(topic_id, index)
+            if key is None or key in self._found:
+                self.discard(name)
+            else:
+                self._found[key] = name
+
+    def is_found(self, key: FutureKey) -> bool:
+        """Whether a former process has left a copy of this log here, and nobody took it yet."""
+        return key in self._found
+
+    def take_found(self, key: FutureKey) -> str | None:
+        """Return the name of what a former process has left, once."""
+        return self._found.pop(key, None)
+
+    def take_others(self, keys: Container[FutureKey]) -> list[str]:
+        """Return the names of what a former process has left of other logs than these, once."""
+        others = [key for key in self._found if key not in keys]
+        return [self._found.pop(key) for key in others]
+
+    def make(self, at: TopicPartition, topic_id: TopicId, unique: bytes) -> str:
+        """Make the directory of a future log, durably; return its name, with `unique` in it."""
+        name = marked(str(at), f".{unique.hex()}{FUTURE_SUFFIX}")
+        with self._errors("make", name):
+            if self._disk.exists(self._path(str(at))):
+                raise StorageError(f"there is another log in {self._path(str(at))}")
+            self._names.add(name)
+            self._names.make_last(name, topic_id)
+        return name
+
+    def open(self, name: str, topic_id: TopicId, settings: LogSettings) -> Log:
+        """Open an empty log there, whatever a former process has left."""
+        path = self._path(name)
+        with self._errors("open", name):
+            for leftover in self._disk.listdir(path):
+                self._disk.unlink(f"{path}/{leftover}")
+            write_partition_metadata(self._disk, path, topic_id, is_new=True)
+            log = self._new_log.open(self._disk, path, settings, clean=True, must_last=False)
+        log.epochs.before_first = partial(self._names.make_last, name, topic_id)
+        return log
+
+    def promote(self, name: str, at: TopicPartition) -> None:
+        """Give a closed log the plain name, durably.
+
+        If it raises, nobody knows which name the log will have after a crash.
+        """
+        with self._errors("rename", name):
+            self._names.rename(name, str(at))
+
+    def discard(self, name: str) -> None:
+        """Let it be removed with the logs that are deleted: no start begins the move again."""
+        with self._errors("delete", name):
+            self._names.doom(name)
+            self._disk.fsync_dir(self._directory)
+
+    @contextmanager
+    def _errors(self, action: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            message = f"cannot {action} {self._path(name)}: {error}"
+            raise storage_error(message, error) from error
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"

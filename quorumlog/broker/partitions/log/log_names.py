@@ -1,0 +1,155 @@
+"""The directories of logs in one log directory: made, known by their topic id, renamed, removed.
+
+Everything raises OSError, and waits for the disk.
+"""
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+from quorumlog.broker.partitions.log.future_logs import FUTURE_SUFFIX, marked
+from quorumlog.storage.errors import CorruptCheckpoint
+from quorumlog.storage.io.checkpoints import read_partition_metadata, write_partition_metadata
+from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.epoch_checkpoint import was_flushed
+from quorumlog.wire.codec.identifiers import TopicId
+from quorumlog.wire.codec.records import HEADER_BYTES
+
+DELETE_SUFFIX: Final = "-delete"
+
+
+class LogNames:
+    """Any thread may call everything; one at a time for one partition."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk: Final = disk
+        self._directory: Final = directory
+        self._naming: Final = threading.Lock()  # two logs must not be renamed to one name
+        # Directories whose names may not be durable; each time that one is made is told apart.
+        self._added: Final[dict[str, object]] = {}
+        self._syncing: Final = threading.Lock()  # those names, for all that wait for it
+        self._deletions = 0
+        self._doomed: list[str] = []  # directories of deleted logs, under their new names
+
+    def path_of(self, name: str) -> str:
+        """Return the path of a log's directory. Asks no disk."""
+        return f"{self._directory}/{name}"
+
+    def note_found(self, names: Iterable[str], doomed: Iterable[str]) -> None:
+        """Note what the process before this one has left. Asks no disk."""
+        self._added.update((name, object()) for name in names)
+        self._doomed += doomed
+
+    # --- whose they are ---
+
+    def topic_id_of(self, name: str) -> TopicId | None:
+        """Return whose directory it is; None if that was lost, and no record had to last.
+
+        Raises CorruptCheckpoint: it was lost, and records had to last.
+        """
+        path = self.path_of(name)
+        try:
+            return read_partition_metadata(self._disk, path)
+        except CorruptCheckpoint:
+            if was_flushed(self._disk, path):
+                raise
+            return None  # power was lost before the first flush: see `make_last`
+
+    def hold_records(self, name: str) -> bool:
+        """Tell whether a segment begins with anything but the zeros of lost power."""
+        path = self.path_of(name)
+        for file_name in self._disk.listdir(path):
+            if file_name.endswith(".log"):
+                file = self._disk.open_to_read(f"{path}/{file_name}")
+                try:
+                    if any(file.pread(HEADER_BYTES, 0)):
+                        return True
+                finally:
+                    file.close()
+        return False
+
+    # --- made ---
+
+    def add(self, name: str) -> None:
+        """Make a directory; its name is durable once `make_last` has returned."""
+        with self._naming:
+            self._disk.add_dir(self.path_of(name))
+            self._added[name] = object()
+
+    def make(self, name: str, topic_id: TopicId) -> None:
+        """Make the directory of a log that is about to get its first record."""
+        with suppress(FileExistsError):  # an error has left it
+            self.add(name)
+        write_partition_metadata(self._disk, self.path_of(name), topic_id, is_new=True)
+
+    def make_last(self, name: str, topic_id: TopicId) -> None:
+        """Make durable whose log it is, before the first of its records is.
+
+        The file is written anew: a failed fsync of the old one is not repeated. Logs that were
+        made before share one fsync of their names.
+        """
+        write_partition_metadata(self._disk, self.path_of(name), topic_id)
+        with self._syncing:
+            if name in self._added:
+                with self._naming:
+                    added = dict(self._added)
+                self._disk.fsync_dir(self._directory)
+                with self._naming:
+                    for known, made in added.items():
+                        if self._added.get(known) is made:  # not made again meanwhile
+                            del self._added[known]
+
+    def keep(self, name: str, topic_id: TopicId) -> None:
+        """Make durable that a log is here, also one that has no record yet."""
+        path = self.path_of(name)
+        if not was_flushed(self._disk, path):
+            if not self._disk.exists(path):
+                self.make(name, topic_id)
+            self.make_last(name, topic_id)
+
+    # --- renamed ---
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Give a directory another name, durably."""
+        with self._naming:
+            self._disk.rename(self.path_of(name), self.path_of(new_name))
+            self._added.pop(name, None)
+        self._disk.fsync_dir(self._directory)
+
+    def doom(self, name: str) -> None:
+        """Give a directory a name that no start takes up; `remove_doomed` removes it."""
+        with self._naming:
+            plain = name.removesuffix(FUTURE_SUFFIX)
+            doomed = self._name_for_deletion(plain if plain == name else plain.rpartition(".")[0])
+            self._disk.rename(self.path_of(name), self.path_of(doomed))
+            self._doomed.append(doomed)
+
+    def _name_for_deletion(self, partition: str) -> str:
+        while True:
+            self._deletions += 1
+            name = marked(partition, f".{self._deletions}{DELETE_SUFFIX}")
+            if not self._disk.exists(self.path_of(name)):  # left by the process before this one
+                return name
+
+    # --- removed ---
+
+    def remove_doomed(self) -> None:
+        """Remove the directories of deleted logs: seconds of work if they hold much.
+
+        What an error or a crash leaves, the next start finds.
+        """
+        with self._naming:
+            doomed, self._doomed = self._doomed, []
+        if doomed:
+            # Their new names first: a crash must not leave a part of a log under its own name.
+            self._disk.fsync_dir(self._directory)
+            for name in doomed:
+                self.remove_tree(name)
+
+    def remove_tree(self, name: str) -> None:
+        """Remove a directory and its files."""
+        path = self.path_of(name)
+        for file_name in self._disk.listdir(path):
+            self._disk.unlink(f"{path}/{file_name}")
+        self._disk.rmdir(path)

@@ -1,0 +1,139 @@
+"""A process that dies, or loses power, at any step of a move: every acknowledged record is there.
+
+And there is one log in the end: in the new directory, if the move was begun.
+"""
+
+from contextlib import suppress
+from itertools import count
+from random import Random
+
+import pytest
+
+from quorumlog.broker.partitions.log.log_directory import STRAY_SUFFIX
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.support.broker.moving import (
+    AT,
+    Metadata,
+    append,
+    broker,
+    driver_of,
+    names_in,
+    values_of,
+)
+from tests.support.sizes import tries
+from tests.support.waiting import loop_turns, until
+
+SMALL = LogSettings(segment_bytes=300)
+AT_FIRST = 12
+
+
+class Dead(BaseException):
+    """Not an Exception: a process that is gone handles nothing."""
+
+
+class DyingDisk(SimDisk):
+    """Dies at an operation that changes something, counted from `arm` on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: int | None = None
+        self.is_dead = False
+
+    def arm(self, left: int) -> None:
+        self.left = left
+
+    def begin(self, operation: str, path: str) -> None:
+        if self.is_dead:
+            raise Dead
+        if self.left is not None and operation not in {"pread", "listdir", "size", "space"}:
+            self.left -= 1
+            if self.left < 0:
+                self.is_dead = True
+                raise Dead
+        super().begin(operation, path)
+
+    def revive(self) -> None:
+        self.is_dead, self.left = False, None
+
+
+async def die_at(step: int, disk: DyingDisk, metadata: Metadata, *, loses_power: bool) -> list[int]:
+    """Move while records are appended, until the disk dies; return what was acknowledged."""
+    acknowledged: list[int] = []
+    settings = BrokerSettings(log_flush_acks=loses_power)
+
+    def note(value: int) -> None:
+        with suppress(Dead):
+            append(replicas, value).add_done_callback(
+                lambda one: (
+                    acknowledged.append(value)
+                    if one.result().error_code is ErrorCode.NONE
+                    else None
+                )
+            )
+
+    async with broker(
+        disk, metadata, settings=settings, log_settings=SMALL, stops=False
+    ) as replicas:
+        for value in range(AT_FIRST):
+            note(value)
+        await until(lambda: metadata.told == ["a"])
+        disk.arm(step)
+        with suppress(Dead):
+            await replicas.moves.alter(AT, "/b")
+        for value in range(AT_FIRST, AT_FIRST + 12):
+            note(value)
+            await loop_turns(3)
+        await loop_turns(20)
+        assert disk.is_dead or driver_of(replicas).log.directory == f"/b/{AT}"
+    return acknowledged
+
+
+def plain(disk: SimDisk) -> list[str]:
+    return [name for name in "ab" for one in names_in(disk, name) if one == str(AT)]
+
+
+async def live_on(disk: DyingDisk, metadata: Metadata, acknowledged: list[int], sees: str) -> None:
+    """Start again, with metadata that may be old at first; append, die and start once more."""
+    for _ in range(2):
+        async with broker(
+            disk, metadata, log_settings=SMALL, stops=False, first_sees=sees
+        ) as replicas:
+            await until(lambda: AT in replicas.drivers)
+            found = values_of(driver_of(replicas).log)
+            assert [value for value in found if value in acknowledged] == acknowledged
+            assert len({*found}) == len(found)
+            value = max(found) + 1
+            assert append(replicas, value).result().error_code is ErrorCode.NONE
+            acknowledged.append(value)
+        disk.kill()
+    async with broker(disk, metadata, log_settings=SMALL) as replicas:
+        await until(lambda: AT in replicas.drivers and not replicas.moves.table.sizes())
+        await loop_turns()
+        assert [one for one in values_of(driver_of(replicas).log) if one in acknowledged] == (
+            acknowledged
+        )
+        assert len(plain(disk)) == 1
+        names = names_in(disk, "a") + names_in(disk, "b")  # between the renames there are two logs
+        assert [one for one in names if not one.endswith(STRAY_SUFFIX)] == [str(AT)]
+        assert metadata.directory == plain(disk)[0]
+
+
+@pytest.mark.parametrize("loses_power", [False, True])
+@pytest.mark.parametrize("sees", ["a", "b"])
+async def test_a_crash_at_any_step_loses_nothing(loses_power: bool, sees: str) -> None:
+    for step in count(0, 5 - tries(4)):
+        disk, metadata = DyingDisk(), Metadata()
+        acknowledged = await die_at(step, disk, metadata, loses_power=loses_power)
+        has_ended = not disk.is_dead  # the move came to its end first: these are all steps
+        if loses_power:
+            disk.crash(Random(step))
+        else:
+            disk.kill()
+        disk.revive()
+        await live_on(disk, metadata, acknowledged, sees)
+        if has_ended:
+            assert step > 50
+            return
