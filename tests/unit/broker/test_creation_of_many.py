@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker import replicas as replicas_module
-from quorumlog.broker.partitions.log import log_directory
+from quorumlog.broker.partitions.log import log_names
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.io.disk import RealDisk
@@ -268,7 +268,7 @@ async def test_a_disk_that_makes_no_directory_fences_the_broker(
         def refuse(*args: object, **options: object) -> None:
             raise OSError(EIO, "input/output error")
 
-        monkeypatch.setattr(log_directory, "write_partition_metadata", refuse)
+        monkeypatch.setattr(log_names, "write_partition_metadata", refuse)
         publish(replicas, image(1, 0, 1, (1,), replicas=(1,)))
         await are_open(replicas)
         assert replicas.may_lead.is_set()

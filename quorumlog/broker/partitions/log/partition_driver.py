@@ -22,11 +22,7 @@ from quorumlog.broker.partitions.core.events import Event
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
-from quorumlog.broker.partitions.core.purgatory import (
-    Deadlines,
-    PendingProduce,
-    ProduceQueue,
-)
+from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce, ProduceQueue
 from quorumlog.broker.partitions.core.tail import Tail, TailRead
 from quorumlog.broker.partitions.log import producer_loading
 from quorumlog.broker.partitions.log.log_flusher import LogFlusher
@@ -225,7 +221,7 @@ class PartitionDriver:
     def maybe_fail(self, refusal: StorageError | None = None) -> None:
         """Take the replica offline if its log is of no more use.
 
-        `refusal`: of an append. It counts if the broker can do without the directory.
+        The `refusal` of an append counts if the broker can do without the directory.
         """
         failure = None if self.is_exchanging else self.log.failure
         if failure is None and refusal is not None and not isinstance(refusal, DiskExhausted):
@@ -235,9 +231,9 @@ class PartitionDriver:
 
     def note_tick(self, now_ms: int) -> None:
         """Let a leader look at the clock, unless that can change nothing."""
+        self.maybe_fail()
         if self.is_exchanging:
             return
-        self.maybe_fail()
         if self._flusher.note_tick(now_ms):
             self._maybe_flush()  # again, if the disk has refused it
         if self.partition.state.is_leader:

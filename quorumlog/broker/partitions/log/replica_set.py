@@ -7,45 +7,36 @@ newest image says of its partition by then: a replica, or its deletion.
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.admission import TopicLimits
 from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
-from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce
+from quorumlog.broker.partitions.log.loaded_log import LoadedLog, load_log
 from quorumlog.broker.partitions.log.log_directories import Fail, LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.new_replicas import NewReplicas
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
-from quorumlog.broker.partitions.log.producer_loading import load_producers
 from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.partitions.log.topic_defaults import TopicDefaults
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.metadata_quorum.image import (
-    ClusterDelta,
-    ClusterImage,
-    PartitionImage,
-    TopicImage,
-)
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, TopicId, TopicPartition
 
 _logger: Final = logging.getLogger(__name__)
 REMOVAL: Final = "removal of deleted logs"  # their lane in the disk queue: one at a time
 STRAYS: Final = "strays"  # the lane of what concerns whole directories
 
 
-class _Loaded(NamedTuple):
-    """A log that is open, its checkpointed high watermark, and what it says of producers."""
-
-    log: Log
-    high_watermark: Offset
-    producers: ProducerStates
+def _log(outcome: StorageError | None) -> None:
+    if outcome is not None:
+        _logger.error("%s", outcome)
 
 
 class ReplicaSet:
@@ -166,13 +157,10 @@ class ReplicaSet:
         return configured
 
     def _remove_deleted(self, delta: ClusterDelta) -> list[TopicPartition]:
-        if not delta.deleted_topics:
+        deleted = delta.deleted_topics
+        if not deleted:
             return []
-        removed = [
-            at
-            for at, driver in self.drivers.items()
-            if delta.deleted_topics.get(at.topic) == driver.topic_id
-        ]
+        removed = [at for at, one in self.drivers.items() if deleted.get(at.topic) == one.topic_id]
         for at in removed:
             self._remove(at, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return removed
@@ -234,21 +222,18 @@ class ReplicaSet:
         self._unusable.pop(at, None)
         # Its registration has shown what it may have lost (decision 18): the others have all.
         is_last = {*partition.isr, *partition.elr} <= {self._broker_id}
+        producers, note_read = self._rules.producers, self.logs.progress.note_read
 
-        def work() -> _Loaded:
+        def work() -> LoadedLog:
             if self._is_stopping:
                 raise StorageError(f"{at} is not opened: the broker stops")
-            log, high_watermark = home.open(at, topic.topic_id, topic.configs, is_last=is_last)
-            try:
-                producers = load_producers(log, self._rules.producers, self.logs.progress.note_read)
-                return _Loaded(log, high_watermark, producers)
-            except StorageError:
-                log.close(clean=False)
-                raise
+            return load_log(
+                home, at, topic, is_last=is_last, producers=producers, note_read=note_read
+            )
 
         self._around.disk.submit(at, work, partial(self._opened, at))
 
-    def _opened(self, at: TopicPartition, outcome: _Loaded | StorageError) -> None:
+    def _opened(self, at: TopicPartition, outcome: LoadedLog | StorageError) -> None:
         topic_id = self._opening.pop(at)
         if self._is_stopping:
             if not isinstance(outcome, StorageError):
@@ -295,7 +280,7 @@ class ReplicaSet:
             self._fail_home(at, error)
 
     def _add(
-        self, at: TopicPartition, topic: TopicImage, loaded: _Loaded, image: PartitionImage
+        self, at: TopicPartition, topic: TopicImage, loaded: LoadedLog, image: PartitionImage
     ) -> None:
         log = loaded.log
         self._new.forget(at)
@@ -335,20 +320,14 @@ class ReplicaSet:
         """Free the name, then remove the files. The next start finds what cannot be removed."""
 
         def renamed(outcome: StorageError | None) -> None:
-            if outcome is not None:
-                _logger.error("%s: %s", at, outcome)
+            _log(outcome)
             self.remove_files()
 
         self._around.disk.submit(at, self.logs.deletion(at, log), renamed)
 
     def remove_files(self) -> None:
         """Remove the directories of deleted logs, when nothing else is removed any more."""
-
-        def removed(outcome: StorageError | None) -> None:
-            if outcome is not None:
-                _logger.error("%s", outcome)
-
-        self._around.disk.submit(REMOVAL, self.logs.remove_doomed, removed)
+        self._around.disk.submit(REMOVAL, self.logs.remove_doomed, _log)
 
     def fail(self, driver: PartitionDriver, error: StorageError) -> None:
         """Take a replica offline whose log is of no more use: KAFKA_STORAGE_ERROR from now on."""

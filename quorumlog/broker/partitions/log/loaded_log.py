@@ -1,0 +1,38 @@
+"""A log that is open, with all that its directory says of it: the work of a thread."""
+
+from typing import NamedTuple
+
+from quorumlog.broker.partitions.core.producer_state import ProducerStates
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.producer_loading import load_producers
+from quorumlog.metadata_quorum.image import TopicImage
+from quorumlog.storage.core.reading import NoteRead
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+
+
+class LoadedLog(NamedTuple):
+    """A log that is open, its checkpointed high watermark, and what it says of producers."""
+
+    log: Log
+    high_watermark: Offset
+    producers: ProducerStates
+
+
+def load_log(
+    home: LogDirectory,
+    at: TopicPartition,
+    topic: TopicImage,
+    *,
+    is_last: bool,
+    producers: type[ProducerStates],
+    note_read: NoteRead,
+) -> LoadedLog:
+    """Open a log, as `LogDirectory.open` does, and learn its producers. Raises StorageError."""
+    log, high_watermark = home.open(at, topic.topic_id, topic.configs, is_last=is_last)
+    try:
+        return LoadedLog(log, high_watermark, load_producers(log, producers, note_read))
+    except StorageError:
+        log.close(clean=False)
+        raise
