@@ -92,7 +92,7 @@ class _Class:
     @property
     def poorest(self) -> Load:
         """The smallest load, and whose it is."""
-        return self.loads[0]  # type: ignore[no-any-return]  # of a stub without the element
+        return self.loads[0]
 
 
 class _Uniform:
