@@ -88,7 +88,7 @@ def _keeps_what_was_refused(patch: pytest.MonkeyPatch) -> None:
 def _drops_what_waits_behind_a_write(patch: pytest.MonkeyPatch) -> None:
     def write_on(self: ConsumerGroupCoordinator, group_id: str, writes: Any) -> None:
         if writes.under_way is not None:
-            writes.next.records.clear()
+            writes.waiting[-1].records.clear()
         WRITE_ON(self, group_id, writes)
 
     patch.setattr(ConsumerGroupCoordinator, "_write_on", write_on)

@@ -2,11 +2,12 @@
 
 A heartbeat is decided on the group as it is now, and changes it at once. Its answer waits until the
 records are committed. One write of a group is under way at most; what is decided meanwhile is
-written next, in one batch. If a write is refused, the group becomes again what is committed, and
+written next, in few batches. If a write is refused, the group becomes again what is committed, and
 all that waits is refused.
 docs/decisions/0121-a-consumer-group-changes-at-once-and-answers-when-committed.md
 """
 
+from collections import deque
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from typing import Final, assert_never
@@ -25,6 +26,7 @@ from quorumlog.broker.groups.core.consumer.records import (
     RecordKind,
     decode,
     encode,
+    estimated_size,
 )
 from quorumlog.broker.groups.core.consumer.requests import (
     ConsumerGroupRequest,
@@ -40,6 +42,7 @@ from quorumlog.invariants import require, some
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 NEVER_MS: Final = 1 << 62
+BATCH_BYTES_MAX: Final = 256 << 10  # of what waits together: a log refuses large batches whole
 NOT_WRITTEN_HEARTBEAT: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -61,14 +64,27 @@ class _Batch:
 
     records: list[ConsumerGroupRecord] = field(default_factory=list)
     answers: list[_Answer] = field(default_factory=list)
+    size: int = 0  # of the records, about, in bytes
 
 
 @dataclass(slots=True)
 class _Writes:
-    """The writes of one group."""
+    """The writes of one group: one at most is under way, the others wait in order."""
 
     under_way: _Batch | None = None
-    next: _Batch = field(default_factory=_Batch)
+    waiting: deque[_Batch] = field(default_factory=deque)
+
+    def add(self, records: list[ConsumerGroupRecord], answer: _Answer | None) -> None:
+        """Let records and their answer wait, in the last batch if it has room for them."""
+        size = sum(estimated_size(record) for record in records)
+        last = self.waiting[-1] if self.waiting else None
+        if last is None or (last.records and last.size + size > BATCH_BYTES_MAX):
+            self.waiting.append(_Batch())
+        batch = self.waiting[-1]
+        batch.records += records
+        batch.size += size
+        if answer is not None:
+            batch.answers.append(answer)
 
 
 class ConsumerGroupCoordinator:
@@ -269,26 +285,24 @@ class ConsumerGroupCoordinator:
     def _enqueue(self, changes: Changes, answer: _Answer | None) -> None:
         group_id = changes.group.group_id
         writes = self._writes.setdefault(group_id, _Writes())
-        writes.next.records += changes.records
-        if answer is not None:
-            writes.next.answers.append(answer)
+        writes.add(changes.records, answer)
         self._write_on(group_id, writes)
 
     def _write_on(self, group_id: str, writes: _Writes) -> None:
         """Write what waits, if nothing is under way; answer if there is nothing to write."""
-        if writes.under_way is not None:
-            return
-        batch, writes.next = writes.next, _Batch()
-        if batch.records:
-            writes.under_way = batch
-            self._last_write_id += 1
-            self._group_of_write[self._last_write_id] = group_id
-            self._effects.append(
-                AppendRecords(write_id=self._last_write_id, records=tuple(batch.records))
-            )
-        else:
+        while writes.under_way is None and writes.waiting:
+            batch = writes.waiting.popleft()
+            if batch.records:
+                writes.under_way = batch
+                self._last_write_id += 1
+                self._group_of_write[self._last_write_id] = group_id
+                self._effects.append(
+                    AppendRecords(write_id=self._last_write_id, records=tuple(batch.records))
+                )
+            else:
+                self._answer(batch)
+        if writes.under_way is None:
             del self._writes[group_id]
-            self._answer(batch)
 
     def _handle_written(self, now_ms: int, write_id: int, error_code: ErrorCode) -> None:
         require(write_id in self._group_of_write, f"write {write_id} is under way")
@@ -304,8 +318,8 @@ class ConsumerGroupCoordinator:
         else:
             del self._writes[group_id]
             self._rebuild(group_id, now_ms)
-            self._refuse(batch, error_code)
-            self._refuse(writes.next, error_code)
+            for refused in (batch, *writes.waiting):
+                self._refuse(refused, error_code)
 
     def _answer(self, batch: _Batch) -> None:
         for answer in batch.answers:

@@ -333,6 +333,18 @@ def _decoded(kind: type[MessageT], data: bytes) -> MessageT:
     return decode_message(kind, version, memoryview(data)[_VERSION.size :])
 
 
+def estimated_size(record: ConsumerGroupRecord) -> int:
+    """Return how many bytes the record takes, about: partitions are most of it."""
+    match record.value:
+        case TargetMemberValue(topic_partitions=stored):
+            topics = stored
+        case CurrentAssignmentValue() as value:
+            topics = value.assigned_partitions + value.partitions_pending_revocation
+        case _:
+            topics = []
+    return 100 + sum(24 + 4 * len(one.partitions) for one in topics)
+
+
 def to_stored(partitions: Partitions) -> list[StoredPartitions]:
     """Return them topic by topic, in order."""
     by_topic: dict[TopicId, list[int]] = {}

@@ -4,12 +4,18 @@ import pytest
 
 from quorumlog.broker.coordination.core import events as shard_events
 from quorumlog.broker.coordination.core.coordinator_shard import Phase
+from quorumlog.broker.groups.core.consumer.coordinator import BATCH_BYTES_MAX
 from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.support.groups.consumer.coordination import ConsumerCoordination, heartbeat, join
+from tests.support.groups.consumer.coordination import (
+    ConsumerCoordination,
+    TopicsOfTest,
+    heartbeat,
+    join,
+)
 
 
 def test_a_silent_member_is_removed_when_its_session_is_over() -> None:
@@ -140,6 +146,22 @@ def test_a_group_whose_first_write_is_refused_is_not_there() -> None:
     assert groups.coordinator.groups == {}
     groups.tick(5000)
     assert not groups.writes
+
+
+def test_what_waits_is_written_in_batches_of_a_bounded_size() -> None:
+    """A log would refuse a batch that is too large, and all that waits with it."""
+    topics = TopicsOfTest()
+    topics.set("t", 10_000)
+    groups = ConsumerCoordination(topics)
+    asked = [groups.ask(join(f"m{number}")) for number in range(12)]
+    sizes = []
+    while groups.writes:
+        sizes.append(len(groups.writes[0].records))
+        groups.commit_write()
+    assert len(sizes) > 2
+    assert max(sizes) < 2 * BATCH_BYTES_MAX
+    assert [*groups.replies] == asked
+    groups.check_replayed()
 
 
 def test_groups_do_not_wait_for_each_other() -> None:
