@@ -30,6 +30,7 @@ class UnderWay:
     request_id: int | None = None
     after: Model | None = None  # once its record is appended
     is_tombstone: bool = False
+    changed_ms: int = 0  # what its record says
 
 
 @dataclass

@@ -59,6 +59,7 @@ class World:
         self.had_late_requests = False
         self.seen_writes = 0
         self.changed_ms: dict[str, int] = {}
+        self.counted: dict[str, int] = {}  # transactions of ids that have expired
         self.coordination = Coordination(transaction_version=level, batches=batches, rules=rules)
         self.coordination.allocates = False
 
@@ -168,8 +169,8 @@ class World:
             else:
                 change = self.timed_out(name)
             self.under_way[name] = UnderWay(change)
-        self.changed_ms[name] = record.metadata.last_update_ms
         under_way = self.under_way[name]
+        under_way.changed_ms = record.metadata.last_update_ms
         assert under_way.after is None, "a: a second record before the first is committed"
         under_way.after = under_way.change.after(self.coordination.last_producer_id)
         assert under_way.after.is_told_by(record.metadata), f"a: {record} for {under_way.after}"
@@ -199,9 +200,7 @@ class World:
         self.network.send(sent)
 
     def hear(self, asked: Asked, result: Any) -> None:
-        if isinstance(result, ErrorCode):
-            error_code, told = result, NOBODY
-        elif isinstance(asked.request, AddPartitions):
+        if isinstance(asked.request, AddPartitions):
             [error_code] = {*result.partitions.values()}
             told = NOBODY
         else:
@@ -253,9 +252,12 @@ class World:
         after = under_way.after
         assert after is not None
         if under_way.is_tombstone:
-            del self.models[name]
+            self.counted[name] = self.models.pop(name).number
             return
-        before, self.models[name] = self.models.get(name), after
+        before = self.models.get(name)
+        number = self.counted.get(name, 0) if before is None else after.number
+        self.models[name] = after = replace(after, number=number)
+        self.changed_ms[name] = under_way.changed_ms
         if after.phase == "decided" and before is not None and before.phase == "open":
             self.decisions[name, after.number] = bool(after.outcome)
         if asked is not None:
