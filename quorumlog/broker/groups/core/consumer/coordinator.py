@@ -159,6 +159,8 @@ class ConsumerGroupCoordinator:
                 self._handle_topics_changed(names)
             case events.Ticked():
                 self._handle_tick(now_ms)
+            case events.BecameLeader():  # no record and no answer of a group has the leader epoch
+                pass
             case _:
                 assert_never(event)
         effects, self._effects = self._effects, []

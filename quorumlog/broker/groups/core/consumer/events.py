@@ -3,10 +3,15 @@
 from collections.abc import Set
 from dataclasses import dataclass
 
-from quorumlog.broker.coordination.core.events import RequestReceived, Ticked, WriteEnded
+from quorumlog.broker.coordination.core.events import (
+    BecameLeader,
+    RequestReceived,
+    Ticked,
+    WriteEnded,
+)
 from quorumlog.broker.groups.core.consumer.requests import ConsumerGroupRequest
 
-__all__ = ["Event", "RequestReceived", "Ticked", "TopicsChanged", "WriteEnded"]
+__all__ = ["BecameLeader", "Event", "RequestReceived", "Ticked", "TopicsChanged", "WriteEnded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,4 +21,4 @@ class TopicsChanged:
     names: Set[str]
 
 
-Event = RequestReceived[ConsumerGroupRequest] | WriteEnded | TopicsChanged | Ticked
+Event = RequestReceived[ConsumerGroupRequest] | WriteEnded | TopicsChanged | BecameLeader | Ticked
