@@ -1,4 +1,4 @@
-"""What read_committed shows of any log, in any fetches, is what a dumb filter of the whole log shows.
+"""What read_committed shows in any fetches of any log is what a dumb filter of the log shows.
 
 The filter decides each record by the marker that ends its transaction; the consumer sees one fetch
 at a time, which may begin anywhere, and the broker's list of aborted transactions for it.
