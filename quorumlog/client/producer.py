@@ -126,8 +126,7 @@ class Producer(AsyncClient[_Opened]):
     async def stop(self, timeout_ms: int | None = None) -> None:
         """Flush for at most `timeout_ms` (None: until every record is done), then close.
 
-        An open transaction is aborted, within `max_block_ms`, too.
-
+        An open transaction is aborted first, within `max_block_ms`.
         What is not acknowledged by then fails. Every record is done after `delivery_timeout_ms`,
         even if no broker lives. A caller that is cancelled closes at once.
         """
