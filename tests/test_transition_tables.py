@@ -36,6 +36,9 @@ PAIRS = {  # table -> the test that tries every pair of its states
     "quorumlog/client/core/membership.py:TRANSITIONS": (
         "property/test_client_membership.py::test_every_pair_of_states"
     ),
+    "quorumlog/client/core/transaction_states.py:TRANSITIONS": (
+        "unit/client/test_client_transaction_states.py::test_every_pair_of_states"
+    ),
     "quorumlog/metadata_quorum/controller/brokers.py:TRANSITIONS": (
         "unit/metadata_quorum/test_controller_brokers.py"
         "::test_every_heartbeat_in_every_state_makes_a_legal_change"

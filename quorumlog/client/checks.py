@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from quorumlog.client.records import OffsetAndMetadata
+from quorumlog.client.records import GroupMetadata, OffsetAndMetadata
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 T = TypeVar("T")
@@ -74,6 +74,13 @@ def checked_places(
             raise TypeError(f"{place!r}: leader_epoch is an int, metadata a str")
         places[checked_partition(partition)] = place
     return places
+
+
+def checked_group_metadata(group: GroupMetadata) -> GroupMetadata:
+    """Raise TypeError unless it is what `Consumer.group_metadata` returns."""
+    if not isinstance(group, GroupMetadata):
+        raise TypeError(f"consumer.group_metadata() is wanted, not {group!r}")
+    return group
 
 
 def checked_timestamps(timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -40,6 +40,7 @@ DEFINITE: Final = frozenset(
         ErrorCode.UNKNOWN_PRODUCER_ID,
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.TRANSACTION_ABORTABLE,
         # Any request: refused at the door.
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -114,6 +115,11 @@ class KafkaError(Exception):
         self.definite: Final = definite
         super().__init__(f"{self.code.name}: {message}" if message else self.code.name)
 
+    def again(self, *, definite: bool | None = None) -> "KafkaError":
+        """Return an equal error to raise: a traceback belongs to one raise."""
+        definite = self.definite if definite is None else definite
+        return KafkaError(self.code, self.message, definite=definite)
+
     @property
     def retriable(self) -> bool:
         """The same call may succeed later."""
@@ -133,6 +139,37 @@ class KafkaError(Exception):
     def fatal(self) -> bool:
         """The client object is of no further use."""
         return self.code in FATAL
+
+
+class TransactionError(KafkaError):
+    """A transaction cannot be committed: abortable, unless its producer can do nothing more.
+
+    The state of the producer decides which, not the code alone (KIP-1050).
+    """
+
+    def __init__(self, code: int, message: str = "", *, definite: bool, fatal: bool) -> None:
+        super().__init__(code, message, definite=definite)
+        self._is_fatal: Final = fatal
+
+    def again(self, *, definite: bool | None = None) -> "TransactionError":
+        """Return an equal error to raise."""
+        definite = self.definite if definite is None else definite
+        return TransactionError(self.code, self.message, definite=definite, fatal=self._is_fatal)
+
+    @property
+    def retriable(self) -> bool:
+        """False: first the transaction must be aborted."""
+        return False
+
+    @property
+    def abortable(self) -> bool:
+        """The transaction must be aborted; the producer may go on."""
+        return not self._is_fatal
+
+    @property
+    def fatal(self) -> bool:
+        """The producer is of no further use."""
+        return self._is_fatal
 
 
 def known(code: int) -> ErrorCode:

@@ -3,13 +3,15 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, NamedTuple, TypedDict, Unpack
 
 from quorumlog import clock
 from quorumlog.chance import random_fraction
 from quorumlog.client.async_client import AsyncClient
+from quorumlog.client.checks import checked_group_metadata, checked_places
 from quorumlog.client.core.accumulator import Accumulator
 from quorumlog.client.core.batch import BATCH_OVERHEAD_BYTES, checked_record_size
 from quorumlog.client.core.metadata_cache import MetadataCache, TopicView
@@ -20,7 +22,8 @@ from quorumlog.client.io.closing import Close
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.delivery import Delivery
 from quorumlog.client.io.sender import Sender
-from quorumlog.client.records import RecordMetadata
+from quorumlog.client.io.transactor import Transactor
+from quorumlog.client.records import GroupMetadata, OffsetAndMetadata, RecordMetadata
 from quorumlog.client.settings import (
     BootstrapServers,
     ProducerOptions,
@@ -123,6 +126,7 @@ class Producer(AsyncClient[_Opened]):
     async def stop(self, timeout_ms: int | None = None) -> None:
         """Flush for at most `timeout_ms` (None: until every record is done), then close.
 
+        An open transaction is aborted first, within `max_block_ms`.
         What is not acknowledged by then fails. Every record is done after `delivery_timeout_ms`,
         even if no broker lives. A caller that is cancelled closes at once.
         """
@@ -132,7 +136,7 @@ class Producer(AsyncClient[_Opened]):
         opened.cluster.check_loop(self)
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                await opened.sender.flush()
+                await opened.sender.finish()
         except TimeoutError:
             pass
         finally:
@@ -152,7 +156,7 @@ class Producer(AsyncClient[_Opened]):
             )
         self._warn_unclosed(f"; {count} records are not delivered" if count else "")
         # They are still sent if the event loop lives long enough.
-        return [opened.sender.flush, *self._closings(opened)]
+        return [opened.sender.finish, *self._closings(opened)]
 
     # --- sending ---
 
@@ -171,8 +175,11 @@ class Producer(AsyncClient[_Opened]):
         Waits, for at most `max_block_ms`, while the topic's partitions are unknown or the buffer is
         full. Raises KafkaError, definite, if the record was not put in line, and TypeError or
         ValueError if it cannot be one. If it is cancelled, the record was not put in line.
+        With a transactional id: RuntimeError outside of a transaction.
         """
         opened = self._running()
+        transactor = opened.sender.transactor
+        ticket = 0 if transactor is None else transactor.transactions.ticket()
         own_headers = tuple(headers)
         size = checked_record_size(key, value, own_headers)
         if size > self._record_bytes_max:
@@ -189,6 +196,8 @@ class Producer(AsyncClient[_Opened]):
         queue = known.queues.get(partition)
         if queue is None:
             queue = self._queue(topic, known, partition)
+        if transactor is not None:
+            transactor.transactions.admit(ticket, queue.topic_partition)
         record = (timestamp_ms, key, value, own_headers)
         batch, is_ready = self._accumulator.append(opened.cluster.now_ms(), queue, record, size)
         delivery = Delivery(batch, len(batch.records) - 1, timestamp_ms)
@@ -217,6 +226,76 @@ class Producer(AsyncClient[_Opened]):
         Raises KafkaError after `max_block_ms` without them.
         """
         return list(range((await self._look_up(topic)).count))
+
+    # --- transactions ---
+
+    async def init_transactions(self) -> None:
+        """Become the producer of `transactional_id`; once, before the first transaction.
+
+        What an earlier producer of that id has left open is aborted, and that one is fenced. Raises
+        KafkaError; it may be repeated after `max_block_ms` without an end (REQUEST_TIMED_OUT).
+        """
+        await self._transactor().initialize()
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: what is sent until its end is shown as a whole, or not at all.
+
+        Raises RuntimeError while another is open, and KafkaError after a fatal error.
+        """
+        self._transactor().transactions.begin()
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        group_metadata: GroupMetadata,
+    ) -> None:
+        """Commit a group's offsets (of the next records to read) if the transaction commits.
+
+        `group_metadata` is `consumer.group_metadata()`: a member that the group has left behind is
+        refused (KIP-447). Raises KafkaError; an `abortable` one means that the transaction must be
+        aborted.
+        """
+        transactor = self._transactor()
+        group = checked_group_metadata(group_metadata)
+        await transactor.send_offsets(checked_places(offsets), group)
+
+    async def commit_transaction(self) -> None:
+        """Send all that waits, and commit the transaction once it is acknowledged.
+
+        Raises KafkaError. `abortable`: call `abort_transaction`. `fatal`: close the producer.
+        REQUEST_TIMED_OUT, after `max_block_ms`: nothing is known yet; call it again, as often as
+        needed, to learn how the commit ends. `definite`: the transaction is not committed, and
+        never will be.
+        """
+        await self._transactor().commit()
+
+    async def abort_transaction(self) -> None:
+        """Drop what waits, and abort the transaction. Then the next one may begin.
+
+        Raises KafkaError; after REQUEST_TIMED_OUT it may be called again.
+        """
+        await self._transactor().abort()
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """Commit at the end of the block; abort if an exception leaves it.
+
+        `async with producer.transaction(): await producer.send("out", b"...")`. If the commit must
+        be aborted, it is, and its error raised. Otherwise as `commit_transaction`.
+        """
+        self.begin_transaction()
+        try:
+            yield
+            await self.commit_transaction()
+        except BaseException as error:
+            await self._transactor().abort_after(error)
+            raise
+
+    def _transactor(self) -> Transactor:
+        transactor = self._running().sender.transactor
+        if transactor is None:
+            raise ValueError("transactions need a transactional_id")
+        return transactor
 
     # --- what send needs ---
 

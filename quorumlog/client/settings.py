@@ -33,6 +33,7 @@ _ABOVE_0 = frozenset(
         "request_timeout_ms",
         "retry_backoff_ms",
         "socket_connection_setup_timeout_ms",
+        "transaction_timeout_ms",
     }
 )
 IN_FLIGHT_MAX = 5  # a broker remembers that many batches of a producer (KIP-98)
@@ -94,6 +95,9 @@ class ProducerSettings(CommonSettings):
 
     `enable_idempotence=None` is Kafka's default: on, unless `acks` is not "all".
     `max_in_flight` is Kafka's max.in.flight.requests.per.connection.
+    `transactional_id` names the producer across its restarts: a new one of that name ends what an
+    older one has begun. It implies idempotence and acks=all. The coordinator aborts a transaction
+    that is open for `transaction_timeout_ms`, and then fences its producer.
     """
 
     acks: Acks = "all"
@@ -107,9 +111,17 @@ class ProducerSettings(CommonSettings):
     compression_type: CompressionType = "none"
     delivery_timeout_ms: int = 120_000
     retries: int = 2_147_483_647
+    transactional_id: str | None = None
+    transaction_timeout_ms: int = 60_000
 
     def __post_init__(self) -> None:
         CommonSettings.__post_init__(self)
+        if self.transactional_id is not None:
+            _check(bool(self.transactional_id), "transactional_id must not be empty")
+            _check(self.acks in {"all", -1}, 'transactional_id needs acks="all"')
+            needs = "transactional_id needs enable_idempotence"
+            _check(self.enable_idempotence is not False, needs)
+            _check(self.retries > 0, "transactional_id needs retries")
         _check(self.max_in_flight >= 1, "max_in_flight must be at least 1")
         if self.enable_idempotence:
             _check(self.acks in {"all", -1}, 'enable_idempotence needs acks="all"')
@@ -143,6 +155,8 @@ class ProducerOptions(CommonOptions, total=False):
     compression_type: CompressionType
     delivery_timeout_ms: int
     retries: int
+    transactional_id: str | None
+    transaction_timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

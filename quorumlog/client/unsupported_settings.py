@@ -1,14 +1,13 @@
 """Kafka's client settings for features that these clients do not have.
 
-They are refused, not ignored: an ignored one would promise what the client does not do (a
-transaction, an encrypted connection). The error differs from that of a mistyped name.
+They are refused, not ignored: an ignored one would promise what the client does not do (an
+encrypted connection). The error differs from that of a mistyped name.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
 _SERIALIZERS: Final = "keys and values are bytes: encode and decode them yourself"
-_TRANSACTIONS: Final = "there are no transactions"
 _PLAIN: Final = "connections are plain TCP, without TLS and SASL"
 _METRICS: Final = "the clients report no metrics"
 
@@ -28,8 +27,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "sasl": _PLAIN,
     "security_protocol": _PLAIN,
     "ssl": _PLAIN,
-    "transaction_timeout_ms": _TRANSACTIONS,
-    "transactional_id": _TRANSACTIONS,
+    "transaction_two_phase_commit_enable": "there is no two-phase commit (KIP-939)",
     "value_deserializer": _SERIALIZERS,
     "value_serializer": _SERIALIZERS,
 }

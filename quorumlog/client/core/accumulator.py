@@ -17,6 +17,9 @@ New numbers could write it twice, so it fails, indefinite.
 The first batch in a new epoch travels alone: a broker accepts any number from a producer that
 it does not know, so a second batch that overtook a refused first one would stay in front of it.
 
+In a transaction no number changes: what fails ends the transaction (`core.transactions`), and the
+next one begins from 0 in another epoch.
+
 INVALID_PRODUCER_EPOCH means that another producer raised our epoch. A batch in flight can no longer
 be told from a duplicate, so it fails; a batch that was never sent goes out under a new producer id.
 """
@@ -90,6 +93,7 @@ class Accumulator:
     def __init__(self, settings: ProducerSettings) -> None:
         self.settings: Final = settings
         self.idempotent: Final = settings.idempotent
+        self.transactional: Final = settings.transactional_id is not None
         self._batch_size: Final = min(settings.batch_size, settings.max_request_size)
         self._retry: Final = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._reroute: Final = Backoff(
@@ -128,7 +132,7 @@ class Accumulator:
         is_ready = False
         if batch is None or batch.size_in_bytes + size > self._batch_size:
             is_ready = True
-            batch = Batch(queue.topic_partition, now_ms)
+            batch = Batch(queue.topic_partition, now_ms, self.transactional)
             waiting.append(batch)
             self._active[queue.topic_partition] = queue
             self.buffered_bytes += batch.size_in_bytes
@@ -144,7 +148,8 @@ class Accumulator:
     @property
     def wants_identity(self) -> bool:
         """Tell whether InitProducerId must be asked before a new batch can be numbered."""
-        return self.idempotent and self.identity is None and bool(self._active)
+        is_own = self.idempotent and not self.transactional  # a transaction's comes another way
+        return is_own and self.identity is None and bool(self._active)
 
     def identify(self, identity: ProducerIdentity) -> None:
         """Use for new batches `identity`, which InitProducerId gave."""
@@ -206,7 +211,9 @@ class Accumulator:
         return self.settings.max_in_flight if queue.pipelined or not self.idempotent else 1
 
     def _may_number(self, queue: PartitionQueue) -> bool:
-        if queue.sequence is None and self.identity is not None and not queue.in_flight:
+        is_old = self.transactional and queue.sequence and queue.sequence[0] != self.identity
+        is_new = queue.sequence is None or is_old
+        if is_new and self.identity is not None and not queue.in_flight:
             queue.sequence, queue.pipelined = (self.identity, 0), False
         return queue.sequence is not None
 
@@ -272,7 +279,7 @@ class Accumulator:
         if is_gap and batch is queue.in_flight[0]:
             # DEVIATION: Kafka's clients number it anew all the same, and may write it twice.
             # docs/decisions/0023-a-batch-that-may-stand-keeps-its-numbers.md
-            if batch.indefinite:  # the broker decides about the next batch
+            if batch.indefinite or self.transactional:  # the broker decides about the next batch
                 self._fail(queue, batch, answer)
                 return True
             queue.renumber = True
@@ -280,7 +287,7 @@ class Accumulator:
             backoff = self._reroute if is_gap or code in _MISROUTED else self._retry
             retry_at_ms = now_ms + backoff.delay_ms(batch.attempts, random_fraction)
             return self._retry_or_fail(queue, batch, retry_at_ms, answer, now_ms)
-        if code in _FENCED:
+        if code in _FENCED and not self.transactional:
             self._forget(batch.identity)
             queue.sequence = None  # given again when nothing is in flight under the old one
         self._fail(queue, batch, answer)
@@ -331,16 +338,21 @@ class Accumulator:
             for batch in [batch for batch in queue.batches() if batch.created_ms <= deadline_ms]:
                 batch.indefinite = batch.indefinite or batch.state is BatchState.SENT
                 late = f"not acknowledged within {self.settings.delivery_timeout_ms} ms: "
-                late += _last_outcome(batch)
+                late += batch.last_outcome()
                 self._fail(queue, batch, BatchAnswer(ErrorCode.REQUEST_TIMED_OUT, message=late))
                 expired.append(batch)
         oldest = [batch.created_ms for queue in self._active.values() for batch in queue.batches()]
         self._next_expiry_ms = min(oldest, default=NEVER_MS) + self.settings.delivery_timeout_ms
         return expired
 
-    def fail_all(self, error: KafkaError) -> list[Batch]:
-        """Fail every batch with `error`: the producer is closed, or cannot go on."""
+    def fail_all(self, error: KafkaError, *, but_sent: bool = False) -> list[Batch]:
+        """Fail every batch with `error`: the producer is closed, or cannot go on.
+
+        `but_sent`: leave those alone whose answer is under way.
+        """
         failed = self.incomplete()
+        if but_sent:
+            failed = [batch for batch in failed if batch.state is not BatchState.SENT]
         for batch in failed:
             batch.indefinite = batch.indefinite or batch.state is BatchState.SENT
             answer = BatchAnswer(error.code, message=error.message)
@@ -386,11 +398,3 @@ class Accumulator:
                 require(not self.idempotent or (same and ascends), "3: numbers ascend")
             sent = {BatchState.SENT, BatchState.RETRYING}
             require({batch.state for batch in flying} <= sent, "4: in flight means sent")
-
-
-def _last_outcome(batch: Batch) -> str:
-    if not batch.attempts:
-        return "never sent, as its leader was unknown, unreachable or busy"
-    if batch.state is BatchState.SENT:
-        return "no answer came"
-    return f"the last of {batch.attempts} attempts ended with {batch.last_code.name}"

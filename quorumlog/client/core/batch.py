@@ -54,6 +54,7 @@ class Batch:
 
     topic_partition: TopicPartition
     created_ms: float
+    is_transactional: bool = False
     records: list[Record] = field(default_factory=list)
     size_in_bytes: int = BATCH_OVERHEAD_BYTES
     state: BatchState = BatchState.WAITING
@@ -93,8 +94,17 @@ class Batch:
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 base_sequence=self.base_sequence,
+                is_transactional=self.is_transactional,
             )
         return self._encoded
+
+    def last_outcome(self) -> str:
+        """Say how the last attempt ended."""
+        if not self.attempts:
+            return "never sent, as its leader was unknown, unreachable or busy"
+        if self.state is BatchState.SENT:
+            return "no answer came"
+        return f"the last of {self.attempts} attempts ended with {self.last_code.name}"
 
 
 def checked_record_size(

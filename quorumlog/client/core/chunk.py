@@ -1,8 +1,9 @@
 """The bytes of one fetch of one partition, and the records in them that the user may see.
 
 Batches are checked and decoded one at a time, when `poll` wants them. Control batches are skipped,
-and with read_committed the batches of aborted transactions too: the broker lists them (KIP-98,
-Fetch v4).
+and with read_committed the batches of aborted transactions too: the broker lists those that reach
+into what it sent (KIP-98, Fetch v4). A fetch may begin anywhere in such a transaction, also at its
+marker, so a listed transaction begins for the reader no later than its marker ends it.
 """
 
 from collections import deque
@@ -18,7 +19,7 @@ from quorumlog.wire.codec.records import (
     iterate_headers,
 )
 
-_ABORT_KEY: Final = b"\0\0\0\0"  # int16 version, int16 type: 0 is ABORT, 1 is COMMIT
+_ABORT: Final = b"\0\0"  # the type in a marker's key, after its int16 version; 1 is COMMIT
 
 
 class Aborted(NamedTuple):
@@ -91,9 +92,11 @@ class Chunk:
         self.leader_epoch = header.leader_epoch
         if header.next_offset <= self.next_offset:
             return
+        if self._read_committed:
+            self._begin_aborted(header)
         if header.is_control:
             self._handle_control(position, header)
-        elif not self._is_aborted(header):
+        elif not (header.is_transactional and header.producer_id in self._aborting):
             self._decoded = self._visible(position, header)
         if not self._decoded:
             self.next_offset = header.next_offset
@@ -113,15 +116,13 @@ class Chunk:
             for offset, timestamp_ms, key, value, headers in records
         ]
 
+    def _begin_aborted(self, header: BatchHeader) -> None:
+        """Note the aborted transactions that have begun by the end of this batch."""
+        while self._aborted and self._aborted[0].first_offset <= header.last_offset:
+            self._aborting.add(self._aborted.popleft().producer_id)
+
     def _handle_control(self, position: int, header: BatchHeader) -> None:
         if self._read_committed:
             records = decode_batch(self._records, position)
-            if records and records[0].key == _ABORT_KEY:
+            if records and (records[0].key or b"")[2:4] == _ABORT:
                 self._aborting.discard(header.producer_id)
-
-    def _is_aborted(self, header: BatchHeader) -> bool:
-        if not self._read_committed:
-            return False
-        while self._aborted and self._aborted[0].first_offset <= header.last_offset:
-            self._aborting.add(self._aborted.popleft().producer_id)
-        return header.is_transactional and header.producer_id in self._aborting

@@ -9,21 +9,20 @@ from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
 from quorumlog.client.core.absences import Absences, Subject, listed
 from quorumlog.client.core.grouping import by_topic
-from quorumlog.client.core.metadata_cache import Node
+from quorumlog.client.core.transaction_requests import CoordinatorType
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import (
-    QUESTION_TIMEOUT_MS,
     UNKNOWN_TOPIC_MS,
     Cluster,
     Purpose,
     check,
 )
+from quorumlog.client.io.find_coordinator import find_coordinator
 from quorumlog.client.io.lookout import log_notices
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Request, ResponseT
-from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorRequest
 from quorumlog.wire.codec.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -40,7 +39,6 @@ from quorumlog.wire.codec.messages.offset_fetch import (
 _logger: Final = logging.getLogger(__name__)
 
 NAMED_TOPICS_MAX: Final = 9  # later versions of OffsetCommit and OffsetFetch name topics by id
-GROUP_KEY: Final = 0
 _MOVED: Final = frozenset(
     {
         ErrorCode.BROKER_NOT_AVAILABLE,
@@ -106,22 +104,7 @@ class Coordinator:
         )
 
     async def _ask_where(self) -> int:
-        request = FindCoordinatorRequest(
-            key=self.group_id, key_type=GROUP_KEY, coordinator_keys=[self.group_id]
-        )
-        response = await self._cluster.send(
-            await self._cluster.any_broker(), request, timeout_ms=QUESTION_TIMEOUT_MS
-        )
-        if response.coordinators:
-            found = response.coordinators[0]
-            check(found.error_code, found.error_message or "")
-            node = Node(found.node_id, found.host, found.port)
-        else:
-            check(response.error_code, response.error_message or "")
-            node = Node(response.node_id, response.host, response.port)
-        self._cluster.metadata.nodes.setdefault(node.broker_id, node)
-        await self._cluster.connect(node.broker_id, Purpose.GROUP)
-        return node.broker_id
+        return await find_coordinator(self._cluster, CoordinatorType.GROUP, self.group_id)
 
     def mark_unknown(self) -> None:
         """Find it again before the next request."""

@@ -70,8 +70,7 @@ class Delivery:
             raise asyncio.InvalidStateError("the record is not acknowledged yet")
         if batch.error is None:
             return None
-        error = batch.error  # a new one each time: a traceback belongs to one raise
-        return KafkaError(error.code, error.message, definite=error.definite)
+        return batch.error.again()
 
     def add_done_callback(
         self, callback: "Callable[[Delivery], object]", *, context: Context | None = None

@@ -12,7 +12,7 @@ from typing import Final
 
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
-from quorumlog.client.core.accumulator import Accumulator, BatchAnswer
+from quorumlog.client.core.accumulator import NEVER_MS, Accumulator, BatchAnswer
 from quorumlog.client.core.batch import Batch, ProducerIdentity
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import Node
@@ -21,6 +21,7 @@ from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
 from quorumlog.client.io.delivery import wait_until_done
 from quorumlog.client.io.pump import Pump
 from quorumlog.client.io.stalled_requests import StalledRequests
+from quorumlog.client.io.transactor import Transactor
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.tasks import log_failure
 from quorumlog.wire.codec.compression import Compression
@@ -44,6 +45,7 @@ from quorumlog.wire.io.connection import (
 _logger: Final = logging.getLogger(__name__)
 
 NAMED_TOPICS_MAX: Final = 12  # from the next version on, Produce names topics by id only
+EXPLICIT_MAX: Final = 11  # from the next version on, Produce adds to a transaction (KIP-890)
 
 
 class Sender:
@@ -71,6 +73,12 @@ class Sender:
             cluster, self._start_requests, on_error=log_failure(_logger, "a producer's request")
         )
         cluster.lookout.partitions.append(accumulator.waiting_partitions)
+        self.transactor: Transactor | None = None
+        """The transactions, if the producer has a transactional id."""
+        if self._settings.transactional_id is not None:
+            self.transactor = Transactor(
+                cluster, accumulator, self, wake=self.wake, flush=self.flush
+            )
 
     # --- what the accumulator asks (the Leaders protocol) ---
 
@@ -93,7 +101,9 @@ class Sender:
             self._identifying = True
             self._pump.start(self._identify())
         self._done(self._accumulator.expire(now_ms))
-        drained = self._accumulator.drain(now_ms, self)
+        wake_at_ms = self._step_transaction(now_ms)
+        leaders = self if self.transactor is None else self.transactor.batches
+        drained = self._accumulator.drain(now_ms, leaders)
         for broker_id, batches in drained.by_broker.items():
             connection = self._cluster.connected(broker_id)
             if connection is None:  # closed since it was looked up
@@ -101,7 +111,13 @@ class Sender:
                 continue
             self._in_flight[broker_id] += 1
             self._pump.start(self._produce(connection, broker_id, batches))
-        return drained.wake_at_ms
+        return min(drained.wake_at_ms, wake_at_ms)
+
+    def _step_transaction(self, now_ms: float) -> float:
+        if self.transactor is None:
+            return NEVER_MS
+        self._done(self.transactor.batches.sweep())
+        return self.transactor.step(now_ms, is_idle=not self._in_flight.total())
 
     async def _produce(
         self, connection: KafkaConnection, broker_id: int, batches: list[Batch]
@@ -136,6 +152,8 @@ class Sender:
         version = connection.version_for(request)
         if not has_ids:
             version = min(version, NAMED_TOPICS_MAX)
+        if self.transactor is not None and not self.transactor.transactions.is_implicit:
+            version = min(version, EXPLICIT_MAX)
         if self._acks == 0:
             connection.send_no_reply(request, version=version)
             await connection.drain()  # only this shows that the broker still reads
@@ -161,8 +179,13 @@ class Sender:
             topics.append(
                 TopicProduceData(name=topic, topic_id=topic_id, partition_data=partitions)
             )
-        timeout_ms = self._settings.request_timeout_ms
-        return ProduceRequest(acks=self._acks, timeout_ms=timeout_ms, topic_data=topics), has_ids
+        request = ProduceRequest(
+            transactional_id=self._settings.transactional_id,
+            acks=self._acks,
+            timeout_ms=self._settings.request_timeout_ms,
+            topic_data=topics,
+        )
+        return request, has_ids
 
     def _handle(
         self, batches: list[Batch], response: ProduceResponse, names: Mapping[bytes, str]
@@ -218,6 +241,8 @@ class Sender:
         self._done(done)
 
     def _done(self, batches: list[Batch]) -> None:
+        if self.transactor is not None:
+            self.transactor.batches.handle_done(batches)
         for batch in batches:
             for callback in batch.on_done:
                 callback()
@@ -272,6 +297,12 @@ class Sender:
             self._flushes -= 1
             self._accumulator.flushing = self._flushes > 0
 
+    async def finish(self) -> None:
+        """End the transaction, if there is one: an open one is aborted. Then flush."""
+        if self.transactor is not None:
+            await self.transactor.finish()
+        await self.flush()
+
     async def close(self) -> None:
         """Stop at once: batches that are not done fail."""
         self._pump.stop()
@@ -279,4 +310,8 @@ class Sender:
         self._stalls.close()
         closed = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed", definite=True)
         self._done(self._accumulator.fail_all(closed))
-        await self._pump.close()
+        try:
+            if self.transactor is not None:
+                await self.transactor.close(closed)
+        finally:
+            await self._pump.close()

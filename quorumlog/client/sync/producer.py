@@ -1,12 +1,14 @@
 """The producer without an event loop."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, Unpack
 
 from quorumlog.client.io.delivery import Delivery
 from quorumlog.client.producer import Producer, SendOptions
 from quorumlog.client.records import RecordMetadata
 from quorumlog.client.settings import BootstrapServers, ProducerOptions
-from quorumlog.client.sync.blocking import Blocking, blocking
+from quorumlog.client.sync.blocking import Blocking, blocking, on_loop
 from quorumlog.client.sync.loop_thread import LoopThread
 
 
@@ -55,3 +57,21 @@ class SyncProducer(Blocking[Producer]):
     send_and_wait = blocking(Producer.send_and_wait)
     flush = blocking(Producer.flush)
     partitions_for = blocking(Producer.partitions_for)
+
+    init_transactions = blocking(Producer.init_transactions)
+    begin_transaction = on_loop(Producer.begin_transaction)
+    send_offsets_to_transaction = blocking(Producer.send_offsets_to_transaction)
+    commit_transaction = blocking(Producer.commit_transaction)
+    abort_transaction = blocking(Producer.abort_transaction)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commit at the end of the block; abort if an exception leaves it."""
+        block = self._client.transaction()
+        self._run(block.__aenter__())
+        try:
+            yield
+        except BaseException as error:
+            self._run(block.__aexit__(type(error), error, error.__traceback__))
+            raise
+        self._run(block.__aexit__(None, None, None))

@@ -95,6 +95,8 @@ class KafkaConnection:
         self._waiting: Final[deque[_Pending]] = deque()
         self._correlation_id = 0
         self._versions: dict[int, range] = {ApiVersionsRequest.API_KEY: ApiVersionsRequest.VERSIONS}
+        self.finalized_features: dict[str, int] = {}
+        """The level of each feature that the cluster has finalized (KIP-584), when we connected."""
         self.closed: Final[asyncio.Future[Exception | None]] = self._loop.create_future()
         """Done when the connection is gone; the result is the error, None if a side just closed."""
 
@@ -232,6 +234,9 @@ class KafkaConnection:
     def _take_versions(self, response: ApiVersionsResponse) -> None:
         self._versions = {
             api.api_key: range(api.min_version, api.max_version + 1) for api in response.api_keys
+        }
+        self.finalized_features = {
+            feature.name: feature.max_version_level for feature in response.finalized_features
         }
 
     def _encode(

@@ -50,6 +50,11 @@ def test_a_mistyped_setting_names_the_nearest() -> None:
         ({"max_in_flight": 6}, "at most 5 requests in flight"),
         ({"delivery_timeout_ms": 1_000}, "delivery_timeout_ms must be at least"),
         ({"buffer_memory": 10}, "buffer_memory must hold one batch"),
+        ({"transactional_id": ""}, "transactional_id must not be empty"),
+        ({"transactional_id": "tx", "acks": 1}, "transactional_id needs acks"),
+        ({"transactional_id": "tx", "enable_idempotence": False}, "needs enable_idempotence"),
+        ({"transactional_id": "tx", "retries": 0}, "transactional_id needs retries"),
+        ({"transaction_timeout_ms": 0}, "transaction_timeout_ms must be above 0"),
     ],
 )
 def test_settings_that_contradict_each_other(options: dict[str, Any], complaint: str) -> None:
@@ -129,7 +134,7 @@ def test_what_is_no_address_says_how_settings_are_given() -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "reason"),
     [
-        (Producer, "transactional_id", "there are no transactions"),
+        (Producer, "transaction_two_phase_commit_enable", "there is no two-phase commit"),
         (Producer, "value_serializer", "keys and values are bytes"),
         (Consumer, "key_deserializer", "keys and values are bytes"),
         (Producer, "partitioner", "choose the partition in send"),

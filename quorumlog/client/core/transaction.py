@@ -1,0 +1,124 @@
+"""One transaction as its producer knows it, and how a call of the user ends."""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from quorumlog.client.core.batch import ProducerIdentity
+from quorumlog.client.core.transaction_requests import (
+    AddOffsets,
+    AddPartitions,
+    CommitOffsets,
+    TransactionRequest,
+)
+from quorumlog.client.errors import KafkaError
+from quorumlog.client.records import GroupMetadata, OffsetAndMetadata
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+
+@dataclass(slots=True, eq=False)
+class Outcome:
+    """How a call ends. `indefinite`: an attempt may have done, or may yet do, what was asked."""
+
+    operation: str
+    is_done: bool = False
+    error: KafkaError | None = None
+    indefinite: bool = False
+    on_done: list[Callable[[], None]] = field(default_factory=list)
+
+    def resolve(self, error: KafkaError | None) -> None:
+        """Note the end; the first one counts."""
+        if not self.is_done:
+            self.is_done, self.error = True, error
+            for callback in self.on_done:
+                callback()
+            self.on_done.clear()
+
+
+@dataclass(slots=True, eq=False)
+class PendingOffsets:
+    """Offsets that wait for their TxnOffsetCommit."""
+
+    group: GroupMetadata
+    offsets: dict[TopicPartition, OffsetAndMetadata]
+    outcome: Outcome
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """What is known of it. `is_implicit`: brokers add partitions and groups (KIP-890).
+
+    `may_be_open`: the coordinator may have it, `is_open`: it certainly has.
+    `lost_requests`, `has_gaps`: the next transaction needs another epoch (see `transactions`).
+    `id_is_unknown`: the coordinator has forgotten the producer id.
+    `commit_may_stand`: an EndTxn that commits may be, or may yet be, executed.
+    `has_ended`: the coordinator has answered EndTxn.
+    """
+
+    is_implicit: bool
+    to_add: dict[TopicPartition, None] = field(default_factory=dict)
+    added: set[TopicPartition] = field(default_factory=set)
+    groups: set[str] = field(default_factory=set)
+    offsets: deque[PendingOffsets] = field(default_factory=deque)
+    may_be_open: bool = False
+    is_open: bool = False
+    lost_requests: bool = False
+    has_gaps: bool = False
+    id_is_unknown: bool = False
+    commit_may_stand: bool = False
+    has_ended: bool = False
+
+    def admit(self, topic_partition: TopicPartition) -> None:
+        """Note that a record for this partition belongs to it."""
+        if self.is_implicit:
+            self.may_be_open = True
+        elif topic_partition not in self.added:
+            self.to_add[topic_partition] = None
+
+    def wanted(self, identity: ProducerIdentity) -> TransactionRequest | None:
+        """Return what must be asked next, before it can end."""
+        if self.to_add:
+            return AddPartitions(identity=identity, partitions=tuple(self.to_add))
+        if not self.offsets:
+            return None
+        first = self.offsets[0]
+        if not self.is_implicit and first.group.group_id not in self.groups:
+            return AddOffsets(identity=identity, group_id=first.group.group_id)
+        return CommitOffsets(
+            identity=identity,
+            group=first.group,
+            offsets=dict(first.offsets),
+            is_implicit=self.is_implicit,
+        )
+
+    def handle_added(self, codes: Mapping[TopicPartition, int]) -> None:
+        """Note the partitions that the coordinator has now."""
+        for name, code in codes.items():
+            if code == ErrorCode.NONE:
+                self.added.add(name)
+                self.to_add.pop(name, None)
+                self.may_be_open = self.is_open = True
+
+    def handle_group_added(self, group_id: str) -> None:
+        """Note that the coordinator knows of the group."""
+        self.groups.add(group_id)
+        self.may_be_open = self.is_open = True
+
+    def handle_committed(self, request: CommitOffsets, codes: Mapping[TopicPartition, int]) -> None:
+        """Note the offsets that the group has now."""
+        self.may_be_open = True
+        if not self.offsets:
+            return  # dropped meanwhile
+        first = self.offsets[0]
+        for name, place in request.offsets.items():
+            if codes.get(name) == ErrorCode.NONE and first.offsets.get(name) == place:
+                del first.offsets[name]
+        if not first.offsets:
+            self.offsets.popleft().outcome.resolve(None)
+
+    def drop_waiting(self, error: KafkaError) -> None:
+        """Ask for nothing more but its end."""
+        self.to_add.clear()
+        while self.offsets:
+            self.offsets.popleft().outcome.resolve(error)

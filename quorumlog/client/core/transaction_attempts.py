@@ -1,0 +1,134 @@
+"""Makes one attempt after the other at what a transactional producer wants of its coordinators.
+
+One is under way at a time, and an answer counts only for the attempt that asked for it. So an
+answer that comes late or twice, also from an earlier transaction, changes nothing.
+"""
+
+from typing import Final
+
+from quorumlog.backoff import Backoff
+from quorumlog.client.core.absences import listed
+from quorumlog.client.core.transaction_requests import (
+    ANY_BROKER,
+    Abilities,
+    Answer,
+    CommitOffsets,
+    CoordinatorKey,
+    CoordinatorType,
+    Dispatch,
+    FindCoordinator,
+    Reaction,
+    TransactionRequest,
+    reaction_to,
+)
+from quorumlog.client.core.transactions import Transactions
+from quorumlog.client.errors import DEFINITE, KafkaError, known
+from quorumlog.client.settings import ProducerSettings
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+
+class TransactionAttempts:
+    """The requests of one producer's transactions: where they go, and when they are repeated."""
+
+    def __init__(self, settings: ProducerSettings, transactions: Transactions) -> None:
+        self._transactions: Final = transactions
+        self._own: Final = CoordinatorKey(
+            CoordinatorType.TRANSACTION, transactions.transactional_id
+        )
+        self._coordinators: Final[dict[CoordinatorKey, int]] = {}
+        self._outstanding: Dispatch | None = None
+        self._failures = 0  # in a row
+        self._retry_at_ms = 0.0
+        self._backoff: Final = Backoff(
+            settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
+        )
+
+    def next(self, now_ms: float, *, is_quiet: bool) -> Dispatch | None:
+        """Return the attempt to make now. `is_quiet`: no batch waits or is in flight."""
+        if self._outstanding is not None or now_ms < self._retry_at_ms:
+            return None
+        request = self._transactions.wanted(is_quiet=is_quiet)
+        if request is None:
+            return None
+        key = self._own
+        if isinstance(request, CommitOffsets):
+            key = CoordinatorKey(CoordinatorType.GROUP, request.group.group_id)
+        broker_id = self._coordinators.get(key, ANY_BROKER)
+        if broker_id == ANY_BROKER:
+            request = FindCoordinator(coordinator=key)
+        self._outstanding = Dispatch(broker_id=broker_id, request=request)
+        return self._outstanding
+
+    def wake_at_ms(self, now_ms: float) -> float:
+        """When time alone lets another attempt be made."""
+        is_waiting = self._outstanding is None and self._retry_at_ms > now_ms
+        return self._retry_at_ms if is_waiting else float("inf")
+
+    def handle_answer(
+        self, now_ms: float, dispatch: Dispatch, answer: Answer, random_fraction: float
+    ) -> None:
+        """Handle the answer to an attempt; `random_fraction` in [0, 1) spreads the next one."""
+        if dispatch is not self._outstanding:
+            return  # it came late or twice
+        self._outstanding = None
+        request = dispatch.request
+        codes = {known(answer.error_code), *map(known, answer.partitions.values())}
+        refused = sorted(codes - {ErrorCode.NONE})
+        if not {*refused} <= DEFINITE:
+            self._transactions.note_doubt(request, is_late=False)
+        self._take(request, answer, is_refused=bool(refused))
+        if not refused:
+            self._failures, self._retry_at_ms = 0, 0.0
+            return
+        code = max(refused, key=lambda one: reaction_to(request, one).value)
+        where = listed(name for name, its in answer.partitions.items() if its == code)
+        error = KafkaError(code, answer.message or where, definite=True)
+        self._handle_refusal(now_ms, request, reaction_to(request, code), error, random_fraction)
+
+    def handle_lost(
+        self, now_ms: float, dispatch: Dispatch, error: KafkaError, random_fraction: float
+    ) -> None:
+        """Handle that no answer will come. `error` is definite if nothing was written."""
+        if dispatch is not self._outstanding:
+            return
+        self._outstanding = None
+        request = dispatch.request
+        if not error.definite:
+            self._transactions.note_doubt(request, is_late=True)
+        reaction = Reaction.MOVED if error.passing else reaction_to(request, error.code)
+        self._handle_refusal(now_ms, request, reaction, error, random_fraction)
+
+    def close(self, error: KafkaError) -> None:
+        """End: ask for nothing more, and fail the calls that wait."""
+        dispatch, self._outstanding = self._outstanding, None
+        if dispatch is not None:
+            self._transactions.note_doubt(dispatch.request, is_late=True)
+        self._transactions.close(error)
+
+    def _take(self, request: TransactionRequest, answer: Answer, *, is_refused: bool) -> None:
+        if not isinstance(request, FindCoordinator):
+            self._transactions.take(request, answer, is_refused=is_refused)
+        elif not is_refused:
+            self._coordinators[request.coordinator] = answer.coordinator_id
+            if request.coordinator == self._own:
+                self._transactions.abilities = answer.abilities or Abilities()
+
+    def _handle_refusal(
+        self,
+        now_ms: float,
+        request: TransactionRequest,
+        reaction: Reaction,
+        error: KafkaError,
+        random_fraction: float,
+    ) -> None:
+        if reaction not in {Reaction.RETRY, Reaction.MOVED}:
+            self._failures, self._retry_at_ms = 0, 0.0
+            self._transactions.react(request, reaction, error)
+            return
+        if reaction is Reaction.MOVED:
+            key = self._own
+            if isinstance(request, CommitOffsets):
+                key = CoordinatorKey(CoordinatorType.GROUP, request.group.group_id)
+            self._coordinators.pop(key, None)
+        self._failures += 1
+        self._retry_at_ms = now_ms + self._backoff.delay_ms(self._failures, random_fraction)

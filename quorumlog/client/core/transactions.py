@@ -1,0 +1,344 @@
+"""Decides what a transactional producer asks its coordinators, and when a transaction is over.
+
+Two ways through a transaction. Before KIP-890 the producer tells the coordinator of each partition
+(AddPartitionsToTxn) before the partition's first batch, and of each group (AddOffsetsToTxn). With
+transaction.version 2 brokers see to both, and every EndTxn ends the producer's epoch.
+
+Before KIP-890 an epoch outlives its transactions. A request whose answer was lost may then be
+executed in the next one, and a batch that failed leaves a gap in its partition's numbers. So the
+producer asks for the next epoch (InitProducerId with its own, KIP-360) before it is ready again
+(docs/decisions/0124-a-lost-request-costs-a-producer-its-epoch.md).
+
+A commit is asked for until its end is known, and no call hides that it is not known
+(docs/decisions/0125-a-commit-is-asked-for-until-its-end-is-known.md).
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from quorumlog.client.core.batch import ProducerIdentity
+from quorumlog.client.core.transaction import Outcome, PendingOffsets, Transaction
+from quorumlog.client.core.transaction_requests import (
+    Abilities,
+    AddOffsets,
+    AddPartitions,
+    Answer,
+    CommitOffsets,
+    EndTransaction,
+    FindCoordinator,
+    InitProducerId,
+    Reaction,
+    TransactionRequest,
+    reaction_to_batch,
+)
+from quorumlog.client.core.transaction_states import TRANSITIONS, TransactionState
+from quorumlog.client.errors import KafkaError, TransactionError
+from quorumlog.client.records import GroupMetadata, OffsetAndMetadata
+from quorumlog.client.settings import ProducerSettings
+from quorumlog.invariants import require
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+INITIALIZE: Final = "init_transactions"
+COMMIT: Final = "commit_transaction"
+ABORT: Final = "abort_transaction"
+SEND_OFFSETS: Final = "send_offsets_to_transaction"
+
+_S: Final = TransactionState
+_OPEN: Final = frozenset({_S.IN_TRANSACTION, _S.COMMITTING})
+
+
+class Transactions:
+    """The transactions of one producer.
+
+    Invariants (tests hold this against a model of coordinators):
+      1. `may_send` names a partition only if the coordinator has it, or brokers see to that.
+      2. EndTxn is asked for only while the caller says that no batch is in flight.
+      3. After a fatal error nothing is asked for.
+    """
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        """Take the settings of a producer with a transactional id."""
+        self.transactional_id: Final = settings.transactional_id or ""
+        self.state = TransactionState.UNINITIALIZED
+        self.identity: ProducerIdentity | None = None
+        self.error: TransactionError | None = None  # why it is ABORTABLE_ERROR or FATAL_ERROR
+        self.number = 0  # of the current transaction, from 1
+        self.abilities = Abilities()  # of the coordinator, when last found
+        self._current = Transaction(is_implicit=False)
+        self._outcome: Outcome | None = None  # of a call that has not been told it
+
+    def _become(self, state: TransactionState) -> None:
+        """Change state: the one writer. Raises InvariantViolation for an illegal change."""
+        require(state in TRANSITIONS[self.state], f"a producer may go {self.state} -> {state}")
+        self.state = state
+
+    # --- calls: RuntimeError for one that does not fit, KafkaError if it is too late ---
+
+    def initialize(self) -> Outcome:
+        """Ask for an identity, which ends every earlier producer of this transactional id."""
+        if self._outcome is not None and self._outcome.operation == INITIALIZE:
+            return self._outcome
+        self._refuse_after_error()
+        if self.state is not TransactionState.UNINITIALIZED:
+            raise RuntimeError("init_transactions was called before: once is enough")
+        self._become(TransactionState.INITIALIZING)
+        self._outcome = Outcome(INITIALIZE)
+        return self._outcome
+
+    def begin(self) -> None:
+        """Begin the next transaction."""
+        self._refuse_after_error()
+        if self.state is TransactionState.UNINITIALIZED:
+            raise RuntimeError("call init_transactions first")
+        outcome = self._outcome
+        if outcome is not None and (outcome.operation == COMMIT or not outcome.is_done):
+            raise RuntimeError(f"{outcome.operation} has not returned: call it again first")
+        if self.state is not TransactionState.READY:
+            raise RuntimeError("a transaction is open: commit or abort it first")
+        self._become(TransactionState.IN_TRANSACTION)
+        self._outcome = None
+        self.number += 1
+        self._current = Transaction(is_implicit=self.abilities.is_implicit)
+
+    def ticket(self) -> int:
+        """Return the number of the open transaction, for a record that is on its way into it."""
+        self._refuse_after_error()
+        if self.state is not TransactionState.IN_TRANSACTION:
+            raise RuntimeError("no transaction is open: call begin_transaction first")
+        return self.number
+
+    def admit(self, ticket: int, topic_partition: TopicPartition) -> None:
+        """Take a record for the partition into the transaction of `ticket`."""
+        if self.ticket() != ticket:
+            raise RuntimeError("the transaction has ended while the record waited for its turn")
+        self._current.admit(topic_partition)
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
+    ) -> Outcome:
+        """Commit a group's offsets with the open transaction (KIP-447)."""
+        self.ticket()
+        outcome = Outcome(SEND_OFFSETS)
+        if offsets:
+            self._current.offsets.append(PendingOffsets(group, dict(offsets), outcome))
+        else:
+            outcome.resolve(None)
+        return outcome
+
+    def commit(self) -> Outcome:
+        """Commit the open transaction; the same outcome as before for a call that is repeated."""
+        if self._outcome is not None and self._outcome.operation == COMMIT:
+            return self._outcome
+        if self.error is not None:
+            raise self.error.again()
+        self.ticket()
+        return self._begin_end(TransactionState.COMMITTING, COMMIT)
+
+    def abort(self) -> Outcome:
+        """Abort the open transaction; the same outcome as before for a call that is repeated."""
+        outcome = self._outcome
+        if outcome is not None and outcome.operation == ABORT:
+            return outcome
+        if self.state is TransactionState.FATAL_ERROR:
+            self._refuse_after_error()
+        if self.state not in {_S.IN_TRANSACTION, _S.ABORTABLE_ERROR}:
+            if outcome is not None and outcome.operation == COMMIT:
+                raise RuntimeError("commit_transaction has not returned: call it again")
+            raise RuntimeError("there is no transaction to abort")
+        self.error = None
+        aborted = KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED, "aborted", definite=True)
+        self._current.drop_waiting(aborted)
+        return self._begin_end(TransactionState.ABORTING, ABORT)
+
+    def _begin_end(self, state: TransactionState, operation: str) -> Outcome:
+        self._become(state)
+        self._outcome = Outcome(operation)
+        return self._outcome
+
+    def claim(self, outcome: Outcome) -> KafkaError | None:
+        """Tell a caller how its call has ended."""
+        require(outcome.is_done, "only what has ended is told")
+        if self._outcome is outcome:
+            self._outcome = None
+        return outcome.error
+
+    @property
+    def pending(self) -> Outcome | None:
+        """The outcome of the last init, commit or abort, if no call was told it."""
+        return self._outcome
+
+    def _refuse_after_error(self) -> None:
+        if self.error is not None:
+            raise self.error.again(definite=True)  # of this call, nothing was done
+
+    # --- batches ---
+
+    def may_send(self, topic_partition: TopicPartition) -> bool:
+        """Tell whether a batch of this partition may leave now."""
+        current = self._current
+        is_known = current.is_implicit or topic_partition in current.added
+        return is_known and self.state in _OPEN
+
+    @property
+    def is_implicit(self) -> bool:
+        """True if the brokers add partitions to the current transaction (KIP-890)."""
+        return self._current.is_implicit
+
+    def refusal(self) -> KafkaError | None:
+        """Return why no batch that waits will be sent; None: it will."""
+        if self.state is TransactionState.ABORTING:
+            code = ErrorCode.OPERATION_NOT_ATTEMPTED
+            return KafkaError(code, "the transaction was aborted", definite=True)
+        return self.error
+
+    def handle_failed_batch(self, error: KafkaError, *, was_sent: bool) -> KafkaError:
+        """Handle the end of a batch that was not acknowledged; return the error for its records."""
+        self._current.has_gaps = self._current.has_gaps or was_sent
+        if self.state in _OPEN:
+            self._react(reaction_to_batch(error.code), error, "a batch")
+        if self.error is None:
+            return error  # the user has aborted
+        is_fatal = self.state is TransactionState.FATAL_ERROR
+        return TransactionError(error.code, error.message, definite=error.definite, fatal=is_fatal)
+
+    # --- what is asked next ---
+
+    def wanted(self, *, is_quiet: bool) -> TransactionRequest | None:
+        """Return what to ask now. `is_quiet`: no batch waits or is in flight."""
+        if self.state is TransactionState.INITIALIZING:
+            return InitProducerId(identity=self.identity)
+        if self.state in _OPEN:
+            request = self._current.wanted(self._identified())
+            if request is not None:
+                return request
+        if is_quiet and self.state in {TransactionState.COMMITTING, TransactionState.ABORTING}:
+            return self._wanted_at_the_end(committed=self.state is TransactionState.COMMITTING)
+        return None
+
+    def _wanted_at_the_end(self, *, committed: bool) -> TransactionRequest | None:
+        current = self._current
+        if current.may_be_open and not current.id_is_unknown:
+            return EndTransaction(
+                identity=self._identified(), committed=committed, is_implicit=current.is_implicit
+            )
+        self._end()
+        return self.wanted(is_quiet=True)
+
+    def _identified(self) -> ProducerIdentity:
+        require(self.identity is not None, "a transaction has an identity")
+        return self.identity or ProducerIdentity(-1, -1)
+
+    # --- what came of it ---
+
+    def note_doubt(self, request: TransactionRequest, *, is_late: bool) -> None:
+        """Note that an attempt may have been executed. `is_late`: or may be at any later time."""
+        match request:
+            case InitProducerId() | EndTransaction():
+                if self._outcome is not None:
+                    self._outcome.indefinite = True
+                if isinstance(request, EndTransaction) and request.committed:
+                    self._current.commit_may_stand = True
+            case AddPartitions() | AddOffsets() | CommitOffsets():
+                self._current.may_be_open = True
+            case FindCoordinator():
+                return
+        if is_late and not isinstance(request, InitProducerId):
+            self._current.lost_requests = True
+
+    def take(self, request: TransactionRequest, answer: Answer, *, is_refused: bool) -> None:
+        """Note what an answer says was done, all of it or a part."""
+        current = self._current
+        match request:
+            case AddPartitions():
+                current.handle_added(answer.partitions)
+            case CommitOffsets():
+                current.handle_committed(request, answer.partitions)
+            case _ if is_refused:
+                pass
+            case AddOffsets():
+                current.handle_group_added(request.group_id)
+            case InitProducerId():
+                require(answer.identity is not None, "InitProducerId gives an identity")
+                self.identity = answer.identity
+                self._become(TransactionState.READY)
+                self._resolve(None)
+            case EndTransaction():
+                current.has_ended = True
+                if answer.identity is not None:  # in its epoch nothing is lost, and no gap
+                    self.identity = answer.identity
+                    current.lost_requests = current.has_gaps = False
+                self._end()
+            case FindCoordinator():
+                pass
+
+    def react(self, request: TransactionRequest, reaction: Reaction, error: KafkaError) -> None:
+        """Handle an error that does not pass."""
+        current = self._current
+        is_abort = isinstance(request, EndTransaction) and self.state is TransactionState.ABORTING
+        may_be_nothing = is_abort and not current.is_implicit and not current.is_open
+        if may_be_nothing and error.code == ErrorCode.INVALID_TXN_STATE:
+            current.lost_requests = True  # the attempts to begin it have failed, or will come late
+            self._end()
+            return
+        self._react(reaction, error, type(request).__name__)
+
+    def _react(self, reaction: Reaction, error: KafkaError, what: str) -> None:
+        message = f"{what}: {error.message}".removesuffix(": ")
+        # DEVIATION: Kafka's clients take a new id also if a commit may stand, and call it aborted.
+        # docs/decisions/0125-a-commit-is-asked-for-until-its-end-is-known.md
+        may_stand = self._current.commit_may_stand
+        if reaction is Reaction.UNKNOWN_ID and self.abilities.recovers and not may_stand:
+            self._current.id_is_unknown = True
+            if self.state is TransactionState.ABORTING:
+                return  # the abort goes on by asking for a new id
+            reaction = Reaction.ABORT
+        if reaction is Reaction.ABORT:
+            self._fail_transaction(error.code, message)
+        else:
+            is_fenced = reaction is Reaction.FENCED
+            code = ErrorCode.PRODUCER_FENCED if is_fenced else error.code
+            why = "another producer has this transactional id now, or the transaction timed out"
+            self._fail_producer(code, f"{message}: {why}" if is_fenced else message)
+
+    def _end(self) -> None:
+        """Be ready for the next transaction, in another epoch if this one has left traces."""
+        current = self._current
+        # DEVIATION: Kafka's clients keep their epoch when an answer was lost.
+        # docs/decisions/0124-a-lost-request-costs-a-producer-its-epoch.md
+        needs_epoch = current.lost_requests or current.has_gaps or current.id_is_unknown
+        if not needs_epoch or (not current.has_gaps and not self.abilities.recovers):
+            self._become(TransactionState.READY)
+            self._resolve(None)
+        elif self.abilities.recovers:
+            self._become(TransactionState.INITIALIZING)
+        else:
+            message = "batches have failed, and this cluster gives no new epoch (KIP-360)"
+            self._fail_producer(ErrorCode.UNSUPPORTED_VERSION, message)
+
+    def _fail_transaction(self, code: ErrorCode, message: str) -> None:
+        if self.state in _OPEN:
+            definite = self._outcome is None or not self._outcome.indefinite
+            self.error = TransactionError(code, message, definite=definite, fatal=False)
+            self._become(TransactionState.ABORTABLE_ERROR)
+            self._give_up(self.error)
+
+    def _fail_producer(self, code: ErrorCode, message: str) -> None:
+        if self.state is not TransactionState.FATAL_ERROR:
+            definite = self._outcome is None or not self._outcome.indefinite
+            self.error = TransactionError(code, message, definite=definite, fatal=True)
+            self._become(TransactionState.FATAL_ERROR)
+            self._give_up(self.error)
+
+    def _give_up(self, error: TransactionError) -> None:
+        self._current.drop_waiting(error.again(definite=True))  # they are never committed
+        # An end that was answered is an end, even if there is no epoch to go on with.
+        self._resolve(None if self._current.has_ended else error)
+
+    def _resolve(self, error: KafkaError | None) -> None:
+        if self._outcome is not None:
+            self._outcome.resolve(error)
+
+    def close(self, error: KafkaError) -> None:
+        """End: nothing is asked any more, and every call that waits gets `error`."""
+        self._fail_producer(error.code, error.message)

@@ -1,0 +1,232 @@
+"""A transactional producer's requests to coordinators, and the calls that wait for their outcome.
+
+`core.transactions` decides what is asked, `core.transaction_attempts` where and when. A call that
+is cancelled, or gives up after `max_block_ms`, stops no request: the next call of its name waits
+for the same outcome.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, assert_never
+
+from quorumlog.chance import random_fraction
+from quorumlog.client.core.absences import Absences, Subject
+from quorumlog.client.core.accumulator import Accumulator
+from quorumlog.client.core.leaders import Leaders
+from quorumlog.client.core.transaction import Outcome
+from quorumlog.client.core.transaction_attempts import TransactionAttempts
+from quorumlog.client.core.transaction_batches import TransactionBatches
+from quorumlog.client.core.transaction_requests import (
+    AddOffsets,
+    AddPartitions,
+    Answer,
+    CommitOffsets,
+    CoordinatorType,
+    Dispatch,
+    EndTransaction,
+    FindCoordinator,
+    InitProducerId,
+)
+from quorumlog.client.core.transaction_states import TransactionState
+from quorumlog.client.core.transactions import Transactions
+from quorumlog.client.errors import KafkaError
+from quorumlog.client.io.cluster import Cluster, Purpose
+from quorumlog.client.io.find_coordinator import find_coordinator
+from quorumlog.client.io.lookout import log_notices
+from quorumlog.client.io.transaction_messages import TransactionMessages, abilities_of
+from quorumlog.client.records import GroupMetadata, OffsetAndMetadata
+from quorumlog.client.settings import ProducerSettings
+from quorumlog.tasks import Tasks, log_failure
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+_logger: Final = logging.getLogger(__name__)
+
+_UNFINISHED: Final = frozenset({TransactionState.COMMITTING, TransactionState.ABORTING})
+_TO_ABORT: Final = frozenset({TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR})
+
+
+class Transactor:
+    """What one producer asks its coordinators.
+
+    A request that fails unexpectedly is logged, and counts as lost: it is made again.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        leaders: Leaders,
+        *,
+        wake: Callable[[], None],
+        flush: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`wake`: called when `step` has something to do. `flush`: sends all batches now."""
+        settings = accumulator.settings
+        self.transactions: Final = Transactions(settings)
+        self.batches: Final = TransactionBatches(self.transactions, accumulator, leaders)
+        self._cluster: Final = cluster
+        self._settings: Final[ProducerSettings] = settings
+        self._attempts: Final = TransactionAttempts(settings, self.transactions)
+        self._messages: Final = TransactionMessages(cluster, settings)
+        self._wake: Final = wake
+        self._flush: Final = flush
+        self._absences: Final = Absences()
+        self._tasks: Final = Tasks(log_failure(_logger, "a request of a transaction"))
+
+    # --- requests ---
+
+    def step(self, now_ms: float, *, is_idle: bool) -> float:
+        """Start what may be asked now; return when time alone lets more be asked.
+
+        `is_idle`: no produce request is under way, not even one whose batches have expired.
+        """
+        is_quiet = is_idle and self.batches.is_empty
+        dispatch = self._attempts.next(now_ms, is_quiet=is_quiet)
+        if dispatch is not None:
+            self._tasks.start(self._attempt(dispatch))
+        return self._attempts.wake_at_ms(now_ms)
+
+    async def _attempt(self, dispatch: Dispatch) -> None:
+        try:
+            answer = await self._ask(dispatch)
+        except KafkaError as error:
+            _logger.debug("%s: %s", dispatch.request, error)
+            self._lost(dispatch, error)
+        except Exception as error:
+            code = ErrorCode.NETWORK_EXCEPTION
+            self._lost(dispatch, KafkaError(code, f"unexpected: {error!r}", definite=False))
+            raise
+        else:
+            if isinstance(dispatch.request, FindCoordinator):
+                self._log_absence(dispatch.request, None)
+            now_ms = self._cluster.now_ms()
+            self._attempts.handle_answer(now_ms, dispatch, answer, random_fraction())
+        finally:
+            self._wake()
+
+    def _lost(self, dispatch: Dispatch, error: KafkaError) -> None:
+        if isinstance(dispatch.request, FindCoordinator):
+            self._log_absence(dispatch.request, error)
+        now_ms = self._cluster.now_ms()
+        self._attempts.handle_lost(now_ms, dispatch, error, random_fraction())
+
+    async def _ask(self, dispatch: Dispatch) -> Answer:
+        messages, broker_id, request = self._messages, dispatch.broker_id, dispatch.request
+        match request:
+            case FindCoordinator():
+                return await self._find(request)
+            case InitProducerId():
+                return await messages.init_producer_id(broker_id, request)
+            case AddPartitions():
+                return await messages.add_partitions(broker_id, request)
+            case AddOffsets():
+                return await messages.add_offsets(broker_id, request)
+            case CommitOffsets():
+                return await messages.commit_offsets(broker_id, request)
+            case EndTransaction():
+                return await messages.end(broker_id, request)
+            case _:
+                assert_never(request)
+
+    async def _find(self, request: FindCoordinator) -> Answer:
+        kind, key = request.coordinator
+        broker_id = await find_coordinator(self._cluster, kind, key)
+        abilities = None
+        if kind is CoordinatorType.TRANSACTION:
+            abilities = abilities_of(await self._cluster.connect(broker_id, Purpose.GROUP))
+        return Answer(coordinator_id=broker_id, abilities=abilities)
+
+    def _log_absence(self, request: FindCoordinator, error: KafkaError | None) -> None:
+        """Log that a coordinator is missing for long, or that it is found again."""
+        causes: dict[Subject, str] = {}
+        if error is not None:
+            kind, key = request.coordinator
+            causes[f"the coordinator of {kind.name.lower()} {key}"] = str(error)
+        now_ms = self._cluster.now_ms()
+        log_notices(self._settings.client_id, self._absences.step(now_ms, causes))
+
+    # --- calls ---
+
+    async def initialize(self) -> None:
+        """Become the producer of the transactional id."""
+        await self._end(self.transactions.initialize(), self._settings.max_block_ms)
+
+    async def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
+    ) -> None:
+        """Add offsets to the transaction."""
+        outcome = self.transactions.send_offsets(offsets, group)
+        await self._end(outcome, self._settings.max_block_ms)
+
+    async def commit(self) -> None:
+        """Send all that waits, then commit."""
+        outcome = self.transactions.commit()
+        await self._end(outcome, self._settings.max_block_ms, flush=self._flush)
+
+    async def abort(self) -> None:
+        """Drop what waits, then abort."""
+        await self._end(self.transactions.abort(), self._settings.max_block_ms)
+
+    async def abort_after(self, error: BaseException) -> None:
+        """Abort if a transaction is left open; log, and note on `error`, if that fails."""
+        if self.transactions.state not in _TO_ABORT:
+            return  # it is over, a commit is under way, or nothing can be done
+        try:
+            await self.abort()
+        except KafkaError as failure:
+            error.add_note(f"the transaction was not aborted: {failure}")
+            _logger.warning("%s: abort: %s", self._settings.client_id, failure)
+
+    async def _end(
+        self,
+        outcome: Outcome,
+        timeout_ms: float,
+        *,
+        flush: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Wait until the outcome is known. Raises KafkaError."""
+        self._wake()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                if flush is not None:
+                    await flush()
+                await _done(outcome)
+        except TimeoutError:
+            message = f"{outcome.operation} has not ended within {timeout_ms:g} ms: call it again"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=False) from None
+        error = self.transactions.claim(outcome)
+        if error is not None:
+            raise error.again()
+
+    # --- the end ---
+
+    async def finish(self) -> None:
+        """Abort an open transaction; wait, within `max_block_ms`, if its end is under way."""
+        transactions, limit_ms = self.transactions, self._settings.max_block_ms
+        try:
+            if transactions.state in _TO_ABORT:
+                await self._end(transactions.abort(), limit_ms)
+            elif transactions.state in _UNFINISHED and transactions.pending is not None:
+                await self._end(transactions.pending, limit_ms, flush=self._flush)
+        except KafkaError as error:
+            _logger.warning("the transaction at the end of %s: %s", self._settings.client_id, error)
+
+    async def close(self, error: KafkaError) -> None:
+        """Stop at once: calls that wait get `error`."""
+        self._attempts.close(error)
+        await self._tasks.stop()
+
+
+async def _done(outcome: Outcome) -> None:
+    if outcome.is_done:
+        return
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    outcome.on_done.append(wake)
+    await done
