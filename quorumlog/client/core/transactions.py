@@ -7,10 +7,10 @@ transaction.version 2 brokers see to both, and every EndTxn ends the producer's 
 Before KIP-890 an epoch outlives its transactions. A request whose answer was lost may then be
 executed in the next one, and a batch that failed leaves a gap in its partition's numbers. So the
 producer asks for the next epoch (InitProducerId with its own, KIP-360) before it is ready again
-(docs/decisions/0124-a-lost-request-costs-a-producer-its-epoch.md).
+(docs/decisions/0113-a-lost-request-costs-a-producer-its-epoch.md).
 
 A commit is asked for until its end is known, and no call hides that it is not known
-(docs/decisions/0125-a-commit-is-asked-for-until-its-end-is-known.md).
+(docs/decisions/0114-a-commit-is-asked-for-until-its-end-is-known.md).
 """
 
 from collections.abc import Mapping
@@ -286,7 +286,7 @@ class Transactions:
     def _react(self, reaction: Reaction, error: KafkaError, what: str) -> None:
         message = f"{what}: {error.message}".removesuffix(": ")
         # DEVIATION: Kafka's clients take a new id also if a commit may stand, and call it aborted.
-        # docs/decisions/0125-a-commit-is-asked-for-until-its-end-is-known.md
+        # docs/decisions/0114-a-commit-is-asked-for-until-its-end-is-known.md
         may_stand = self._current.commit_may_stand
         if reaction is Reaction.UNKNOWN_ID and self.abilities.recovers and not may_stand:
             self._current.id_is_unknown = True
@@ -305,7 +305,7 @@ class Transactions:
         """Be ready for the next transaction, in another epoch if this one has left traces."""
         current = self._current
         # DEVIATION: Kafka's clients keep their epoch when an answer was lost.
-        # docs/decisions/0124-a-lost-request-costs-a-producer-its-epoch.md
+        # docs/decisions/0113-a-lost-request-costs-a-producer-its-epoch.md
         needs_epoch = current.lost_requests or current.has_gaps or current.id_is_unknown
         if not needs_epoch or (not current.has_gaps and not self.abilities.recovers):
             self._become(TransactionState.READY)

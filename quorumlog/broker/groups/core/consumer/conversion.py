@@ -2,7 +2,7 @@
 
 A member of the classic protocol keeps what it has on either side. A group is converted only if all
 that its members said can be read; else it stays as it is.
-docs/decisions/0123-a-group-is-converted-in-one-batch.md
+docs/decisions/0117-a-group-is-converted-in-one-batch.md
 """
 
 from collections.abc import Mapping
