@@ -89,8 +89,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             alter.log.dirs.replication.quota.window.size.seconds client.quota.callback.class
             controller.quota.window.num controller.quota.window.size.seconds quota.window.num
             quota.window.size.seconds replication.quota.window.num
-            replication.quota.window.size.seconds
-            replica.alter.log.dirs.io.max.bytes.per.second""",
+            replication.quota.window.size.seconds""",
         "requests that cannot be answered yet wait in structures of our own": """
             delete.records.purgatory.purge.interval.requests
             fetch.purgatory.purge.interval.requests producer.purgatory.purge.interval.requests

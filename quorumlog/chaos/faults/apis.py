@@ -38,6 +38,7 @@ _KAFKA: Final[Mapping[int, str]] = {
     31: "DeleteAcls",
     32: "DescribeConfigs",
     33: "AlterConfigs",
+    34: "AlterReplicaLogDirs",
     35: "DescribeLogDirs",
     37: "CreatePartitions",
     42: "DeleteGroups",

@@ -13,7 +13,8 @@ class NodesInMemory:
 
     name = "nodes in memory"
     operations = frozenset(
-        {*UNDONE_BY, *UNDONE_BY.values(), "wipe", "lose_records", "reassign", "grow"}
+        {*UNDONE_BY, *UNDONE_BY.values(), "wipe", "lose_records"}
+        | {"reassign", "grow", "alter_log_dirs"}
     )
     effects: frozenset[type[Effect]] = EFFECTS
     node_ids = (1, 2, 3)

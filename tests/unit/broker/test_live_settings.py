@@ -124,6 +124,7 @@ OF_THE_BROKER = {
     "log.cleaner.io.max.bytes.per.second": 8.5,
     "max.connections": 9,
     "producer.id.expiration.ms": 10,
+    "replica.alter.log.dirs.io.max.bytes.per.second": 13,
 }
 
 
