@@ -91,6 +91,7 @@ def test_a_kill_does_not_leave_only_brokers_that_lost_their_power() -> None:
         ("composed", 95),  # a replaced leader acknowledged to a producer that had begun anew
         ("composed", 100),  # a high watermark outlived the records of an unclean election
         ("composed", 467),
+        ("partition", 2559),  # the last records of a partition were set aside after a loss of power
     ],
 )
 def test_a_seed_that_has_failed_holds(world: str, seed: int) -> None:

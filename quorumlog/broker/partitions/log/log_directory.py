@@ -55,13 +55,21 @@ def _segment_ms(config: TopicConfig) -> int:
     return min(config.segment_ms, config.max_compaction_lag_ms)
 
 
-def _orphaned(path: str, topic_id: TopicId) -> CorruptCheckpoint:
-    return CorruptCheckpoint(
-        f"{path}/{PARTITION_METADATA_FILE} is not whole, and the records beside it are the last "
-        "ones of this partition: no replica in sync is known to have them. If the topic was not "
-        "deleted and made again just before, write the two lines 'version: 0' and "
-        f"'topic_id: {uuid_to_text(topic_id)}' into that file; else move {path} away"
-    )
+class OrphanedRecords(CorruptCheckpoint):
+    """Records that may be the last ones of a partition, in `path`; nothing says that they are.
+
+    A person who knows that the topic was not made again says so in the file that is not whole.
+    """
+
+    def __init__(self, path: str, topic_id: TopicId) -> None:
+        self.path: Final = path
+        self.topic_id: Final = topic_id
+        super().__init__(
+            f"{path}/{PARTITION_METADATA_FILE} is not whole, and the records beside it are the "
+            "last ones of this partition: no replica in sync is known to have them. If the topic "
+            "was not deleted and made again just before, write the two lines 'version: 0' and "
+            f"'topic_id: {uuid_to_text(topic_id)}' into that file; else move {path} away"
+        )
 
 
 class LogDirectory:
@@ -149,8 +157,9 @@ class LogDirectory:
         """Open the log, or plan it; return it with its checkpointed high watermark.
 
         `is_last`: no other replica is known to have all that was acknowledged. Raises
-        CorruptCheckpoint if records are here, and it is not known whose, that had to last or are
-        the last ones; DamagedLog if it ends earlier than where it was closed cleanly.
+        CorruptCheckpoint if records are here, and it is not known whose, that had to last,
+        OrphanedRecords if they are the last ones; DamagedLog if it ends earlier than where it was
+        closed cleanly.
         """
         name, path = str(topic_partition), self._path(str(topic_partition))
         try:
@@ -158,7 +167,7 @@ class LogDirectory:
             found_id = None if is_new else self._names.topic_id_of(name)
             if not is_new and found_id != topic_id:
                 if is_last and found_id is None and self._names.hold_records(name):
-                    raise _orphaned(path, topic_id)
+                    raise OrphanedRecords(path, topic_id)
                 self._set_aside(name)
                 self._disk.fsync_dir(self.path)
                 is_new = True

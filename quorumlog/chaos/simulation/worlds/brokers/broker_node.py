@@ -26,6 +26,7 @@ from quorumlog.chaos.simulation.worlds.brokers.controller_requests import Contro
 from quorumlog.chaos.simulation.worlds.brokers.disk_queue import SimulatedDiskQueue
 from quorumlog.chaos.simulation.worlds.brokers.fetching import Fetching
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
+from quorumlog.chaos.simulation.worlds.brokers.repairing import maybe_repair
 from quorumlog.chaos.simulation.worlds.brokers.rules import BrokenRules, telling_one_at_once
 from quorumlog.chaos.simulation.worlds.entries import entries_of
 from quorumlog.metadata_quorum.controller_client import (
@@ -125,7 +126,7 @@ class BrokerNode:
             failed=self._note_failure,
         )
         queue = self.disk_queue = SimulatedDiskQueue(self.machine, self._environment, self.take)
-        surroundings = Surroundings(
+        around = Surroundings(
             now_ms=self.machine.now_ms,
             disk=queue,
             flushes=queue,
@@ -137,7 +138,7 @@ class BrokerNode:
             listeners=self.coordinators,
             failed=lambda _, error: self._note_failure(error),
         )
-        self.replicas.connect(surroundings)
+        self.replicas.connect(around)
         self._register()
         self._every(TICK_US, self._tick)
         self._every(HEARTBEAT_US, self._send_heartbeat)
@@ -157,11 +158,9 @@ class BrokerNode:
 
     def take(self, action: Callable[..., None], *arguments: object) -> None:
         """Do what a message or a timer asks: now, or after the pause."""
-        if not self.machine.is_up:
-            return
-        if self.machine.is_paused or self._inbox:
+        if self.machine.is_up and (self.machine.is_paused or self._inbox):
             self._inbox.append((action, arguments))
-        else:
+        elif self.machine.is_up:
             self._step(action, arguments)
 
     def _step(self, action: Callable[..., None], arguments: tuple[object, ...]) -> None:
@@ -172,6 +171,7 @@ class BrokerNode:
         finally:
             self._trace(action.__name__, arguments)
         if self._failure is not None:
+            maybe_repair(self.machine.disk, self._failure)
             self.machine.fail()
             return
         for at in sorted(self._ends.keys() - self.replicas.drivers.keys()):
