@@ -26,7 +26,7 @@ FOUND_BY: Final[dict[str, tuple[int, str, dict[str, Any]]]] = {
     "throttles_in_sync_replicas": (0, "in-sync-served", THROTTLED),
     "leaves_grown_partitions_leaderless": (0, "not live", {"faults": CHURNING}),
     "places_on_the_unregistered": (3, "placed-registered", {"faults": CHURNING}),
-    "publishes_levels_at_once": (3, "metadata-agree", {"faults": CHURNING}),
+    "publishes_levels_at_once": (6, "metadata-agree", {"faults": CHURNING}),
     "creates_in_parts": (0, "created-whole", {"faults": CHURNING}),
 }
 
