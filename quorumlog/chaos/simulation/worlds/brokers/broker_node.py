@@ -23,10 +23,9 @@ from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import ControllerNode
 from quorumlog.chaos.simulation.worlds.brokers.controller_requests import ControllerRequests
-from quorumlog.chaos.simulation.worlds.brokers.disk_queue import SimulatedDiskQueue
+from quorumlog.chaos.simulation.worlds.brokers.disk_queue import SimulatedDiskQueue, maybe_repair
 from quorumlog.chaos.simulation.worlds.brokers.fetching import Fetching
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
-from quorumlog.chaos.simulation.worlds.brokers.repairing import maybe_repair
 from quorumlog.chaos.simulation.worlds.brokers.rules import BrokenRules, telling_one_at_once
 from quorumlog.chaos.simulation.worlds.entries import entries_of
 from quorumlog.metadata_quorum.controller_client import (

@@ -1,12 +1,19 @@
-"""A disk queue whose work takes simulated time: a partition is busy meanwhile, others are not."""
+"""A disk queue whose work takes simulated time: a partition is busy meanwhile, others are not.
+
+And what a person does to the disk of a broker that has stopped and says what to do.
+"""
 
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from quorumlog.broker.partitions.log.disk_queue import outcome_of
+from quorumlog.broker.partitions.log.log_directory import OrphanedRecords
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.checkpoints import write_partition_metadata
+from quorumlog.storage.io.disk import Disk
 
 T = TypeVar("T")
 
@@ -36,3 +43,13 @@ class SimulatedDiskQueue:
 
 def _do_disk_work(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
     done(outcome_of(work))
+
+
+def maybe_repair(disk: Disk, failure: BaseException) -> None:
+    """Say whose records those are that a loss of power has orphaned: no topic is made again here.
+
+    If the disk refuses that, the next start fails in the same way, and the person is back.
+    """
+    if isinstance(failure, OrphanedRecords):
+        with suppress(OSError):
+            write_partition_metadata(disk, failure.path, failure.topic_id)
