@@ -89,7 +89,7 @@ class FutureLogs:
                 self._found[key] = name
 
     def is_found(self, key: FutureKey) -> bool:
-        """Whether a former process has left a copy of this log here, and nobody took it yet."""
+        """Whether a former process has left a copy of this log here, and no move took it yet."""
         return key in self._found
 
     def take_found(self, key: FutureKey) -> str | None:
@@ -125,7 +125,7 @@ class FutureLogs:
     def promote(self, name: str, at: TopicPartition) -> None:
         """Give a closed log the plain name, durably.
 
-        If it raises, nobody knows which name the log will have after a crash.
+        If it raises, the log may have either name after a crash.
         """
         with self._errors("rename", name):
             self._names.rename(name, str(at))

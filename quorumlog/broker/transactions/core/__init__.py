@@ -21,7 +21,7 @@ Effects.
   give the coordinator up and load another one from the log.
 - `AnswerRequest`: complete the request with this id. Each `RequestReceived` gets exactly one, in
   the same step or in a later one.
-- `AllocateProducerId`: get a producer id from the controller that nobody ever had, then feed
+- `AllocateProducerId`: get from the controller a producer id that was never used, then feed
   exactly one `ProducerIdAllocated`, with an error that clients understand if there is none.
 - `SendMarkers`: for each partition, send WriteTxnMarkers to its leader. Each partition of it is in
   exactly one `MarkersWritten` that follows: if nothing is known of the outcome, with an error. Do

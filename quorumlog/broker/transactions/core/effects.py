@@ -12,7 +12,7 @@ __all__ = ["AllocateProducerId", "AnswerRequest", "AppendRecords", "Effect", "Se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerId(OwnEffect):
-    """Get a producer id that nobody ever had, for this transactional id."""
+    """Get a producer id that was never used, for this transactional id."""
 
     transactional_id: str
 

@@ -1,7 +1,7 @@
 """Which member gets which partition: the assignors `uniform` and `range` of the coordinator.
 
-Pure functions of the members and of the partition counts of their topics. Partitions of topics that
-do not exist are given to nobody; every other subscribed partition is given to exactly one member.
+Pure functions of the members and of the partition counts of their topics. No member gets partitions
+of topics that do not exist; every other subscribed partition goes to exactly one member.
 Racks are ignored. Sources: KIP-848 (server-side assignors), Kafka's UniformAssignor, RangeAssignor.
 """
 
@@ -135,7 +135,7 @@ class _Uniform:
             one.loads = SortedSet((self._load[place], place) for place in one.places)
 
     def hand_out(self) -> None:
-        """Give what nobody has to the poorest; topics of few subscribers first."""
+        """Give what no member has to the poorest; topics of few subscribers first."""
         readers: dict[TopicId, list[_Class]] = {}
         for one in self._classes:
             for topic_id in one.topic_ids & self._counts.keys():

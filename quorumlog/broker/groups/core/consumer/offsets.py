@@ -1,7 +1,7 @@
 """Which members of a consumer group may commit and fetch offsets. Source: KIP-848.
 
-A member names its epoch where a classic member names its generation. A group without members lets
-anybody commit who is no member, as a classic group does.
+A member names its epoch where a classic member names its generation. In a group without
+members, a client that is no member may commit, as in a classic group.
 """
 
 from typing import Final
