@@ -104,8 +104,9 @@ async def test_too_small_an_isr_refuses_and_a_timeout_says_so(tmp_path: Path) ->
 
 async def test_deletion_answers_who_waits_and_removes_the_logs(tmp_path: Path) -> None:
     async with three_brokers(tmp_path) as cluster:
+        await cluster.produce(BROKERS[0], b"a")  # a log has no files before its first record
         await cluster.stop_node(BROKERS[2])
-        waiting = asyncio.ensure_future(cluster.produce(BROKERS[0], b"a"))
+        waiting = asyncio.ensure_future(cluster.produce(BROKERS[0], b"b"))
         await asyncio.sleep(0)
         cluster.set_partition(None)
         assert (await waiting).error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
