@@ -1,0 +1,61 @@
+"""The batch that ends a producer's transaction in a partition: one control record (KIP-98).
+
+Key: int16 version, int16 type (0 abort, 1 commit). Value: int16 version, int32 coordinator epoch.
+The batch is transactional and control, and has the producer's id and epoch and no sequence.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import Record, decode_batch, encode_batch, read_header
+
+ABORT: Final = 0
+COMMIT: Final = 1
+MARKER_VERSION: Final = 0
+_KEY: Final = struct.Struct(">hh")
+_VALUE: Final = struct.Struct(">hi")
+
+
+class TransactionMarker(NamedTuple):
+    """How a producer's transaction ended; the epoch is that of the coordinator which says so."""
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    commits: bool
+
+
+def encode_marker(marker: TransactionMarker, timestamp_ms: int) -> bytes:
+    """Return the batch, with base offset 0 and without a leader epoch: the leader assigns them."""
+    key = _KEY.pack(MARKER_VERSION, COMMIT if marker.commits else ABORT)
+    value = _VALUE.pack(MARKER_VERSION, marker.coordinator_epoch)
+    return encode_batch(
+        [Record(0, timestamp_ms, key, value, ())],
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        is_control=True,
+        is_transactional=True,
+    )
+
+
+def decode_marker(batch: Buffer, position: int = 0) -> TransactionMarker | None:
+    """Return the marker that a control batch holds; None: it has none, or none of this kind.
+
+    Compaction leaves a control batch without its record. Raises CorruptBatch or ValueError: the
+    batch or its record cannot be read.
+    """
+    header = read_header(batch, position)
+    records = decode_batch(batch, position)
+    if not records:
+        return None
+    try:
+        _, kind = _KEY.unpack_from(records[0].key or b"")
+        if kind not in {ABORT, COMMIT}:
+            return None
+        _, coordinator_epoch = _VALUE.unpack_from(records[0].value or b"")
+    except struct.error as error:
+        raise ValueError(f"not a transaction marker: {error}") from error
+    return TransactionMarker(
+        header.producer_id, header.producer_epoch, coordinator_epoch, kind == COMMIT
+    )

@@ -1,0 +1,42 @@
+"""The bytes of a transaction marker, and markers that cannot be read."""
+
+import pytest
+
+from quorumlog.wire.codec.records import Record, decode_batch, encode_batch, read_header
+from quorumlog.wire.codec.transaction_markers import (
+    TransactionMarker,
+    decode_marker,
+    encode_marker,
+)
+
+
+def _control(key: bytes | None, value: bytes | None) -> bytes:
+    return encode_batch([Record(0, 5, key, value, ())], is_control=True, is_transactional=True)
+
+
+@pytest.mark.parametrize(("commits", "kind"), [(True, b"\0\1"), (False, b"\0\0")])
+def test_a_marker_has_the_bytes_of_kafka_and_is_read_back(commits: bool, kind: bytes) -> None:
+    marker = TransactionMarker(4001, 7, 3, commits)
+    batch = encode_marker(marker, 1_700_000_000_000)
+    header = read_header(batch)
+    assert header.is_control
+    assert header.is_transactional
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4001, 7, -1)
+    [record] = decode_batch(batch)
+    assert record == (0, 1_700_000_000_000, b"\0\0" + kind, b"\0\0\0\0\0\3", ())
+    assert decode_marker(batch) == marker
+
+
+def test_a_later_version_of_the_record_may_have_more_fields() -> None:
+    batch = _control(b"\0\1\0\1more", b"\0\1\0\0\0\x09more")
+    assert decode_marker(batch) == TransactionMarker(-1, -1, 9, commits=True)
+
+
+def test_another_control_record_is_no_marker() -> None:
+    assert decode_marker(_control(b"\0\0\0\2", b"leader change")) is None
+
+
+@pytest.mark.parametrize(("key", "value"), [(None, None), (b"\0\0\0", b""), (b"\0\0\0\1", b"\0\0")])
+def test_a_short_record_is_an_error(key: bytes | None, value: bytes | None) -> None:
+    with pytest.raises(ValueError, match="not a transaction marker"):
+        decode_marker(_control(key, value))
