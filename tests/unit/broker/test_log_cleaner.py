@@ -34,7 +34,7 @@ FACTS = [SegmentFacts(offset, 100, newest_ms=offset) for offset in (0, 10, 20, 3
 
 
 @pytest.mark.parametrize(
-    ("first_dirty", "high_watermark", "min_lag_ms", "expected"),
+    ("first_dirty", "last_stable", "min_lag_ms", "expected"),
     [
         (0, 40, 0, (30, 0, 300)),
         (10, 40, 0, (30, 100, 200)),
