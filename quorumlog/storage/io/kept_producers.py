@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from typing import Final
 
+from quorumlog.storage.core.aborted_transactions import AbortedTransactions
 from quorumlog.storage.errors import storage_error
 from quorumlog.storage.io.loading import LoadedLog
 from quorumlog.storage.io.log_health import LogHealth
@@ -96,6 +97,15 @@ class KeptProducers:
         except (CorruptBatch, ValueError) as error:
             _logger.warning("%s: offset %d: %s", segment.path, header.base_offset, error)
             return None
+
+    def copy_transactions(self, source: AbortedTransactions) -> None:
+        """Take over what is known of the same records in another log. Raises StorageError."""
+        end_offset = self._segments.active.index.next_offset
+        first_offset = self._segments.first_base_offset
+        known = source.within(first_offset, end_offset)
+        self.transactions.aborted.replace(0, end_offset, known)
+        self.transactions.learnt_from = 0  # the files do not say it yet
+        self.keep_transactions()
 
     def keep_transactions(self) -> None:
         """Keep what was learnt of aborted transactions from the log. Raises StorageError."""

@@ -1,9 +1,8 @@
 """Batches of transactions and their markers, for one broker's data path."""
 
 import asyncio
-from typing import cast
 
-from quorumlog.broker.partitions.core.data_path import FetchedPartition, ProduceResult
+from quorumlog.broker.partitions.core.data_path import ProduceResult
 from quorumlog.broker.partitions.io.verified_appends import ClientTransaction
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.replicas import Replicas
@@ -71,20 +70,24 @@ async def append_in(
 
 
 def begin_to_end(
-    replicas: Replicas, *, commits: bool = True, epoch: int = 0, version: int = 0, **marker: int
+    replicas: Replicas,
+    *,
+    commits: bool = True,
+    producer_id: int = PRODUCER,
+    epoch: int = 0,
+    coordinator_epoch: int = 0,
+    version: int = 0,
 ) -> asyncio.Future[ProduceResult]:
-    """Append a marker, of the producer PRODUCER and the coordinator epoch 0 unless told else."""
+    """Append a marker."""
     future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
-    said = TransactionMarker(
-        marker.get("producer_id", PRODUCER), epoch, marker.get("coordinator_epoch", 0), commits
-    )
-    replicas.append_marker(AT, said, done=future.set_result, transaction_version=version)
+    marker = TransactionMarker(producer_id, epoch, coordinator_epoch, commits)
+    replicas.append_marker(AT, marker, done=future.set_result, transaction_version=version)
     return future
 
 
-def end(replicas: Replicas, **marker: int) -> ErrorCode:
+def end(replicas: Replicas, *, commits: bool = True, **marker: int) -> ErrorCode:
     """Append a marker that is committed at once; return the outcome."""
-    future = begin_to_end(replicas, **marker)
+    future = begin_to_end(replicas, commits=commits, **marker)
     assert future.done()
     return future.result().error_code
 
@@ -100,7 +103,7 @@ async def read_committed(
     spec = fetch_of(offset, is_read_committed=True, max_wait_ms=0)
     answers = replicas.fetches.fetch(spec, list)
     answered = await answers if isinstance(answers, asyncio.Future) else answers
-    found = cast(list[FetchedPartition], answered)[0]
+    found = answered[0]
     assert found.error_code is ErrorCode.NONE
     data = b"".join(found.records)
     offsets = [header.base_offset for _, header in iterate_headers(data)]

@@ -1,5 +1,6 @@
 """Transactions in one partition: appends, markers, and what a consumer of `read_committed` sees."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,7 @@ async def test_a_delayed_fetch_hears_of_the_marker(tmp_path: Path) -> None:
         delayed = replicas.fetches.fetch(fetch_of(0, is_read_committed=True), list)
         append(replicas)
         await loop_turns(3)
+        assert isinstance(delayed, asyncio.Future)
         assert not delayed.done()
         end(replicas)
         assert size(await delayed) > 3 * 61
@@ -168,23 +170,24 @@ def test_a_batch_of_the_transaction_that_a_newer_epoch_has_ended_is_refused(tmp_
 
 
 @pytest.mark.parametrize(
-    ("marker", "error_code"),
+    ("epoch", "coordinator_epoch", "version", "error_code"),
     [
-        ({"epoch": 1}, ErrorCode.INVALID_PRODUCER_EPOCH),
-        ({"epoch": 2, "coordinator_epoch": 8}, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
-        ({"epoch": 2, "coordinator_epoch": 9}, ErrorCode.NONE),
-        ({"epoch": 2, "coordinator_epoch": 9, "version": 2}, ErrorCode.INVALID_PRODUCER_EPOCH),
-        ({"epoch": 3, "coordinator_epoch": 9, "version": 2}, ErrorCode.NONE),
+        (1, 9, 0, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (2, 8, 0, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+        (2, 9, 0, ErrorCode.NONE),
+        (2, 9, 2, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (3, 9, 2, ErrorCode.NONE),
     ],
 )
 def test_a_marker_is_judged_by_its_epochs(
-    tmp_path: Path, marker: dict[str, int], error_code: ErrorCode
+    tmp_path: Path, epoch: int, coordinator_epoch: int, version: int, error_code: ErrorCode
 ) -> None:
     async def story(replicas: Replicas) -> None:
         await append_in(replicas, transactional(0, epoch=1))
         assert end(replicas, epoch=2, coordinator_epoch=9) is ErrorCode.NONE
         await append_in(replicas, transactional(0, epoch=2))
-        assert end(replicas, **marker) is error_code
+        marked = end(replicas, epoch=epoch, coordinator_epoch=coordinator_epoch, version=version)
+        assert marked is error_code
 
     run(tmp_path, story, log_settings=ONE_SEGMENT)
 
