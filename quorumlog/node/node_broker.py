@@ -20,6 +20,7 @@ from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
+from quorumlog.broker.transactions.no_coordinator import NoCoordinator
 from quorumlog.clock import wall_clock_ms
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.node.boot_gate import BootGate
@@ -83,6 +84,7 @@ class NodeBroker:
             metadata=self.metadata,
             replicas=self.replicas,
             groups=self.groups,
+            verifier=NoCoordinator(),
             producer_ids=ProducerIds(
                 broker_id=broker_id, metadata=self.metadata, controller=quorum.controller
             ),

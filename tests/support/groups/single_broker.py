@@ -65,6 +65,7 @@ from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from tests.support.broker.held_queue import HeldQueue
+from tests.support.broker.scripted_verifier import ScriptedVerifier
 from tests.support.settings import static_config
 
 BROKER = BrokerId(1)
@@ -311,6 +312,7 @@ class SingleBroker:
         )
         self.replicas.add_leadership_listener(self.groups)
         self.metadata = ImageWatch()
+        self.verifier = ScriptedVerifier()
         self.controller.publishers = [self.replicas, self.groups, self.metadata]
         self.context = BrokerContext(
             broker_id=BROKER,
@@ -320,6 +322,7 @@ class SingleBroker:
             metadata=self.metadata,
             replicas=self.replicas,
             groups=self.groups,
+            verifier=self.verifier,
             producer_ids=ProducerIds(
                 broker_id=BROKER, metadata=self.metadata, controller=self.controller
             ),

@@ -21,6 +21,7 @@ from quorumlog.broker.partitions.core.data_path import (
 from quorumlog.invariants import InvariantViolation, some
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 R = TypeVar("R")
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
@@ -44,6 +45,11 @@ class CoordinatorLog(Protocol):
         done: ProduceDone,
     ) -> None:
         """Append as the leader; call `done` now, or when the outcome is known."""
+
+    def append_marker(
+        self, at: TopicPartition, marker: TransactionMarker, /, *, done: ProduceDone
+    ) -> None:
+        """End a transaction as the leader; call `done` when that is committed, or refused."""
 
     def read_local(
         self,

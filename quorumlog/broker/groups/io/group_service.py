@@ -16,6 +16,7 @@ from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.partitioning import partition_for_group
 from quorumlog.broker.groups.core.requests import GroupRequest
+from quorumlog.broker.partitions.core.data_path import ProduceResult
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
@@ -23,6 +24,7 @@ from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 R = TypeVar("R")
 
@@ -89,6 +91,19 @@ class GroupService:
         refusal: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         refusal.set_result(request.refuse(ErrorCode.NOT_COORDINATOR))
         return refusal
+
+    def end_transaction(
+        self, at: TopicPartition, marker: TransactionMarker
+    ) -> asyncio.Future[ErrorCode]:
+        """Write the marker of a transaction; return the outcome, once it is committed."""
+        outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def done(result: ProduceResult) -> None:
+            if not outcome.done():
+                outcome.set_result(result.error_code)
+
+        self._replicas.append_marker(at, marker, done=done)
+        return outcome
 
     def coordinator(self, group_id: str) -> GroupCoordinator | ErrorCode:
         """Return the coordinator of the group, for reading; or why there is none here."""
