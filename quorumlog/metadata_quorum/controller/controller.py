@@ -28,6 +28,7 @@ from quorumlog.metadata_quorum.controller.directories import (
     level_for_directories,
     newly_failed,
 )
+from quorumlog.metadata_quorum.controller.features import levels_of_new_cluster
 from quorumlog.metadata_quorum.controller.growth import GrowthDecisions
 from quorumlog.metadata_quorum.controller.leader_balance import LeaderBalance
 from quorumlog.metadata_quorum.controller.log_loss import is_total, losses_since, remark_on
@@ -288,7 +289,8 @@ class Controller:
             remark = remark if held_alone else None
             return Decision(response=unregistered, records=(*changes,), remark=remark, goes_on=True)
         self.sessions.begin(request.broker_id, now_ms)
-        first = () if level is None else (level,)
+        first = levels_of_new_cluster(self.cluster, request.features)
+        first += () if level is None else (level,)
         epoch = base_offset + len(first) + len(changes)
         register = registration_record(request, epoch)
         reply = RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=epoch)
