@@ -1,8 +1,8 @@
 """The feature levels that this cluster announces: only what it really does.
 
 Source: KIP-584 (features), KIP-853 (kraft.version), KIP-848 (group.version), KIP-890
-(transaction.version), KIP-966 (eligible.leader.replicas.version). docs/decisions/0030-features-name-what-works.md says which
-features are announced.
+(transaction.version), KIP-966 (eligible.leader.replicas.version).
+docs/decisions/0030-features-name-what-works.md says which features are announced.
 """
 
 from typing import Final, NamedTuple

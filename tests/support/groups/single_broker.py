@@ -4,6 +4,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -13,10 +14,15 @@ from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.peer_addresses import PeerAddresses
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.broker.transactions.io.broker_channels import Peers
+from quorumlog.broker.transactions.io.coordinator_verifier import CoordinatorVerifier
+from quorumlog.broker.transactions.io.marker_sender import MarkerSender
+from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.cluster_changes import ClusterChange, Outcomes
@@ -64,6 +70,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.held_queue import HeldQueue
 from tests.support.settings import static_config
 
@@ -73,6 +80,8 @@ SETTINGS = BrokerSettings(
     offsets_topic_replication_factor=1,
     group_initial_rebalance_delay_ms=0,
     group_min_session_timeout_ms=100,
+    transaction_state_log_num_partitions=3,
+    transaction_state_log_replication_factor=1,
 )
 
 
@@ -286,7 +295,7 @@ class TestController:
 
 
 class SingleBroker:
-    """What a test may look at; `violations` must stay empty."""
+    """What a test may look at; `violations` and `failures` must stay empty."""
 
     def __init__(
         self,
@@ -295,6 +304,7 @@ class SingleBroker:
         controller: TestController | None = None,
     ) -> None:
         self.violations: list[InvariantViolation] = []
+        self.failures: list[BaseException] = []
         self.controller = controller or TestController()
         self.replicas = Replicas(
             broker_id=BROKER,
@@ -309,9 +319,35 @@ class SingleBroker:
             wall_ms=wall_clock_ms,
             on_fatal=self.violations.append,
         )
-        self.replicas.add_leadership_listener(self.groups)
         self.metadata = ImageWatch()
-        self.controller.publishers = [self.replicas, self.groups, self.metadata]
+        producer_ids = ProducerIds(
+            broker_id=BROKER, metadata=self.metadata, controller=self.controller
+        )
+        peers = Peers(
+            connect=partial(KafkaConnection.open, client_id="broker"),
+            addresses=PeerAddresses({}),
+            on_error=self.failures.append,
+        )
+        self.transactions = TransactionService(
+            broker_id=BROKER,
+            replicas=self.replicas,
+            next_producer_id=producer_ids.next,
+            markers=MarkerSender(peers),
+            settings=settings,
+            on_fatal=self.failures.append,
+        )
+        self.verifier = CoordinatorVerifier(
+            partition_of=self.transactions.partition_of, settings=settings, peers=peers
+        )
+        self.replicas.add_leadership_listener(self.groups)
+        self.replicas.add_leadership_listener(self.transactions)
+        self.controller.publishers = [
+            self.replicas,
+            self.groups,
+            self.transactions,
+            self.verifier,
+            self.metadata,
+        ]
         self.context = BrokerContext(
             broker_id=BROKER,
             cluster_id="test",
@@ -320,9 +356,9 @@ class SingleBroker:
             metadata=self.metadata,
             replicas=self.replicas,
             groups=self.groups,
-            producer_ids=ProducerIds(
-                broker_id=BROKER, metadata=self.metadata, controller=self.controller
-            ),
+            transactions=self.transactions,
+            verifier=self.verifier,
+            producer_ids=producer_ids,
             controller=self.controller,
             handlers=HANDLERS,
             wall_ms=wall_clock_ms,
@@ -344,8 +380,10 @@ class SingleBroker:
     async def stop(self) -> None:
         await self.server.stop(grace_ms=100)
         self.groups.stop()
+        await self.transactions.stop()
+        await self.verifier.stop()
         await self.replicas.stop()
-        assert self.violations == []
+        assert self.violations == self.failures == []
 
 
 @asynccontextmanager
