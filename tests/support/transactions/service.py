@@ -71,6 +71,7 @@ class FakeBroker:
         self.errors: dict[TopicPartition, ErrorCode] = {}
         self.is_up = True
         self.is_hanging = False
+        self.duration_s = ROUND_S
         self.in_flight = self.in_flight_max = 0
         self.connections: list[FakeConnection] = []
         self.answer: Callable[[Any], Any] = self.marked
@@ -131,7 +132,7 @@ class FakeConnection:
         broker.in_flight_max = max(broker.in_flight_max, broker.in_flight)
         is_lost = broker.is_hanging
         try:
-            await asyncio.wait([self.closed], timeout=TIMEOUT_S if is_lost else ROUND_S)
+            await asyncio.wait([self.closed], timeout=TIMEOUT_S if is_lost else broker.duration_s)
         finally:
             broker.in_flight -= 1
         if self.closed.done():
