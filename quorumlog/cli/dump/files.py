@@ -14,9 +14,14 @@ from typing import BinaryIO, Final, NamedTuple
 from quorumlog.cli.dump.batches import read_batches, read_snapshot
 from quorumlog.cli.dump.contents import Asked, Contents, Item, Problem
 from quorumlog.cli.dump.indexes import LogFile, read_offset_index, read_time_index
-from quorumlog.cli.dump.record_kinds import Decode, decode_group, decode_metadata
+from quorumlog.cli.dump.record_kinds import (
+    Decode,
+    decode_group,
+    decode_metadata,
+    decode_transaction,
+)
 from quorumlog.cli.dump.small_files import NAMED, offsets, producers, read_small
-from quorumlog.wire.codec.topic_names import METADATA_TOPIC, OFFSETS_TOPIC
+from quorumlog.wire.codec.topic_names import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 CONTENT_BYTES_MAX: Final = 64 << 20  # of a file that is read whole
 _BUFFER_BYTES: Final = 1 << 18
@@ -26,7 +31,11 @@ _SEGMENT_FILE: Final = re.compile(
 )
 _METADATA_SNAPSHOT: Final = re.compile(r"(\d{20}-\d{10}|bootstrap)\.checkpoint")
 _OFFSETS_SUFFIX: Final = "-offset-checkpoint"
-_DECODERS: Final[dict[str, Decode]] = {METADATA_TOPIC: decode_metadata, OFFSETS_TOPIC: decode_group}
+_DECODERS: Final[dict[str, Decode]] = {
+    METADATA_TOPIC: decode_metadata,
+    OFFSETS_TOPIC: decode_group,
+    TRANSACTIONS_TOPIC: decode_transaction,
+}
 
 
 class _Kind(NamedTuple):
