@@ -2,8 +2,7 @@
 
     images of the quorum ─▶ BootGate ─▶ Replicas, GroupService, TransactionService, ImageWatch
     clients ─▶ Server ─▶ handlers ─▶ those, and the controller
-    TransactionService ─▶ MarkerSender ─▶ the brokers that lead partitions
-    Replicas ─▶ CoordinatorVerifier ─▶ the brokers that coordinate transactions
+    TransactionService ─▶ brokers: their leaders write markers, their coordinators verify
     BrokerLifecycle ─▶ the controller: registration and heartbeats
 
 No part acts on an image before one shows this process's registration:
@@ -13,26 +12,19 @@ docs/decisions/0002-a-broker-acts-on-metadata-only-once-registered.md.
 import asyncio
 import socket
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
-from quorumlog.broker.groups.io.group_service import GroupService
-from quorumlog.broker.peer_addresses import PeerAddresses
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
-from quorumlog.broker.transactions.io.broker_channels import Peers
-from quorumlog.broker.transactions.io.coordinator_verifier import CoordinatorVerifier
-from quorumlog.broker.transactions.io.marker_sender import MarkerSender
-from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.clock import wall_clock_ms
-from quorumlog.metadata_quorum.image import ImagePublisher
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.node.boot_gate import BootGate
 from quorumlog.node.config import NodeConfig
+from quorumlog.node.coordinators import Coordinators
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.identity import OwnDirectory
 from quorumlog.node.listeners import listen
@@ -42,7 +34,6 @@ from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import OnError, Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
-from quorumlog.wire.io.connection import KafkaConnection
 
 CONTROLLED_SHUTDOWN_MS: Final = 2_000
 
@@ -77,38 +68,11 @@ class NodeBroker:
             partition_rules=substitutes.partition_rules,
             peer_addresses=config.peer_kafka,
         )
-        self.groups: Final = GroupService(
-            replicas=self.replicas,
-            settings=config.broker,
-            on_fatal=on_fatal,
-            coordinator=substitutes.coordinator,
-            shard=substitutes.coordinator_shard,
-        )
         producer_ids = ProducerIds(
             broker_id=broker_id, metadata=self.metadata, controller=quorum.controller
         )
-        peers = Peers(
-            connect=partial(
-                KafkaConnection.open,
-                client_id=f"broker-{broker_id}-transactions",
-                request_timeout_ms=config.broker.replica_socket_timeout_ms,
-            ),
-            addresses=PeerAddresses(config.peer_kafka),
-            on_error=on_fatal,
-        )
-        self.transactions: Final = TransactionService(
-            broker_id=broker_id,
-            replicas=self.replicas,
-            next_producer_id=producer_ids.next,
-            markers=MarkerSender(peers),
-            settings=config.broker,
-            on_fatal=on_fatal,
-        )
-        self.verifier: Final = CoordinatorVerifier(
-            partition_of=self.transactions.partition_of, settings=config.broker, peers=peers
-        )
-        self.replicas.add_leadership_listener(self.groups)
-        self.replicas.add_leadership_listener(self.transactions)
+        coordinators = Coordinators(config, self.replicas, producer_ids, substitutes, on_fatal)
+        self.groups, self.transactions = coordinators.groups, coordinators.transactions
         context = BrokerContext(
             broker_id=broker_id,
             cluster_id=config.cluster_id,
@@ -118,7 +82,7 @@ class NodeBroker:
             replicas=self.replicas,
             groups=self.groups,
             transactions=self.transactions,
-            verifier=self.verifier,
+            verifier=self.transactions.verifier,
             producer_ids=producer_ids,
             controller=quorum.controller,
             handlers=substitutes.handlers,
@@ -126,14 +90,9 @@ class NodeBroker:
         )
         self.server: Final = Server(context, on_fatal=on_fatal)
         # The watch last: what a client reads in our metadata is done here by then.
-        publishers: list[ImagePublisher] = [
-            self.replicas,
-            self.groups,
-            self.transactions,
-            self.verifier,
-            self.metadata,
-        ]
-        self.gate: Final = BootGate(broker_id, publishers)
+        self.gate: Final = BootGate(
+            broker_id, [self.replicas, self.groups, self.transactions, self.metadata]
+        )
         self.lifecycle: Final = BrokerLifecycle(
             registration=registration(config, directories, substitutes),
             registrar=quorum.controller,
@@ -165,7 +124,6 @@ class NodeBroker:
         await self.server.stop()
         self.groups.stop()
         await self.transactions.stop()
-        await self.verifier.stop()
         await self.replicas.stop()
 
     def _registered(self, broker_epoch: int) -> None:

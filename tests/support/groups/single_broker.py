@@ -4,7 +4,6 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -14,14 +13,11 @@ from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
-from quorumlog.broker.peer_addresses import PeerAddresses
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.transactions.io.broker_channels import Peers
-from quorumlog.broker.transactions.io.coordinator_verifier import CoordinatorVerifier
-from quorumlog.broker.transactions.io.marker_sender import MarkerSender
+from quorumlog.broker.transactions.io.broker_channels import kafka_peers
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
@@ -70,7 +66,6 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
-from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.held_queue import HeldQueue
 from tests.support.settings import static_config
 
@@ -323,31 +318,20 @@ class SingleBroker:
         producer_ids = ProducerIds(
             broker_id=BROKER, metadata=self.metadata, controller=self.controller
         )
-        peers = Peers(
-            connect=partial(KafkaConnection.open, client_id="broker"),
-            addresses=PeerAddresses({}),
-            on_error=self.failures.append,
-        )
+        fail = self.failures.append
         self.transactions = TransactionService(
             broker_id=BROKER,
             replicas=self.replicas,
             next_producer_id=producer_ids.next,
-            markers=MarkerSender(peers),
+            peers=kafka_peers(BROKER, settings, {}, fail),
             settings=settings,
-            on_fatal=self.failures.append,
-        )
-        self.verifier = CoordinatorVerifier(
-            partition_of=self.transactions.partition_of, settings=settings, peers=peers
+            wall_ms=wall_clock_ms,
+            on_fatal=fail,
         )
         self.replicas.add_leadership_listener(self.groups)
         self.replicas.add_leadership_listener(self.transactions)
-        self.controller.publishers = [
-            self.replicas,
-            self.groups,
-            self.transactions,
-            self.verifier,
-            self.metadata,
-        ]
+        parts: list[ImagePublisher] = [self.replicas, self.groups, self.transactions, self.metadata]
+        self.controller.publishers = parts
         self.context = BrokerContext(
             broker_id=BROKER,
             cluster_id="test",
@@ -357,7 +341,7 @@ class SingleBroker:
             replicas=self.replicas,
             groups=self.groups,
             transactions=self.transactions,
-            verifier=self.verifier,
+            verifier=self.transactions.verifier,
             producer_ids=producer_ids,
             controller=self.controller,
             handlers=HANDLERS,
@@ -381,7 +365,6 @@ class SingleBroker:
         await self.server.stop(grace_ms=100)
         self.groups.stop()
         await self.transactions.stop()
-        await self.verifier.stop()
         await self.replicas.stop()
         assert self.violations == self.failures == []
 

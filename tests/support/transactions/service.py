@@ -18,7 +18,6 @@ from quorumlog.broker.transactions.core.requests import (
 )
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.broker.transactions.io.broker_channels import Peers
-from quorumlog.broker.transactions.io.marker_sender import MarkerSender
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.metadata_quorum.image import (
     BrokerImage,
@@ -224,7 +223,7 @@ class ServiceWorld:
             broker_id=OWN_ID,
             replicas=self.log,
             next_producer_id=self.next_producer_id,
-            markers=MarkerSender(self.brokers.peers),
+            peers=self.brokers.peers,
             settings=SETTINGS,
             wall_ms=lambda: 1_000_000,
             on_fatal=self.brokers.failures.append,

@@ -265,7 +265,9 @@ async def test_a_broker_verifies_and_adds_for_many_transactions(tmp_path: Path) 
         asked = producers["y"].producer_id, producers["y"].producer_epoch
         where = TopicPartition("t", 0)
         for adds, code in ((False, ErrorCode.TRANSACTION_ABORTABLE), (True, ErrorCode.NONE)):
-            assert await broker.verifier.verify("y", *asked, [where], adds=adds) == {where: code}
+            assert await broker.transactions.verifier.verify("y", *asked, [where], adds=adds) == {
+                where: code
+            }
 
 
 async def test_the_offsets_of_a_group_belong_to_a_transaction(tmp_path: Path) -> None:

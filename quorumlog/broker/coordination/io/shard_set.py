@@ -11,7 +11,6 @@ from quorumlog.broker.coordination.core.effects import OwnEffect
 from quorumlog.broker.coordination.core.events import BecameLeader, Resigned, Stopped
 from quorumlog.broker.coordination.core.partitioning import partition_for
 from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog, ShardDriver
-from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -37,7 +36,7 @@ class ShardSet(Generic[CoordinatorT]):
         load_buffer_bytes: int,
         on_fatal: Callable[[InvariantViolation], None],
         perform_own: Callable[[TopicPartition, OwnEffect], None],
-        wall_ms: Callable[[], int] = wall_clock_ms,
+        wall_ms: Callable[[], int],
         shard: type[CoordinatorShard[CoordinatorT]] = CoordinatorShard,
     ) -> None:
         """`partitions`: of the topic, before there is one. `shard` is another one in a mutant."""

@@ -8,20 +8,26 @@ refused, so that the caller can look for the leader again; then there is a pause
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from quorumlog.backoff import Backoff
 from quorumlog.broker.peer_addresses import PeerAddresses
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chance import random_fraction
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.tasks import OnError, Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.wire.codec.message import Request
-from quorumlog.wire.io.connection import ConnectionLost, RequestTimedOut, UnsupportedVersion
+from quorumlog.wire.io.connection import (
+    ConnectionLost,
+    KafkaConnection,
+    RequestTimedOut,
+    UnsupportedVersion,
+)
 
 REQUEST_WEIGHT_MAX: Final = 10_000  # partitions in one request, but for one large question
 WAITING_WEIGHT_MAX: Final = 100_000  # partitions that wait for one broker: some 20 MB
@@ -84,6 +90,25 @@ class Peers:
     connect: Connect
     addresses: PeerAddresses
     on_error: OnError
+
+
+def kafka_peers(
+    broker_id: BrokerId,
+    settings: BrokerSettings,
+    set_addresses: Mapping[int, str],
+    on_error: OnError,
+) -> Peers:
+    """Return the brokers of a real cluster; `set_addresses`: see `PeerAddresses`."""
+
+    def connect(host: str, port: int) -> Awaitable[Connection]:
+        return KafkaConnection.open(
+            host,
+            port,
+            client_id=f"broker-{broker_id}-transactions",
+            request_timeout_ms=settings.replica_socket_timeout_ms,
+        )
+
+    return Peers(connect=connect, addresses=PeerAddresses(set_addresses), on_error=on_error)
 
 
 def error_code_of(number: int) -> ErrorCode:

@@ -15,7 +15,7 @@ from quorumlog.broker.transactions.io.broker_channels import (
     Peers,
     error_code_of,
 )
-from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
+from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 from quorumlog.wire.codec.messages.add_partitions_to_txn import (
@@ -114,7 +114,7 @@ class CoordinatorVerifier:
         self._image = ClusterImage()
         self._channels: Final = BrokerChannels(VerificationExchange(), peers)
 
-    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - ImagePublisher's signature
+    def publish(self, image: ClusterImage) -> None:
         """Ask these coordinators from now on."""
         self._image = image
         self._channels.publish(image)

@@ -20,8 +20,9 @@ from quorumlog.broker.transactions.core.effects import AllocateProducerId, SendM
 from quorumlog.broker.transactions.core.requests import TransactionRequest
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.broker.transactions.core.settings import TransactionSettings
+from quorumlog.broker.transactions.io.broker_channels import Peers
+from quorumlog.broker.transactions.io.coordinator_verifier import CoordinatorVerifier
 from quorumlog.broker.transactions.io.marker_sender import MarkerSender
-from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.features import TRANSACTION_FEATURE
@@ -37,7 +38,7 @@ NextProducerId = Callable[[], Awaitable[tuple[ErrorCode, int]]]
 
 
 class TransactionService:
-    """The transaction coordinators of this broker.
+    """The transaction coordinators of this broker; `verifier` asks those of all brokers.
 
     Invariant: a coordinator adds a partition only while our image shows both that partition and
     this broker as the coordinator, in the coordinator's own leader epoch. So an image that shows a
@@ -51,18 +52,14 @@ class TransactionService:
         broker_id: BrokerId,
         replicas: CoordinatorLog,
         next_producer_id: NextProducerId,
-        markers: MarkerSender,
+        peers: Peers,
         settings: BrokerSettings,
-        wall_ms: Callable[[], int] = wall_clock_ms,
+        wall_ms: Callable[[], int],
         on_fatal: OnError,
         rules: TransactionRules = SOUND,
     ) -> None:
         """`rules` are others only where a mutant breaks one of them."""
-        self._broker_id, self._next_producer_id, self._markers = (
-            broker_id,
-            next_producer_id,
-            markers,
-        )
+        self._broker_id, self._next_producer_id = broker_id, next_producer_id
         self._rules = rules
         self._settings: Final = TransactionSettings(
             transaction_max_timeout_ms=settings.transaction_max_timeout_ms,
@@ -81,6 +78,10 @@ class TransactionService:
             wall_ms=wall_ms,
         )
         self.partition_of: Final = self._shards.partition_of
+        self._markers: Final = MarkerSender(peers)
+        self.verifier: Final = CoordinatorVerifier(
+            partition_of=self.partition_of, settings=settings, peers=peers
+        )
         self.now_ms: Final = self._shards.now_ms
 
     # --- What this broker leads, and the image ---
@@ -98,6 +99,7 @@ class TransactionService:
         before, self._image = self._image, image
         self._shards.count_partitions(image)
         self._markers.publish(image)
+        self.verifier.publish(image)
         deleted = frozenset(
             TopicPartition(name, index)
             for name in delta.deleted_topics
@@ -117,6 +119,7 @@ class TransactionService:
         """Forget all ids; answer every open request NOT_COORDINATOR."""
         self._shards.stop()
         await self._markers.stop()
+        await self.verifier.stop()
         await self._tasks.stop()
 
     # --- Requests ---

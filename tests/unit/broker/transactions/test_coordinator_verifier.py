@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from quorumlog.broker.transactions.io.coordinator_verifier import CoordinatorVerifier
-from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.add_partitions_to_txn import (
@@ -77,7 +76,7 @@ class World:
         self.publish(home_leader=3)
 
     def publish(self, **changes: Any) -> None:
-        self.verifier.publish(ClusterDelta(), image_of({"t": [1, 1]}, **changes))
+        self.verifier.publish(image_of({"t": [1, 1]}, **changes))
 
     async def verify(
         self, *partitions: TopicPartition, name: str = "x", adds: bool = False
