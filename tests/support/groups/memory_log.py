@@ -14,6 +14,7 @@ from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import iterate_headers, restamp
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
+from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 from tests.support.groups.coordination import T0, commit
 
 WHERE = TopicPartition(OFFSETS_TOPIC, 0)
@@ -48,6 +49,11 @@ class MemoryLog:
         self.end += next(iterate_headers(batch))[1].record_count
         if self.commits_at_once:
             self.commit_all()
+
+    def append_marker(
+        self, at: TopicPartition, marker: TransactionMarker, *, done: ProduceDone
+    ) -> None:
+        self.append(at, encode_marker(marker, 0), acks=-1, timeout_ms=0, done=done)
 
     def commit_all(self) -> None:
         self.high_watermark = self.end

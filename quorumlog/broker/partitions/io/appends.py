@@ -27,10 +27,12 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader
+from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 
 # DEVIATION: Kafka lets any number wait, each for as long as its client asks: up to 24 days.
 # docs/decisions/0020-what-a-client-may-leave-waiting.md
 WAITING_MAX: Final = 100_000  # of this broker, for replicas or for the disk
+NO_TIMEOUT_MS: Final = 2_147_483_647
 TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait already"
 
 
@@ -94,6 +96,18 @@ class Appends:
         deadline_ms = monotonic_ms() + max(timeout_ms, 0)
         if queue.add(deadline_ms, next_offset, result, done):
             self._timer.arm(deadline_ms)
+
+    def append_marker(
+        self, topic_partition: TopicPartition, marker: TransactionMarker, *, done: ProduceDone
+    ) -> None:
+        """Append the marker of a transaction as the leader; call `done` once it is committed."""
+        self.append(
+            topic_partition,
+            encode_marker(marker, self._wall_ms()),
+            acks=ACKS_ALL,
+            timeout_ms=NO_TIMEOUT_MS,
+            done=done,
+        )
 
     def _queue(
         self, driver: PartitionDriver, next_offset: Offset, acks: int
