@@ -35,6 +35,7 @@ from quorumlog.broker.groups.core.rewrite import RewriteLimits
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_PRODUCER_ID, Offset, TopicPartition
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 from tests.support.groups.logged import apply, replay, state_of
 from tests.support.groups.offsets_model import Entry, InTransaction, OffsetsModel, Where
 from tests.support.groups.producers import Producer
@@ -75,8 +76,9 @@ def entries_of(effect: AppendRecords[LogRecord]) -> list[Entry]:
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, is_transactional: bool = False) -> None:
         self.random = Random(seed)
+        self.is_transactional = is_transactional
         self.history: list[Entry] = []  # by offset, with all that was let go of
         self.ends = [0]  # where writes end
         self.high_watermark = self.now_ms = self.offsets = self.names = 0
@@ -85,6 +87,8 @@ class World:
         self.asked: dict[int, Request | TransactionalRequest] = {}
         self.producers = [Producer(1000 + index, bumps=index == 0) for index in range(3)]
         self.verified: list[events.TransactionVerified] = []
+        self.sent: list[CommitTransactionalOffsets] = []
+        self.transactions_committed = 0
         self.members: dict[str, tuple[str, int]] = {}  # group -> (member id, generation)
         self.acknowledged: dict[tuple[str, TopicPartition], int] = {}
         self.refuses = self.has_rewritten = False
@@ -116,14 +120,17 @@ class World:
             self.model.apply(log_offset, entry)
             record = entry.record if isinstance(entry, InTransaction) else entry
             if isinstance(record, OffsetRecord) and record.committed is not None:
-                self.logged[record.committed.offset] = log_offset
+                value = record.committed.offset
+                is_first = value not in self.logged or record is not entry
+                self.logged[value] = log_offset if is_first else self.logged[value]  # not a slice's
         self.high_watermark = high_watermark
 
     def step(self, event: events.Event) -> None:
         for effect in self.coordinator.step(self.now_ms, event):
             match effect:
-                case AppendRecords(write_id=write_id):
-                    self.append(write_id, entries_of(effect))
+                case AppendRecords(write_id=write_id, producer_epoch=epoch):
+                    is_old = epoch < self.epoch_of(effect.producer_id)
+                    self.append(write_id, entries_of(effect), is_old=is_old)
                 case WriteMarker(write_id=write_id, marker=marker):
                     self.append(write_id, [marker])
                 case VerifyTransaction(request_id=request_id, request=request):
@@ -139,11 +146,22 @@ class World:
         while self.to_ask:
             self.ask(self.to_ask.pop())
 
-    def append(self, write_id: int, entries: list[Entry]) -> None:
-        if not self.refuses:
+    def append(self, write_id: int, entries: list[Entry], *, is_old: bool = False) -> None:
+        """Append, unless the ISR is too small or the producer has a newer epoch by now."""
+        is_refused = self.refuses or is_old
+        if not is_refused:
             self.history += entries
             self.ends.append(len(self.history))
-        self.writes.append(Written(write_id, len(self.history), self.refuses))
+        self.writes.append(Written(write_id, len(self.history), is_refused))
+
+    def epoch_of(self, producer_id: int) -> int:
+        """Return the epoch of the producer in the log."""
+        own = [
+            one.producer_epoch
+            for one in self.history
+            if isinstance(one, InTransaction | TransactionMarker) and one.producer_id == producer_id
+        ]
+        return max(own, default=-1)
 
     def producer(self, producer_id: int) -> Producer:
         return self.producers[producer_id - 1000]
@@ -171,6 +189,7 @@ class World:
                     if code is ErrorCode.NONE:
                         acknowledged[commit.group_id, where] = commit.offsets[where].offset
             case CompleteTransaction(marker=marker), ErrorCode.NONE:
+                self.transactions_committed += marker.commits
                 producer = self.producer(marker.producer_id)
                 producer.ending = None
                 for key, offset in producer.acknowledged.items() if marker.commits else ():
@@ -229,7 +248,13 @@ class World:
             adds=producer.bumps,
             offsets=offsets,
         )
+        self.sent.append(request)
         self.ask(request)
+
+    def straggle(self) -> None:
+        """A commit comes again that its producer has given up."""
+        if self.sent:
+            self.ask(self.random.choice(self.sent[-5:]))
 
     def hear_of_a_transaction(self) -> None:
         if self.verified:
@@ -309,7 +334,13 @@ class World:
             shown |= {(group_id, where): one.offset for where, one in offsets.items() if one}
         if shown != self.model.shown:
             raise Loss(f"{shown} is shown, {self.model.shown} is in the log")
-        for group_id, where in self.model.unstable:
+        under_way = [
+            one.record
+            for one in self.history[self.high_watermark :]
+            if isinstance(one, InTransaction)
+        ]
+        unstable = self.model.unstable | {(one.group_id, one.topic_partition) for one in under_way}
+        for group_id, where in unstable:
             if where not in self.coordinator.transactional.unstable(group_id):
                 raise Loss(f"{where} of {group_id} is not stable")
         for key, offset in self.acknowledged.items():
@@ -328,11 +359,12 @@ class World:
             self.refuse: self.random.choice((0, 0.5)),
             self.fail_over: self.random.choice((0, 0.3)),
         }
-        if self.random.random() < 0.7:
+        if self.is_transactional:
             weights |= {
-                self.commit_in_transaction: self.random.choice((1, 4)),
-                self.hear_of_a_transaction: self.random.choice((1, 6)),
-                self.end_transaction: self.random.choice((0.3, 3)),
+                self.commit_in_transaction: self.random.choice((2, 6)),
+                self.straggle: self.random.choice((0, 1)),
+                self.hear_of_a_transaction: self.random.choice((2, 6)),
+                self.end_transaction: self.random.choice((0.5, 3)),
             }
         for happening in self.random.choices([*weights], [*weights.values()], k=STEPS):
             happening()
