@@ -189,12 +189,7 @@ class World:
                     if code is ErrorCode.NONE:
                         acknowledged[commit.group_id, where] = commit.offsets[where].offset
             case CompleteTransaction(marker=marker), ErrorCode.NONE:
-                self.transactions_committed += marker.commits
-                producer = self.producer(marker.producer_id)
-                producer.ending = None
-                for key, offset in producer.acknowledged.items() if marker.commits else ():
-                    self.acknowledge(key, offset)
-                producer.acknowledged.clear()
+                self.hear_of_marker(marker)
             case Join(group_id=group_id), JoinResult(error_code=ErrorCode.NONE) as joined:
                 self.members[group_id] = joined.member_id, joined.generation_id
                 sync = Sync(
@@ -206,6 +201,16 @@ class World:
                 self.to_ask.append(sync)
             case _:
                 pass
+
+    def hear_of_marker(self, marker: TransactionMarker) -> None:
+        producer = self.producer(marker.producer_id)
+        if producer.ending is not marker:
+            return  # it was answered already: this copy was late
+        self.transactions_committed += marker.commits
+        producer.ending = None
+        for key, offset in producer.acknowledged.items() if marker.commits else ():
+            self.acknowledge(key, offset)
+        producer.acknowledged.clear()
 
     def acknowledge(self, where: Where, offset: int) -> None:
         """Note what a client was told; the newest record counts, not the newest answer."""
