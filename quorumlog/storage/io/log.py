@@ -258,10 +258,9 @@ class Log:
         start, end = self._log_start_offset, self._log_end_offset
         if not start <= offset <= end:
             raise OffsetOutOfRange(f"{offset} is not in [{start}, {end}]")
-        end_offset = min(end_offset, end)
-        limits = ReadLimits(max_bytes, end_offset, at_least_one, may_wait)
+        limits = ReadLimits(max_bytes, min(end_offset, end), at_least_one, may_wait)
         with self._health.reading():
-            for segment in self._segments_from(offset) if offset < end_offset else ():
+            for segment in self._segments_from(offset) if offset < limits.end_offset else ():
                 if segment.base_offset > offset and not self.settings.may_have_gaps:
                     raise BrokenSegment(f"{segment.path} is the first with records from {offset}")
                 if (found := segment.read(offset, limits)) is not None:

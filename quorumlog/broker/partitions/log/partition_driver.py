@@ -12,13 +12,11 @@ from typing import Final, assert_never
 
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.data_path import ReadEnd
-from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.effects import AnswerFetch, Effect
 from quorumlog.broker.partitions.core.events import Event
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
-from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce
 from quorumlog.broker.partitions.core.tail import Tail, TailRead
 from quorumlog.broker.partitions.core.waiting_requests import WaitingRequests
 from quorumlog.broker.partitions.log import producer_loading
@@ -61,8 +59,7 @@ class PartitionDriver:
         partition: Partition,
         log: Log,
         producers: ProducerStates,
-        deadlines: Deadlines[PendingProduce],
-        deletion_deadlines: Deadlines[WaitingDeletion],
+        waiting: WaitingRequests,
         around: Surroundings,
     ) -> None:
         self.topic_partition: Final = topic_partition
@@ -71,7 +68,7 @@ class PartitionDriver:
         self.log = log  # another object after a move to another log directory
         self.producers = producers  # another object after a cut
         producers.transactions.committed_to(partition.state.high_watermark)
-        self.waiting: Final = WaitingRequests(partition.serving, deadlines, deletion_deadlines)
+        self.waiting: Final = waiting
         self.is_cutting = False  # a thread has the log: neither read it nor append
         self.is_exchanging = False  # for another one of the same records: `is_cutting`, too
         self.is_moving = False  # to another log directory: it is not compacted meanwhile

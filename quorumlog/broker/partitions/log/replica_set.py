@@ -14,6 +14,7 @@ from quorumlog.broker.partitions.core.admission import TopicLimits
 from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
 from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce
+from quorumlog.broker.partitions.core.waiting_requests import WaitingRequests
 from quorumlog.broker.partitions.log.loaded_log import LoadedLog, load_log
 from quorumlog.broker.partitions.log.log_directories import Fail, LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
@@ -301,8 +302,7 @@ class ReplicaSet:
             partition=partition,
             log=log,
             producers=loaded.producers,
-            deadlines=self.deadlines,
-            deletion_deadlines=self.deletion_deadlines,
+            waiting=WaitingRequests(partition.serving, self.deadlines, self.deletion_deadlines),
             around=self._around,
         )
         driver.feed(self._now_ms(), self._published(topic, image))
