@@ -154,8 +154,8 @@ IN_A_LOG: list[tuple[str, type]] = [
     ("aborted_kind", NamesOnlyTheFirst),
 ]
 UNTIL_FOUND = settings(
-    max_examples=400,
-    stateful_step_count=40,
+    max_examples=150,
+    stateful_step_count=50,
     deadline=None,
     derandomize=True,
     phases=(Phase.generate,),

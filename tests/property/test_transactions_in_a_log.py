@@ -83,14 +83,19 @@ class TransactionsInALog(RuleBasedStateMachine):
 
     # --- Clients and their coordinator ---
 
-    @rule(producer_id=st.sampled_from(PRODUCERS))
-    def send_in_transaction(self, producer_id: int) -> None:
+    @rule(producer_id=st.sampled_from(PRODUCERS), is_at_once=st.booleans())
+    def send_in_transaction(self, producer_id: int, *, is_at_once: bool) -> None:
         client = self.clients[producer_id]
-        if not client.is_ending:
-            header = header_of(producer_id, client.epoch, client.sequence, TRANSACTIONAL_BIT)
-            self.batches.append(Sent(header, client.transaction))
-            client.sequence += 1
-            client.has_sent = True
+        if client.is_ending:
+            return
+        header = header_of(producer_id, client.epoch, client.sequence, TRANSACTIONAL_BIT)
+        sent = Sent(header, client.transaction)
+        self.batches.append(sent)
+        client.sequence += 1
+        client.has_sent = True
+        if is_at_once:
+            self.asked(sent)
+            self.arrived(sent, is_repeated=False)
 
     @rule(producer_id=st.sampled_from(PRODUCERS))
     def send_outside_of_a_transaction(self, producer_id: int) -> None:
@@ -99,8 +104,12 @@ class TransactionsInALog(RuleBasedStateMachine):
         header = header_of(producer_id, client.epoch, client.sequence, 0)
         self.batches.append(Sent(header, None))
 
-    @rule(producer_id=st.sampled_from(PRODUCERS), commits=st.booleans())
-    def end(self, producer_id: int, *, commits: bool) -> None:
+    @rule(
+        producer_id=st.sampled_from(PRODUCERS),
+        commits=st.booleans(),
+        arrives=st.sampled_from(("later", "once", "twice")),
+    )
+    def end(self, producer_id: int, *, commits: bool, arrives: str) -> None:
         client = self.clients[producer_id]
         if client.is_ending or not client.has_sent:
             return
@@ -109,7 +118,10 @@ class TransactionsInALog(RuleBasedStateMachine):
         if version == 2:
             client.epoch, client.sequence = client.epoch + 1, 0
         marker = TransactionMarker(producer_id, client.epoch, self.coordinator_epoch, commits)
-        self.markers.append(SentMarker(marker, client.transaction, version))
+        sent = SentMarker(marker, client.transaction, version)
+        self.markers.append(sent)
+        if arrives != "later":
+            self.marker_came(sent, is_repeated=arrives == "twice")
 
     @rule()
     def another_coordinator_sends_all_again(self) -> None:
@@ -125,7 +137,9 @@ class TransactionsInALog(RuleBasedStateMachine):
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
     def ask(self, data: st.DataObject) -> None:
-        sent = data.draw(st.sampled_from(self.batches))
+        self.asked(data.draw(st.sampled_from(self.batches)))
+
+    def asked(self, sent: Sent) -> None:
         header = sent.header
         if sent.guard is not None or not self.states.must_verify(header):
             return
@@ -140,7 +154,9 @@ class TransactionsInALog(RuleBasedStateMachine):
     @precondition(lambda self: self.batches)
     @rule(data=st.data(), is_repeated=st.booleans())
     def batch_arrives(self, data: st.DataObject, *, is_repeated: bool) -> None:
-        sent = data.draw(st.sampled_from(self.batches))
+        self.arrived(data.draw(st.sampled_from(self.batches)), is_repeated=is_repeated)
+
+    def arrived(self, sent: Sent, *, is_repeated: bool) -> None:
         if not is_repeated:
             self.batches = [one for one in self.batches if one is not sent]
         header = sent.header
@@ -159,7 +175,9 @@ class TransactionsInALog(RuleBasedStateMachine):
     @precondition(lambda self: self.markers)
     @rule(data=st.data(), is_repeated=st.booleans())
     def marker_arrives(self, data: st.DataObject, *, is_repeated: bool) -> None:
-        sent = data.draw(st.sampled_from(self.markers))
+        self.marker_came(data.draw(st.sampled_from(self.markers)), is_repeated=is_repeated)
+
+    def marker_came(self, sent: SentMarker, *, is_repeated: bool) -> None:
         if not is_repeated:
             self.markers.remove(sent)
         marker, client = sent.marker, self.clients[sent.marker.producer_id]
@@ -283,4 +301,4 @@ class TransactionsInALog(RuleBasedStateMachine):
 
 
 TestTransactionsInALog = TransactionsInALog.TestCase
-TestTransactionsInALog.settings = examples(300, stateful_step_count=40)
+TestTransactionsInALog.settings = examples(200, stateful_step_count=50)
