@@ -24,13 +24,6 @@ class Coordinators:
         substitutes: Substitutes,
         on_fatal: OnError,
     ) -> None:
-        self.groups: Final = GroupService(
-            replicas=replicas,
-            settings=config.broker,
-            on_fatal=on_fatal,
-            coordinator=substitutes.coordinator,
-            shard=substitutes.coordinator_shard,
-        )
         self.transactions: Final = TransactionService(
             broker_id=replicas.broker_id,
             replicas=replicas,
@@ -39,6 +32,14 @@ class Coordinators:
             settings=config.broker,
             wall_ms=wall_clock_ms,
             on_fatal=on_fatal,
+        )
+        self.groups: Final = GroupService(
+            replicas=replicas,
+            settings=config.broker,
+            verifier=self.transactions.verifier,
+            on_fatal=on_fatal,
+            coordinator=substitutes.coordinator,
+            shard=substitutes.coordinator_shard,
         )
         replicas.add_leadership_listener(self.groups)
         replicas.add_leadership_listener(self.transactions)

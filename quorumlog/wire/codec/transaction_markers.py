@@ -5,6 +5,7 @@ The batch is transactional and control, and has the producer's id and epoch and 
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from quorumlog.wire.codec.errors import CorruptBatch
@@ -53,8 +54,11 @@ def decode_marker(batch: Buffer, position: int = 0) -> TransactionMarker | None:
     Compaction leaves a control batch without its record. Raises CorruptBatch or ValueError: the
     batch or its record cannot be read.
     """
-    header = read_header(batch, position)
-    records = decode_batch(batch, position)
+    return marker_of(read_header(batch, position), decode_batch(batch, position))
+
+
+def marker_of(header: BatchHeader, records: Sequence[Record]) -> TransactionMarker | None:
+    """Return the marker of a control batch that was decoded; see `decode_marker`."""
     if not records:
         return None
     try:

@@ -309,14 +309,15 @@ class SingleBroker:
             disk_queue=HeldQueue(),
             controller=self.controller,
         )
+        self.verifier = ScriptedVerifier()
         self.groups = GroupService(
             replicas=self.replicas,
             settings=settings,
+            verifier=self.verifier,
             wall_ms=wall_clock_ms,
             on_fatal=self.violations.append,
         )
         self.metadata = ImageWatch()
-        self.verifier = ScriptedVerifier()
         producer_ids = ProducerIds(
             broker_id=BROKER, metadata=self.metadata, controller=self.controller
         )

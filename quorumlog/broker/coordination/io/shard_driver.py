@@ -126,6 +126,12 @@ class ShardDriver(Generic[CoordinatorT]):
                     timeout_ms=NO_TIMEOUT_MS,
                     done=partial(self._soon, self._append_ended, append_id),
                 )
+            case effects.AppendMarker(append_id=append_id, marker=marker):
+                self._replicas.append_marker(
+                    self._topic_partition,
+                    marker,
+                    done=partial(self._soon, self._append_ended, append_id),
+                )
             case effects.ReadLog(offset=offset):
                 self._soon(self._read, offset)
             case effects.AdvanceLogStart(offset=offset):

@@ -10,14 +10,16 @@ from functools import partial
 from typing import Final, TypeVar
 
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
+from quorumlog.broker.coordination.core.effects import OwnEffect
 from quorumlog.broker.coordination.core.events import BecameLeader, Resigned, Stopped
 from quorumlog.broker.coordination.core.partitioning import partition_for
 from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog, ShardDriver
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
-from quorumlog.broker.groups.core.requests import GroupRequest
-from quorumlog.broker.partitions.core.data_path import ProduceResult
+from quorumlog.broker.groups.core.effects import VerifyTransaction
+from quorumlog.broker.groups.core.requests import CompleteTransaction, GroupRequest
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.broker.transactions.verification import TransactionVerifier
 from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
@@ -42,14 +44,18 @@ class GroupService:
         *,
         replicas: CoordinatorLog,
         settings: BrokerSettings,
+        verifier: TransactionVerifier | None = None,
         wall_ms: Callable[[], int] = wall_clock_ms,
         on_fatal: Callable[[InvariantViolation], None],
         coordinator: type[GroupCoordinator] = GroupCoordinator,
         shard: type[CoordinatorShard[GroupCoordinator]] = CoordinatorShard,
     ) -> None:
-        """`coordinator` and `shard` are other ones only where a mutant breaks a rule of them."""
+        """Without a `verifier` (there is no transaction coordinator) no transaction is verified.
+
+        `coordinator` and `shard` are other ones only where a mutant breaks a rule of them.
+        """
         self._replicas, self._settings, self._on_fatal = replicas, settings, on_fatal
-        self._wall_ms = wall_ms
+        self._verifier, self._wall_ms = verifier, wall_ms
         self._coordinator, self._shard = coordinator, shard
         self._started_ms: float | None = None
         self._partitions = settings.offsets_topic_num_partitions
@@ -93,17 +99,20 @@ class GroupService:
         return refusal
 
     def end_transaction(
-        self, at: TopicPartition, marker: TransactionMarker
+        self, topic_partition: TopicPartition, marker: TransactionMarker
     ) -> asyncio.Future[ErrorCode]:
-        """Write the marker of a transaction; return the outcome, once it is committed."""
-        outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        """Write the marker in a partition of `__consumer_offsets`.
 
-        def done(result: ProduceResult) -> None:
-            if not outcome.done():
-                outcome.set_result(result.error_code)
-
-        self._replicas.append_marker(at, marker, done=done)
-        return outcome
+        The answer comes once it is committed, and what it commits is visible (KAFKA-17507); an
+        error is one of WriteTxnMarkers. A marker that is written again does no harm.
+        """
+        request = CompleteTransaction(marker=marker)
+        driver = self._drivers.get(topic_partition)
+        if driver is not None:
+            return driver.ask(request)
+        refusal: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        refusal.set_result(request.refuse(ErrorCode.NOT_COORDINATOR))
+        return refusal
 
     def coordinator(self, group_id: str) -> GroupCoordinator | ErrorCode:
         """Return the coordinator of the group, for reading; or why there is none here."""
@@ -129,9 +138,36 @@ class GroupService:
             load_buffer_bytes=self._settings.offsets_load_buffer_size,
             now_ms=self._steady_ms,
             on_fatal=self._on_fatal,
+            perform_own=partial(self._perform_own, topic_partition),
             shard=self._shard,
         )
         return driver
+
+    def _perform_own(self, topic_partition: TopicPartition, effect: OwnEffect) -> None:
+        """Have a transaction verified, as its producer's version of TxnOffsetCommit asks."""
+        if not isinstance(effect, VerifyTransaction):
+            raise InvariantViolation(f"not an effect of groups: {effect}")
+        request = effect.request
+
+        def verified(error_code: ErrorCode) -> None:
+            driver = self._drivers.get(topic_partition)
+            if driver is not None:
+                event = events.TransactionVerified(
+                    request_id=effect.request_id, request=request, error_code=error_code
+                )
+                driver.feed(event)
+
+        if self._verifier is None:
+            verified(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        answer = self._verifier.verify(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            [topic_partition],
+            adds=request.adds,
+        )
+        answer.add_done_callback(lambda answer: verified(answer.result()[topic_partition]))
 
     def _steady_ms(self) -> int:
         """Return the wall-clock time of the start plus the monotonic time since then."""
