@@ -117,10 +117,13 @@ class VerifiedAppends:
         if driver is not None and driver.is_exchanging:
             driver.hold(partial(self._answered, key, guard, asked))
             return
-        batch = self._pop(key)
         is_known = not asked.cancelled() and asked.exception() is None
         unknown = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error_code = asked.result().get(batch.at, unknown) if is_known else unknown
+        error_code = asked.result().get(key[0], unknown) if is_known else unknown
+        if error_code is ErrorCode.NONE and self._is_overtaken(key, guard):
+            self._ask(key, self._queues[key][0])
+            return
+        batch = self._pop(key)
         if error_code is ErrorCode.NONE:
             self._append(batch, guard)
         else:
@@ -130,6 +133,21 @@ class VerifiedAppends:
             reason = f"the transaction is not verified: {error_code.name}"
             batch.done(ProduceResult(told, error_message=reason))
         self._go_on(key)
+
+    def _is_overtaken(self, key: _Key, guard: Guard) -> bool:
+        """Whether the marker of the transaction before came meanwhile: the answer opens nothing.
+
+        A client of transaction.version 2 begins the next transaction before that marker is there,
+        with an epoch of its own: so the next answer is about this transaction, or a refusal. For
+        older clients it might be about the next one.
+        """
+        driver, batch = self._drivers.get(key[0]), self._queues[key][0]
+        return (
+            guard.adds
+            and driver is not None
+            and driver.producers.guards.of(key[1]) is not guard
+            and self._must_ask(batch)
+        )
 
     def _go_on(self, key: _Key) -> None:
         queue = self._queues[key]
