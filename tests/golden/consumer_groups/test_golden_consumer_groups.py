@@ -116,8 +116,7 @@ class Story:
                 assert_never(effect)
 
     def show_result(self, result: ConsumerGroupResult) -> str:
-        if not isinstance(result, HeartbeatResult):
-            return result.name
+        assert isinstance(result, HeartbeatResult)
         if result.error_code is not ErrorCode.NONE:
             return result.error_code.name
         told = "" if result.assignment is None else f" has {self.name(result.assignment)}"

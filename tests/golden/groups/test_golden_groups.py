@@ -9,6 +9,8 @@ from typing import assert_never
 import pytest
 
 from quorumlog.broker.groups.core import events
+from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord
+from quorumlog.broker.groups.core.consumer.requests import HeartbeatResult
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.effects import (
     AdvanceLogStart,
@@ -117,8 +119,10 @@ class Story:
         return f"= {where} leader={group.leader}{committed}"
 
 
-def show_result(result: Result) -> str:
+def show_result(result: Result | HeartbeatResult) -> str:
     match result:
+        case HeartbeatResult():
+            raise ValueError("no consumer group is in these stories")
         case ErrorCode():
             shown = result.name
         case LeaveResult(members=members):
@@ -146,6 +150,7 @@ def show_join(result: JoinResult) -> str:
 
 
 def show_record(record: LogRecord) -> str:
+    assert not isinstance(record, ConsumerGroupRecord)
     if not isinstance(record, GroupRecord):
         found = record.committed
         return f"{record.topic_partition} -> {found.offset if found else 'gone'}"

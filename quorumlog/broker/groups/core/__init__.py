@@ -30,10 +30,13 @@ Events, and when to feed them.
 - `WriteEnded`: when the high watermark has passed the batch. With an error only if the batch is not
   in the log and never will be; its error code is one that members of groups understand.
 - `TopicsDeleted`: when an image no longer shows them.
+- `TopicsChanged`: when an image shows other topics; change the `Topics` of the coordinator first.
 - `BecameLeader`: changes nothing.
 - `Ticked`: see Time.
 
 Resignation. Drop the coordinator whole; members find the next one by NOT_COORDINATOR.
 
-The states of a group and their legal changes are the table `states.TRANSITIONS`.
+The states of a group and their legal changes are the table `states.TRANSITIONS`. Groups of the
+consumer protocol (KIP-848) have a coordinator of their own, `consumer`, which writes to the same
+log by way of `ConsumerSide`.
 """

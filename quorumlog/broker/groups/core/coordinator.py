@@ -7,10 +7,14 @@ and no member reads an offset that could be lost (which excludes bugs like KAFKA
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import Final, assert_never, cast
 
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.classic import ClassicProtocol
+from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
+from quorumlog.broker.groups.core.consumer.settings import consumer_group_settings
+from quorumlog.broker.groups.core.consumer.topics import NoExpressions, Topics
+from quorumlog.broker.groups.core.consumer_side import OWN_REQUEST, ClassicSide, ConsumerSide
 from quorumlog.broker.groups.core.deadlines import GroupDeadlines
 from quorumlog.broker.groups.core.effects import Effect
 from quorumlog.broker.groups.core.events import Event
@@ -58,8 +62,12 @@ class GroupCoordinator:
     """
 
     def __init__(
-        self, settings: BrokerSettings, rewrite_limits: RewriteLimits = DEFAULT_LIMITS
+        self,
+        settings: BrokerSettings,
+        rewrite_limits: RewriteLimits = DEFAULT_LIMITS,
+        topics: Topics | None = None,
     ) -> None:
+        """`topics`: those that consumer groups may subscribe to; None: there is none."""
         self.not_written: Final = NOT_WRITTEN
         self._settings: Final = settings
         self._outbox: Final = GroupOutbox()
@@ -67,6 +75,13 @@ class GroupCoordinator:
         self.committed: Final = CommittedState()
         self.rewrite: Final = Rewrite(self.committed, self._outbox, rewrite_limits)
         self.groups: Final[dict[str, Group]] = {}
+        self.consumer_side: Final = ConsumerSide(
+            consumer_group_settings(settings),
+            Topics(NoExpressions()) if topics is None else topics,
+            self._outbox,
+            self.committed,
+            ClassicSide(self.groups, self._classic, self._handle_join, settings.group_max_size),
+        )
         self._deadlines: Final = GroupDeadlines()
         self._next_cleanup_ms = 0
 
@@ -94,6 +109,7 @@ class GroupCoordinator:
         The replayed records stood in the log at [log_start_offset, log_end_offset).
         """
         self.rewrite.note_loaded(log_start_offset, log_end_offset)
+        self.consumer_side.coordinator.loaded(now_ms)
         for group_id, stored in self.committed.groups.items():
             group = self.groups[group_id] = Group.from_stored(group_id, stored, now_ms)
             self._classic.joining.maybe_shrink(group, now_ms)
@@ -103,8 +119,9 @@ class GroupCoordinator:
     @property
     def next_deadline_ms(self) -> int:
         """The time of the next tick, if nothing else happens."""
+        first_ms = min(self._next_cleanup_ms, self.consumer_side.next_deadline_ms)
         next_ms = self._deadlines.next_ms
-        return self._next_cleanup_ms if next_ms is None else min(self._next_cleanup_ms, next_ms)
+        return first_ms if next_ms is None else min(first_ms, next_ms)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
@@ -115,6 +132,8 @@ class GroupCoordinator:
                 self._handle_written(now_ms, event)
             case events.TopicsDeleted(topics=topics):
                 self._handle_topics_deleted(topics)
+            case events.TopicsChanged():
+                self.consumer_side.feed(now_ms, event)
             case events.Ticked():
                 self._handle_tick(now_ms)
             case events.BecameLeader():  # no record and no answer of a group has the leader epoch
@@ -134,16 +153,24 @@ class GroupCoordinator:
 
     def known_groups(self) -> list[str]:
         """Return the groups with members, a past or offsets."""
-        return sorted({*self.groups, *self.committed.offsets})
+        owned = self.consumer_side.coordinator.groups
+        return sorted({*self.groups, *self.committed.offsets, *owned})
 
-    def _handle_request(self, now_ms: int, request_id: int, request: Request) -> None:
+    def _handle_request(
+        self, now_ms: int, request_id: int, request: Request | ConsumerHeartbeat
+    ) -> None:
         # Offsets of the empty group are kept for clients that are older than groups, as in Kafka.
         is_nameless = not request.group_id
-        may_be_nameless = isinstance(request, CommitOffsets | DeleteGroup)
+        may_be_nameless = isinstance(request, CommitOffsets | DeleteGroup | ConsumerHeartbeat)
         is_too_long = len(request.group_id.encode()) > NAME_BYTES_MAX
         if is_too_long or (is_nameless and not may_be_nameless):
             self._outbox.reply(request_id, request.refuse(ErrorCode.INVALID_GROUP_ID))
-            return None
+        elif isinstance(request, Join) and (refusal := self._join_refusal(request)):
+            self._outbox.reply(request_id, request.refuse(refusal))
+        elif not self.consumer_side.take(now_ms, request_id, request):
+            self._handle_classic(now_ms, request_id, cast("Request", request))
+
+    def _handle_classic(self, now_ms: int, request_id: int, request: Request) -> None:
         group = self.groups.get(request.group_id)
         match request:
             case Join():
@@ -167,10 +194,6 @@ class GroupCoordinator:
         return self._settle(request.group_id)
 
     def _handle_join(self, now_ms: int, request_id: int, join: Join) -> None:
-        error_code = self._join_refusal(join)
-        if error_code is not ErrorCode.NONE:
-            self._outbox.reply(request_id, join.refuse(error_code))
-            return
         group = self.groups.get(join.group_id) or Group(join.group_id)
         self._classic.joining.handle_join(group, now_ms, request_id, join)
         if group.members or group.pending:
@@ -230,6 +253,9 @@ class GroupCoordinator:
     def _commit_refusal(
         self, group: Group | None, now_ms: int, request: CommitOffsets
     ) -> ErrorCode:
+        refusal = self.consumer_side.commit_refusal(request)
+        if refusal is not None:
+            return refusal
         if group is None:
             if request.generation_id < 0:
                 return ErrorCode.NONE
@@ -256,7 +282,8 @@ class GroupCoordinator:
     ) -> None:
         """Delete offsets; the group stays."""
         offsets = self.committed.offsets.get(request.group_id, {})
-        result, records = decide_deletion(group, offsets, request)
+        subscribed = self.consumer_side.subscribed_topics(request.group_id)
+        result, records = decide_deletion(group, offsets, request, subscribed)
 
         def done(_now_ms: int, error_code: ErrorCode) -> None:
             is_written = error_code is ErrorCode.NONE
@@ -339,11 +366,13 @@ class GroupCoordinator:
             group = self.groups.get(group_id)
             if group is not None and (group.state is not GroupState.EMPTY or group.pending):
                 continue  # a member that still reads needs its offsets (KAFKA-13636)
-            if self._outbox.is_writing(group_id):
+            if self.consumer_side.is_in_use(group_id) or self._outbox.is_writing(group_id):
                 continue
             expired = self.committed.expired(group_id, before_ms)
             is_last = len(expired) == len(self.committed.offsets.get(group_id, {}))
-            if expired or (is_last and group_id in self.committed.groups):
+            if is_last and self.consumer_side.owns(group_id):
+                self.consumer_side.delete(now_ms, group_id, OWN_REQUEST)
+            elif expired or (is_last and group_id in self.committed.groups):
                 self._forget(group_id, now_ms, expired, None)
             else:
                 self._drop_if_unused(group_id, now_ms)
@@ -364,13 +393,15 @@ class GroupCoordinator:
     def _handle_tick(self, now_ms: int) -> None:
         while (group_id := self._deadlines.pop_due(now_ms)) is not None:
             self._handle_deadlines(now_ms, group_id)
+        if now_ms >= self.consumer_side.next_deadline_ms:
+            self.consumer_side.feed(now_ms, events.Ticked())
         if now_ms >= self._next_cleanup_ms:
             self._next_cleanup_ms = now_ms + self._settings.offsets_retention_check_interval_ms
             self._clean_up(now_ms)
         self.rewrite.go_on()
 
     def _handle_deadlines(self, now_ms: int, group_id: str) -> None:
-        if group_id in self.groups:
+        if group_id in self.groups and not self.consumer_side.is_replacing(group_id):
             self._classic.handle_deadlines(self.groups[group_id], now_ms)
             self._drop_if_unused(group_id, now_ms)
             self._settle(group_id)

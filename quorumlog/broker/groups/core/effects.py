@@ -5,9 +5,10 @@ from quorumlog.broker.coordination.core.effects import (
     AnswerRequest,
     AppendRecords,
 )
+from quorumlog.broker.groups.core.consumer.requests import HeartbeatResult
 from quorumlog.broker.groups.core.records import LogRecord
 from quorumlog.broker.groups.core.requests import Result
 
 __all__ = ["AdvanceLogStart", "AnswerRequest", "AppendRecords", "Effect"]
 
-Effect = AppendRecords[LogRecord] | AnswerRequest[Result] | AdvanceLogStart
+Effect = AppendRecords[LogRecord] | AnswerRequest[Result | HeartbeatResult] | AdvanceLogStart

@@ -1,4 +1,4 @@
-"""The events of a group coordinator: those of every coordinator, and deletions of topics."""
+"""The events of a group coordinator: those of every coordinator, and changes of topics."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,19 @@ from quorumlog.broker.coordination.core.events import (
     Ticked,
     WriteEnded,
 )
+from quorumlog.broker.groups.core.consumer.events import TopicsChanged
+from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
 from quorumlog.broker.groups.core.requests import Request
 
-__all__ = ["BecameLeader", "Event", "RequestReceived", "Ticked", "TopicsDeleted", "WriteEnded"]
+__all__ = [
+    "BecameLeader",
+    "Event",
+    "RequestReceived",
+    "Ticked",
+    "TopicsChanged",
+    "TopicsDeleted",
+    "WriteEnded",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,4 +30,12 @@ class TopicsDeleted:
     topics: tuple[str, ...]
 
 
-Event = RequestReceived[Request] | WriteEnded | TopicsDeleted | BecameLeader | Ticked
+Event = (
+    RequestReceived[Request]
+    | RequestReceived[ConsumerHeartbeat]
+    | WriteEnded
+    | TopicsDeleted
+    | TopicsChanged
+    | BecameLeader
+    | Ticked
+)

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from quorumlog.broker.groups.core.consumer.requests import HeartbeatResult
 from quorumlog.broker.groups.core.effects import (
     AdvanceLogStart,
     AnswerRequest,
@@ -37,7 +38,7 @@ class GroupOutbox:
         self._writes: deque[PendingWrite] = deque()
         self._last_write_id = 0
 
-    def reply(self, request_id: int, result: Result) -> None:
+    def reply(self, request_id: int, result: Result | HeartbeatResult) -> None:
         """Answer a request."""
         self._effects.append(AnswerRequest(request_id=request_id, result=result))
 

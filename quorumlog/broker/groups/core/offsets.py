@@ -5,6 +5,8 @@ Source: KIP-211 (offsets of a group expire only once the group has been empty fo
 
 from collections.abc import Iterable, Iterator
 
+from quorumlog.broker.groups.core.consumer.committed import CommittedGroups
+from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord, RecordKey
 from quorumlog.broker.groups.core.records import (
     GroupRecord,
     Key,
@@ -19,10 +21,11 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 class CommittedState:
     """Invariants: only `apply` writes, and only committed records are applied.
 
-    `size` is the number of groups and offsets.
+    `size` is the number of classic groups and offsets; `consumer` has the consumer groups.
     """
 
     def __init__(self) -> None:
+        self.consumer = CommittedGroups()
         self.groups: dict[str, StoredGroup] = {}
         self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self.size = 0
@@ -30,13 +33,16 @@ class CommittedState:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CommittedState):
             return NotImplemented
-        return (self.groups, self.offsets) == (other.groups, other.offsets)
+        same_offsets = (self.groups, self.offsets) == (other.groups, other.offsets)
+        return same_offsets and self.consumer.values == other.consumer.values
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def apply(self, record: LogRecord) -> None:
         """Apply one record. A tombstone for an absent key changes nothing (compaction)."""
-        if isinstance(record, GroupRecord):
+        if isinstance(record, ConsumerGroupRecord):
+            self.consumer.apply(record)
+        elif isinstance(record, GroupRecord):
             before = len(self.groups)
             if record.stored is None:
                 self.groups.pop(record.group_id, None)
@@ -57,15 +63,27 @@ class CommittedState:
         if not offsets:
             del self.offsets[record.group_id]
 
+    def group_ids(self) -> set[str]:
+        """Return the groups that have any record."""
+        return {*self.groups, *self.offsets, *self.consumer.values}
+
+    @property
+    def live_records(self) -> int:
+        """How many records are live."""
+        return self.size + self.consumer.size
+
     def keys_of(self, group_id: str) -> Iterator[Key]:
-        """Yield the keys that have records: the group's generation, then its offsets."""
+        """Yield the keys that have records: what is said of the group, then its offsets."""
         if group_id in self.groups:
             yield group_id, None
+        yield from self.consumer.keys_of(group_id)
         for where in self.offsets.get(group_id, ()):
             yield group_id, where
 
     def record_of(self, key: Key) -> LogRecord:
         """Return the record of the state of `key`: a tombstone if there is none."""
+        if isinstance(key, RecordKey):
+            return self.consumer.record_of(key)
         group_id, where = key
         if where is None:
             return GroupRecord(group_id=group_id, stored=self.groups.get(group_id))

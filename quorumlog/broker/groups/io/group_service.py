@@ -13,9 +13,11 @@ from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShar
 from quorumlog.broker.coordination.core.events import BecameLeader, Resigned, Stopped
 from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog, ShardDriver
 from quorumlog.broker.groups.core import events
+from quorumlog.broker.groups.core.consumer.topics import TopicDescription, Topics
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.partitioning import partition_for_group
 from quorumlog.broker.groups.core.requests import GroupRequest
+from quorumlog.broker.groups.io.topic_expressions import Re2Matcher
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
@@ -51,6 +53,7 @@ class GroupService:
         self._coordinator, self._shard = coordinator, shard
         self._started_ms: float | None = None
         self._partitions = settings.offsets_topic_num_partitions
+        self._topics: Final = Topics(Re2Matcher())
         self._drivers: Final[dict[TopicPartition, ShardDriver[GroupCoordinator]]] = {}
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
@@ -68,7 +71,7 @@ class GroupService:
                 del self._drivers[topic_partition]
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
-        """Count the partitions of the offsets topic; forget the offsets of deleted topics."""
+        """Count the partitions of the offsets topic; tell the groups of changed topics."""
         topic = image.topics.get(OFFSETS_TOPIC)
         if topic is not None:
             self._partitions = len(topic.partitions)
@@ -76,6 +79,21 @@ class GroupService:
         if deleted:
             for _, driver in sorted(self._drivers.items()):
                 driver.feed(events.TopicsDeleted(topics=deleted))
+        self._note_topics(delta, image)
+
+    def _note_topics(self, delta: ClusterDelta, image: ClusterImage) -> None:
+        """Let consumer groups know of topics that came, went or grew."""
+        changed: dict[str, TopicDescription | None] = {}
+        for name in {where.topic for where in delta.partitions}.union(delta.deleted_topics):
+            topic, found = image.topics.get(name), None
+            if topic is not None:
+                found = TopicDescription(topic.topic_id, len(topic.partitions))
+            if found != self._topics.by_name.get(name):
+                changed[name] = found
+        if changed:
+            self._topics.change(image.end_offset, changed)
+            for _, driver in sorted(self._drivers.items()):
+                driver.feed(events.TopicsChanged(names=changed.keys()))
 
     def partition_of(self, group_id: str) -> TopicPartition:
         """Return the partition of the offsets topic that holds the group."""
@@ -110,7 +128,7 @@ class GroupService:
         driver = self._drivers[topic_partition] = ShardDriver(
             topic_partition,
             replicas=self._replicas,
-            new_coordinator=partial(self._coordinator, self._settings),
+            new_coordinator=partial(self._coordinator, self._settings, topics=self._topics),
             load_buffer_bytes=self._settings.offsets_load_buffer_size,
             now_ms=self._steady_ms,
             on_fatal=self._on_fatal,

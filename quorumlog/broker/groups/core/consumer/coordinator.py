@@ -7,14 +7,13 @@ all that waits is refused.
 docs/decisions/0121-a-consumer-group-changes-at-once-and-answers-when-committed.md
 """
 
-from collections import deque
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
 from typing import Final, assert_never
 
 from quorumlog.broker.groups.core.consumer import events
 from quorumlog.broker.groups.core.consumer.admission import check_fields
 from quorumlog.broker.groups.core.consumer.changes import Changes
+from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
 from quorumlog.broker.groups.core.consumer.committed import CommittedGroups
 from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
 from quorumlog.broker.groups.core.consumer.effects import AnswerRequest, AppendRecords, Effect
@@ -26,9 +25,9 @@ from quorumlog.broker.groups.core.consumer.records import (
     RecordKind,
     decode,
     encode,
-    estimated_size,
 )
 from quorumlog.broker.groups.core.consumer.requests import (
+    ClassicRequest,
     ConsumerGroupRequest,
     ConsumerGroupResult,
     ConsumerHeartbeat,
@@ -37,54 +36,24 @@ from quorumlog.broker.groups.core.consumer.requests import (
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
 from quorumlog.broker.groups.core.consumer.topics import Topics
-from quorumlog.broker.groups.core.requests import DeleteGroup
+from quorumlog.broker.groups.core.consumer.writes import GroupWrites, PendingAnswer, WriteBatch
+from quorumlog.broker.groups.core.requests import (
+    DeleteGroup,
+    Heartbeat,
+    Join,
+    Leave,
+    Sync,
+)
 from quorumlog.invariants import require, some
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 NEVER_MS: Final = 1 << 62
-BATCH_BYTES_MAX: Final = 256 << 10  # of what waits together: a log refuses large batches whole
 NOT_WRITTEN_HEARTBEAT: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
 """The append was refused: what a member is told of it, as by Kafka."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    request_id: int
-    request: ConsumerGroupRequest
-    result: ConsumerGroupResult
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Records, and the answers that may be given once they are committed."""
-
-    records: list[ConsumerGroupRecord] = field(default_factory=list)
-    answers: list[_Answer] = field(default_factory=list)
-    size: int = 0  # of the records, about, in bytes
-
-
-@dataclass(slots=True)
-class _Writes:
-    """The writes of one group: one at most is under way, the others wait in order."""
-
-    under_way: _Batch | None = None
-    waiting: deque[_Batch] = field(default_factory=deque)
-
-    def add(self, records: list[ConsumerGroupRecord], answer: _Answer | None) -> None:
-        """Let records and their answer wait, in the last batch if it has room for them."""
-        size = sum(estimated_size(record) for record in records)
-        last = self.waiting[-1] if self.waiting else None
-        if last is None or (last.records and last.size + size > BATCH_BYTES_MAX):
-            self.waiting.append(_Batch())
-        batch = self.waiting[-1]
-        batch.records += records
-        batch.size += size
-        if answer is not None:
-            batch.answers.append(answer)
 
 
 class ConsumerGroupCoordinator:
@@ -94,17 +63,24 @@ class ConsumerGroupCoordinator:
       1. A group without writes is what its committed records say.
       2. An answer is given when all is committed that was decided before it in its group.
       3. Every member has the deadline of its session; those that have partitions to give up, that
-         of their rebalance, too.
+         of their rebalance, too; a classic member that must join or sync has one for that.
     """
 
-    def __init__(self, settings: ConsumerGroupSettings, topics: Topics) -> None:
+    def __init__(
+        self,
+        settings: ConsumerGroupSettings,
+        topics: Topics,
+        committed: CommittedGroups | None = None,
+    ) -> None:
+        """Serve no group yet; `committed` is where records are applied once they are committed."""
         self.not_written: Final = NOT_WRITTEN_HEARTBEAT
-        self.committed: Final = CommittedGroups()
+        self.committed: Final = CommittedGroups() if committed is None else committed
         self.groups: Final[dict[str, ConsumerGroup]] = {}
         self._settings: Final = settings
         self._heartbeats: Final = Heartbeats(settings, topics)
+        self._classic: Final = ClassicMembers(settings, topics, self._heartbeats)
         self._deadlines: Final = Deadlines()
-        self._writes: Final[dict[str, _Writes]] = {}
+        self._writes: Final[dict[str, GroupWrites]] = {}
         self._group_of_write: Final[dict[int, str]] = {}
         self._last_write_id = 0
         self._effects: list[Effect] = []
@@ -127,11 +103,30 @@ class ConsumerGroupCoordinator:
         for group_id in sorted(self.committed.values):
             self._rebuild(group_id, now_ms)
 
+    # --- Groups that another part of the coordinator replaces ---
+
+    def is_writing(self, group_id: str) -> bool:
+        """Whether records of the group are under way."""
+        return group_id in self._writes
+
+    def hold(self, group_id: str) -> None:
+        """Let no time pass for the members of a group without writes, until `rebuild`."""
+        for member_id in self.groups[group_id].members if group_id in self.groups else ():
+            self._drop_deadlines(group_id, member_id)
+
+    def rebuild(self, group_id: str, now_ms: int) -> None:
+        """Let the group be what is committed of it by now, perhaps nothing."""
+        self._rebuild(group_id, now_ms)
+
+    def tombstones(self, group_id: str) -> tuple[ConsumerGroupRecord, ...]:
+        """Return what deletes all that is committed of a group."""
+        keys = sorted(self.committed.keys_of(group_id))
+        return tuple(ConsumerGroupRecord(subject=key, value=None) for key in keys)
+
     def _rebuild(self, group_id: str, now_ms: int) -> None:
         """Let the group be what is committed of it; its members get whole sessions."""
-        given_up = self.groups.pop(group_id, None)
-        for member_id in () if given_up is None else given_up.members:
-            self._drop_deadlines(group_id, member_id)
+        self.hold(group_id)
+        self.groups.pop(group_id, None)
         values = self.committed.of(group_id)
         if values:
             group = self.groups[group_id] = ConsumerGroup.from_values(group_id, values)
@@ -173,10 +168,12 @@ class ConsumerGroupCoordinator:
                     self._handle_heartbeat(now_ms, request_id, request)
                 case DeleteGroup():
                     self._handle_delete(request_id, request)
+                case Join() | Sync() | Heartbeat() | Leave():
+                    self._handle_classic(now_ms, request_id, request)
                 case _:
                     assert_never(request)
         except RequestRefused as refusal:
-            result: ConsumerGroupResult = refusal.error_code
+            result: ConsumerGroupResult = request.refuse(refusal.error_code)
             if isinstance(request, ConsumerHeartbeat):
                 result = request.refuse(refusal.error_code, refusal.message)
             self._reply(request_id, result)
@@ -197,7 +194,37 @@ class ConsumerGroupCoordinator:
         self._follow(changes, now_ms)
         if result.member_id in group.members and request.member_epoch >= 0:
             self._begin_session(group, result.member_id, now_ms)
-        self._settle(changes, _Answer(request_id, request, result))
+            for kind in (DeadlineKind.JOIN, DeadlineKind.SYNC):  # of a classic member that it was
+                self._deadlines.drop(_key(group, result.member_id, kind))
+        self._settle(changes, PendingAnswer(request_id, request, result))
+
+    def _handle_classic(self, now_ms: int, request_id: int, request: ClassicRequest) -> None:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, "there is no such group")
+        changes = Changes(group)
+        result: ConsumerGroupResult
+        match request:
+            case Join():
+                result = self._classic.join(changes, now_ms, request)
+                self._follow(changes, now_ms)
+                if result.error_code is ErrorCode.NONE:
+                    self._await_sync(group, result.member_id, now_ms)
+            case Sync():
+                result = self._classic.sync(group, request)
+                self._deadlines.drop(_key(group, request.member_id, DeadlineKind.SYNC))
+                self._begin_session(group, request.member_id, now_ms)
+            case Heartbeat():
+                result = self._classic.heartbeat(changes, now_ms, request)
+                self._begin_session(group, request.member_id, now_ms)
+                if result is ErrorCode.REBALANCE_IN_PROGRESS:
+                    self._await_join(group, request.member_id, now_ms)
+            case Leave():
+                result = self._classic.leave(changes, now_ms, request)
+                self._follow(changes, now_ms)
+            case _:
+                assert_never(request)
+        self._settle(changes, PendingAnswer(request_id, request, result))
 
     def _handle_delete(self, request_id: int, request: DeleteGroup) -> None:
         group = self.groups.get(request.group_id)
@@ -211,7 +238,7 @@ class ConsumerGroupCoordinator:
             changes.write(kind, None, name)
         group.transition(ConsumerGroupState.DEAD)
         del self.groups[request.group_id]
-        self._enqueue(changes, _Answer(request_id, request, ErrorCode.NONE))
+        self._enqueue(changes, PendingAnswer(request_id, request, ErrorCode.NONE))
 
     def _handle_topics_changed(self, names: Set[str]) -> None:
         """Note which groups must look at their topics, with the next heartbeat of a member."""
@@ -256,21 +283,32 @@ class ConsumerGroupCoordinator:
                 if group.members[member_id].current.state is MemberState.UNREVOKED_PARTITIONS:
                     self._begin_rebalance(group, member_id, now_ms)
                 else:
-                    self._deadlines.drop(
-                        DeadlineKey(group.group_id, member_id, DeadlineKind.REBALANCE)
-                    )
+                    self._deadlines.drop(_key(group, member_id, DeadlineKind.REBALANCE))
 
     def _begin_session(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         classic = group.members[member_id].metadata.classic
         timeout_ms = (
             self._settings.session_timeout_ms if classic is None else classic.session_timeout_ms
         )
-        key = DeadlineKey(group.group_id, member_id, DeadlineKind.SESSION)
+        key = _key(group, member_id, DeadlineKind.SESSION)
         self._deadlines.set(key, now_ms + timeout_ms)
+
+    def _await_join(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        """Give a classic member that was told to join again its rebalance timeout for it."""
+        key = _key(group, member_id, DeadlineKind.JOIN)
+        if key not in self._deadlines:
+            timeout_ms = group.members[member_id].metadata.rebalance_timeout_ms
+            self._deadlines.set(key, now_ms + timeout_ms)
+
+    def _await_sync(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        timeout_ms = group.members[member_id].metadata.rebalance_timeout_ms
+        self._deadlines.drop(_key(group, member_id, DeadlineKind.JOIN))
+        self._deadlines.set(_key(group, member_id, DeadlineKind.SYNC), now_ms + timeout_ms)
+        self._begin_session(group, member_id, now_ms)
 
     def _begin_rebalance(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         timeout_ms = group.members[member_id].metadata.rebalance_timeout_ms
-        key = DeadlineKey(group.group_id, member_id, DeadlineKind.REBALANCE)
+        key = _key(group, member_id, DeadlineKind.REBALANCE)
         self._deadlines.set(key, now_ms + timeout_ms)
 
     def _drop_deadlines(self, group_id: str, member_id: str) -> None:
@@ -279,18 +317,18 @@ class ConsumerGroupCoordinator:
 
     # --- Writes ---
 
-    def _settle(self, changes: Changes, answer: _Answer | None) -> None:
+    def _settle(self, changes: Changes, answer: PendingAnswer | None) -> None:
         if changes.records:
             changes.group.settle_state()
         self._enqueue(changes, answer)
 
-    def _enqueue(self, changes: Changes, answer: _Answer | None) -> None:
+    def _enqueue(self, changes: Changes, answer: PendingAnswer | None) -> None:
         group_id = changes.group.group_id
-        writes = self._writes.setdefault(group_id, _Writes())
+        writes = self._writes.setdefault(group_id, GroupWrites())
         writes.add(changes.records, answer)
         self._write_on(group_id, writes)
 
-    def _write_on(self, group_id: str, writes: _Writes) -> None:
+    def _write_on(self, group_id: str, writes: GroupWrites) -> None:
         """Write what waits, if nothing is under way; answer if there is nothing to write."""
         while writes.under_way is None and writes.waiting:
             batch = writes.waiting.popleft()
@@ -323,13 +361,17 @@ class ConsumerGroupCoordinator:
             for refused in (batch, *writes.waiting):
                 self._refuse(refused, error_code)
 
-    def _answer(self, batch: _Batch) -> None:
+    def _answer(self, batch: WriteBatch) -> None:
         for answer in batch.answers:
             self._reply(answer.request_id, answer.result)
 
-    def _refuse(self, batch: _Batch, error_code: ErrorCode) -> None:
+    def _refuse(self, batch: WriteBatch, error_code: ErrorCode) -> None:
         for answer in batch.answers:
             self._reply(answer.request_id, answer.request.refuse(error_code))
 
     def _reply(self, request_id: int, result: ConsumerGroupResult) -> None:
         self._effects.append(AnswerRequest(request_id=request_id, result=result))
+
+
+def _key(group: ConsumerGroup, member_id: str, kind: DeadlineKind) -> DeadlineKey:
+    return DeadlineKey(group.group_id, member_id, kind)

@@ -74,13 +74,18 @@ class Heartbeats:
             self.membership.replace(changes, owner, member_id)
         told = group.members[member_id].current if member_id in group.members else None
         has_changed = self.membership.admit(changes, member_id, request)
+        self.settle(changes, now_ms, has_changed=has_changed)
+        self.reconcile(changes, member_id, request.owned)
+        return self._answer(group, member_id, request, told)
+
+    def settle(self, changes: Changes, now_ms: int, *, has_changed: bool) -> None:
+        """Begin an epoch if subscriptions or topics have changed; make its target."""
+        group = changes.group
         begins_epoch = has_changed or group.group_epoch == 0
         if begins_epoch or group.is_metadata_due:
             self.membership.refresh(changes, now_ms, begins_epoch=begins_epoch)
         if group.group_epoch > group.assignment_epoch:
             self._make_target(changes)
-        self._reconcile(changes, member_id, request.owned)
-        return self._answer(group, member_id, request, told)
 
     def _answer(
         self,
@@ -165,18 +170,24 @@ class Heartbeats:
         votes = Counter(member.metadata.server_assignor for member in group.members.values())
         return max(self._assignors, key=lambda name: votes[name])
 
-    def _reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
-        group = changes.group
+    def reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
+        """Bring a member nearer to its part of the target; `reported`: what it says it has."""
+        after = self.next_assignment(changes.group, member_id, reported)
+        if after != changes.group.members[member_id].current:
+            changes.write(RecordKind.CURRENT_ASSIGNMENT, after.to_value(), member_id)
+
+    def next_assignment(
+        self, group: ConsumerGroup, member_id: str, reported: Partitions | None
+    ) -> CurrentAssignment:
+        """Return what a member that reports this may be told next."""
         member = group.members[member_id]
         if member.current.is_reconciled_to(group.assignment_epoch):
-            return
+            return member.current
         aim = Aim(
             epoch=group.assignment_epoch,
             target=group.target_of(member_id),
             subscribed=self._topics.ids(group.names_of(member)),
         )
-        after = reconcile(
+        return reconcile(
             member.current, aim, member_id=member_id, owners=group.owners, reported=reported
         )
-        if after != member.current:
-            changes.write(RecordKind.CURRENT_ASSIGNMENT, after.to_value(), member_id)

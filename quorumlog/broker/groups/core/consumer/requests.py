@@ -3,7 +3,17 @@
 from dataclasses import dataclass
 
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
-from quorumlog.broker.groups.core.requests import DeleteGroup, GroupRequest
+from quorumlog.broker.groups.core.requests import (
+    DeleteGroup,
+    GroupRequest,
+    Heartbeat,
+    Join,
+    JoinResult,
+    Leave,
+    LeaveResult,
+    Sync,
+    SyncResult,
+)
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 
@@ -54,8 +64,11 @@ class ConsumerHeartbeat(GroupRequest[HeartbeatResult]):
         return HeartbeatResult(error_code=error_code, error_message=message)
 
 
-ConsumerGroupRequest = ConsumerHeartbeat | DeleteGroup
-ConsumerGroupResult = HeartbeatResult | ErrorCode
+ClassicRequest = Join | Sync | Heartbeat | Leave
+"""What members of the classic protocol ask, in a consumer group, too."""
+
+ConsumerGroupRequest = ConsumerHeartbeat | DeleteGroup | ClassicRequest
+ConsumerGroupResult = HeartbeatResult | JoinResult | SyncResult | LeaveResult | ErrorCode
 
 
 class RequestRefused(Exception):
