@@ -143,7 +143,7 @@ def test_a_group_whose_first_write_is_refused_is_not_there() -> None:
     request_id = groups.ask(join("a"))
     groups.fail_write(ErrorCode.RECORD_LIST_TOO_LARGE)
     assert groups.replies[request_id].error_code is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert groups.coordinator.groups == {}
+    assert groups.consumer.groups == {}
     groups.tick(5000)
     assert not groups.writes
 
@@ -199,7 +199,7 @@ def test_a_write_that_ends_twice_is_a_bug_of_ours() -> None:
     groups.beat(join("a"))
     ended = shard_events.WriteEnded(write_id=1)
     with pytest.raises(InvariantViolation, match="write 1"):
-        groups.coordinator.step(0, ended)
+        groups.consumer.step(0, ended)
 
 
 def test_a_member_of_a_state_that_is_not_known_here_starts_from_scratch() -> None:
