@@ -22,6 +22,7 @@ from quorumlog.broker.groups.core.consumer.topics import (
     Topics,
 )
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.rewrite import DEFAULT_LIMITS, RewriteLimits
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
@@ -126,12 +127,15 @@ class ConsumerCoordination(DrivenShard[GroupCoordinator]):
         *,
         batches: Iterable[bytes] = (),
         now_ms: int = 0,
+        rewrite_limits: RewriteLimits = DEFAULT_LIMITS,
     ) -> None:
         if topics is None:
             topics = TopicsOfTest()
             topics.set("t", 4)
         self.topics, self.settings = topics, settings
-        new_coordinator = partial(GroupCoordinator, broker_settings(settings), topics=topics)
+        new_coordinator = partial(
+            GroupCoordinator, broker_settings(settings), rewrite_limits, topics=topics
+        )
         super().__init__(new_coordinator, batches=batches, now_ms=now_ms)
         self.load()
 
