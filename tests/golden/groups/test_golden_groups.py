@@ -17,6 +17,7 @@ from quorumlog.broker.groups.core.effects import (
     AnswerRequest,
     AppendRecords,
     Effect,
+    MakeTarget,
 )
 from quorumlog.broker.groups.core.records import GroupRecord, LogRecord
 from quorumlog.broker.groups.core.requests import (
@@ -103,6 +104,8 @@ class Story:
                 return f"write {write_id}: " + "; ".join(map(show_record, records))
             case AdvanceLogStart(offset=offset):
                 return f"start at {offset}"
+            case MakeTarget():
+                raise ValueError("no consumer group is in these stories")
 
     def state(self) -> str:
         group = self.coordinator.groups.get("g")

@@ -21,6 +21,8 @@ Effects.
   NOT_COORDINATOR, and load another one from the log.
 - `AnswerRequest`: complete the request with this id. Each `RequestReceived` gets exactly one, in
   the same step or in a later one.
+- `MakeTarget`: run `job` outside of the event loop (a thread may), then feed `TargetMade`. If that
+  never happens, the requests of the group that wait for it have no answer.
 - `AdvanceLogStart`: let the log start at `offset`; all that is live is committed at or above it. If
   it does not happen, the log stays longer, and nothing else.
 
@@ -30,6 +32,7 @@ Events, and when to feed them.
 - `WriteEnded`: when the high watermark has passed the batch. With an error only if the batch is not
   in the log and never will be; its error code is one that members of groups understand.
 - `TopicsDeleted`: when an image no longer shows them.
+- `TargetMade`: see `MakeTarget`; a coordinator that did not ask for it ignores it.
 - `TopicsChanged`: when an image shows other topics; change the `Topics` of the coordinator first.
 - `BecameLeader`: changes nothing.
 - `Ticked`: see Time.

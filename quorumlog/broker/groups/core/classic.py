@@ -132,8 +132,12 @@ class ClassicProtocol:
                 member.touch(now_ms)
             self._rebalance.supersede_join(member, ErrorCode.REBALANCE_IN_PROGRESS)
 
-    def handle_leave(self, group: Group, now_ms: int, request_id: int, leave: Leave) -> None:
+    def handle_leave(self, group: Group | None, now_ms: int, request_id: int, leave: Leave) -> None:
         """Remove members at once, one outcome each; the others rebalance."""
+        if group is None:
+            unknown = (ErrorCode.UNKNOWN_MEMBER_ID,) * len(leave.members)
+            self._outbox.reply(request_id, LeaveResult(error_code=ErrorCode.NONE, members=unknown))
+            return
         size = len(group.members)
         outcomes = tuple(self._leave(group, member) for member in leave.members)
         self._outbox.reply(request_id, LeaveResult(error_code=ErrorCode.NONE, members=outcomes))

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, assert_never
 
-from quorumlog.broker.coordination.core.effects import AnswerRequest, AppendRecords
 from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.consumer import events
 from quorumlog.broker.groups.core.consumer.admission import check_fields
@@ -20,6 +19,7 @@ from quorumlog.broker.groups.core.consumer.conversion import (
     to_consumer_records,
 )
 from quorumlog.broker.groups.core.consumer.coordinator import ConsumerGroupCoordinator
+from quorumlog.broker.groups.core.consumer.effects import AnswerRequest, AppendRecords, MakeTarget
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.offsets import commit_refusal, fetch_refusal
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, RequestRefused
@@ -167,7 +167,7 @@ class ConsumerSide:
             else:
                 self._outbox.reply(request_id, join.refuse(_told(error_code)))
 
-        self._replace(join.group_id, self.coordinator.tombstones(join.group_id), replaced)
+        self._replace(join.group_id, self._committed.consumer.tombstones(join.group_id), replaced)
 
     def delete(self, now_ms: int, group_id: str, request_id: int) -> None:
         """Delete a group without members, and its offsets, in one batch."""
@@ -232,7 +232,7 @@ class ConsumerSide:
                 self._classic.continue_with(Group.from_stored(group_id, stored, now_ms), now_ms)
 
         classic = GroupRecord(group_id=group_id, stored=stored)
-        self._replace(group_id, (*self.coordinator.tombstones(group_id), classic), replaced)
+        self._replace(group_id, (*self._committed.consumer.tombstones(group_id), classic), replaced)
 
     # --- The coordinator of consumer groups ---
 
@@ -248,6 +248,8 @@ class ConsumerSide:
                 case AppendRecords(write_id=write_id, records=records):
                     done = partial(self._handle_written, write_id, records[0].group_id)
                     self._outbox.append((*ahead, *records), done)
+                case MakeTarget():
+                    self._outbox.pass_on(effect)
                 case AnswerRequest(request_id=request_id, result=result):
                     if request_id != OWN_REQUEST:
                         self._outbox.reply(request_id, result)

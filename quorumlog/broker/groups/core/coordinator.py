@@ -20,6 +20,7 @@ from quorumlog.broker.groups.core.effects import Effect
 from quorumlog.broker.groups.core.events import Event
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox, WriteDone
+from quorumlog.broker.groups.core.joining import NAME_BYTES_MAX
 from quorumlog.broker.groups.core.offset_deletion import decide_deletion
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.records import (
@@ -39,7 +40,6 @@ from quorumlog.broker.groups.core.requests import (
     Heartbeat,
     Join,
     Leave,
-    LeaveResult,
     Request,
     Sync,
 )
@@ -49,8 +49,6 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-
-NAME_BYTES_MAX: Final = 32_767  # of any string in a record
 
 
 class GroupCoordinator:
@@ -132,7 +130,7 @@ class GroupCoordinator:
                 self._handle_written(now_ms, event)
             case events.TopicsDeleted(topics=topics):
                 self._handle_topics_deleted(topics)
-            case events.TopicsChanged():
+            case events.TopicsChanged() | events.TargetMade():
                 self.consumer_side.feed(now_ms, event)
             case events.Ticked():
                 self._handle_tick(now_ms)
@@ -165,7 +163,9 @@ class GroupCoordinator:
         is_too_long = len(request.group_id.encode()) > NAME_BYTES_MAX
         if is_too_long or (is_nameless and not may_be_nameless):
             self._outbox.reply(request_id, request.refuse(ErrorCode.INVALID_GROUP_ID))
-        elif isinstance(request, Join) and (refusal := self._join_refusal(request)):
+        elif isinstance(request, Join) and (
+            refusal := self._classic.joining.field_refusal(request)
+        ):
             self._outbox.reply(request_id, request.refuse(refusal))
         elif not self.consumer_side.take(now_ms, request_id, request):
             self._handle_classic(now_ms, request_id, cast("Request", request))
@@ -182,7 +182,7 @@ class GroupCoordinator:
             case DeleteGroup():
                 self._handle_delete(group, now_ms, request_id, request)
             case Leave():
-                self._handle_leave(group, now_ms, request_id, request)
+                self._classic.handle_leave(group, now_ms, request_id, request)
             case Sync() | Heartbeat() if group is None:
                 self._outbox.reply(request_id, request.refuse(ErrorCode.UNKNOWN_MEMBER_ID))
             case Sync():
@@ -198,31 +198,6 @@ class GroupCoordinator:
         self._classic.joining.handle_join(group, now_ms, request_id, join)
         if group.members or group.pending:
             self.groups[join.group_id] = group
-
-    def _join_refusal(self, join: Join) -> ErrorCode:
-        shortest_ms = self._settings.group_min_session_timeout_ms
-        longest_ms = self._settings.group_max_session_timeout_ms
-        if not shortest_ms <= join.session_timeout_ms <= longest_ms:
-            return ErrorCode.INVALID_SESSION_TIMEOUT
-        names = [
-            join.new_member_id,
-            join.group_instance_id or "",
-            join.protocol_type,
-            *dict(join.protocols),
-        ]
-        if any(len(name.encode()) > NAME_BYTES_MAX for name in names):
-            return ErrorCode.INVALID_REQUEST
-        return ErrorCode.NONE if join.protocols else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-
-    def _handle_leave(
-        self, group: Group | None, now_ms: int, request_id: int, leave: Leave
-    ) -> None:
-        if group is None:
-            unknown = (ErrorCode.UNKNOWN_MEMBER_ID,) * len(leave.members)
-            result = LeaveResult(error_code=ErrorCode.NONE, members=unknown)
-            self._outbox.reply(request_id, result)
-        else:
-            self._classic.handle_leave(group, now_ms, request_id, leave)
 
     # Offsets.
 

@@ -5,10 +5,16 @@ from quorumlog.broker.coordination.core.effects import (
     AnswerRequest,
     AppendRecords,
 )
+from quorumlog.broker.groups.core.consumer.effects import MakeTarget
 from quorumlog.broker.groups.core.consumer.requests import HeartbeatResult
 from quorumlog.broker.groups.core.records import LogRecord
 from quorumlog.broker.groups.core.requests import Result
 
-__all__ = ["AdvanceLogStart", "AnswerRequest", "AppendRecords", "Effect"]
+__all__ = ["AdvanceLogStart", "AnswerRequest", "AppendRecords", "Effect", "MakeTarget"]
 
-Effect = AppendRecords[LogRecord] | AnswerRequest[Result | HeartbeatResult] | AdvanceLogStart
+Effect = (
+    AppendRecords[LogRecord]
+    | AnswerRequest[Result | HeartbeatResult]
+    | AdvanceLogStart
+    | MakeTarget
+)

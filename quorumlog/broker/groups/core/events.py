@@ -8,7 +8,7 @@ from quorumlog.broker.coordination.core.events import (
     Ticked,
     WriteEnded,
 )
-from quorumlog.broker.groups.core.consumer.events import TopicsChanged
+from quorumlog.broker.groups.core.consumer.events import TargetMade, TopicsChanged
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
 from quorumlog.broker.groups.core.requests import Request
 
@@ -16,6 +16,7 @@ __all__ = [
     "BecameLeader",
     "Event",
     "RequestReceived",
+    "TargetMade",
     "Ticked",
     "TopicsChanged",
     "TopicsDeleted",
@@ -36,6 +37,7 @@ Event = (
     | WriteEnded
     | TopicsDeleted
     | TopicsChanged
+    | TargetMade
     | BecameLeader
     | Ticked
 )

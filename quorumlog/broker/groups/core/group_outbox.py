@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from quorumlog.broker.groups.core.consumer.effects import MakeTarget
 from quorumlog.broker.groups.core.consumer.requests import HeartbeatResult
 from quorumlog.broker.groups.core.effects import (
     AdvanceLogStart,
@@ -52,6 +53,10 @@ class GroupOutbox:
     def advance_log_start(self, offset: Offset) -> None:
         """Delete the records below `offset`."""
         self._effects.append(AdvanceLogStart(offset=offset))
+
+    def pass_on(self, effect: MakeTarget) -> None:
+        """Let the driver do that."""
+        self._effects.append(effect)
 
     def finish(self, write_id: int) -> PendingWrite:
         """Remove and return the oldest write, which must be this one."""

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
+from quorumlog.broker.coordination.core.effects import OwnEffect
 from quorumlog.broker.coordination.core.events import BecameLeader, Resigned, Stopped
 from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog, ShardDriver
 from quorumlog.broker.groups.core import events
@@ -17,6 +18,7 @@ from quorumlog.broker.groups.core.consumer.topics import TopicDescription, Topic
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.partitioning import partition_for_group
 from quorumlog.broker.groups.core.requests import GroupRequest
+from quorumlog.broker.groups.io.target_thread import TargetThread
 from quorumlog.broker.groups.io.topic_expressions import Re2Matcher
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import wall_clock_ms
@@ -55,6 +57,7 @@ class GroupService:
         self._partitions = settings.offsets_topic_num_partitions
         self._topics: Final = Topics(Re2Matcher())
         self._drivers: Final[dict[TopicPartition, ShardDriver[GroupCoordinator]]] = {}
+        self._targets: Final = TargetThread(on_fatal)
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Load the groups of the partition; keep loaded groups if only the epoch rose."""
@@ -123,8 +126,12 @@ class GroupService:
         for driver in self._drivers.values():
             driver.feed(Stopped())
         self._drivers.clear()
+        self._targets.stop()
 
     def _open(self, topic_partition: TopicPartition) -> ShardDriver[GroupCoordinator]:
+        def make_target(effect: OwnEffect) -> None:
+            self._targets.perform(effect, driver.feed)
+
         driver = self._drivers[topic_partition] = ShardDriver(
             topic_partition,
             replicas=self._replicas,
@@ -132,6 +139,7 @@ class GroupService:
             load_buffer_bytes=self._settings.offsets_load_buffer_size,
             now_ms=self._steady_ms,
             on_fatal=self._on_fatal,
+            perform_own=make_target,
             shard=self._shard,
         )
         return driver

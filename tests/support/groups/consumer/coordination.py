@@ -7,6 +7,7 @@ from typing import Any
 
 from quorumlog.broker.groups.core.consumer import events
 from quorumlog.broker.groups.core.consumer.coordinator import ConsumerGroupCoordinator
+from quorumlog.broker.groups.core.consumer.effects import MakeTarget
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.partitions import (
     NO_PARTITIONS,
@@ -138,6 +139,20 @@ class ConsumerCoordination(DrivenShard[GroupCoordinator]):
         )
         super().__init__(new_coordinator, batches=batches, now_ms=now_ms)
         self.load()
+
+    def make_target(self) -> None:
+        """Run the oldest job that the coordinator has given away."""
+        effect = self.own.pop(0)
+        assert isinstance(effect, MakeTarget)
+        self.step(events.TargetMade(job=effect.job, target=effect.job.run()))
+
+    def commit_writes(self) -> None:
+        """Commit all that is written, and make all targets, until nothing is under way."""
+        while self.writes or self.own:
+            if self.writes:
+                self.commit_write()
+            else:
+                self.make_target()
 
     @property
     def consumer(self) -> ConsumerGroupCoordinator:

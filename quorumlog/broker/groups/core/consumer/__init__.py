@@ -9,8 +9,8 @@ Drivers. `ConsumerSide` (`groups/core/consumer_side.py`), which writes to the lo
 Topics. The driver changes the `Topics` that it gave to the coordinator, then feeds `TopicsChanged`.
 A coordinator that is loaded looks at its topics by itself, with the next heartbeat of a member.
 
-Effects: `AppendRecords`, `AnswerRequest`. Events: `RequestReceived`, `WriteEnded`, `TopicsChanged`,
-`BecameLeader` (changes nothing), `Ticked`.
+Effects: `AppendRecords`, `AnswerRequest`, `MakeTarget`. Events: `RequestReceived`, `WriteEnded`,
+`TopicsChanged`, `TargetMade`, `BecameLeader` (changes nothing), `Ticked`.
 
 The rules, each in a module: `admission` (which heartbeats are served), `membership`, `assignors`,
 `reconciliation`, `offsets` (who may commit), `descriptions`, `conversion` (from and to a classic

@@ -18,7 +18,7 @@ from quorumlog.broker.groups.core.consumer.conversion import (
     read_subscription,
 )
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
-from quorumlog.broker.groups.core.consumer.heartbeats import Heartbeats
+from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeats
 from quorumlog.broker.groups.core.consumer.records import ClassicMemberMetadata
 from quorumlog.broker.groups.core.consumer.requests import RequestRefused
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
@@ -35,6 +35,9 @@ from quorumlog.broker.groups.core.requests import (
     SyncResult,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
+    ConsumerProtocolSubscription,
+)
 
 
 class ClassicMembers:
@@ -49,15 +52,12 @@ class ClassicMembers:
 
     # --- Joining ---
 
-    def join(self, changes: Changes, now_ms: int, join: Join) -> JoinResult:
-        """Admit a member, new or known, and bring it nearer to its part of the target."""
+    def begin_join(self, changes: Changes, now_ms: int, join: Join) -> JoinResult | Admitted:
+        """Admit a member, new or known; the answer needs the target of the epoch."""
         group = changes.group
         self._check_protocols(group, join)
         self._check_member(group, join)
-        try:
-            subscription = read_subscription(join.protocols[0][1], join.member_id)
-        except NotConvertible as error:
-            raise _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
+        subscription = self._subscription(join)
         is_dynamic = join.group_instance_id is None
         if is_dynamic and not join.member_id and join.requires_known_member_id:
             return JoinResult(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=join.new_member_id)
@@ -68,9 +68,15 @@ class ClassicMembers:
             membership.replace(changes, owner, member_id)
         metadata = classic_metadata(join, subscription)
         has_changed = membership.take(changes, member_id, metadata)
-        self._heartbeats.settle(changes, now_ms, has_changed=has_changed)
-        owned = ((one.topic, one.partitions) for one in subscription.owned_partitions)
-        self._heartbeats.reconcile(changes, member_id, by_id(owned, self._topics))
+        self._heartbeats.look_at_topics(changes, now_ms, has_changed=has_changed)
+        return Admitted(member_id=member_id)
+
+    def finish_join(self, changes: Changes, join: Join, member_id: str) -> JoinResult:
+        """Bring a member that has joined nearer to its part of the target."""
+        group = changes.group
+        owned = self._subscription(join).owned_partitions
+        has = by_id(((one.topic, one.partitions) for one in owned), self._topics)
+        self._heartbeats.reconcile(changes, member_id, has)
         return JoinResult(
             error_code=ErrorCode.NONE,
             member_id=member_id,
@@ -78,6 +84,12 @@ class ClassicMembers:
             protocol_type=CONSUMER,
             protocol_name=join.protocols[0][0],
         )
+
+    def _subscription(self, join: Join) -> ConsumerProtocolSubscription:
+        try:
+            return read_subscription(join.protocols[0][1], join.member_id)
+        except NotConvertible as error:
+            raise _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from error
 
     def _check_protocols(self, group: ConsumerGroup, join: Join) -> None:
         common = {name for name, _ in join.protocols}

@@ -4,6 +4,7 @@ import pytest
 
 from quorumlog.broker.coordination.core import events as shard_events
 from quorumlog.broker.coordination.core.coordinator_shard import Phase
+from quorumlog.broker.groups.core.consumer import targets
 from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
@@ -148,8 +149,11 @@ def test_a_group_whose_first_write_is_refused_is_not_there() -> None:
     assert not groups.writes
 
 
-def test_what_waits_is_written_in_batches_of_a_bounded_size() -> None:
+def test_what_waits_is_written_in_batches_of_a_bounded_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A log would refuse a batch that is too large, and all that waits with it."""
+    monkeypatch.setattr(targets, "AT_ONCE_MAX", 1 << 30)
     topics = TopicsOfTest()
     topics.set("t", 10_000)
     groups = ConsumerCoordination(topics)
