@@ -51,6 +51,12 @@ class BrokerSettings:
         600_000, "How often silent producers are looked for."
     )
 
+    transaction_partition_verification_enable: bool = flag(
+        True,
+        "Whether a leader asks the coordinator before it begins a transaction of a client that has "
+        "added the partition itself (KIP-890). Others are added by the leader, whatever this says.",
+    )
+
     # Durability.
     # DEVIATION: not in Kafka. docs/decisions/0094-an-acknowledgement-may-wait-for-the-disk.md
     log_flush_acks: bool = flag(

@@ -20,6 +20,7 @@ from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
+from quorumlog.broker.transactions.no_coordinator import NoCoordinator
 from quorumlog.clock import wall_clock_ms
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.node.boot_gate import BootGate
@@ -67,9 +68,11 @@ class NodeBroker:
             partition_rules=substitutes.partition_rules,
             peer_addresses=config.peer_kafka,
         )
+        verifier = NoCoordinator()
         self.groups: Final = GroupService(
             replicas=self.replicas,
             settings=config.broker,
+            verifier=verifier,
             on_fatal=on_fatal,
             coordinator=substitutes.coordinator,
             shard=substitutes.coordinator_shard,
@@ -83,6 +86,7 @@ class NodeBroker:
             metadata=self.metadata,
             replicas=self.replicas,
             groups=self.groups,
+            verifier=verifier,
             producer_ids=ProducerIds(
                 broker_id=broker_id, metadata=self.metadata, controller=quorum.controller
             ),

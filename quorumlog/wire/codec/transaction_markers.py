@@ -8,12 +8,14 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (
     BatchHeader,
     Record,
     decode_batch,
     encode_batch,
+    iterate_headers,
     read_header,
 )
 
@@ -69,3 +71,17 @@ def marker_of(header: BatchHeader, records: Sequence[Record]) -> TransactionMark
     return TransactionMarker(
         header.producer_id, header.producer_epoch, coordinator_epoch, kind == COMMIT
     )
+
+
+def marked_headers(
+    batches: Buffer,
+) -> list[tuple[int, BatchHeader, TransactionMarker | None]]:
+    """Return (position, header, marker) of each whole batch. Raises CorruptBatch."""
+    marked: list[tuple[int, BatchHeader, TransactionMarker | None]] = []
+    for position, header in iterate_headers(batches):
+        try:
+            marker = decode_marker(batches, position) if header.is_control else None
+        except ValueError as error:
+            raise CorruptBatch(f"offset {header.base_offset}: {error}") from error
+        marked.append((position, header, marker))
+    return marked

@@ -65,6 +65,7 @@ from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from tests.support.broker.held_queue import HeldQueue
+from tests.support.broker.scripted_verifier import ScriptedVerifier
 from tests.support.settings import static_config
 
 BROKER = BrokerId(1)
@@ -303,9 +304,11 @@ class SingleBroker:
             disk_queue=HeldQueue(),
             controller=self.controller,
         )
+        self.verifier = ScriptedVerifier()
         self.groups = GroupService(
             replicas=self.replicas,
             settings=settings,
+            verifier=self.verifier,
             wall_ms=wall_clock_ms,
             on_fatal=self.violations.append,
         )
@@ -320,6 +323,7 @@ class SingleBroker:
             metadata=self.metadata,
             replicas=self.replicas,
             groups=self.groups,
+            verifier=self.verifier,
             producer_ids=ProducerIds(
                 broker_id=BROKER, metadata=self.metadata, controller=self.controller
             ),

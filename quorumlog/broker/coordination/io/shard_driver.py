@@ -49,7 +49,7 @@ class CoordinatorLog(Protocol):
     def append_marker(
         self, at: TopicPartition, marker: TransactionMarker, /, *, done: ProduceDone
     ) -> None:
-        """End the producer's transaction, as the leader; acks=all, without a timeout."""
+        """End a transaction as the leader; call `done` when that is committed, or refused."""
 
     def read_local(
         self,

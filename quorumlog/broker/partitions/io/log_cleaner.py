@@ -11,6 +11,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Final, TypeVar
 
+from quorumlog.broker.partitions.core.data_path import ReadEnd
 from quorumlog.broker.partitions.io.disk_threads import performed
 from quorumlog.broker.partitions.io.log_rounds import LOGS_PER_TURN, is_at_rest
 from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
@@ -123,12 +124,12 @@ class LogCleaner:
             or not is_at_rest(self._replicas, driver)
         ):
             return None
-        high_watermark = driver.partition.state.high_watermark
+        last_stable_offset = driver.end(ReadEnd.LAST_STABLE)
         facts = await performed(self._disk, at, driver.log.survey.facts)
         found = dirtiness(
             facts,
             first_dirty_offset=max(self._checkpoints.cleaned(at), driver.log.log_start_offset),
-            high_watermark=high_watermark,
+            last_stable_offset=last_stable_offset,
             min_lag_ms=config.min_compaction_lag_ms,
             wall_ms=self._wall_ms(),
         )
