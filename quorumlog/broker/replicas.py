@@ -133,8 +133,7 @@ class Replicas:
         self.ticks: Final = Ticks(self._replicas, settings, wall_ms, self._disk, rule, files=files)
         self._log_starts: Final = LogStarts(self._disk, files, self.drivers, self._fetchers.wake)
         self.deletions: Final = RecordDeletions(self._replicas)
-        self.append: Final = self.appends.append
-        self.append_marker: Final = self.appends.append_marker
+        self.append, self.append_marker = self.appends.append, self.appends.append_marker
         self.read_local: Final = LocalReads(self._replicas, self._disk).read
         self.advance_log_start: Final = self.deletions.advance_log_start
         self.descriptions: Final = Descriptions(

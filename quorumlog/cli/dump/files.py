@@ -19,9 +19,14 @@ from quorumlog.cli.dump.indexes import (
     read_time_index,
     read_transaction_index,
 )
-from quorumlog.cli.dump.record_kinds import Decode, decode_group, decode_metadata
+from quorumlog.cli.dump.record_kinds import (
+    Decode,
+    decode_group,
+    decode_metadata,
+    decode_transaction,
+)
 from quorumlog.cli.dump.small_files import NAMED, offsets, producers, read_small
-from quorumlog.wire.codec.topic_names import METADATA_TOPIC, OFFSETS_TOPIC
+from quorumlog.wire.codec.topic_names import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 CONTENT_BYTES_MAX: Final = 64 << 20  # of a file that is read whole
 _BUFFER_BYTES: Final = 1 << 18
@@ -38,7 +43,11 @@ _SEGMENT_KINDS: Final = {
 }
 _METADATA_SNAPSHOT: Final = re.compile(r"(\d{20}-\d{10}|bootstrap)\.checkpoint")
 _OFFSETS_SUFFIX: Final = "-offset-checkpoint"
-_DECODERS: Final[dict[str, Decode]] = {METADATA_TOPIC: decode_metadata, OFFSETS_TOPIC: decode_group}
+_DECODERS: Final[dict[str, Decode]] = {
+    METADATA_TOPIC: decode_metadata,
+    OFFSETS_TOPIC: decode_group,
+    TRANSACTIONS_TOPIC: decode_transaction,
+}
 
 
 class _Kind(NamedTuple):

@@ -29,7 +29,8 @@ SETTINGS = BrokerSettings(
 class MemoryLog:
     """One partition. What is above `high_watermark` waits; `refusal` is the fate of appends."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: TopicPartition = WHERE) -> None:
+        self.where = where
         self.batches: list[bytes] = []
         self.start = self.end = self.high_watermark = 0
         self.commits_at_once = True
@@ -39,7 +40,7 @@ class MemoryLog:
     def append(
         self, at: TopicPartition, records: Buffer, *, acks: int, timeout_ms: int, done: ProduceDone
     ) -> None:
-        assert (at, acks) == (WHERE, -1)
+        assert (at, acks) == (self.where, -1)
         if self.refusal is not ErrorCode.NONE:
             done(ProduceResult(self.refusal))
             return
@@ -83,7 +84,7 @@ class MemoryLog:
         return LocalRead(ErrorCode.NONE, b"", Offset(offset), start, end)
 
     def advance_log_start(self, at: TopicPartition, offset: Offset) -> None:
-        assert (at, offset <= self.high_watermark) == (WHERE, True)
+        assert (at, offset <= self.high_watermark) == (self.where, True)
         self.start = offset
 
 

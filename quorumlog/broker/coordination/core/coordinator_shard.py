@@ -92,6 +92,11 @@ class CoordinatorShard(Generic[CoordinatorT]):
         return self._coordinator if self.phase is Phase.ACTIVE else REFUSALS[self.phase]
 
     @property
+    def leader_epoch(self) -> Epoch:
+        """The newest leader epoch that is known; -1: none."""
+        return self._leader_epoch
+
+    @property
     def next_deadline_ms(self) -> int | None:
         """The time of the next tick, if nothing else happens; None: no tick is needed."""
         if self.phase is Phase.LOADING:

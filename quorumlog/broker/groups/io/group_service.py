@@ -12,11 +12,11 @@ from typing import Final, TypeVar
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
 from quorumlog.broker.coordination.core.effects import OwnEffect
 from quorumlog.broker.coordination.core.events import BecameLeader, Resigned, Stopped
+from quorumlog.broker.coordination.core.partitioning import partition_for
 from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog, ShardDriver
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.effects import VerifyTransaction
-from quorumlog.broker.groups.core.partitioning import partition_for_group
 from quorumlog.broker.groups.core.requests import CompleteTransaction, GroupRequest
 from quorumlog.broker.partitions.io.transaction_verifier import TransactionVerifier
 from quorumlog.broker.settings import BrokerSettings
@@ -84,7 +84,7 @@ class GroupService:
 
     def partition_of(self, group_id: str) -> TopicPartition:
         """Return the partition of the offsets topic that holds the group."""
-        return TopicPartition(OFFSETS_TOPIC, partition_for_group(group_id, self._partitions))
+        return TopicPartition(OFFSETS_TOPIC, partition_for(group_id, self._partitions))
 
     def ask(self, request: GroupRequest[R]) -> asyncio.Future[R]:
         """Return the answer of the group's coordinator, or NOT_COORDINATOR if that is elsewhere."""

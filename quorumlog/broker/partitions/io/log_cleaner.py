@@ -26,7 +26,7 @@ from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
-from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 LANE: Final = "cleaner"  # in the disk queue
 LOOK_MS: Final = 1000  # how often a cleaner that rests looks at its settings
@@ -118,7 +118,7 @@ class LogCleaner:
         config = self._replicas.config_of(at.topic)
         if (
             "compact" not in config.policies
-            or at.topic in INTERNAL_TOPICS  # their coordinators rewrite them
+            or at.topic == OFFSETS_TOPIC  # its coordinators rewrite it
             or (at, driver.topic_id) in self._uncleanable
             or driver.is_moving  # the copy would miss what a pass has done
             or not is_at_rest(self._replicas, driver)
