@@ -21,8 +21,8 @@ from quorumlog.broker.groups.core.effects import MakeTarget, VerifyTransaction
 from quorumlog.broker.groups.core.requests import CompleteTransaction, GroupRequest
 from quorumlog.broker.groups.io.target_thread import TargetThread
 from quorumlog.broker.groups.io.topic_expressions import Re2Matcher
+from quorumlog.broker.partitions.io.transaction_verifier import TransactionVerifier
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.transactions.verification import TransactionVerifier
 from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
@@ -47,16 +47,13 @@ class GroupService:
         *,
         replicas: CoordinatorLog,
         settings: BrokerSettings,
-        verifier: TransactionVerifier | None = None,
+        verifier: TransactionVerifier,
         wall_ms: Callable[[], int] = wall_clock_ms,
         on_fatal: Callable[[InvariantViolation], None],
         coordinator: type[GroupCoordinator] = GroupCoordinator,
         shard: type[CoordinatorShard[GroupCoordinator]] = CoordinatorShard,
     ) -> None:
-        """Without a `verifier` (there is no transaction coordinator) no transaction is verified.
-
-        `coordinator` and `shard` are other ones only where a mutant breaks a rule of them.
-        """
+        """`coordinator` and `shard` are other ones only where a mutant breaks a rule of them."""
         self._replicas, self._settings, self._on_fatal = replicas, settings, on_fatal
         self._verifier, self._wall_ms = verifier, wall_ms
         self._coordinator, self._shard = coordinator, shard
@@ -193,9 +190,6 @@ class GroupService:
             )
             feed(event)
 
-        if self._verifier is None:
-            verified(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            return
         answer = self._verifier.verify(
             request.transactional_id,
             request.producer_id,
