@@ -24,7 +24,8 @@ ApiVersions of an unknown version is answered in version 0 with UNSUPPORTED_VERS
 
 Transactions are not supported: InitProducerId with a transactional id and FindCoordinator for a
 transaction are refused by TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which clients report at once
-instead of retrying. Groups are of the classic protocol: ConsumerGroupHeartbeat only says so
+instead of retrying. ConsumerGroupHeartbeat and ConsumerGroupDescribe are refused with
+UNSUPPORTED_VERSION while `group.version` is 0
 ([decision 31](decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md)).
 
 ## What is not answered
