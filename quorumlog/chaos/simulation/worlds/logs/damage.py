@@ -1,8 +1,8 @@
 """What the system and people do to the files of a log, and how a person repairs them.
 
-Power is lost again and again before the first flush (docs/decisions, 115). The last segment is gone
-after a clean stop (116). The system loses what was written to a file, and with it the error, while
-nothing has the file open (107).
+Power is lost again and again before the first flush (docs/decisions, 115). The first or the last
+segment is gone after a clean stop (116). The system loses what was written to a file, and with it
+the error, while nothing has the file open (107).
 """
 
 from collections.abc import Iterator
@@ -35,16 +35,17 @@ class Damage:
             lambda: self._machine.stop(within_us, loses_power=True),
         )
 
-    def maybe_take_last_segment(self) -> None:
-        """Take it away from a log that was closed cleanly, in half of the cases."""
+    def maybe_take_segment(self) -> None:
+        """Take the first or the last away from a log that was closed cleanly, or none."""
         self._taken = None
         paths = [path for path, _ in self._machine.disk.files()]
         segments = [path for path in paths if path.endswith(".log")]
         if segments and self._rng.random() < 0.5:
+            path = segments[self._rng.choice((0, -1))]
             with _undisturbed(self._machine.disk) as disk:
-                file = disk.open(segments[-1])
-                self._taken = segments[-1], file.pread(file.size(), 0)
-                disk.unlink(segments[-1])
+                file = disk.open(path)
+                self._taken = path, file.pread(file.size(), 0)
+                disk.unlink(path)
                 disk.fsync_dir(self._directory)
 
     def lose_handles(self) -> None:
@@ -52,7 +53,12 @@ class Damage:
         self._machine.disk.lose_handles(lambda path: path.endswith(".log"))
 
     def repair(self, error: StorageError) -> None:
-        """Do what the error says: restore the file that is gone, or say whose records those are."""
+        """Do what the error says: restore the file that is gone, or say whose records those are.
+
+        A person may be late: the node starts once more before.
+        """
+        if self._rng.random() < 0.5:
+            return
         with _undisturbed(self._machine.disk) as disk:
             if isinstance(error, OrphanedRecords):
                 maybe_repair(disk, error)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.log_directory import REFUSED_FILE, LogDirectory
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.chaos.simulation.worlds.storage_mutants import HandsOn, OtherFiles, Storage
 from quorumlog.storage.core.settings import LogSettings
@@ -46,6 +46,21 @@ class _SetsTheLastRecordsAside(LogDirectory):
         is_last: bool = False,  # noqa: ARG002 - broken
     ) -> tuple[Log, Offset]:
         return super().open(topic_partition, topic_id, configs)
+
+
+@DAMAGE_MUTANTS.breaks("a log that was refused as damaged is opened at the next start")
+class _RefusesOnlyOnce(HandsOn):
+    def exists(self, path: str) -> bool:
+        return not path.endswith(f"/{REFUSED_FILE}") and bool(self._real.exists(path))
+
+
+@DAMAGE_MUTANTS.breaks("a log that was closed cleanly is opened without its start (decision 116)")
+class _OpensLogsWithoutTheirStart(Log):
+    @classmethod
+    def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
+        log = super().open(disk, directory, settings, **{**known, "log_start_offset": None})
+        log.advance_log_start_offset(min(known["log_start_offset"] or 0, log.log_end_offset))
+        return log
 
 
 @DAMAGE_MUTANTS.breaks("a log that was closed cleanly is opened without its end (decision 116)")
