@@ -156,15 +156,12 @@ def _listed(disk: Disk, directory: str) -> list[str]:
 
 def _sweep(disk: Disk, directory: str, names: Sequence[str]) -> tuple[list[int], list[int]]:
     """Remove leftovers; return the offsets of the segments, in order, and of the snapshots."""
-    logs = {
-        name.removesuffix(".log")
-        for name in names
-        if SEGMENT_NAME.fullmatch(name) and name.endswith(".log")
-    }
-    for name in names:
-        match = SEGMENT_NAME.fullmatch(name)
-        if name.endswith(LEFTOVERS) or (match is not None and match[1] not in logs):
-            disk.unlink(f"{directory}/{name}")
+    parts = [(name, match) for name in names if (match := SEGMENT_NAME.fullmatch(name))]
+    logs = {match[1] for _, match in parts if match[2] == ".log"}
+    doomed = [name for name in names if name.endswith(LEFTOVERS)]
+    doomed += [name for name, match in parts if match[1] not in logs]
+    for name in sorted(doomed):
+        disk.unlink(f"{directory}/{name}")
     snapshots = [int(found[1]) for found in map(SNAPSHOT_NAME.fullmatch, names) if found]
     return sorted(map(int, logs)), snapshots
 
@@ -215,7 +212,7 @@ def _recover(
             _logger.warning("%s: cut at byte %d: %s", segment.path, scan.index.size, scan.fault)
             if not is_last and segments[slot + 1].base_offset != expected:  # records are gone
                 _drop(disk, directory, segments, slot + 1)  # first: else a gap might show
-        segment.cut_tail(must_last=known.must_last or not is_last)
+        segment.cut_tail(scan, must_last=known.must_last or not is_last)
         if slot < len(segments) - 1:
             _seal(segment)
     if segments and not segments[-1].is_loaded:
