@@ -118,9 +118,8 @@ class VerifiedAppends:
             driver.hold(partial(self._answered, key, guard, asked))
             return
         is_known = not asked.cancelled() and asked.exception() is None
-        unknown = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error_code = asked.result().get(key[0], unknown) if is_known else unknown
-        if error_code is ErrorCode.NONE and self._is_overtaken(key, guard):
+        error_code = asked.result()[key[0]] if is_known else ErrorCode.NOT_ENOUGH_REPLICAS
+        if error_code is ErrorCode.NONE and self._must_ask_again(self._queues[key][0], guard):
             self._ask(key, self._queues[key][0])
             return
         batch = self._pop(key)
@@ -134,20 +133,17 @@ class VerifiedAppends:
             batch.done(ProduceResult(told, error_message=reason))
         self._go_on(key)
 
-    def _is_overtaken(self, key: _Key, guard: Guard) -> bool:
-        """Whether the marker of the transaction before came meanwhile: the answer opens nothing.
+    def _must_ask_again(self, batch: AdmittedBatch, guard: Guard) -> bool:
+        """Whether a marker came meanwhile that does not concern a batch of a newer epoch.
 
-        A client of transaction.version 2 begins the next transaction before that marker is there,
-        with an epoch of its own: so the next answer is about this transaction, or a refusal. For
-        older clients it might be about the next one.
+        A client of transaction.version 2 begins a transaction while the markers of its last one are
+        under way. The coordinator that adds the partition waits for these.
         """
-        driver, batch = self._drivers.get(key[0]), self._queues[key][0]
-        return (
-            guard.adds
-            and driver is not None
-            and driver.producers.guards.of(key[1]) is not guard
-            and self._must_ask(batch)
-        )
+        driver, transaction = self._drivers.get(batch.at), batch.transaction
+        if driver is None or transaction is None or not transaction.adds:
+            return False
+        is_old = not driver.producers.guards.counts(batch.header.producer_id, guard)
+        return is_old and self._must_ask(batch)
 
     def _go_on(self, key: _Key) -> None:
         queue = self._queues[key]
