@@ -7,10 +7,13 @@ from quorumlog.chaos.registered import registered
 from quorumlog.chaos.workloads import (
     append_read,
     compacted_register,
+    consume_transform_produce,
     group_consume,
     idempotent_send,
     list_offsets,
     metadata_linearizable,
+    txn_append,
+    txn_transfer,
 )
 from quorumlog.chaos.workloads.workload import Workload
 
@@ -23,6 +26,9 @@ WORKLOADS: Final[Mapping[str, Workload[Any]]] = {
         compacted_register,
         list_offsets,
         metadata_linearizable,
+        txn_append,
+        txn_transfer,
+        consume_transform_produce,
     )
 }
 
