@@ -8,6 +8,7 @@ from typing import Any
 import aiokafka
 from aiokafka.errors import KafkaError
 
+from quorumlog.chaos.drivers.driver import DriverError
 from quorumlog.chaos.drivers.foreign_errors import driver_error
 
 
@@ -20,6 +21,16 @@ def translated() -> Iterator[None]:
         raise driver_error(error) from error
 
 
+@contextmanager
+def _in_state() -> Iterator[None]:
+    """Translate errors, also those that the library asserts of its own states."""
+    try:
+        with translated():
+            yield
+    except AssertionError as error:
+        raise DriverError("ILLEGAL_STATE", str(error)) from error
+
+
 class Transactions:
     """What a producer of a transactional id does besides sending."""
 
@@ -27,7 +38,7 @@ class Transactions:
 
     async def begin(self) -> None:
         """Begin a transaction. Raises DriverError."""
-        with translated():
+        with _in_state():
             await self._producer.begin_transaction()
 
     async def send_offsets(self, group_id: str, topic: str, offsets: Mapping[int, int]) -> None:
@@ -35,17 +46,17 @@ class Transactions:
         places = {
             aiokafka.TopicPartition(topic, index): offset for index, offset in offsets.items()
         }
-        with translated():
+        with _in_state():
             await self._producer.send_offsets_to_transaction(places, group_id)
 
     async def commit(self) -> None:
         """Commit. Raises DriverError, never definite: the library does not tell."""
-        with translated():
+        with _in_state():
             await self._producer.commit_transaction()
 
     async def abort(self) -> None:
         """Abort. Raises DriverError."""
-        with translated():
+        with _in_state():
             await self._producer.abort_transaction()
 
 

@@ -8,8 +8,9 @@ come late, one partition after the other. `hits` counts how often the planted fa
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from quorumlog.chaos.drivers.driver import AT_ONCE, Batching, DriverError, Record, SendFailed
 
@@ -25,11 +26,10 @@ FAULTS = {
     "commit_ignored": "a commit is answered, and the transaction is aborted",
     "abort_commits": "an abort is answered, and the transaction is committed",
     "marker_lost": "one partition never gets its marker",
-    "zombies_accepted": "a successor neither fences its predecessor nor aborts what that left open",
+    "zombies_accepted": "a successor neither fences its predecessor nor waits for what that has open",
     "late_commit": "a commit is executed once more, in the next transaction of its producer",
     "offsets_outside": "a group's offsets are committed at once, whatever becomes of the transaction",
     "offsets_dropped": "a transaction is committed without its offsets",
-    "offsets_unstable": "a group is told its offset although a transaction that commits is pending",
     "retry_appends_twice": "a batch that was sent again is in the log twice",
     "forgets_records": "a partition loses a committed record",
 }
@@ -66,10 +66,10 @@ class TransactionsInMemory:
 
     capabilities = frozenset({"transactions"})
 
-    def __init__(self, seed: int, partitions: int, fault: str = "", calm: bool = False) -> None:
+    def __init__(self, seed: int, partitions: int, fault: str = "") -> None:
         assert not fault or fault in FAULTS
         self.rng = random.Random(f"broker {seed}")
-        self.fault, self.hits, self.calm = fault, 0, calm
+        self.fault, self.hits = fault, 0
         self.logs: list[list[Entry | None]] = [[] for _ in range(partitions)]  # None: a marker
         self.ids: dict[str, Id] = {}
         self.offsets: dict[tuple[str, int], int] = {}
@@ -77,7 +77,7 @@ class TransactionsInMemory:
         self.tasks: set[asyncio.Task[None]] = set()
         self.gone: set[tuple[int, int]] = set()
         self.sent = self.transactions = 0
-        self.after = (-1, asyncio.Event())  # called after that many transactions
+        self.after = (-1, asyncio.Event())  # cleared after that many transactions
 
     def strikes(self, share: float = 0.15) -> bool:
         """Tell whether the planted fault does something now; ask only where it may."""
@@ -89,7 +89,7 @@ class TransactionsInMemory:
     async def pause(self, most_s: float = 0.02) -> None:
         await asyncio.sleep(self.rng.random() * most_s)
 
-    def later(self, work: "asyncio._CoroutineLike[None]") -> None:
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -175,7 +175,8 @@ class TransactionsInMemory:
             self.logs[partition].append(None)
         await self.pause()
         for place, offset in txn.offsets.items():
-            self.pending[place].remove(txn)
+            if txn in self.pending[place]:
+                self.pending[place].remove(txn)
             if decided == COMMITTED:
                 if self.fault == "offsets_dropped" and self.strikes():
                     continue
@@ -203,6 +204,8 @@ class TransactionsInMemory:
         left_open = known.open
         if self.fault == "zombies_accepted":
             self.hits += left_open is not None
+            for waiting in self.pending.values():
+                waiting[:] = [txn for txn in waiting if txn is not left_open]
         else:
             known.epoch += 1
             known.open = None
@@ -295,7 +298,7 @@ class Transactional:
     async def commit(self) -> None:
         broker, rng = self._broker, self._broker.rng
         await broker.pause()
-        chance = 1.0 if broker.calm else rng.random()
+        chance = rng.random()
         if chance < 0.02:
             raise DriverError("REQUEST_TIMED_OUT", "lost on its way")
         if chance < 0.04:
@@ -370,9 +373,6 @@ class Reader:
         broker = self._broker
         places = {(self._group_id, index): index for index in partitions}
         while any(broker.pending.get(place) for place in places):
-            if broker.fault == "offsets_unstable":
-                broker.hits += 1
-                break
             await broker.pause()
         return {
             index: broker.offsets[place]
