@@ -73,7 +73,10 @@ class ConfluentProducer:
 
     def _serve(self) -> None:
         while not self._closing.is_set():
-            self._producer.poll(_POLL_S)
+            try:
+                self._producer.poll(_POLL_S)
+            except confluent_kafka.KafkaException:  # it is fenced, which its next call will tell
+                self._closing.wait(_POLL_S)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._has_ended.set)
 

@@ -26,9 +26,9 @@ FAULTS = {
     "commit_ignored": "a commit is answered, and the transaction is aborted",
     "abort_commits": "an abort is answered, and the transaction is committed",
     "marker_lost": "one partition never gets its marker",
-    "zombies_accepted": "a successor neither fences its predecessor nor waits for what that has open",
+    "zombies_accepted": "a successor neither fences its predecessor nor waits for its transaction",
     "late_commit": "a commit is executed once more, in the next transaction of its producer",
-    "offsets_outside": "a group's offsets are committed at once, whatever becomes of the transaction",
+    "offsets_outside": "a group's offsets are committed at once, before the transaction ends",
     "offsets_dropped": "a transaction is committed without its offsets",
     "retry_appends_twice": "a batch that was sent again is in the log twice",
     "forgets_records": "a partition loses a committed record",
@@ -150,12 +150,12 @@ class TransactionsInMemory:
         if txn.decided != OPEN:
             return
         txn.decided = decided
-        if decided == COMMITTED and txn.partitions:
-            if self.fault == "commit_ignored" and self.strikes():
-                decided = ABORTED
-        elif decided == ABORTED and txn.partitions:
-            if self.fault == "abort_commits" and self.strikes(0.5):
-                decided = COMMITTED
+        is_ignored = self.fault == "commit_ignored" and decided == COMMITTED
+        is_undone = self.fault == "abort_commits" and decided == ABORTED
+        if txn.partitions and is_ignored and self.strikes():
+            decided = ABORTED
+        elif txn.partitions and is_undone and self.strikes(0.5):
+            decided = COMMITTED
         self.later(self.write_markers(txn, decided))
 
     async def write_markers(self, txn: Txn, decided: str) -> None:
