@@ -28,6 +28,7 @@ from benchmarks.peers import apache_kafka, bare_mb_per_s
 from benchmarks.recovery import recovery
 from benchmarks.simulation import simulation
 from benchmarks.slow_disk import slow_disk
+from benchmarks.transactions import transactions
 from quorumlog import Admin, LocalCluster, Producer
 from quorumlog.client import NewTopic
 from quorumlog.cluster import FAST_DEFAULTS
@@ -41,7 +42,7 @@ _SESSION_S: Final = int(FAST_DEFAULTS["broker.session.timeout.ms"]) / 1000
 _PARTS: Final = (
     *("admission", "start", "idle", "failover", "metadata", "throughput", "latency", "sparse"),
     *("confluent", "durable", "recovery", "compaction", "slow_disk", "simulation"),
-    *("many_partitions", "history_checks", "bare", "kafka"),
+    *("transactions", "many_partitions", "history_checks", "bare", "kafka"),
 )
 
 
@@ -362,7 +363,7 @@ def main() -> None:
         finally:
             cluster.stop()
     for alone in (
-        *(durable, recovery, compaction, slow_disk),
+        *(durable, recovery, compaction, slow_disk, transactions),
         *(simulation, many_partitions, history_checks, bare, kafka),
     ):
         if alone.__name__ in parts:

@@ -133,7 +133,7 @@ class Replicas:
         self.ticks: Final = Ticks(self._replicas, settings, wall_ms, self._disk, rule, files=files)
         self._log_starts: Final = LogStarts(self._disk, files, self.drivers, self._fetchers.wake)
         self.deletions: Final = RecordDeletions(self._replicas)
-        self.append: Final = self.appends.append
+        self.append, self.append_marker = self.appends.append, self.appends.append_marker
         self.read_local: Final = LocalReads(self._replicas, self._disk).read
         self.advance_log_start: Final = self.deletions.advance_log_start
         self.descriptions: Final = Descriptions(
@@ -232,7 +232,7 @@ class Replicas:
         self.appends.stop()
         self.deletions.stop()
         for driver in self.drivers.values():
-            driver.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            driver.waiting.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.fetches.stop()
         await self._threads.drain()
         await self._flush_threads.drain()
@@ -360,6 +360,8 @@ class Replicas:
         timestamp_ms: int,
         leader_epoch: Epoch = NO_EPOCH,
         replica_id: BrokerId = NO_REPLICA,
+        *,
+        is_read_committed: bool = False,
     ) -> OffsetAnswer:
         """ListOffsets: see `look_up_offset`. If the log start moves meanwhile, it looks again."""
         looked = None
@@ -367,7 +369,8 @@ class Replicas:
             driver = self.drivers.get(topic_partition)
             if driver is None or driver.is_cutting:
                 return OffsetAnswer(self._replicas.error_for_missing(topic_partition))
-            answer = look_up_offset(driver, timestamp_ms, leader_epoch, replica_id, looked)
+            asked = driver, timestamp_ms, leader_epoch, replica_id, looked
+            answer = look_up_offset(*asked, is_read_committed=is_read_committed)
             if isinstance(answer, OffsetAnswer):
                 return answer
             looked = answer

@@ -51,6 +51,12 @@ class BrokerSettings:
         600_000, "How often silent producers are looked for."
     )
 
+    transaction_partition_verification_enable: bool = flag(
+        True,
+        "Whether a leader asks the coordinator before it begins a transaction of a client that has "
+        "added the partition itself (KIP-890). Others are added by the leader, whatever this says.",
+    )
+
     # Durability.
     # DEVIATION: not in Kafka. docs/decisions/0094-an-acknowledgement-may-wait-for-the-disk.md
     log_flush_acks: bool = flag(
@@ -154,6 +160,39 @@ class BrokerSettings:
     )
     offset_metadata_max_bytes: int = integer(
         4096, "The largest text beside a committed offset.", least=0
+    )
+
+    # Transactions, and the `__transaction_state` topic.
+    transaction_max_timeout_ms: int = integer(
+        900_000, "The longest transaction timeout that a producer may ask for."
+    )
+    transactional_id_expiration_ms: int = integer(
+        604_800_000, "How long a transactional id is kept that has no open transaction."
+    )
+    transaction_state_log_num_partitions: int = integer(
+        50, "The partitions of __transaction_state."
+    )
+    transaction_state_log_replication_factor: int = integer(
+        3, "The replicas of __transaction_state."
+    )
+    transaction_state_log_min_isr: int = integer(
+        2, "The min.insync.replicas of __transaction_state."
+    )
+    # DEVIATION: Kafka takes 1, as above.
+    # docs/decisions/0015-a-configuration-that-cannot-work-is-refused.md
+    transaction_state_log_segment_bytes: int = integer(
+        104_857_600, "The segment.bytes of __transaction_state.", least=SEGMENT_BYTES_MIN
+    )
+    transaction_state_log_load_buffer_size: int = integer(
+        5_242_880, "How many bytes of __transaction_state a coordinator reads at a time."
+    )
+    add_partitions_to_txn_retry_backoff_ms: int = integer(
+        20,
+        "How long a leader waits until it asks again to add a partition to a transaction, while "
+        "the one before is being ended.",
+    )
+    add_partitions_to_txn_retry_backoff_max_ms: int = integer(
+        100, "How long it asks again at most; then the producer has to.", least=0
     )
 
     # Classic groups.

@@ -48,9 +48,9 @@ def dump_log(
 ) -> None:
     """Print the files of a log directory: segments, indexes, snapshots, checkpoints.
 
-    What is whole is printed, then where and what is wrong. Records of the metadata and of
-    __consumer_offsets are decoded. A running node may have the files open: its last batch may be
-    half written.
+    What is whole is printed, then where and what is wrong. Records of the metadata, of
+    __consumer_offsets and of __transaction_state are decoded. A running node may have the files
+    open: its last batch may be half written.
 
     Exit status 0: all is whole; 1: something is wrong in a file; 2: no file could be read.
     """

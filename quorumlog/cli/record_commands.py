@@ -151,6 +151,10 @@ def consume(
             r"%s value, %h headers, %K %S lengths, %% percent; \n and \t.",
         ),
     ] = None,
+    isolation_level: Annotated[
+        Literal["read_committed", "read_uncommitted"],
+        typer.Option(help="With read_committed: only what no transaction holds or has aborted."),
+    ] = "read_uncommitted",
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
     json: Annotated[bool, typer.Option("--json", help="Print each record as a line of JSON.")] = (
@@ -166,6 +170,7 @@ def consume(
             addresses,
             group_id=group,
             auto_offset_reset="earliest" if start == "beginning" else "latest",
+            isolation_level=isolation_level,
         )
         async with consumer:
             found = await consumer.partitions_for(topic)  # says so if there is no such topic

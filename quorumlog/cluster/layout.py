@@ -42,6 +42,7 @@ FAST_DEFAULTS: Final[Mapping[str, str]] = {
     "offsets.topic.num.partitions": "8",
     "replica.lag.time.max.ms": "5000",
     "replica.socket.timeout.ms": "3000",
+    "transaction.state.log.num.partitions": "8",
 }
 """What `--defaults fast` changes of Kafka's defaults, so that failover is quick on one machine."""
 
@@ -135,7 +136,11 @@ def plan(
     )
     brokers = sum(node.is_broker for node in nodes)
     replicas = str(min(3, brokers))
-    counts = {"default.replication.factor": replicas, "offsets.topic.replication.factor": replicas}
+    counts = {
+        "default.replication.factor": replicas,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+    }
     cluster_id = urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
     return ClusterSpec(cluster_id=cluster_id, nodes=nodes, config={**counts, **config})
 

@@ -34,15 +34,11 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms""",
         "a node has one Kafka listener and one control listener": """
             controller.listener.names early.start.listeners inter.broker.listener.name""",
-        "transactions are not there yet": """
-            add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
-            transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
+        "transactions have deadlines and no scans; two-phase commit is not there": """
+            transaction.abort.timed.out.transaction.cleanup.interval.ms
             transaction.partition.verification.enable
             transaction.remove.expired.transaction.cleanup.interval.ms
-            transaction.state.log.load.buffer.size transaction.state.log.min.isr
-            transaction.state.log.num.partitions transaction.state.log.replication.factor
-            transaction.state.log.segment.bytes transaction.two.phase.commit.enable
-            transactional.id.expiration.ms""",
+            transaction.two.phase.commit.enable""",
         "the consumer protocol, share groups and streams groups are not there yet": """
             group.consumer.assignors group.consumer.heartbeat.interval.ms
             group.consumer.max.heartbeat.interval.ms group.consumer.max.session.timeout.ms

@@ -1,7 +1,8 @@
 """The broker of a node: its parts, and what flows between them.
 
-    images of the quorum ─▶ BootGate ─▶ Replicas, GroupService, ImageWatch
-    clients ─▶ Server ─▶ handlers ─▶ Replicas, GroupService, ImageWatch, the controller
+    images of the quorum ─▶ BootGate ─▶ Replicas, GroupService, TransactionService, ImageWatch
+    clients ─▶ Server ─▶ handlers ─▶ those, and the controller
+    TransactionService ─▶ brokers: their leaders write markers, their coordinators verify
     BrokerLifecycle ─▶ the controller: registration and heartbeats
 
 No part acts on an image before one shows this process's registration:
@@ -16,7 +17,6 @@ from typing import Final
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
-from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
@@ -24,6 +24,7 @@ from quorumlog.clock import wall_clock_ms
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.node.boot_gate import BootGate
 from quorumlog.node.config import NodeConfig
+from quorumlog.node.coordinators import Coordinators
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.identity import OwnDirectory
 from quorumlog.node.listeners import listen
@@ -67,14 +68,11 @@ class NodeBroker:
             partition_rules=substitutes.partition_rules,
             peer_addresses=config.peer_kafka,
         )
-        self.groups: Final = GroupService(
-            replicas=self.replicas,
-            settings=config.broker,
-            on_fatal=on_fatal,
-            coordinator=substitutes.coordinator,
-            shard=substitutes.coordinator_shard,
+        producer_ids = ProducerIds(
+            broker_id=broker_id, metadata=self.metadata, controller=quorum.controller
         )
-        self.replicas.add_leadership_listener(self.groups)
+        coordinators = Coordinators(config, self.replicas, producer_ids, substitutes, on_fatal)
+        self.groups, self.transactions = coordinators.groups, coordinators.transactions
         context = BrokerContext(
             broker_id=broker_id,
             cluster_id=config.cluster_id,
@@ -83,16 +81,18 @@ class NodeBroker:
             metadata=self.metadata,
             replicas=self.replicas,
             groups=self.groups,
-            producer_ids=ProducerIds(
-                broker_id=broker_id, metadata=self.metadata, controller=quorum.controller
-            ),
+            transactions=self.transactions,
+            verifier=self.transactions.verifier,
+            producer_ids=producer_ids,
             controller=quorum.controller,
             handlers=substitutes.handlers,
             wall_ms=wall_clock_ms,
         )
         self.server: Final = Server(context, on_fatal=on_fatal)
         # The watch last: what a client reads in our metadata is done here by then.
-        self.gate: Final = BootGate(broker_id, [self.replicas, self.groups, self.metadata])
+        self.gate: Final = BootGate(
+            broker_id, [self.replicas, self.groups, self.transactions, self.metadata]
+        )
         self.lifecycle: Final = BrokerLifecycle(
             registration=registration(config, directories, substitutes),
             registrar=quorum.controller,
@@ -123,6 +123,7 @@ class NodeBroker:
         await self.lifecycle.stop(timeout_ms=CONTROLLED_SHUTDOWN_MS)
         await self.server.stop()
         self.groups.stop()
+        await self.transactions.stop()
         await self.replicas.stop()
 
     def _registered(self, broker_epoch: int) -> None:

@@ -113,11 +113,11 @@ async def test_a_group_survives_its_coordinator() -> None:
 
 
 def coordinator_of(cluster: LocalCluster, group: str) -> int:
-    from quorumlog.broker.groups.core.partitioning import partition_for_group
+    from quorumlog.broker.coordination.core.partitioning import partition_for
     from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
     partitions = cluster.status()["topics"][OFFSETS_TOPIC]["partitions"]
-    return int(partitions[partition_for_group(group, len(partitions))]["leader"])
+    return int(partitions[partition_for(group, len(partitions))]["leader"])
 
 
 def test_garbage_and_unknown_requests_leave_the_node_unharmed() -> None:

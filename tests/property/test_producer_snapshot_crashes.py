@@ -9,6 +9,7 @@ from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.log.producer_loading import load_producers
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.kept_producers import KeptProducers
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot, ProducerSnapshots
 from quorumlog.wire.codec.records import Record, encode_batch, read_header
@@ -133,13 +134,13 @@ def test_a_cut_reads_on_from_the_last_snapshot(monkeypatch: pytest.MonkeyPatch) 
     replica = Replica(disk)
     replica.append([5] * 20, 0)
     last = replica.log.segment_base_offsets[-1]
-    headers, read_from = Log.headers, list[int]()
+    batches, read_from = KeptProducers.batches, list[int]()
 
-    def noted(log: Log, offset: int) -> object:
+    def noted(kept: KeptProducers, offset: int) -> object:
         read_from.append(offset)
-        return headers(log, offset)
+        return batches(kept, offset)
 
-    monkeypatch.setattr(Log, "headers", noted)
+    monkeypatch.setattr(KeptProducers, "batches", noted)
     replica.truncate(last + 2)
     assert read_from == [last]
 

@@ -12,8 +12,6 @@ from quorumlog.wire.codec.messages.describe_producers import (
 )
 from quorumlog.wire.codec.schemas import RequestHeader
 
-NO_COORDINATOR = -1  # there are no transactions, and so no markers
-
 
 @answers(DescribeProducersRequest, 0, 0)
 async def handle(
@@ -46,5 +44,6 @@ def _state(producer: ActiveProducer) -> ProducerState:
         producer_epoch=producer.producer_epoch,
         last_sequence=producer.last_sequence,
         last_timestamp=producer.seen_ms,
-        coordinator_epoch=NO_COORDINATOR,
+        coordinator_epoch=producer.coordinator_epoch,
+        current_txn_start_offset=producer.transaction_offset,
     )

@@ -1,7 +1,8 @@
 """Fetch (API key 1): from consumers up to the high watermark, from replicas up to the log's end.
 
 In a fetch session (KIP-227) both sides name only what has changed: `core/fetch_sessions.py`.
-There are no transactions: the last stable offset is the high watermark.
+A consumer of `read_committed` gets records up to the last stable offset, and the transactions among
+them that were aborted: it leaves those out itself (KIP-98).
 """
 
 from dataclasses import replace
@@ -35,6 +36,7 @@ from quorumlog.wire.codec.identifiers import (
 )
 from quorumlog.wire.codec.message import ZERO_UUID
 from quorumlog.wire.codec.messages.fetch import (
+    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
@@ -49,6 +51,7 @@ TOPIC_IDS_SINCE: Final = 13
 REPLICA_STATE_SINCE: Final = 15
 NODE_ENDPOINTS_SINCE: Final = 16
 RACKS_SINCE: Final = 11
+READ_COMMITTED: Final = 1  # an isolation level
 _MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
@@ -173,6 +176,7 @@ def _spec(
         session=session,
         may_read_follower=knows_racks,
         near_rack=request.rack_id if knows_racks and goes_by_racks else "",
+        is_read_committed=request.isolation_level == READ_COMMITTED and replica_id == NO_REPLICA,
         awaits_commits=goes_by_racks and replica_id >= 0,
     )
 
@@ -206,15 +210,24 @@ def _response(
     return response
 
 
+def _aborted(found: FetchedPartition) -> list[AbortedTransaction] | None:
+    if found.aborted is None:
+        return None
+    return [
+        AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset)
+        for one in found.aborted
+    ]
+
+
 def _partition(index: int, found: FetchedPartition, *, is_silent: bool) -> PartitionData:
     high_watermark = UNKNOWN_OFFSET if is_silent else found.high_watermark
     data = PartitionData(
         partition_index=index,
         error_code=found.error_code,
         high_watermark=high_watermark,
-        last_stable_offset=high_watermark,
+        last_stable_offset=UNKNOWN_OFFSET if is_silent else found.last_stable_offset,
         log_start_offset=UNKNOWN_OFFSET if is_silent else found.log_start_offset,
-        aborted_transactions=None,
+        aborted_transactions=_aborted(found),
         records=found.records or b"",
     )
     if found.preferred_replica != NO_REPLICA:

@@ -1,14 +1,14 @@
-"""FindCoordinator (10): which broker coordinates a group, as the leader of its partition.
+"""FindCoordinator (10): which broker coordinates a group or a transactional id.
 
-Creates `__consumer_offsets` when it is first needed. Source: KIP-699 (many keys from v4 on).
+It is the leader of its partition. The internal topic is created when it is first needed. Source:
+KIP-98, KIP-699 (many keys from v4 on).
 """
 
+from collections.abc import Mapping
 from typing import Final
 
-from quorumlog.broker.groups.offsets_topic import offsets_topic
+from quorumlog.broker.responses.internal_topics import create_internal, has_leaders
 from quorumlog.broker.server.api import BrokerContext, Reply, answers
-from quorumlog.metadata_quorum.controller_client import ControllerUnavailable
-from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.find_coordinator import (
     Coordinator,
@@ -16,39 +16,28 @@ from quorumlog.wire.codec.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
-from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
 FIRST_VERSION_WITH_MANY_KEYS: Final = 4
-LEADER_WAIT_MS: Final = 5000
+TOPICS: Final[Mapping[int, str]] = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTIONS_TOPIC}
 
 
 @answers(FindCoordinatorRequest, 0, 6)
 def handle(context: BrokerContext, header: RequestHeader, request: FindCoordinatorRequest) -> Reply:
-    """Answer from the image; as a task if the offsets topic must be created first."""
-    if request.key_type == GROUP and not _has_leaders(context.image):
-        return _create_then_answer(context, header, request)
+    """Answer from the image; as a task if the internal topic must be created first."""
+    topic = TOPICS.get(request.key_type)
+    if topic is not None and not has_leaders(context.image, topic):
+        return _create_then_answer(context, header, request, topic)
     return _answer(context, header, request)
-
-
-def _has_leaders(image: ClusterImage) -> bool:
-    topic = image.topics.get(OFFSETS_TOPIC)
-    return topic is not None and all(part.leader_id in image.brokers for part in topic.partitions)
 
 
 async def _create_then_answer(
-    context: BrokerContext, header: RequestHeader, request: FindCoordinatorRequest
+    context: BrokerContext, header: RequestHeader, request: FindCoordinatorRequest, topic: str
 ) -> FindCoordinatorResponse:
-    if OFFSETS_TOPIC not in context.image.topics:
-        try:
-            [result] = await context.controller.create_topics([offsets_topic(context.settings)])
-        except ControllerUnavailable:
-            return _answer(context, header, request)
-        if result.error_code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
-            return _answer(context, header, request, result.error_message)
-        await context.metadata.wait_until(_has_leaders, timeout_ms=LEADER_WAIT_MS)
-    return _answer(context, header, request)
+    refusal = await create_internal(context, topic)
+    return _answer(context, header, request, refusal)
 
 
 def _answer(
@@ -73,16 +62,11 @@ def _answer(
 
 def _find(context: BrokerContext, key_type: int, key: str, refusal: str | None) -> Coordinator:
     missing = Coordinator(key=key, node_id=-1, host="", port=-1)
-    # DEVIATION: Kafka has a coordinator for transactions.
-    # docs/decisions/0013-transactional-ids-are-refused.md
-    if key_type == TRANSACTION:  # a fatal error in every client: retrying would never end
-        missing.error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        missing.error_message = "this cluster does not support transactions"
-        return missing
-    if key_type != GROUP:
+    if key_type not in TOPICS:
         missing.error_code = ErrorCode.INVALID_REQUEST
         return missing
-    partition = context.image.partition(context.groups.partition_of(key))
+    service = context.groups if key_type == GROUP else context.transactions
+    partition = context.image.partition(service.partition_of(key))
     leader = None if partition is None else context.image.brokers.get(partition.leader_id)
     if leader is None or leader.fenced:
         missing.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,6 +1,14 @@
-"""InitProducerId (22): an id for an idempotent producer. Source: KIP-98, KIP-360."""
+"""InitProducerId (22): an id for an idempotent producer, or for one with a transactional id.
 
-from quorumlog.broker.server.api import BrokerContext, answers
+Source: KIP-98, KIP-360 (a producer that goes on).
+"""
+
+from quorumlog.broker.server.api import BrokerContext, Reply, answers, when_done
+from quorumlog.broker.transactions.core.requests import (
+    InitProducerId,
+    InitProducerIdResult,
+    ProducerIdAndEpoch,
+)
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.init_producer_id import (
     InitProducerIdRequest,
@@ -10,16 +18,27 @@ from quorumlog.wire.codec.schemas import RequestHeader
 
 
 @answers(InitProducerIdRequest, 0, 5)
-async def handle(
-    context: BrokerContext, header: RequestHeader, request: InitProducerIdRequest
-) -> InitProducerIdResponse:
-    """Return an id that no producer has, with epoch 0; the producer's former id is not used again.
+def handle(context: BrokerContext, header: RequestHeader, request: InitProducerIdRequest) -> Reply:
+    """Ask the coordinator of the transactional id; without one, return an id of no other producer.
 
     A request with only one of the two, id and epoch, is INVALID_REQUEST (KIP-360).
     """
-    refusal = _refusal(request)
-    if refusal is not ErrorCode.NONE:
-        return InitProducerIdResponse(error_code=refusal, producer_epoch=-1)
+    has_id, has_epoch = request.producer_id != -1, request.producer_epoch != -1
+    if has_id != has_epoch:
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
+    if request.transactional_id is None:
+        return _new_id(context)
+    initialization = InitProducerId(
+        transactional_id=request.transactional_id,
+        api_version=header.api_version,
+        transaction_timeout_ms=request.transaction_timeout_ms,
+        expected=ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
+    )
+    return when_done(context.transactions.ask(initialization), _response)
+
+
+async def _new_id(context: BrokerContext) -> InitProducerIdResponse:
+    """Return an id with epoch 0; the producer's former id is not used again."""
     error_code, producer_id = await context.producer_ids.next()
     producer_epoch = 0 if error_code is ErrorCode.NONE else -1
     return InitProducerIdResponse(
@@ -27,11 +46,9 @@ async def handle(
     )
 
 
-def _refusal(request: InitProducerIdRequest) -> ErrorCode:
-    if request.transactional_id is not None:
-        # DEVIATION: Kafka begins a transaction's life here. Ours is refused, with an error that is
-        # fatal in every client; there is no field for a message.
-        # docs/decisions/0013-transactional-ids-are-refused.md
-        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    has_id, has_epoch = request.producer_id != -1, request.producer_epoch != -1
-    return ErrorCode.NONE if has_id == has_epoch else ErrorCode.INVALID_REQUEST
+def _response(result: InitProducerIdResult) -> InitProducerIdResponse:
+    return InitProducerIdResponse(
+        error_code=result.error_code,
+        producer_id=result.producer.producer_id,
+        producer_epoch=result.producer.epoch,
+    )

@@ -25,6 +25,7 @@ from quorumlog.wire.codec.messages.list_offsets import (
 from quorumlog.wire.codec.schemas import RequestHeader
 
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5  # KIP-207
+READ_COMMITTED: Final = 1  # an isolation level
 FIRST_VERSION_OF_SPECIAL: Final[Mapping[int, int]] = MappingProxyType(
     {LATEST: 1, EARLIEST: 1, OF_MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 )
@@ -57,6 +58,7 @@ async def handle(
             partition.timestamp,
             Epoch(partition.current_leader_epoch),
             BrokerId(request.replica_id),
+            is_read_committed=request.isolation_level == READ_COMMITTED,
         )
 
     return ListOffsetsResponse(

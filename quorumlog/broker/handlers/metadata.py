@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from quorumlog.broker.groups.offsets_topic import offsets_topic
 from quorumlog.broker.responses.cluster_view import metadata_response, topic_of
+from quorumlog.broker.responses.internal_topics import new_topic
 from quorumlog.broker.server.api import BrokerContext, Reply, answers
-from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, NewTopic
+from quorumlog.metadata_quorum.controller_client import ControllerUnavailable
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicId
 from quorumlog.wire.codec.messages.metadata import (
@@ -21,7 +21,7 @@ from quorumlog.wire.codec.messages.metadata import (
     MetadataResponseTopic,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
-from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, is_topic_name
+from quorumlog.wire.codec.topic_names import is_topic_name
 
 CREATED_WAIT_MS: Final = 1000  # for the new topic's leaders to be known here
 FIRST_VERSION_BY_IDS: Final = 12  # 10 and 11 have the field, but Kafka refuses to look at it
@@ -41,13 +41,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: MetadataReque
     ]
     if request.allow_auto_topic_creation and context.settings.auto_create_topics_enable:
         known = context.image.topics
-        missing = [
-            name
-            for name in names
-            # DEVIATION: Kafka makes it. There are no transactions yet to need it.
-            # docs/decisions/0013-transactional-ids-are-refused.md
-            if name not in known and is_topic_name(name) and name != TRANSACTIONS_TOPIC
-        ]
+        missing = [name for name in names if name not in known and is_topic_name(name)]
         if missing:
             return _create_then_answer(context, request, missing)
     return _answer(context, request)
@@ -105,10 +99,7 @@ async def _create_then_answer(
 ) -> MetadataResponse:
     """Create, and wait a little: an answer with leaders spares every client a retry."""
     refused = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
-    wanted = [
-        offsets_topic(context.settings) if name == OFFSETS_TOPIC else NewTopic(name=name)
-        for name in refused
-    ]
+    wanted = [new_topic(name, context.settings) for name in refused]
     try:
         results = await context.controller.create_topics(wanted)
     except ControllerUnavailable:

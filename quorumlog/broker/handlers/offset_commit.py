@@ -1,8 +1,7 @@
 """OffsetCommit (8): answered once the offsets are committed in `__consumer_offsets`."""
 
-import asyncio
-
 from quorumlog.broker.groups.core.requests import CommitOffsets, CommitResult, CommittedOffset
+from quorumlog.broker.responses.commit_timeout import limit_commit
 from quorumlog.broker.server.api import BrokerContext, Reply, answers, when_done
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -44,23 +43,8 @@ def handle(context: BrokerContext, header: RequestHeader, request: OffsetCommitR
         offsets=offsets,
     )
     result = context.groups.ask(commit)
-    if not result.done():
-        _limit(context, result, commit)
+    limit_commit(context, result, commit)
     return when_done(result, respond)
-
-
-def _limit(
-    context: BrokerContext, result: "asyncio.Future[CommitResult]", commit: CommitOffsets
-) -> None:
-    """Stop waiting, not writing: the offsets may yet be committed, and then they count."""
-
-    def time_out() -> None:
-        if not result.done():
-            result.set_result(commit.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-
-    timeout_s = context.settings.offsets_commit_timeout_ms / 1000
-    timer = asyncio.get_running_loop().call_later(timeout_s, time_out)
-    result.add_done_callback(lambda _result: timer.cancel())
 
 
 def _topic(

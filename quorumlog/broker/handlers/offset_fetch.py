@@ -26,7 +26,7 @@ FIRST_VERSION_WITH_GROUPS = 8
 NO_OFFSET = CommittedOffset(offset=-1)
 
 P = TypeVar("P", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
-Offsets = Mapping[TopicPartition, CommittedOffset | None]
+Offsets = Mapping[TopicPartition, CommittedOffset | ErrorCode | None]
 
 
 @answers(OffsetFetchRequest, 1, 9)
@@ -37,11 +37,14 @@ def handle(
     if header.api_version >= FIRST_VERSION_WITH_GROUPS:
         return OffsetFetchResponse(
             groups=[
-                _group(group.group_id, *_fetch(context, group.group_id, group.topics))
+                _group(
+                    group.group_id,
+                    *_fetch(context, group.group_id, group.topics, request.require_stable),
+                )
                 for group in request.groups
             ]
         )
-    error_code, offsets = _fetch(context, request.group_id, request.topics)
+    error_code, offsets = _fetch(context, request.group_id, request.topics, request.require_stable)
     if error_code is not ErrorCode.NONE and header.api_version >= FIRST_VERSION_WITH_ERROR_CODE:
         offsets = {}
     return OffsetFetchResponse(
@@ -62,8 +65,12 @@ def _fetch(
     context: BrokerContext,
     group_id: str,
     topics: Iterable[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
+    require_stable: bool,
 ) -> tuple[ErrorCode, Offsets]:
-    """Return the offsets; without topics (null): all committed offsets."""
+    """Return the offsets; without topics (null): all committed offsets.
+
+    `require_stable` (v7, KIP-447): an offset that a transaction may still change is an error.
+    """
     partitions = None
     if topics is not None:
         partitions = [
@@ -74,26 +81,36 @@ def _fetch(
     coordinator = context.groups.coordinator(group_id)
     if isinstance(coordinator, ErrorCode):
         return coordinator, dict.fromkeys(partitions or ())
-    return ErrorCode.NONE, coordinator.fetch_offsets(group_id, partitions)
+    committed = coordinator.fetch_offsets(group_id, partitions)
+    if not require_stable:
+        return ErrorCode.NONE, committed
+    unstable = coordinator.transactional.unstable(group_id)
+    return ErrorCode.NONE, {
+        where: ErrorCode.UNSTABLE_OFFSET_COMMIT if where in unstable else offset
+        for where, offset in committed.items()
+    }
 
 
 def _by_topic(
     offsets: Offsets,
-) -> list[tuple[str, list[tuple[TopicPartition, CommittedOffset | None]]]]:
+) -> list[tuple[str, list[tuple[TopicPartition, CommittedOffset | ErrorCode | None]]]]:
     grouped = groupby(sorted(offsets.items(), key=lambda item: item[0]), lambda item: item[0].topic)
     return [(topic, list(items)) for topic, items in grouped]
 
 
 def _partition(
-    shape: type[P], where: TopicPartition, found: CommittedOffset | None, error_code: ErrorCode
+    shape: type[P],
+    where: TopicPartition,
+    found: CommittedOffset | ErrorCode | None,
+    error_code: ErrorCode,
 ) -> P:
-    committed = found or NO_OFFSET
+    committed = found if isinstance(found, CommittedOffset) else NO_OFFSET
     return shape(
         partition_index=where.partition,
         committed_offset=committed.offset,
         committed_leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
-        error_code=error_code,
+        error_code=found if isinstance(found, ErrorCode) else error_code,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from quorumlog.broker.partitions.core.admission import ZSTD_SINCE, is_zstd_too_early
 from quorumlog.broker.partitions.core.data_path import ProduceResult
+from quorumlog.broker.partitions.io.verified_appends import ClientTransaction
 from quorumlog.broker.responses.leader_hints import leader_hints
 from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -27,6 +28,8 @@ from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 TOPIC_IDS_SINCE: Final = 13
 LEADER_HINTS_SINCE: Final = 10  # KIP-951
+ABORTABLE_SINCE: Final = 11  # KIP-1050
+IMPLICIT_ADDS_SINCE: Final = 12  # KIP-890: clients with transaction.version 2 add no partition
 SLICE_S: Final = 0.02
 _INTERNAL: Final = ProduceResult(
     ErrorCode.INVALID_TOPIC_EXCEPTION, error_message="only brokers write to this topic"
@@ -91,13 +94,23 @@ class _Answer:
 def _refusal(request: ProduceRequest) -> ProduceResult | None:
     if request.acks not in (-1, 0, 1):
         return ProduceResult(ErrorCode.INVALID_REQUIRED_ACKS)
-    if request.transactional_id is not None:
-        # DEVIATION: Kafka appends it. Here no coordinator could end the transaction.
-        # docs/decisions/0013-transactional-ids-are-refused.md
-        return ProduceResult(
-            ErrorCode.UNSUPPORTED_VERSION, error_message="this broker has no transactions"
-        )
     return None
+
+
+def _transaction(
+    context: BrokerContext, version: int, request: ProduceRequest
+) -> ClientTransaction | None:
+    """Return the transaction of a request: its coordinator is asked for it, or told (KIP-890)."""
+    if request.transactional_id is None:
+        return None
+    adds = version >= IMPLICIT_ADDS_SINCE
+    is_asked = adds or context.settings.transaction_partition_verification_enable
+    return ClientTransaction(
+        transactional_id=request.transactional_id,
+        verifier=context.verifier if is_asked else None,
+        adds=adds,
+        knows_abortable=version >= ABORTABLE_SINCE,
+    )
 
 
 # librdkafka and others choose features by the version 0 (KAFKA-18659).
@@ -120,6 +133,7 @@ def _append_each(
 ) -> Iterator[None]:
     """Append batch after batch, and yield before each."""
     refusal = _refusal(request)
+    transaction = _transaction(context, header.api_version, request)
     topic_names = context.image.topic_names
     # All are counted before the first can be done.
     answer.waiting = sum(len(topic.partition_data) for topic in request.topic_data)
@@ -145,7 +159,12 @@ def _append_each(
                 done(_ZSTD_TOO_EARLY)
             else:
                 context.replicas.appends.append(
-                    at, records, acks=request.acks, timeout_ms=request.timeout_ms, done=done
+                    at,
+                    records,
+                    acks=request.acks,
+                    timeout_ms=request.timeout_ms,
+                    done=done,
+                    transaction=transaction,
                 )
 
 

@@ -1,14 +1,14 @@
 """The feature levels that this cluster announces: only what it really does.
 
-Source: KIP-584 (features), KIP-853 (kraft.version), KIP-848 (group.version), KIP-966
-(eligible.leader.replicas.version). docs/decisions/0030-features-name-what-works.md says which
-features are announced.
+Source: KIP-584 (features), KIP-853 (kraft.version), KIP-848 (group.version), KIP-890
+(transaction.version), KIP-966 (eligible.leader.replicas.version).
+docs/decisions/0030-features-name-what-works.md says which features are announced.
 """
 
 from typing import Final, NamedTuple
 
 from quorumlog.metadata_quorum.image import ClusterImage, features
-from quorumlog.metadata_quorum.image.features import FIRST_LEVEL, SUPPORTED
+from quorumlog.metadata_quorum.image.features import SUPPORTED, first_level
 from quorumlog.wire.codec.messages.api_versions import FinalizedFeatureKey, SupportedFeatureKey
 
 # Before this version clients refuse a range that begins at 0 (KAFKA-17011).
@@ -31,7 +31,6 @@ KRAFT_VERSION_MAX: Final = features.KRAFT_VERSION_MAX
 
 FEATURES: Final = (
     Feature("eligible.leader.replicas.version", 1, 1),  # always on
-    Feature("group.version", 0, 0),  # classic groups only
     Feature(KRAFT_VERSION, 0, KRAFT_VERSION_MAX),  # 1: the voters can change
     # DEVIATION: Kafka's counts its metadata records. This one names a release for tools: 4.1-IV1.
     # docs/decisions/0105-metadata-version-names-a-release.md
@@ -59,15 +58,10 @@ def kraft_version_problem(image: ClusterImage, level: int) -> str | None:
 def supported_features(version: int) -> list[SupportedFeatureKey]:
     """Return the features for an answer to ApiVersions of this version."""
     least = 0 if version >= FIRST_VERSION_WITH_LEVEL_ZERO else 1
+    constant = [(feature.name, feature.min_level, feature.max_level) for feature in FEATURES]
     return [
-        SupportedFeatureKey(
-            name=feature.name, min_version=feature.min_level, max_version=feature.max_level
-        )
-        for feature in FEATURES
-        if feature.min_level >= least
-    ] + [
-        SupportedFeatureKey(name=name, min_version=low, max_version=high)
-        for name, low, high in _ours()
+        SupportedFeatureKey(name=name, min_version=max(low, least), max_version=high)
+        for name, low, high in (*constant, *_ours())
     ]
 
 
@@ -75,7 +69,7 @@ def finalized_features(image: ClusterImage, kraft_version: int) -> list[Finalize
     """Return the features that are in force; level 0 means "off" and is not named, as in Kafka."""
     levels = {feature.name: feature.max_level for feature in FEATURES}
     levels[KRAFT_VERSION] = kraft_version
-    levels |= {name: image.features.get(name, FIRST_LEVEL) for name in sorted(SUPPORTED)}
+    levels |= {name: image.features.get(name, first_level(name)) for name in sorted(SUPPORTED)}
     return [
         FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
         for name, level in levels.items()

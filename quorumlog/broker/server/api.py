@@ -11,6 +11,8 @@ from quorumlog.broker.fetching.core.response_memory import ResponseAccount
 from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.broker.transactions.io.transaction_service import TransactionService
+from quorumlog.broker.transactions.verification import TransactionVerifier
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.settings.servers import BrokerConfig, StaticConfig
@@ -75,6 +77,8 @@ class BrokerContext:
     metadata: ImageWatch
     replicas: Replicas
     groups: GroupService
+    transactions: TransactionService
+    verifier: TransactionVerifier
     producer_ids: ProducerIds
     controller: ControllerClient
     handlers: Mapping[int, ApiHandler]  # by API key: all that is answered, and advertised

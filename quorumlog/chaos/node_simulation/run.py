@@ -301,6 +301,7 @@ def _node_settings(node_id: int, settings: NodesSettings) -> dict[str, str]:
         **({"broker.rack": racks[node_id - 1]} if racks else {}),
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
         "log.dirs": LOG_DIR,
         **settings.config,
         "node.id": str(node_id),

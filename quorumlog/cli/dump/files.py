@@ -13,20 +13,41 @@ from typing import BinaryIO, Final, NamedTuple
 
 from quorumlog.cli.dump.batches import read_batches, read_snapshot
 from quorumlog.cli.dump.contents import Asked, Contents, Item, Problem
-from quorumlog.cli.dump.indexes import LogFile, read_offset_index, read_time_index
-from quorumlog.cli.dump.record_kinds import Decode, decode_group, decode_metadata
+from quorumlog.cli.dump.indexes import (
+    LogFile,
+    read_offset_index,
+    read_time_index,
+    read_transaction_index,
+)
+from quorumlog.cli.dump.record_kinds import (
+    Decode,
+    decode_group,
+    decode_metadata,
+    decode_transaction,
+)
 from quorumlog.cli.dump.small_files import NAMED, offsets, producers, read_small
-from quorumlog.wire.codec.topic_names import METADATA_TOPIC, OFFSETS_TOPIC
+from quorumlog.wire.codec.topic_names import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 CONTENT_BYTES_MAX: Final = 64 << 20  # of a file that is read whole
 _BUFFER_BYTES: Final = 1 << 18
 _SEGMENT_FILE: Final = re.compile(
-    r"(?P<base>\d{20})?[^/]*?(?P<kind>\.log|\.index|\.timeindex|\.snapshot)"
+    r"(?P<base>\d{20})?[^/]*?(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
     r"(\.deleted|\.cleaned|\.swap)?"
 )
+_SEGMENT_KINDS: Final = {
+    ".log": "log",
+    ".index": "offset_index",
+    ".timeindex": "time_index",
+    ".txnindex": "transaction_index",
+    ".snapshot": "producers",
+}
 _METADATA_SNAPSHOT: Final = re.compile(r"(\d{20}-\d{10}|bootstrap)\.checkpoint")
 _OFFSETS_SUFFIX: Final = "-offset-checkpoint"
-_DECODERS: Final[dict[str, Decode]] = {METADATA_TOPIC: decode_metadata, OFFSETS_TOPIC: decode_group}
+_DECODERS: Final[dict[str, Decode]] = {
+    METADATA_TOPIC: decode_metadata,
+    OFFSETS_TOPIC: decode_group,
+    TRANSACTIONS_TOPIC: decode_transaction,
+}
 
 
 class _Kind(NamedTuple):
@@ -99,6 +120,8 @@ def _read_content(
         log = _log_beside(path, opened) if asked.only_index_faults else None
         read = read_offset_index if kind.name == "offset_index" else read_time_index
         return read(content, kind.base_offset, asked, log)
+    if kind.name == "transaction_index":
+        return read_transaction_index(content, kind.base_offset, asked)
     if kind.name == "producers":
         return read_small(content, producers)
     if kind.name == "offsets":
@@ -121,8 +144,7 @@ def _kind_of(name: str) -> _Kind | None:
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None:
         return None
-    kinds = {".log": "log", ".index": "offset_index", ".timeindex": "time_index"}
-    return _Kind(kinds.get(match["kind"], "producers"), int(match["base"] or 0))
+    return _Kind(_SEGMENT_KINDS[match["kind"]], int(match["base"] or 0))
 
 
 def _decoder_of(path: Path) -> Decode | None:

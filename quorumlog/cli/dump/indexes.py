@@ -1,10 +1,12 @@
-"""The entries of the two indexes of a segment; on request, held against its batches."""
+"""The entries of a segment's indexes; on request, those for lookups held against its batches."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from quorumlog.cli.dump.contents import Asked, Item, Problem
+from quorumlog.storage.core.aborted_transactions import ENTRY_BYTES as TRANSACTION_ENTRY_BYTES
+from quorumlog.storage.core.aborted_transactions import CorruptTransactionIndex, decode_index
 from quorumlog.storage.core.log_index import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -16,6 +18,8 @@ from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.batch_scan import scan_batches
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.records import HEADER_BYTES, MAGIC, BatchHeader, read_header
+
+OFFSET_MAX: Final = 2**63 - 1
 
 
 class LogFile:
@@ -86,6 +90,23 @@ def read_time_index(
             if fault is not None:
                 yield Problem(slot * TIME_ENTRY_BYTES, fault)
     yield from _rest(content, len(index) * TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)
+
+
+def read_transaction_index(
+    content: bytes, base_offset: int, asked: Asked
+) -> Iterator[Item | Problem]:
+    """Yield the entries of a `.txnindex` file: the aborted transactions that end in the segment."""
+    least = base_offset
+    for position in range(0, len(content), TRANSACTION_ENTRY_BYTES):
+        entry = content[position : position + TRANSACTION_ENTRY_BYTES]
+        try:
+            (aborted,) = decode_index(entry, least, OFFSET_MAX)
+        except CorruptTransactionIndex as error:
+            yield Problem(position, f"{error}; {len(content) - position} bytes are not read")
+            return
+        if not asked.only_index_faults:
+            yield aborted._asdict()
+        least = aborted.last_offset + 1
 
 
 class _Cursor:

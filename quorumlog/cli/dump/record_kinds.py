@@ -1,10 +1,12 @@
-"""Records that the cluster itself has written, by name: control, metadata and group records."""
+"""Records that the cluster itself has written, by name: control, metadata, of coordinators."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from enum import IntEnum
 from typing import Final
 
 from quorumlog.broker.groups.core.records import GroupRecord, OffsetRecord, StoredGroup, decode
+from quorumlog.broker.transactions.core.records import decode as decode_of_transaction
 from quorumlog.cli.dump.contents import Item
 from quorumlog.cli.formats import text_or_base64
 from quorumlog.client.core.group_protocol import (
@@ -120,6 +122,21 @@ def decode_group(record: Record) -> Item:
         case GroupRecord():
             stored = None if found.stored is None else _group(found.stored)
             return {"type": "GroupMetadata", "group": found.group_id, "stored": stored}
+
+
+def decode_transaction(record: Record) -> Item:
+    """Describe a record of `__transaction_state`: what is committed of a transactional id."""
+    try:
+        found = decode_of_transaction(record.key or b"", record.value)
+    except MalformedFrame as error:
+        raise Undecodable(str(error)) from error
+    metadata = found.metadata
+    committed = None
+    if metadata is not None:
+        committed = asdict(metadata)
+        del committed["last_producer_epoch"]  # it is in no record
+        committed |= {"state": metadata.state.value, "partitions": _names(metadata.partitions)}
+    return {"type": "TransactionLog", "id": found.transactional_id, "committed": committed}
 
 
 def _group(stored: StoredGroup) -> Item:

@@ -25,7 +25,7 @@ from quorumlog.metadata_quorum.controller.cluster_decisions import ClusterDecisi
 from quorumlog.metadata_quorum.controller.config_changes import decide_configs
 from quorumlog.metadata_quorum.controller.directories import (
     decide_failed,
-    level_for_directories,
+    levels_for_registration,
     newly_failed,
 )
 from quorumlog.metadata_quorum.controller.growth import GrowthDecisions
@@ -271,7 +271,7 @@ class Controller:
             in_force=self.cluster.features,
             may_leave=is_total(broker, losses) or self._may_leave(request.broker_id, now_ms),
         )
-        level, level_refusal = level_for_directories(self.cluster, request)
+        first, level_refusal = levels_for_registration(self.cluster, request)
         refusal = refusal or level_refusal
         if refusal is not None:
             return Decision(response=refusal)
@@ -288,7 +288,6 @@ class Controller:
             remark = remark if held_alone else None
             return Decision(response=unregistered, records=(*changes,), remark=remark, goes_on=True)
         self.sessions.begin(request.broker_id, now_ms)
-        first = () if level is None else (level,)
         epoch = base_offset + len(first) + len(changes)
         register = registration_record(request, epoch)
         reply = RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=epoch)

@@ -6,7 +6,7 @@ KIP-858.
 
 from collections.abc import Sequence
 
-from quorumlog.metadata_quorum.controller.features import level_for
+from quorumlog.metadata_quorum.controller.features import level_for, levels_of_new_cluster
 from quorumlog.metadata_quorum.controller.requests import Decision
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import (
@@ -22,17 +22,21 @@ from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 
-def level_for_directories(
+def levels_for_registration(
     cluster: ClusterReplay, request: BrokerRegistration
-) -> tuple[FeatureLevel | None, RegistrationReply | None]:
-    """Return the record that a broker with several log directories needs, or its refusal."""
+) -> tuple[tuple[FeatureLevel, ...], RegistrationReply | None]:
+    """Return the records to write before a registration, or its refusal.
+
+    They say the levels of a new cluster, and the one that several log directories need.
+    """
+    first = levels_of_new_cluster(cluster, request.features)
     if not request.log_dirs:
-        return None, None
+        return first, None
     level, problem = level_for(cluster, LEVEL_OF_DIRECTORIES)
     if problem is None:
-        return level, None
+        return first if level is None else (*first, level), None
     message = f"Broker {request.broker_id} has several log.dirs. {problem.error_message}"
-    return None, RegistrationReply(error_code=problem.error_code, error_message=message)
+    return (), RegistrationReply(error_code=problem.error_code, error_message=message)
 
 
 def newly_failed(broker: BrokerImage, heartbeat: BrokerHeartbeat) -> list[str]:

@@ -5,6 +5,7 @@ while there are records that it lacks.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 
 from quorumlog.metadata_quorum.cluster_changes import (
     DONE,
@@ -19,6 +20,7 @@ from quorumlog.metadata_quorum.image.features import (
     LEVEL_OF_ACCESS,
     LEVEL_OF_DIRECTORIES,
     METADATA_FEATURE,
+    NEW_CLUSTER_LEVELS,
     SUPPORTED,
     level_problem,
 )
@@ -46,6 +48,22 @@ def decide_feature_levels(
         if update.level != cluster.features.get(update.name):
             records.append(FeatureLevel(name=update.name, level=update.level))
     return () if request.validate_only else tuple(records), (DONE,)
+
+
+def levels_of_new_cluster(
+    cluster: ClusterReplay, features: Mapping[str, tuple[int, int]]
+) -> tuple[FeatureLevel, ...]:
+    """Return the records to write before the first registration, by a broker with these features.
+
+    None once the cluster is not new, nor for what that broker does not work with.
+    """
+    if not cluster.is_new:
+        return ()
+    return tuple(
+        FeatureLevel(name=name, level=level)
+        for name, level in sorted(NEW_CLUSTER_LEVELS.items())
+        if level_problem(features, name, level) is None
+    )
 
 
 def level_for(cluster: ClusterReplay, needed: int) -> tuple[FeatureLevel | None, Outcome | None]:
@@ -95,6 +113,8 @@ def _downgrade_problem(cluster: ClusterReplay, update: FeatureUpdate) -> str | N
         return "Can't downgrade the level of this feature without setting the upgrade type."
     if update.upgrade_type == UpgradeType.UNSAFE_DOWNGRADE:
         return "Unsafe metadata downgrade is not supported in this version."
+    if update.name != METADATA_FEATURE:
+        return None  # a protocol: what it has stored is read at any level
     if update.level < LEVEL_OF_DIRECTORIES and _has_directories(cluster):
         return "There are brokers with several log directories, or replicas in them."
     if update.level < LEVEL_OF_ACCESS and cluster.access.freeze() != AccessImage():

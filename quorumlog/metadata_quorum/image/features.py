@@ -1,8 +1,11 @@
-"""The feature levels that a cluster's metadata may need (KIP-584), and those of this release.
+"""The feature levels that records of a cluster say (KIP-584), and those of this release.
 
 Nodes of two releases must never read one log as two clusters. So a record of a kind that an older
 release does not know is written only once the level that has it is in force, which is itself a
 record: docs/decisions/0099-records-of-a-new-kind-wait-for-a-level.md
+
+The levels of Kafka's `group.version` and `transaction.version` say which protocols clients may use:
+docs/decisions/0130-a-new-cluster-begins-with-the-newest-protocols.md
 """
 
 from collections.abc import Mapping
@@ -13,6 +16,8 @@ from typing import Final
 # docs/decisions/0099-records-of-a-new-kind-wait-for-a-level.md
 METADATA_FEATURE: Final = "quorumlog.metadata.version"
 FIRST_LEVEL: Final = 1  # in force where no record says another one
+GROUP_FEATURE: Final = "group.version"  # 1: the consumer groups of KIP-848
+TRANSACTION_FEATURE: Final = "transaction.version"  # 1: flexible records; 2: KIP-890
 LEVEL_OF_ACCESS: Final = 2
 LEVEL_OF_DIRECTORIES: Final = 3
 LEVEL_NAMES: Final[Mapping[int, str]] = MappingProxyType(
@@ -24,8 +29,16 @@ LEVEL_NAMES: Final[Mapping[int, str]] = MappingProxyType(
 )
 NEWEST_LEVEL: Final = max(LEVEL_NAMES)
 
+NEW_CLUSTER_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
+    {GROUP_FEATURE: 1, TRANSACTION_FEATURE: 2}
+)
+"""The protocols that a new cluster begins with. Without a record, they are at 0: off."""
+
 SUPPORTED: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
-    {METADATA_FEATURE: (FIRST_LEVEL, NEWEST_LEVEL)}
+    {
+        **{name: (0, newest) for name, newest in NEW_CLUSTER_LEVELS.items()},
+        METADATA_FEATURE: (FIRST_LEVEL, NEWEST_LEVEL),
+    }
 )
 """By name, the least and the greatest level that this release works with."""
 
@@ -37,12 +50,18 @@ ANNOUNCED: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
 """What a broker registers with. The quorum, and no record of ours, decides kraft.version."""
 
 
+def first_level(name: str) -> int:
+    """Return the level that is in force where no record says another one."""
+    return 0 if name in NEW_CLUSTER_LEVELS else FIRST_LEVEL
+
+
 def level_problem(supported: Mapping[str, tuple[int, int]], name: str, level: int) -> str | None:
     """Say why a node with these features cannot work at a level, or None.
 
     One that does not name a feature works at its first level.
     """
-    least, greatest = supported.get(name, (FIRST_LEVEL, FIRST_LEVEL))
+    first = first_level(name)
+    least, greatest = supported.get(name, (first, first))
     if least <= level <= greatest:
         return None
     return f"level {level} of {name} is in force, and only {least} to {greatest} are supported"

@@ -14,7 +14,7 @@ from typing import Final, assert_never
 from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.image import records
 from quorumlog.metadata_quorum.image.access import AccessReplay
-from quorumlog.metadata_quorum.image.features import FIRST_LEVEL
+from quorumlog.metadata_quorum.image.features import first_level
 from quorumlog.metadata_quorum.image.model import (
     BrokerImage,
     ClusterDelta,
@@ -97,6 +97,11 @@ class ClusterReplay:
         """Return the registered brokers, live: do not keep it across an apply."""
         return self._brokers
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no broker has registered, and nothing was made or set."""
+        return not (self._brokers or self._topics or self.features)
+
     def topic_id(self, name: str) -> TopicId | None:
         """Return the id of a topic, or None."""
         topic = self._topics.get(name)
@@ -136,7 +141,7 @@ class ClusterReplay:
 
     def feature_level(self, name: str) -> int:
         """Return the level of a feature that is in force."""
-        return self.features.get(name, FIRST_LEVEL)
+        return self.features.get(name, first_level(name))
 
     def apply(self, offset: Offset, record: MetadataRecord) -> None:
         """Apply the record at `offset`. Raises InvariantViolation if it does not fit."""

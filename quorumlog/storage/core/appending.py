@@ -122,6 +122,23 @@ def stamped_by_another(
     return Append([records[:end]], spans, base_offset, end, max_timestamp, epoch_starts)
 
 
+def earlier_beginning(records: Buffer, *, next_offset: int, leader_epoch: int) -> Offset | None:
+    """Return the base offset of the first batch if it has `next_offset`, not as its first offset.
+
+    None: it begins elsewhere, is partial, or of a newer epoch than that of the leader that is
+    followed. Raises CorruptBatch.
+    """
+    view = memoryview(records)
+    if len(view) < HEADER_BYTES:
+        return None
+    header = read_header(view)
+    is_inside = header.base_offset < next_offset <= header.last_offset
+    if not is_inside or header.leader_epoch > leader_epoch or header.size_in_bytes > len(view):
+        return None
+    validate_batch(view, 0, header)
+    return Offset(header.base_offset)
+
+
 def _from(next_offset: int, records: memoryview) -> memoryview:
     """Let an empty batch that stands for offsets before and after `next_offset` begin there.
 

@@ -40,12 +40,15 @@ class NewestOffsets:
     keys_max: int = KEYS_MAX
     _offsets: dict[bytes, int] = field(default_factory=dict)
 
-    def take(self, batch: Buffer, header: BatchHeader) -> bool:
-        """Take in the batch that follows; False, and no change, if there may be no room for it."""
+    def take(self, batch: Buffer, header: BatchHeader, *, is_aborted: bool = False) -> bool:
+        """Take in the batch that follows; False, and no change, if there may be no room for it.
+
+        A record that is aborted replaces none.
+        """
         is_full = len(self._offsets) + header.record_count > self.keys_max
         if is_full and self._offsets:
             return False
-        if not header.is_control:
+        if not (header.is_control or is_aborted):
             data = unfold(batch, header, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
             for record in raw_records(data, header):
                 if record.key is not None:
@@ -81,17 +84,26 @@ class CleaningRules:
         return not (record.is_tombstone and horizon_ms is not None and horizon_ms <= self.wall_ms)
 
     def cleaned(
-        self, batch: Buffer, header: BatchHeader, newest: NewestOffsets, *, is_last: bool
+        self,
+        batch: Buffer,
+        header: BatchHeader,
+        newest: NewestOffsets,
+        *,
+        is_last: bool,
+        is_aborted: bool = False,
     ) -> Buffer | None:
         """Return what stays of a batch: the same object if all does, None if nothing does.
 
         is_last: it is the last of its producer, and stays, even without records, so that a
         repetition is known. A tombstone that stays gives its batch a delete horizon: a reader that
-        began before has so long to see it. Raises CorruptBatch.
+        began before has so long to see it. Of an aborted batch no record stays. Raises
+        CorruptBatch.
         """
         is_unknown = header.next_offset > newest.end_offset
         if header.is_control or is_unknown:
             return batch
+        if is_aborted:
+            return with_records(header, b"", (), horizon_ms=None) if is_last else None
         data = unfold(batch, header, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
         horizon_ms = header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None
         kept = [
@@ -106,6 +118,24 @@ class CleaningRules:
             return batch
         new_horizon_ms = self.wall_ms + self.delete_retention_ms if has_new_horizon else None
         return with_records(header, data, kept, horizon_ms=new_horizon_ms)
+
+    def cleaned_marker(
+        self, batch: Buffer, header: BatchHeader, *, is_last: bool, is_needed: bool
+    ) -> Buffer | None:
+        """Return what stays of a control batch: the same object if all does, None if nothing does.
+
+        is_needed: there are batches that it has ended. Without any it gets a delete horizon, as a
+        tombstone, for the readers that have begun before (KIP-534). Raises CorruptBatch.
+        """
+        if is_needed or not header.record_count:
+            return batch if is_needed or is_last else None
+        if not header.attributes & DELETE_HORIZON_BIT:
+            data = unfold(batch, header, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+            horizon_ms = self.wall_ms + self.delete_retention_ms
+            return with_records(header, data, [*raw_records(data, header)], horizon_ms=horizon_ms)
+        if header.base_timestamp > self.wall_ms:
+            return batch
+        return with_records(header, b"", (), horizon_ms=None) if is_last else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +167,11 @@ def dirtiness(
     segments: Sequence[SegmentFacts],
     *,
     first_dirty_offset: int,
-    high_watermark: int,
+    last_stable_offset: int,
     min_lag_ms: int,
     wall_ms: int,
 ) -> Dirtiness:
-    """Return what of a log is dirty and may be cleaned: full segments, committed and old enough.
+    """Return what of a log is dirty and may be cleaned: full segments, stable and old enough.
 
     `segments`: all of them, oldest first; the last is the active one. Source: Kafka's
     `LogCleanerManager.cleanableOffsets`.
@@ -150,7 +180,7 @@ def dirtiness(
     clean_bytes = dirty_bytes = 0
     for segment, following in pairwise(segments):
         is_young = min_lag_ms > 0 and wall_ms - segment.newest_ms < min_lag_ms
-        if following.base_offset > high_watermark or is_young:
+        if following.base_offset > last_stable_offset or is_young:
             break
         if following.base_offset <= first_dirty_offset:
             clean_bytes += segment.size

@@ -17,16 +17,20 @@ PRODUCERS_MAX: Final = 10_000  # with more, the log is read a second time
 class RecentBatches:
     """Of the batches from `from_offset` to the end of what was checked.
 
-    Control batches have no sequence and push out no batch: with one, nothing is known here.
+    Of transactions nothing is known here, and so of no producer if there are any: where one begins
+    is not among its last batches, and how it ends is in a record.
     """
 
     def __init__(self, from_offset: int) -> None:
         self.from_offset: Final = from_offset
         self._is_whole = True
+        self.has_transactions = False
         self._by_producer: Final[dict[int, deque[BatchHeader]]] = {}
 
     def take(self, header: BatchHeader) -> None:
         """Note the batch that follows; it has a producer."""
+        if header.is_transactional or header.is_control:
+            self.has_transactions, self._is_whole = True, False
         recent = self._by_producer.get(header.producer_id)
         if recent is None:
             recent = self._by_producer[header.producer_id] = deque(maxlen=BATCHES_MAX)
@@ -34,12 +38,11 @@ class RecentBatches:
                 self._is_whole = False
                 self._by_producer.clear()
                 return
-        if header.is_control:
-            self._is_whole = False
         recent.append(header)
 
     def take_all(self, later: "RecentBatches") -> None:
         """Note what is known of the segment that follows."""
+        self.has_transactions = self.has_transactions or later.has_transactions
         noted = later.since(later.from_offset)
         if noted is None:
             self._is_whole = False

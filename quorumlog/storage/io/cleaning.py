@@ -7,10 +7,17 @@ docs/decisions/0085-a-cleaned-log-has-no-holes.md
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import ClassVar, Final, NamedTuple
 
+from quorumlog.storage.core.aborted_transactions import SUFFIX as TRANSACTION_SUFFIX
+from quorumlog.storage.core.aborted_transactions import (
+    AbortedTransaction,
+    AbortedTransactions,
+    encode_index,
+)
+from quorumlog.storage.core.cleaned_transactions import CleanedTransactions
 from quorumlog.storage.core.cleaning import CleaningRules, NewestOffsets
+from quorumlog.storage.core.last_batches import LastBatches
 from quorumlog.storage.core.segment_index import SegmentIndex
 from quorumlog.storage.core.settings import INT32_MAX, LogSettings
 from quorumlog.storage.io.append_handles import DiskFile
@@ -21,10 +28,12 @@ from quorumlog.wire.codec.filtering import empty_batch
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (
     BatchHeader,
+    CorruptBatch,
     iterate_headers,
     read_header,
     validate_batch,
 )
+from quorumlog.wire.codec.transaction_markers import TransactionMarker, decode_marker
 
 SLICE_BYTES: Final = 256 << 10
 GROUP_MAX: Final = 16  # segments that become one: to swap them is work for the event loop
@@ -36,6 +45,7 @@ class CleanedSegment(NamedTuple):
     new_index: SegmentIndex
     replaces: tuple[int, ...]  # base offsets; the first is its own
     cuts: int  # that the log had seen when it was read
+    aborted: Sequence[AbortedTransaction] = ()  # whose markers are in it, and that readers need
 
 
 class Cleaning:
@@ -44,6 +54,7 @@ class Cleaning:
     Invariants:
       1. The batches of a new segment cover the offsets of those that it replaces, without a gap.
       2. Nothing from `rules.end_offset` on is changed.
+      3. A marker stays while there is a batch that it has ended.
     """
 
     new_keys: ClassVar[type[NewestOffsets]] = NewestOffsets
@@ -57,6 +68,7 @@ class Cleaning:
         segments: Sequence[Segment],
         cuts: int,
         rules: CleaningRules,
+        aborted: AbortedTransactions,
     ) -> None:
         """Use `Compaction.begin`. The segments are copies, and this pass releases them."""
         self.newest: Final = self.new_keys(rules.first_dirty_offset)
@@ -68,7 +80,9 @@ class Cleaning:
         self.io_bytes = 0  # read and written so far
         self._rules: Final = rules
         self._draft: _Draft | None = None  # that the log has not taken over
-        self._last_of: Final[dict[int, int]] = {}  # producer -> base offset of its last batch
+        self._last_batches: Final = LastBatches()
+        self._aborted: Final = aborted
+        self._transactions: CleanedTransactions
 
     def run(self) -> Iterator[CleanedSegment | None]:
         """Do a slice of the work for each `next`; yield what the log is to swap in at once.
@@ -78,6 +92,7 @@ class Cleaning:
         """
         try:
             yield from self._learn()
+            self._transactions = self._from_the_start()
             for group in self._groups():
                 yield from self._rewrite(group)
         finally:
@@ -96,21 +111,29 @@ class Cleaning:
     def _learn(self) -> Iterator[None]:
         """Find the newest offset of each key in the dirty part, and each producer's last batch."""
         read = 0
+        transactions = self._from_the_start()
         for segment in self._segments:
             for header, batch in batches_of(segment):
                 if header.next_offset > self._rules.end_offset:
                     return
                 is_dirty = header.next_offset > self._rules.first_dirty_offset
-                if is_dirty and not self.newest.take(batch, header):
+                if header.is_control:
+                    transactions.is_last_of_its_transaction(header, _marker_in(batch))
+                    is_aborted = False
+                else:
+                    is_aborted = transactions.is_aborted(header)
+                if is_dirty and not self.newest.take(batch, header, is_aborted=is_aborted):
                     return
-                if header.producer_id >= 0:
-                    self._last_of[header.producer_id] = header.base_offset
+                self._last_batches.take(header)
                 read += header.size_in_bytes
                 self.io_bytes += header.size_in_bytes
                 if read >= SLICE_BYTES:
                     read = 0
                     yield
             segment.release()  # an index may have megabytes, and there may be many
+
+    def _from_the_start(self) -> CleanedTransactions:
+        return CleanedTransactions(self._aborted.reaching_into(0, self._rules.end_offset))
 
     def _groups(self) -> Iterator[list[Segment]]:
         group: list[Segment] = []
@@ -134,6 +157,8 @@ class Cleaning:
     def _rewrite(self, group: list[Segment]) -> Iterator[CleanedSegment | None]:
         draft = _Draft(self._disk, self._directory, group[0].base_offset, self._settings)
         self._draft = draft
+        aborted, end_offset = self._transactions.kept_aborted, group[-1].index.next_offset
+        aborted.clear()
         read = 0
         is_changed = len(group) > 1
         try:
@@ -150,12 +175,13 @@ class Cleaning:
                         yield None
                 segment.release()
             if is_changed:
-                draft.finish()
+                had_aborted = self._aborted.within(group[0].base_offset, end_offset)
+                draft.finish(aborted if had_aborted else None)
         finally:
             draft.close()
         if is_changed:
             replaces = tuple(segment.base_offset for segment in group)
-            yield CleanedSegment(draft.index, replaces, self._cuts)
+            yield CleanedSegment(draft.index, replaces, self._cuts, tuple(aborted))
             self._draft = None
         else:
             self.remove_draft()
@@ -163,11 +189,19 @@ class Cleaning:
     def _cleaned(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
         validate_batch(batch, 0, header)
         is_last = (
-            header.producer_id >= 0
-            and self._last_of.get(header.producer_id) == header.base_offset
+            self._last_batches.has(header)
             and header.max_timestamp >= self._rules.producers_since_ms
         )
-        return self._rules.cleaned(batch, header, self.newest, is_last=is_last)
+        if not header.is_control:
+            is_aborted = self._transactions.is_aborted(header)
+            rules, newest = self._rules, self.newest
+            return rules.cleaned(batch, header, newest, is_last=is_last, is_aborted=is_aborted)
+        marker = _marker_in(batch)
+        is_needed = not self._transactions.is_last_of_its_transaction(header, marker)
+        if header.next_offset > self.newest.end_offset:
+            return batch
+        rules = self._rules
+        return rules.cleaned_marker(batch, header, is_last=is_last, is_needed=is_needed)
 
 
 class _Draft:
@@ -210,19 +244,27 @@ class _Draft:
             self._file.append(self._chunks)
             self._chunks = []
 
-    def finish(self) -> None:
-        """Make all files durable, under names that the next start removes."""
+    def finish(self, aborted: Sequence[AbortedTransaction] | None) -> None:
+        """Make all files durable, under names that the next start removes.
+
+        aborted: those in it; None: what it replaces had none, either.
+        """
         self._fill_gap()
         self.write()
         self._file.fsync()
         self.index.seal()
         base_offset = self.index.base_offset
-        encoded = ((".index", self.index.offsets), (".timeindex", self.index.times))
-        for suffix, content in encoded:
+        encoded = {
+            ".index": self.index.offsets.encode(),
+            ".timeindex": self.index.times.encode(),
+        }
+        if aborted is not None:  # also an empty one: see `swaps`
+            encoded[TRANSACTION_SUFFIX] = encode_index(aborted)
+        for suffix, content in encoded.items():
             path = segment_path(self._directory, base_offset, suffix) + CLEANED_SUFFIX
             file = _new_file(self._disk, path)
             try:
-                file.append([content.encode()])
+                file.append([content] if content else [])
                 file.fsync()
             finally:
                 file.close()
@@ -233,10 +275,12 @@ class _Draft:
 
     def remove(self) -> None:
         """Remove the files. If the first has another name, the log has taken them over."""
-        with suppress(FileNotFoundError):
-            for suffix in (".log", *INDEX_SUFFIXES):
-                path = segment_path(self._directory, self.index.base_offset, suffix)
+        for suffix in (".log", *INDEX_SUFFIXES):
+            path = segment_path(self._directory, self.index.base_offset, suffix)
+            if self._disk.exists(path + CLEANED_SUFFIX):
                 self._disk.unlink(path + CLEANED_SUFFIX)
+            elif suffix == ".log":
+                return
 
 
 def _new_file(disk: Disk, path: str) -> DiskFile:
@@ -248,6 +292,14 @@ def _new_file(disk: Disk, path: str) -> DiskFile:
         disk.unlink(path)
         raise
     return file
+
+
+def _marker_in(batch: memoryview) -> TransactionMarker | None:
+    """Return what a control batch says. Raises CorruptBatch."""
+    try:
+        return decode_marker(batch)
+    except ValueError as error:
+        raise CorruptBatch(str(error)) from error
 
 
 def batches_of(segment: Segment) -> Iterator[tuple[BatchHeader, memoryview]]:

@@ -50,6 +50,7 @@ class Compaction:
             segments=self._segments.full_below(min(rules.end_offset, flushed_offset)),
             cuts=self._segments.cuts,
             rules=rules,
+            aborted=self._segments.transactions.aborted,
         )
 
     def swap_in(self, cleaned: CleanedSegment, settings: LogSettings) -> list[str] | None:
@@ -70,6 +71,7 @@ class Compaction:
                 lambda: Segment(
                     self._disk, self._directory, base_offset, settings, index=cleaned.new_index
                 ),
+                cleaned.aborted,
             )
 
     def remove_replaced(self, names: Sequence[str]) -> None:

@@ -1,14 +1,22 @@
 """What the owner of a log lets it keep of idempotent producers, to find it at the next start."""
 
+import logging
 import threading
+from collections.abc import Iterator
 from typing import Final
 
+from quorumlog.storage.core.aborted_transactions import AbortedTransactions
 from quorumlog.storage.errors import storage_error
 from quorumlog.storage.io.loading import LoadedLog
 from quorumlog.storage.io.log_health import LogHealth
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
+from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_list import SegmentList
-from quorumlog.wire.codec.records import BatchHeader
+from quorumlog.storage.io.transaction_index import ALL_KNOWN
+from quorumlog.wire.codec.records import BatchHeader, CorruptBatch
+from quorumlog.wire.codec.transaction_markers import TransactionMarker, decode_marker
+
+_logger: Final = logging.getLogger(__name__)
 
 
 class KeptProducers:
@@ -25,6 +33,7 @@ class KeptProducers:
         self._snapshots: Final = loaded.snapshots
         self._recent = loaded.recent
         self._segments: Final = segments
+        self.transactions: Final = segments.transactions
         self._lock: Final = lock
         self._health: Final = health
 
@@ -60,6 +69,49 @@ class KeptProducers:
             return self._snapshots.at(offset)
 
     def newest(self) -> ProducerSnapshot | None:
-        """Read the newest snapshot: not above the log's end. Raises StorageError."""
+        """Read the newest snapshot: not above the log's end, nor above `learnt_from`.
+
+        Raises StorageError.
+        """
         with self._lock, self._health.reading():
-            return self._snapshots.newest()
+            return self._snapshots.newest(self.transactions.learnt_from)
+
+    def batches(self, offset: int) -> Iterator[tuple[BatchHeader, TransactionMarker | None]]:
+        """Iterate over the batches from `offset` on, with what the control batches say.
+
+        A control batch that cannot be read says nothing. Append and read while this is used, but do
+        not truncate. Raises StorageError.
+        """
+        with self._health.reading():
+            for segment in self._segments.all_from(offset):
+                for position, header in segment.headers(offset):
+                    yield header, self._marker(segment, position, header)
+
+    def _marker(
+        self, segment: Segment, position: int, header: BatchHeader
+    ) -> TransactionMarker | None:
+        if not header.is_control:
+            return None
+        try:
+            return decode_marker(segment.read_bytes(position, position + header.size_in_bytes))
+        except (CorruptBatch, ValueError) as error:
+            _logger.warning("%s: offset %d: %s", segment.path, header.base_offset, error)
+            return None
+
+    def copy_transactions(self, source: AbortedTransactions) -> None:
+        """Take over what is known of the same records in another log. Raises StorageError."""
+        end_offset = self._segments.active.index.next_offset
+        first_offset = self._segments.first_base_offset
+        known = source.within(first_offset, end_offset)
+        self.transactions.aborted.replace(0, end_offset, known)
+        self.transactions.learnt_from = 0  # the files do not say it yet
+        self.keep_transactions()
+
+    def keep_transactions(self) -> None:
+        """Keep what was learnt of aborted transactions from the log. Raises StorageError."""
+        learnt_from = self.transactions.learnt_from
+        if learnt_from == ALL_KNOWN:
+            return
+        with self._lock, self._health.changing("keep aborted transactions"):
+            self._segments.keep_transactions(learnt_from)
+        self.transactions.learnt_from = ALL_KNOWN

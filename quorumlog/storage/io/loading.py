@@ -6,8 +6,10 @@ Source: Kafka's `LogLoader`.
 import logging
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
+from quorumlog.storage.core.aborted_transactions import SUFFIX as TRANSACTION_SUFFIX
 from quorumlog.storage.core.reading import NoteRead
 from quorumlog.storage.core.recent_batches import RecentBatches
 from quorumlog.storage.core.recovery import SegmentScan
@@ -21,9 +23,10 @@ from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
 from quorumlog.storage.io.swaps import complete_swaps
+from quorumlog.storage.io.transaction_index import ALL_KNOWN, TransactionIndex
 from quorumlog.wire.codec.identifiers import NO_EPOCH
 
-SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)")
+SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)")
 SNAPSHOT_NAME: Final = re.compile(r"(\d{20})\.snapshot")
 LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
 
@@ -40,6 +43,7 @@ class LoadedLog(NamedTuple):
     snapshots: ProducerSnapshots
     recent: RecentBatches | None = None  # of what was checked, up to the end
     durable_end: int = ALL
+    transactions: TransactionIndex | None = None  # None: of a log without records
 
 
 class Scanned(NamedTuple):
@@ -48,6 +52,7 @@ class Scanned(NamedTuple):
     from_offset: int
     epoch_starts: list[tuple[int, int]]  # (leader epoch, first offset)
     recent: RecentBatches | None = None  # of the last segments in a row that were checked
+    has_transactions: bool = False
 
 
 NOT_SCANNED: Final = Scanned(ALL, [])
@@ -108,7 +113,27 @@ def _load(
     has_epochs = EPOCH_FILE in names
     epochs = _open_epochs(disk, directory, segments, scanned, has_file=has_epochs)
     kept = ProducerSnapshots(disk, directory, snapshots)
-    return LoadedLog(segments, epochs, kept, scanned.recent, durable_end)
+    transactions = _read_transactions(disk, directory, segments, scanned, names)
+    return LoadedLog(segments, epochs, kept, scanned.recent, durable_end, transactions)
+
+
+def _read_transactions(
+    disk: Disk,
+    directory: str,
+    segments: Sequence[Segment],
+    scanned: Scanned,
+    names: Sequence[str],
+) -> TransactionIndex:
+    """Read which transactions were aborted, but for what recovery has checked."""
+    index = TransactionIndex(disk, directory)
+    end_offset = segments[-1].index.next_offset
+    borders = [*(segment.base_offset for segment in segments), end_offset]
+    known = {segment.base_offset for segment in segments}
+    named = [int(name[:20]) for name in names if name.endswith(TRANSACTION_SUFFIX)]
+    index.read([*pairwise(borders)], known.intersection(named), scanned.from_offset)
+    if index.learnt_from == scanned.from_offset and not scanned.has_transactions:
+        index.learnt_from = ALL_KNOWN
+    return index
 
 
 def _listed(disk: Disk, directory: str) -> list[str]:
@@ -176,6 +201,7 @@ def _recover(
             min(scanned.from_offset, segment.base_offset),
             scanned.epoch_starts + scan.epoch_starts,
             _with_later(scanned.recent, scan.recent),
+            scanned.has_transactions or scan.recent.has_transactions,
         )
         if scan.fault is not None or is_last:
             where = f"{segment.path}, byte {scan.index.size}: {scan.fault or 'it ends there'}"

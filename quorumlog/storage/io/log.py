@@ -72,6 +72,7 @@ class Log:
         self._flush_lock = lock = threading.Lock()
         self._health: Final = LogHealth(directory)
         self.producers: Final = KeptProducers(loaded, segments, lock=lock, health=self._health)
+        self.aborted: Final = segments.transactions.aborted
         self.compaction: Final = self.cleaned_by(disk, directory, segments, self._health)
         self.survey: Final = SegmentSurvey(disk, segments)
         self._is_closed = False
@@ -99,7 +100,7 @@ class Log:
         """
         known = KnownOfLog(clean, recovery_point, known_end_offset, cls.scan, must_last)
         loaded = load_log(disk, directory, settings, known, note_read)
-        segments = SegmentList(disk, directory, loaded.segments)
+        segments = SegmentList(disk, directory, loaded.segments, loaded.transactions)
         log = cls(disk, directory, settings, segments=segments, loaded=loaded)
         if log_start_offset is not None:
             if log_start_offset > log.log_end_offset:  # it lost records that were deleted

@@ -55,10 +55,9 @@ class ProducerSnapshots:
         if snapshot.offset not in self._offsets:
             self._offsets = sorted([*self._offsets, snapshot.offset])
 
-    def newest(self) -> ProducerSnapshot | None:
-        """Read the newest one that is whole; drop those that are not."""
-        while self._offsets:
-            offset = self._offsets[-1]
+    def newest(self, at_most: int) -> ProducerSnapshot | None:
+        """Read the newest one that is whole, not above an offset; drop those that are not whole."""
+        for offset in reversed([known for known in self._offsets if known <= at_most]):
             snapshot = self.at(offset)
             if snapshot is not None:
                 return snapshot

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import Final
 
+from quorumlog.storage.core.aborted_transactions import SUFFIX as TRANSACTION_SUFFIX
 from quorumlog.storage.core.log_index import CorruptIndex
 from quorumlog.storage.core.segment_index import SegmentIndex
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk, read_file, replace_file
 
-INDEX_SUFFIXES: Final = (".index", ".timeindex")
+LOOKUP_SUFFIXES: Final = (".index", ".timeindex")  # every full segment has both
+INDEX_SUFFIXES: Final = (*LOOKUP_SUFFIXES, TRANSACTION_SUFFIX)
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"  # what a cleaner writes: of no worth after a crash
 SWAP_SUFFIX: Final = ".swap"  # a cleaned segment that is to replace others: durable

@@ -10,15 +10,18 @@ from itertools import pairwise, zip_longest
 from operator import attrgetter
 from typing import Final
 
+from quorumlog.storage.core.aborted_transactions import SUFFIX as TRANSACTION_SUFFIX
+from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_files import (
     CLEANED_SUFFIX,
-    INDEX_SUFFIXES,
+    LOOKUP_SUFFIXES,
     SWAP_SUFFIX,
     segment_path,
 )
+from quorumlog.storage.io.transaction_index import TransactionIndex
 
 LOADED_SEGMENTS_MAX: Final = 4  # full, flushed segments that keep their index in memory
 
@@ -32,7 +35,14 @@ class SegmentList:
     until it has lost its name: a crash that left it torn would end the log there.
     """
 
-    def __init__(self, disk: Disk, directory: str, segments: list[Segment]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        segments: list[Segment],
+        transactions: TransactionIndex | None = None,
+    ) -> None:
+        self.transactions: Final = transactions or TransactionIndex(disk, directory)
         self._disk = disk
         self._directory = directory
         self._segments = segments
@@ -121,6 +131,7 @@ class SegmentList:
                 segment.sync()
         are_named = not unwritten
         for segment in unwritten:
+            self.transactions.write(segment.base_offset, segment.index.next_offset)
             are_named = segment.write_indexes()  # all names there are, those after it too
             self.max_timestamps[segment.base_offset] = segment.index.max_timestamp
         if not are_named:  # the log was cut where it had begun a segment, and has begun it again
@@ -132,7 +143,14 @@ class SegmentList:
         """For a clean close: so that the next start need not read the segment."""
         if not self.active.is_planned:
             self.active.index.seal()
+            self.transactions.write(self.active.base_offset, self.active.index.next_offset)
             self.active.write_indexes()
+
+    def keep_transactions(self, from_offset: int) -> None:
+        """Write anew which transactions were aborted in the full segments from an offset on."""
+        for segment, following in pairwise(self._segments):
+            if segment.base_offset >= from_offset:
+                self.transactions.write(segment.base_offset, following.base_offset)
 
     def cut(self, offset: int) -> int:
         """Drop every batch that holds `offset` or more, durably; return the new end offset."""
@@ -142,7 +160,9 @@ class SegmentList:
         self.active = self._segments[-1]
         self._forget(self.active)
         self.active.reclaim()
-        return self.active.truncate_to(offset)
+        end_offset = self.active.truncate_to(offset)
+        self.transactions.aborted.cut(end_offset)
+        return end_offset
 
     def restart_at(self, offset: int, settings: LogSettings) -> None:
         """Drop everything, durably; go on with an empty segment at `offset`."""
@@ -153,6 +173,7 @@ class SegmentList:
             self._delete(-1)
         self.active = Segment.create(self._disk, self._directory, offset, settings)
         self._segments.append(self.active)
+        self.transactions.aborted.cut(0)
         self._disk.fsync_dir(self._directory)
 
     def detach_below(self, offset: int) -> None:
@@ -163,6 +184,7 @@ class SegmentList:
             self._dead += dead  # first: see `sync`
             del self._segments[:count]
             self._recently_used = [one for one in self._recently_used if one not in dead]
+            self.transactions.aborted.drop_below(self.first_base_offset)
 
     @property
     def has_dead(self) -> bool:
@@ -200,7 +222,12 @@ class SegmentList:
             full.append(segment.copy())
         return full
 
-    def swap_in(self, base_offsets: Sequence[int], new: Callable[[], Segment]) -> list[str] | None:
+    def swap_in(
+        self,
+        base_offsets: Sequence[int],
+        new: Callable[[], Segment],
+        aborted: Sequence[AbortedTransaction],
+    ) -> list[str] | None:
         """Let a cleaned segment replace those in a row that start at these offsets.
 
         Names change in an order that every start can complete, and nothing waits for the disk.
@@ -216,10 +243,15 @@ class SegmentList:
         renamed = old[0].rename_deleted()
         for segment in old[1:]:  # their index files are nothing without the `.log`
             renamed += segment.rename_deleted(indexes=False)
+        transactions_path = segment_path(self._directory, base_offsets[0], TRANSACTION_SUFFIX)
+        if self._disk.exists(transactions_path + CLEANED_SUFFIX):  # before the `.log`: see `swaps`
+            self._disk.rename(transactions_path + CLEANED_SUFFIX, transactions_path)
         self._disk.rename(path + SWAP_SUFFIX, path)
-        for suffix in INDEX_SUFFIXES:
+        for suffix in LOOKUP_SUFFIXES:
             index_path = segment_path(self._directory, base_offsets[0], suffix)
             self._disk.rename(index_path + CLEANED_SUFFIX, index_path)
+        end_offset = self._segments[slot + len(old)].base_offset
+        self.transactions.aborted.replace(base_offsets[0], end_offset, aborted)
         for segment in old:
             self._forget(segment)
         self._segments[slot : slot + len(old)] = [new()]

@@ -8,12 +8,15 @@ import logging
 import re
 from typing import Final
 
+from quorumlog.storage.core.aborted_transactions import SUFFIX as TRANSACTION_SUFFIX
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.batch_scan import scan_batches
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.segment_files import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     INDEX_SUFFIXES,
+    LOOKUP_SUFFIXES,
     SWAP_SUFFIX,
     segment_path,
 )
@@ -38,10 +41,14 @@ def complete_swaps(disk: Disk, directory: str) -> None:
             if base_offset <= int(found[1]) < end_offset:
                 _set_aside(disk, directory, int(found[1]))
         path = segment_path(directory, base_offset)
-        for suffix in INDEX_SUFFIXES:  # of a segment whose .log has lost its name already
+        for suffix in LOOKUP_SUFFIXES:  # of a segment whose .log has lost its name already
             index_path = segment_path(directory, base_offset, suffix)
             if disk.exists(index_path):
                 disk.unlink(index_path)
+        # If the old segment had this one, there is a new one, too, unless it has its name already.
+        transactions_path = segment_path(directory, base_offset, TRANSACTION_SUFFIX)
+        if disk.exists(transactions_path + CLEANED_SUFFIX):
+            disk.rename(transactions_path + CLEANED_SUFFIX, transactions_path)
         disk.rename(path + SWAP_SUFFIX, path)
         disk.fsync_dir(directory)
 

@@ -5,10 +5,19 @@ The batch is transactional and control, and has the producer's id and epoch and 
 """
 
 import struct
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.message import Buffer
-from quorumlog.wire.codec.records import Record, decode_batch, encode_batch, read_header
+from quorumlog.wire.codec.records import (
+    BatchHeader,
+    Record,
+    decode_batch,
+    encode_batch,
+    iterate_headers,
+    read_header,
+)
 
 ABORT: Final = 0
 COMMIT: Final = 1
@@ -45,8 +54,11 @@ def decode_marker(batch: Buffer, position: int = 0) -> TransactionMarker | None:
     Compaction leaves a control batch without its record. Raises CorruptBatch or ValueError: the
     batch or its record cannot be read.
     """
-    header = read_header(batch, position)
-    records = decode_batch(batch, position)
+    return marker_of(read_header(batch, position), decode_batch(batch, position))
+
+
+def marker_of(header: BatchHeader, records: Sequence[Record]) -> TransactionMarker | None:
+    """Return the marker of a control batch that was decoded; see `decode_marker`."""
     if not records:
         return None
     try:
@@ -59,3 +71,17 @@ def decode_marker(batch: Buffer, position: int = 0) -> TransactionMarker | None:
     return TransactionMarker(
         header.producer_id, header.producer_epoch, coordinator_epoch, kind == COMMIT
     )
+
+
+def marked_headers(
+    batches: Buffer,
+) -> list[tuple[int, BatchHeader, TransactionMarker | None]]:
+    """Return (position, header, marker) of each whole batch. Raises CorruptBatch."""
+    marked: list[tuple[int, BatchHeader, TransactionMarker | None]] = []
+    for position, header in iterate_headers(batches):
+        try:
+            marker = decode_marker(batches, position) if header.is_control else None
+        except ValueError as error:
+            raise CorruptBatch(f"offset {header.base_offset}: {error}") from error
+        marked.append((position, header, marker))
+    return marked

@@ -15,6 +15,8 @@ from quorumlog.broker.groups.core.effects import (
     AnswerRequest,
     AppendRecords,
     Effect,
+    VerifyTransaction,
+    WriteMarker,
 )
 from quorumlog.broker.groups.core.records import GroupRecord, LogRecord
 from quorumlog.broker.groups.core.requests import (
@@ -101,6 +103,8 @@ class Story:
                 return f"write {write_id}: " + "; ".join(map(show_record, records))
             case AdvanceLogStart(offset=offset):
                 return f"start at {offset}"
+            case WriteMarker() | VerifyTransaction():
+                raise NotImplementedError
 
     def state(self) -> str:
         group = self.coordinator.groups.get("g")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from quorumlog.backoff import Backoff
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
@@ -138,23 +138,33 @@ def sequenced(sequence: int) -> bytes:
     )
 
 
-def from_leader(offset: int, sequence: int | None = None) -> bytearray:
-    """Return a batch as the leader of epoch 1 sends it."""
-    plain = encode_batch([Record(0, 1, None, b"v")])
+def from_leader(offset: int, sequence: int | None = None, count: int = 1) -> bytearray:
+    """Return a batch as the leader of epoch 1 sends it; of `count` records without a sequence."""
+    plain = encode_batch([Record(index, 1, None, b"v") for index in range(count)])
     records = bytearray(plain if sequence is None else sequenced(sequence))
     restamp(records, 0, base_offset=offset, leader_epoch=1)
     return records
 
 
-def follow(replicas: Replicas) -> Callable[[bytes | bytearray], FollowedPartition]:
+class Take(Protocol):
+    """Takes a leader's answer with these records."""
+
+    def __call__(
+        self, records: bytes | bytearray, *, log_start_offset: int = -1
+    ) -> FollowedPartition: ...
+
+
+def follow(replicas: Replicas) -> Take:
     """Become a follower; return what takes a leader's answer with these records."""
     publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)))
     driver = replicas.drivers.get(AT)
     assert driver is not None
     followed = FollowedPartition(driver, Epoch(1))
 
-    def take(records: bytes | bytearray) -> FollowedPartition:
-        answer = PartitionData(partition_index=0, high_watermark=9, records=records)
+    def take(records: bytes | bytearray, *, log_start_offset: int = -1) -> FollowedPartition:
+        answer = PartitionData(
+            partition_index=0, high_watermark=9, records=records, log_start_offset=log_start_offset
+        )
         take_answer(
             followed,
             followed.position(),

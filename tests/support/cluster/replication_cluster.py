@@ -92,6 +92,8 @@ class Node:
             metadata=self.watch,
             replicas=self.replicas,
             groups=cast(Any, None),
+            transactions=cast(Any, None),
+            verifier=cast(Any, None),
             producer_ids=cast(Any, None),
             controller=cast(ControllerClient, self.cluster),
             handlers={**handlers, api_versions.api_key: api_versions},

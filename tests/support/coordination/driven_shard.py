@@ -9,7 +9,8 @@ from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShar
 from quorumlog.broker.partitions.core.data_path import LocalRead
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
-from quorumlog.wire.codec.records import iterate_headers
+from quorumlog.wire.codec.records import iterate_headers, restamp
+from quorumlog.wire.codec.transaction_markers import encode_marker
 
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
 
@@ -25,8 +26,10 @@ class DrivenShard(Generic[CoordinatorT]):
         now_ms: int = 0,
     ) -> None:
         self.now_ms = now_ms
-        self.batches = [*batches]
         self.log_start = self.uncommitted = 0
+        self.batches: list[bytes] = []
+        for batch in batches:
+            self.add(batch)
         self.read_error = ErrorCode.NONE
         self.writes: list[effects.AppendBatch] = []
         self.replies: dict[int, Any] = {}
@@ -73,6 +76,10 @@ class DrivenShard(Generic[CoordinatorT]):
                     self.replies[request_id] = result
                 case effects.AppendBatch():
                     self.writes.append(effect)
+                case effects.AppendMarker(append_id=append_id, marker=marker):
+                    encoded = encode_marker(marker, self.now_ms)
+                    batch = effects.AppendBatch(append_id=append_id, records=encoded)
+                    self.writes.append(batch)
                 case effects.ReadLog(offset=offset):
                     assert self.reading is None, "one read is under way at most"
                     self.reading = offset
@@ -102,11 +109,17 @@ class DrivenShard(Generic[CoordinatorT]):
         write, base_offset = self.writes.pop(index), -1
         if error_code is ErrorCode.NONE:
             base_offset = self.end
-            self.batches.append(write.records)
+            self.add(write.records)
         append_id = write.append_id
         self.step(
             events.AppendEnded(append_id=append_id, error_code=error_code, base_offset=base_offset)
         )
+
+    def add(self, batch: bytes) -> None:
+        """Let a batch be the last that is committed."""
+        stamped = bytearray(batch)
+        restamp(stamped, 0, base_offset=self.end, leader_epoch=0)
+        self.batches.append(bytes(stamped))
 
     def tick(self, elapsed_ms: int) -> None:
         """Let time pass as a driver does: it looks whenever the shard wants it to."""

@@ -14,7 +14,9 @@ from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import iterate_headers, restamp
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
+from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 from tests.support.groups.coordination import T0, commit
+from tests.support.groups.scripted_verifier import Coordinator
 
 WHERE = TopicPartition(OFFSETS_TOPIC, 0)
 SETTINGS = BrokerSettings(
@@ -27,7 +29,8 @@ SETTINGS = BrokerSettings(
 class MemoryLog:
     """One partition. What is above `high_watermark` waits; `refusal` is the fate of appends."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: TopicPartition = WHERE) -> None:
+        self.where = where
         self.batches: list[bytes] = []
         self.start = self.end = self.high_watermark = 0
         self.commits_at_once = True
@@ -37,7 +40,7 @@ class MemoryLog:
     def append(
         self, at: TopicPartition, records: Buffer, *, acks: int, timeout_ms: int, done: ProduceDone
     ) -> None:
-        assert (at, acks) == (WHERE, -1)
+        assert (at, acks) == (self.where, -1)
         if self.refusal is not ErrorCode.NONE:
             done(ProduceResult(self.refusal))
             return
@@ -48,6 +51,11 @@ class MemoryLog:
         self.end += next(iterate_headers(batch))[1].record_count
         if self.commits_at_once:
             self.commit_all()
+
+    def append_marker(
+        self, at: TopicPartition, marker: TransactionMarker, *, done: ProduceDone
+    ) -> None:
+        self.append(at, encode_marker(marker, 0), acks=-1, timeout_ms=0, done=done)
 
     def commit_all(self) -> None:
         self.high_watermark = self.end
@@ -76,7 +84,7 @@ class MemoryLog:
         return LocalRead(ErrorCode.NONE, b"", Offset(offset), start, end)
 
     def advance_log_start(self, at: TopicPartition, offset: Offset) -> None:
-        assert (at, offset <= self.high_watermark) == (WHERE, True)
+        assert (at, offset <= self.high_watermark) == (self.where, True)
         self.start = offset
 
 
@@ -85,9 +93,11 @@ class World:
         self.log = log or MemoryLog()
         self.violations: list[InvariantViolation] = []
         self.wall_clock_ms = 1_000_000
+        self.transactions = Coordinator()
         self.service = GroupService(
             replicas=self.log,
             settings=SETTINGS,
+            verifier=self.transactions,
             wall_ms=lambda: self.wall_clock_ms,
             on_fatal=self.violations.append,
         )

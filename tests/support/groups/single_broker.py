@@ -17,6 +17,8 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.broker.transactions.io.broker_channels import kafka_peers
+from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.cluster_changes import ClusterChange, Outcomes
@@ -65,6 +67,7 @@ from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from tests.support.broker.held_queue import HeldQueue
+from tests.support.broker.scripted_verifier import ScriptedVerifier
 from tests.support.settings import static_config
 
 BROKER = BrokerId(1)
@@ -73,6 +76,8 @@ SETTINGS = BrokerSettings(
     offsets_topic_replication_factor=1,
     group_initial_rebalance_delay_ms=0,
     group_min_session_timeout_ms=100,
+    transaction_state_log_num_partitions=3,
+    transaction_state_log_replication_factor=1,
 )
 
 
@@ -286,7 +291,7 @@ class TestController:
 
 
 class SingleBroker:
-    """What a test may look at; `violations` must stay empty."""
+    """What a test may look at; `violations` and `failures` must stay empty."""
 
     def __init__(
         self,
@@ -295,6 +300,7 @@ class SingleBroker:
         controller: TestController | None = None,
     ) -> None:
         self.violations: list[InvariantViolation] = []
+        self.failures: list[BaseException] = []
         self.controller = controller or TestController()
         self.replicas = Replicas(
             broker_id=BROKER,
@@ -303,15 +309,32 @@ class SingleBroker:
             disk_queue=HeldQueue(),
             controller=self.controller,
         )
+        self.verifier = ScriptedVerifier()
         self.groups = GroupService(
             replicas=self.replicas,
             settings=settings,
+            verifier=self.verifier,
             wall_ms=wall_clock_ms,
             on_fatal=self.violations.append,
         )
-        self.replicas.add_leadership_listener(self.groups)
         self.metadata = ImageWatch()
-        self.controller.publishers = [self.replicas, self.groups, self.metadata]
+        producer_ids = ProducerIds(
+            broker_id=BROKER, metadata=self.metadata, controller=self.controller
+        )
+        fail = self.failures.append
+        self.transactions = TransactionService(
+            broker_id=BROKER,
+            replicas=self.replicas,
+            next_producer_id=producer_ids.next,
+            peers=kafka_peers(BROKER, settings, {}, fail),
+            settings=settings,
+            wall_ms=wall_clock_ms,
+            on_fatal=fail,
+        )
+        self.replicas.add_leadership_listener(self.groups)
+        self.replicas.add_leadership_listener(self.transactions)
+        parts: list[ImagePublisher] = [self.replicas, self.groups, self.transactions, self.metadata]
+        self.controller.publishers = parts
         self.context = BrokerContext(
             broker_id=BROKER,
             cluster_id="test",
@@ -320,9 +343,9 @@ class SingleBroker:
             metadata=self.metadata,
             replicas=self.replicas,
             groups=self.groups,
-            producer_ids=ProducerIds(
-                broker_id=BROKER, metadata=self.metadata, controller=self.controller
-            ),
+            transactions=self.transactions,
+            verifier=self.verifier,
+            producer_ids=producer_ids,
             controller=self.controller,
             handlers=HANDLERS,
             wall_ms=wall_clock_ms,
@@ -344,8 +367,9 @@ class SingleBroker:
     async def stop(self) -> None:
         await self.server.stop(grace_ms=100)
         self.groups.stop()
+        await self.transactions.stop()
         await self.replicas.stop()
-        assert self.violations == []
+        assert self.violations == self.failures == []
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """A controller with its log in a list: what the driver does, without disk, network or quorum."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -77,6 +78,7 @@ class Bench:
     now_ms: int = 1000
     log: list[MetadataRecord] = field(default_factory=list)
     controller_class: type[Controller] = Controller
+    features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: SUPPORTED)
 
     def __post_init__(self) -> None:
         self.random_bytes = random.Random(7).randbytes
@@ -158,7 +160,7 @@ class Bench:
             port=9092,
             control_address=f"localhost:{port or 19000 + broker_id}",
             rack=rack,
-            features=dict(SUPPORTED),
+            features=dict(self.features),
             directory_id=directory or f"d{broker_id}",
             boot_id=boot,
             previous_broker_epoch=previous_broker_epoch,

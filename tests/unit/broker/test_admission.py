@@ -82,10 +82,8 @@ def changed(at: int, value: int, *, mended: bool = False) -> bytes:
         (encode_batch(ONE, is_control=True), ErrorCode.INVALID_RECORD),
         (encode_batch(ONE, producer_id=1, producer_epoch=0), ErrorCode.INVALID_RECORD),
         (
-            encode_batch(
-                ONE, producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True
-            ),
-            ErrorCode.UNSUPPORTED_VERSION,
+            encode_batch(ONE, is_transactional=True),  # without a producer
+            ErrorCode.INVALID_RECORD,
         ),
         (encode_batch([Record(0, 1, None, bytes(200))]), ErrorCode.MESSAGE_TOO_LARGE),
         (encode_batch([Record(0, NOW_MS + 3_600_001, None, b"")]), ErrorCode.INVALID_TIMESTAMP),

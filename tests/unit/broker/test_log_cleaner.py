@@ -34,7 +34,7 @@ FACTS = [SegmentFacts(offset, 100, newest_ms=offset) for offset in (0, 10, 20, 3
 
 
 @pytest.mark.parametrize(
-    ("first_dirty", "high_watermark", "min_lag_ms", "expected"),
+    ("first_dirty", "last_stable", "min_lag_ms", "expected"),
     [
         (0, 40, 0, (30, 0, 300)),
         (10, 40, 0, (30, 100, 200)),
@@ -45,12 +45,12 @@ FACTS = [SegmentFacts(offset, 100, newest_ms=offset) for offset in (0, 10, 20, 3
     ],
 )
 def test_what_is_dirty(
-    first_dirty: int, high_watermark: int, min_lag_ms: int, expected: tuple[int, int, int]
+    first_dirty: int, last_stable: int, min_lag_ms: int, expected: tuple[int, int, int]
 ) -> None:
     found = dirtiness(
         FACTS,
         first_dirty_offset=first_dirty,
-        high_watermark=high_watermark,
+        last_stable_offset=last_stable,
         min_lag_ms=min_lag_ms,
         wall_ms=1000,
     )

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 from quorumlog.broker.partitions.core import events
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 from quorumlog.wire.codec.records import read_header, restamp
+from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.one_broker import (
     AT,
     append,
@@ -74,3 +76,68 @@ async def test_only_a_batch_of_the_epoch_that_is_followed_is_taken(tmp_path: Pat
         partition = partition_of(replicas, AT)
         assert partition is not None
         assert partition.state.log_end_offset == 1  # KAFKA-18723
+
+
+def _start_over(driver: PartitionDriver, offset: int) -> None:
+    driver.feed(
+        0,
+        events.FetchOutOfRange(
+            leader_epoch=Epoch(1),
+            fetch_offset=driver.partition.state.log_end_offset,
+            last_fetched_epoch=driver.log.epochs.latest_epoch,
+            log_start_offset=Offset(offset),
+        ),
+    )
+
+
+async def test_a_log_that_starts_within_a_batch_of_the_leader_takes_that_batch(
+    tmp_path: Path,
+) -> None:
+    """DeleteRecords may stop within a batch; the leader sends it whole (Kafka: KAFKA-6361)."""
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        take, driver = follow(replicas), replicas.drivers[AT]
+        take(from_leader(0))
+        _start_over(driver, 6)
+        take(from_leader(4, count=4) + from_leader(8), log_start_offset=6)
+        state = driver.partition.state
+        assert (state.log_start_offset, state.log_end_offset, state.high_watermark) == (6, 9, 9)
+        assert driver.log.log_start_offset == 6
+        assert driver.log.active_base_offset == 4
+
+
+async def test_a_batch_waits_until_the_disk_has_begun_the_log_where_it_begins(
+    tmp_path: Path,
+) -> None:
+    queue = HeldQueue()
+    async with one_broker(tmp_path, isr=(1, 2), disk_queue=queue) as replicas:
+        take, driver = follow(replicas), replicas.drivers[AT]
+        _start_over(driver, 6)
+        queue.is_held = True
+        received = from_leader(4, count=4)
+        take(received, log_start_offset=6)
+        received[:] = bytes(len(received))  # the buffer is used for the next answer
+        newer_leader = image(2, 2, 2, (2,), replicas=(1, 2))
+        publish(replicas, newer_leader)
+        assert driver.partition.state.log_end_offset == 6
+        queue.release()
+        assert driver.partition.state.log_end_offset == 8
+        assert driver.partition.state.leader_epoch == 2
+
+
+async def test_a_damaged_batch_does_not_move_the_log(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        take, driver = follow(replicas), replicas.drivers[AT]
+        _start_over(driver, 6)
+        damaged = from_leader(4, count=4)
+        damaged[-1] ^= 1
+        followed = take(damaged, log_start_offset=6)
+        assert followed.failures == 1
+        assert driver.log.log_start_offset == driver.log.log_end_offset == 6
+
+
+async def test_a_log_with_records_takes_no_batch_that_begins_below_its_end(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        take, driver = follow(replicas), replicas.drivers[AT]
+        take(from_leader(0) + from_leader(1))
+        assert take(from_leader(1, count=3)).failures == 1
+        assert driver.partition.state.log_end_offset == 2

@@ -6,7 +6,7 @@ import pytest
 
 from quorumlog.broker.responses.features import FEATURES
 from quorumlog.metadata_quorum.image import ClusterDelta
-from quorumlog.metadata_quorum.image.features import METADATA_FEATURE
+from quorumlog.metadata_quorum.image.features import METADATA_FEATURE, SUPPORTED
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -39,7 +39,7 @@ async def test_a_level_is_raised_and_lowered_over_a_connection(tmp_path: Path) -
                 assert (response.error_code, response.error_message) == (0, None)
                 answer = await connection.send(ASK, version=4)
                 assert levels(answer)[METADATA_FEATURE] == (level, level)
-            for name, level in (("group.version", 1), ("metadata.version", 28)):
+            for name, level in (("share.version", 1), ("metadata.version", 28)):
                 fixed = FeatureUpdateKey(feature=name, max_version_level=level)
                 request = UpdateFeaturesRequest(feature_updates=[fixed])
                 response = await connection.send(request, version=version)
@@ -61,14 +61,15 @@ async def test_features_are_named_at_the_levels_that_are_true_here(tmp_path: Pat
                 feature.name: (feature.min_version, feature.max_version)
                 for feature in answer.supported_features
             }
-            known = {
+            least = 0 if version == 4 else 1  # older clients take no range that begins at 0
+            assert ranges == {
                 "eligible.leader.replicas.version": (1, 1),
+                "group.version": (least, 1),
+                "kraft.version": (least, 1),
                 "metadata.version": (27, 27),
+                "transaction.version": (least, 2),
                 METADATA_FEATURE: (1, 3),
             }
-            if version == 4:  # older clients cannot take a range that begins at 0
-                known |= {"group.version": (0, 0), "kraft.version": (0, 1)}
-            assert ranges == known
             assert levels(answer) == {
                 "eligible.leader.replicas.version": (1, 1),
                 "metadata.version": (27, 27),
@@ -78,11 +79,8 @@ async def test_features_are_named_at_the_levels_that_are_true_here(tmp_path: Pat
 
 
 def test_nothing_is_promised_that_makes_a_client_choose_a_protocol_that_is_not_there() -> None:
-    levels = {feature.name: feature.max_level for feature in FEATURES}
-    assert levels.get("group.version", 0) == 0  # 1: the consumer group protocol of KIP-848
-    assert levels.get("transaction.version", 0) == 0  # 2: the transactions of KIP-890
-    assert levels.get("share.version", 0) == 0
-    assert levels.get("streams.version", 0) == 0
+    names = {feature.name for feature in FEATURES} | {*SUPPORTED}
+    assert names.isdisjoint({"share.version", "streams.version"})
 
 
 @pytest.mark.parametrize("text", ["", "a b", "-a", "a.", "é", "a\n", "x" * 30_000 + "-"])

@@ -22,9 +22,8 @@ switches compression off when a broker does not advertise the old versions (KAFK
 ApiVersions of an unknown version is answered in version 0 with UNSUPPORTED_VERSION and this table
 (KIP-511). Telemetry (71, 72) is not advertised, so clients send none.
 
-Transactions are not supported: InitProducerId with a transactional id and FindCoordinator for a
-transaction are refused by TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which clients report at once
-instead of retrying. Groups are of the classic protocol: ConsumerGroupHeartbeat only says so
+Clients ask AddPartitionsToTxn up to version 3; later ones, and WriteTxnMarkers, are between
+brokers. Groups are of the classic protocol: ConsumerGroupHeartbeat only says so
 ([decision 31](decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md)).
 
 ## What is not answered

@@ -43,6 +43,9 @@ class EmptyLog:
     def append(self, *arguments: Any, **options: Any) -> None:
         raise NotImplementedError
 
+    def append_marker(self, *arguments: Any, **options: Any) -> None:
+        raise NotImplementedError
+
     def read_local(
         self, at: TopicPartition, offset: int, max_bytes: int, done: Callable[[LocalRead], None], /
     ) -> None:

@@ -14,6 +14,9 @@ from quorumlog.broker.groups.core.records import (
     encode,
 )
 from quorumlog.broker.groups.core.requests import CommittedOffset
+from quorumlog.broker.transactions.core.records import TransactionMetadata, TransactionRecord
+from quorumlog.broker.transactions.core.records import encode as encode_transaction
+from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.cli.dump.contents import Problem
 from quorumlog.client.core.assignors import Subscription
 from quorumlog.client.core.group_protocol import encode_assignment, encode_subscription
@@ -121,7 +124,49 @@ def test_the_records_of_groups_are_decoded(tmp_path: Path) -> None:
     assert later["type"] == "group record 3"
 
 
-@pytest.mark.parametrize("directory", ["__consumer_offsets-3", "__cluster_metadata-0"])
+def test_the_records_of_transactions_are_decoded(tmp_path: Path) -> None:
+    metadata = TransactionMetadata(
+        producer_id=5,
+        producer_epoch=2,
+        transaction_timeout_ms=60_000,
+        state=TransactionState.PREPARE_COMMIT,
+        partitions=(TopicPartition("orders", 1), TopicPartition("orders", 2)),
+        last_update_ms=9,
+        start_ms=8,
+        client_transaction_version=2,
+    )
+    pairs = [
+        encode_transaction(TransactionRecord(transactional_id="x", metadata=one))
+        for one in (metadata, None)
+    ]
+    records = [Record(index, 1, *pair) for index, pair in enumerate(pairs)]
+    path = segment_of(tmp_path / "__transaction_state-3", encode_batch(records))
+    (found,), problems = told(path)
+    assert problems == []
+    prepared, tombstone = (record["decoded"] for record in found["records"])
+    assert prepared == {
+        "type": "TransactionLog",
+        "id": "x",
+        "committed": {
+            "producer_id": 5,
+            "producer_epoch": 2,
+            "transaction_timeout_ms": 60_000,
+            "state": "PrepareCommit",
+            "partitions": ["orders-1", "orders-2"],
+            "last_update_ms": 9,
+            "start_ms": 8,
+            "previous_producer_id": -1,
+            "next_producer_id": -1,
+            "client_transaction_version": 2,
+            "next_producer_epoch": -1,
+        },
+    }
+    assert tombstone == {"type": "TransactionLog", "id": "x", "committed": None}
+
+
+@pytest.mark.parametrize(
+    "directory", ["__consumer_offsets-3", "__cluster_metadata-0", "__transaction_state-3"]
+)
 def test_what_cannot_be_decoded_is_shown_as_it_is(directory: str, tmp_path: Path) -> None:
     pairs = [*group_records(), (b"", b""), (b"\0\1\0\5", None)]
     for key, value in pairs:

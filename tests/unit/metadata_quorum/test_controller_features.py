@@ -13,7 +13,13 @@ from quorumlog.metadata_quorum.cluster_changes import (
     UpdateFeatures,
 )
 from quorumlog.metadata_quorum.controller import features
-from quorumlog.metadata_quorum.image.features import LEVEL_OF_ACCESS, METADATA_FEATURE
+from quorumlog.metadata_quorum.image.features import (
+    GROUP_FEATURE,
+    LEVEL_OF_ACCESS,
+    METADATA_FEATURE,
+    SUPPORTED,
+    TRANSACTION_FEATURE,
+)
 from quorumlog.metadata_quorum.image.records import (
     AccessControlEntry,
     FeatureLevel,
@@ -30,7 +36,8 @@ UPGRADE, SAFE, UNSAFE = 1, 2, 3
 
 @pytest.fixture
 def bench() -> Bench:
-    bench = Bench()
+    """A cluster that a release founded in which protocols had no levels."""
+    bench = Bench(features={METADATA_FEATURE: SUPPORTED[METADATA_FEATURE]})
     bench.start(1, 2)
     return bench
 
@@ -127,7 +134,9 @@ def test_a_level_falls_once_no_record_needs_it(bench: Bench) -> None:
         (4, UPGRADE, METADATA_FEATURE, "only supports versions 1-3"),
         (0, SAFE, METADATA_FEATURE, "only supports versions 1-3"),
         (2, SAFE, METADATA_FEATURE, "Can't downgrade to a newer level"),
-        (1, UPGRADE, "group.version", "The controller does not support this feature"),
+        (1, UPGRADE, "share.version", "The controller does not support this feature"),
+        (1, UPGRADE, "group.version", "Broker 1 does not support this level"),
+        (3, UPGRADE, "transaction.version", "only supports versions 0-2"),
     ],
 )
 def test_what_cannot_be_is_refused(
@@ -158,6 +167,36 @@ def test_a_node_stops_at_a_level_beyond_its_own() -> None:
         beyond = encode_record(FeatureLevel(name=name, level=level))
         with pytest.raises(NewerRecord, match=f"level {level} of {name} is in force"):
             decode_record(beyond)
+
+
+# --- The protocols that clients may use ---
+
+
+def test_a_new_cluster_begins_with_the_newest_protocols() -> None:
+    bench = Bench()
+    newest = {GROUP_FEATURE: 1, TRANSACTION_FEATURE: 2}
+    reply = bench.register(1)
+    assert bench.log[:-1] == [FeatureLevel(name=name, level=newest[name]) for name in newest]
+    assert reply.broker_epoch == len(bench.log) - 1 == 2
+    bench.register(2)
+    bench.register(1)
+    assert len(bench.log) == 4
+    assert bench.replay().features == bench.controller.cluster.features == newest
+    assert register_old(bench).error_code is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_cluster_of_an_older_release_gets_a_protocol_by_request(bench: Bench) -> None:
+    assert update(bench, 2, name=TRANSACTION_FEATURE)[0] == "INVALID_UPDATE_VERSION"
+    bench.features = SUPPORTED
+    for broker_id in (1, 2):
+        assert bench.register(broker_id, incarnation="new").error_code is ErrorCode.NONE
+    cluster = bench.controller.cluster
+    assert (cluster.features, cluster.feature_level(TRANSACTION_FEATURE)) == ({}, 0)
+    assert update(bench, 2, name=TRANSACTION_FEATURE) == ("NONE", None)
+    assert bench.replay().features == {TRANSACTION_FEATURE: 2}
+    assert update(bench, 0, UPGRADE, name=TRANSACTION_FEATURE)[0] == "INVALID_UPDATE_VERSION"
+    assert update(bench, 0, SAFE, name=TRANSACTION_FEATURE) == ("NONE", None)
+    assert cluster.feature_level(TRANSACTION_FEATURE) == 0
 
 
 def test_a_request_names_so_many_features(bench: Bench) -> None:

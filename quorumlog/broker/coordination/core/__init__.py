@@ -13,6 +13,7 @@ Effects.
 - `ReadLog`: read committed batches, then feed `LogRead`; one read is under way at most.
 - `AppendBatch`: append with acks=all and without a timeout, then feed `AppendEnded`. Appends may
   end in any order: the shard reports them to its coordinator in log order.
+- `AppendMarker`: as AppendBatch, for the marker of a transaction. The log has both in their order.
 - `AnswerRequest`: complete the request with this id. Each `RequestReceived` gets exactly one.
 - `AdvanceLogStart`: let the log start there. If it does not happen, the log stays longer.
 - `OwnEffect`: one that only this kind of coordinator has; its contract says what to do.

@@ -1,10 +1,11 @@
 """The protocol of a core that a shard drives; `groups/core/__init__.py` has the whole contract."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from quorumlog.broker.coordination.core.effects import CoordinatorEffect
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.records import BatchHeader, Record
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -46,4 +47,16 @@ class Coordinator(Protocol):
         """Handle one event, shared or its own; return the effects, in order.
 
         Raises InvariantViolation: our bug.
+        """
+
+
+@runtime_checkable
+class ReplaysTransactions(Protocol):
+    """A coordinator whose log may hold transactions of producers."""
+
+    def replay_transactional(self, header: BatchHeader, records: Sequence[Record]) -> None:
+        """Apply one committed batch of a transaction, or its marker.
+
+        Compaction may have left a marker's batch without its record. Raises ValueError: a record
+        cannot be read.
         """

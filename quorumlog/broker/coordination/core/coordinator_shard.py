@@ -11,11 +11,21 @@ from itertools import islice
 from typing import Any, Final, Generic, TypeVar, assert_never
 
 from quorumlog.broker.coordination.core import effects, events
-from quorumlog.broker.coordination.core.coordinator import Coordinator, CoordinatorRequest
+from quorumlog.broker.coordination.core.coordinator import (
+    Coordinator,
+    CoordinatorRequest,
+    ReplaysTransactions,
+)
 from quorumlog.broker.coordination.core.effects import Effect
 from quorumlog.broker.partitions.core.data_path import LocalRead
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, Epoch, Offset
+from quorumlog.wire.codec.identifiers import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    UNKNOWN_OFFSET,
+    Epoch,
+    Offset,
+)
 from quorumlog.wire.codec.records import BatchHeader, Record, decode_batches, encode_batch
 
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
@@ -82,6 +92,11 @@ class CoordinatorShard(Generic[CoordinatorT]):
         return self._coordinator if self.phase is Phase.ACTIVE else REFUSALS[self.phase]
 
     @property
+    def leader_epoch(self) -> Epoch:
+        """The newest leader epoch that is known; -1: none."""
+        return self._leader_epoch
+
+    @property
     def next_deadline_ms(self) -> int | None:
         """The time of the next tick, if nothing else happens; None: no tick is needed."""
         if self.phase is Phase.LOADING:
@@ -135,6 +150,9 @@ class CoordinatorShard(Generic[CoordinatorT]):
                     self._effects.append(effect)
                 case effects.AppendRecords():
                     self._append(now_ms, effect)
+                case effects.WriteMarker(write_id=write_id, marker=marker):
+                    append_id = self._new_write(write_id, records=1)
+                    self._effects.append(effects.AppendMarker(append_id=append_id, marker=marker))
                 case effects.AdvanceLogStart(offset=offset):
                     self._effects.append(effects.Report(text=f"rewritten, starts at {offset}"))
                     self._effects.append(effect)
@@ -148,11 +166,20 @@ class CoordinatorShard(Generic[CoordinatorT]):
             Record(offset, now_ms, *self._coordinator.encode(record), ())
             for offset, record in enumerate(effect.records)
         ]
+        append_id = self._new_write(effect.write_id, len(records))
+        batch = encode_batch(
+            records,
+            producer_id=effect.producer_id,
+            producer_epoch=effect.producer_epoch,
+            is_transactional=effect.producer_id != NO_PRODUCER_ID,
+        )
+        self._effects.append(effects.AppendBatch(append_id=append_id, records=batch))
+
+    def _new_write(self, write_id: int, records: int) -> int:
+        """Expect the end of an append; return its id."""
         self._last_append_id += 1
-        append_id = self._last_append_id
-        self._writes.append(_Write(append_id, effect.write_id, len(records)))
-        batch = effects.AppendBatch(append_id=append_id, records=encode_batch(records))
-        self._effects.append(batch)
+        self._writes.append(_Write(self._last_append_id, write_id, records))
+        return self._last_append_id
 
     def _handle_append_ended(self, now_ms: int, event: events.AppendEnded) -> None:
         """Report the writes that have ended, in log order. One of an earlier load is not known."""
@@ -226,6 +253,9 @@ class CoordinatorShard(Generic[CoordinatorT]):
         count = 0
         for header, records in islice(self._unreplayed, BATCHES_AT_ONCE):
             count += 1
+            if header.is_transactional and isinstance(self._coordinator, ReplaysTransactions):
+                self._coordinator.replay_transactional(header, records)
+                continue
             for record in () if header.is_control else records:
                 if record.key is not None:
                     self._coordinator.replay_encoded(record.key, record.value)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from quorumlog.wire.codec.identifiers import Offset
+from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID, Offset
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 RecordT = TypeVar("RecordT")
 ResultT = TypeVar("ResultT")
@@ -11,10 +12,23 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRecords(Generic[RecordT]):
-    """Of a coordinator: append as one batch, then feed WriteEnded, in log order."""
+    """Of a coordinator: append as one batch, then feed WriteEnded, in log order.
+
+    With a producer id, the batch belongs to that producer's transaction and has no sequence.
+    """
 
     write_id: int
     records: tuple[RecordT, ...]
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteMarker:
+    """Of a coordinator: append the marker of a transaction, then feed WriteEnded, in log order."""
+
+    write_id: int
+    marker: TransactionMarker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +68,14 @@ class AppendBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AppendMarker:
+    """Append the marker in its order among the batches, then feed AppendEnded."""
+
+    append_id: int
+    marker: TransactionMarker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Tell the operator. `is_problem`: something went wrong."""
 
@@ -61,5 +83,9 @@ class Report:
     is_problem: bool = False
 
 
-CoordinatorEffect = AppendRecords[Any] | AnswerRequest[Any] | AdvanceLogStart | OwnEffect
-Effect = ReadLog | AppendBatch | AnswerRequest[Any] | AdvanceLogStart | OwnEffect | Report
+CoordinatorEffect = (
+    AppendRecords[Any] | WriteMarker | AnswerRequest[Any] | AdvanceLogStart | OwnEffect
+)
+Effect = (
+    ReadLog | AppendBatch | AppendMarker | AnswerRequest[Any] | AdvanceLogStart | OwnEffect | Report
+)

@@ -21,6 +21,7 @@ from quorumlog.broker.partitions.core.data_path import (
 from quorumlog.invariants import InvariantViolation, some
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 R = TypeVar("R")
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
@@ -44,6 +45,11 @@ class CoordinatorLog(Protocol):
         done: ProduceDone,
     ) -> None:
         """Append as the leader; call `done` now, or when the outcome is known."""
+
+    def append_marker(
+        self, at: TopicPartition, marker: TransactionMarker, /, *, done: ProduceDone
+    ) -> None:
+        """End a transaction as the leader; call `done` when that is committed, or refused."""
 
     def read_local(
         self,
@@ -118,6 +124,12 @@ class ShardDriver(Generic[CoordinatorT]):
                     records,
                     acks=ACKS_ALL,
                     timeout_ms=NO_TIMEOUT_MS,
+                    done=partial(self._soon, self._append_ended, append_id),
+                )
+            case effects.AppendMarker(append_id=append_id, marker=marker):
+                self._replicas.append_marker(
+                    self._topic_partition,
+                    marker,
                     done=partial(self._soon, self._append_ended, append_id),
                 )
             case effects.ReadLog(offset=offset):

@@ -31,6 +31,7 @@ class FetchSpec:
     session: FetchSession | None = None  # then `partitions` are those of it to look at
     may_read_follower: bool = False  # a consumer that knows of KIP-392
     near_rack: str = ""  # then a replica there is preferred to the leader
+    is_read_committed: bool = False  # a consumer that sees no open or aborted transaction
     awaits_commits: bool = False  # a follower that serves consumers: it is told of them at once
 
     @property
@@ -47,5 +48,6 @@ class FetchSpec:
     @property
     def read_end(self) -> ReadEnd:
         """Where its reads stop: consumers see only committed records."""
-        is_consumer = self.replica_id == NO_REPLICA
-        return ReadEnd.HIGH_WATERMARK if is_consumer else ReadEnd.LOG_END
+        if self.replica_id != NO_REPLICA:
+            return ReadEnd.LOG_END
+        return ReadEnd.LAST_STABLE if self.is_read_committed else ReadEnd.HIGH_WATERMARK

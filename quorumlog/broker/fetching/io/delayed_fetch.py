@@ -104,7 +104,7 @@ class DelayedFetch(WaitingFetch):
 
 def changes_of_interest(spec: FetchSpec) -> FetchWakeup:
     """Return the changes that may complete a delayed fetch."""
-    if spec.read_end is ReadEnd.HIGH_WATERMARK:
+    if spec.read_end is not ReadEnd.LOG_END:  # the last stable offset moves with commits alone
         return FetchWakeup.COMMITTED | FetchWakeup.CHANGED
     if spec.is_from_follower and not spec.awaits_commits:
         return FetchWakeup.APPENDED | FetchWakeup.CHANGED | FetchWakeup.LOG_START

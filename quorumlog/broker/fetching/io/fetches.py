@@ -18,6 +18,7 @@ from quorumlog.broker.fetching.io.delayed_fetch import (
     PartitionRead,
     changes_of_interest,
 )
+from quorumlog.broker.fetching.io.partition_answers import answer_to
 from quorumlog.broker.fetching.io.session_answers import (
     drop_settled,
     has_untold_commits,
@@ -25,7 +26,6 @@ from quorumlog.broker.fetching.io.session_answers import (
     unsettled_answers,
 )
 from quorumlog.broker.partitions.core import events
-from quorumlog.broker.partitions.core.data_path import FetchedPartition
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.purgatory import FetchPurgatory
 from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
@@ -278,25 +278,9 @@ class Fetches:
     def _answers(self, spec: FetchSpec, reads: list[PartitionRead]) -> FetchAnswers:
         """Return the answers of `reads`; those of a session only if they tell something new."""
         if spec.session is None:
-            return [self._answer(read) for read in reads]
-        answered = [(read, self._answer(read)) for read in reads]
+            return [answer_to(spec, read, self._drivers) for read in reads]
+        answered = [(read, answer_to(spec, read, self._drivers)) for read in reads]
         return unsettled_answers(spec, answered, self._drivers)
-
-    def _answer(self, read: PartitionRead) -> FetchedPartition:
-        driver = self._drivers.get(read.fetch.topic_partition)
-        if driver is None or read.fetch.error_code is not ErrorCode.NONE:
-            return FetchedPartition(read.error_code)
-        state = driver.partition.state
-        return FetchedPartition(
-            read.error_code,
-            state.high_watermark,
-            state.log_start_offset,
-            read.chunks,
-            read.diverging,
-            state.leader_id,
-            state.leader_epoch,
-            read.preferred_replica,
-        )
 
     # --- Delayed fetches ---
 

@@ -15,6 +15,7 @@ from typing import Final
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.peer_addresses import PeerAddresses
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.tasks import Tasks, log_failure
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
@@ -39,10 +40,7 @@ class ReplicaFetchers:
         `peer_addresses`: `host:port` of leaders that are not reached where they advertise.
         """
         self._new_fetcher: Final = new_fetcher
-        self._peer_addresses: Final = {
-            peer_id: (address.rpartition(":")[0], int(address.rpartition(":")[2]))
-            for peer_id, address in peer_addresses.items()
-        }
+        self._peer_addresses: Final = PeerAddresses(peer_addresses)
         self._followed: dict[_Lane, dict[PartitionDriver, FollowedPartition]] = {}
         self._lanes: dict[PartitionDriver, _Lane] = {}
         self._changed: set[_Lane] = set()
@@ -99,7 +97,7 @@ class ReplicaFetchers:
             followed = self._followed[lane]
             address = None
             if broker is not None and followed:
-                address = self._peer_addresses.get(leader_id, (broker.host, broker.port))
+                address = self._peer_addresses.of(broker)
             if fetcher is not None and fetcher.address != address:
                 del self._fetchers[lane]
                 self._stopping.start(fetcher.stop())

@@ -8,10 +8,11 @@ from typing import Final, NamedTuple
 from quorumlog.backoff import Backoff
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.storage.core.appending import earlier_beginning
 from quorumlog.storage.errors import RecordsTooLarge, StorageError, UnexpectedOffset
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
-from quorumlog.wire.codec.identifiers import Epoch, Offset
+from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.messages.fetch import PartitionData
 
@@ -141,8 +142,15 @@ def _take_records(
         )
         return True
     try:
+        records = _one_buffer(answer)
+        base_offset = _earlier_beginning(driver, records, leader_epoch)
+        if base_offset is not None:
+            _begin_earlier(
+                followed, asked, answer, base_offset=base_offset, now_ms=now_ms, wall_ms=wall_ms
+            )
+            return True
         driver.append_as_follower(
-            _one_buffer(answer),
+            records,
             leader_epoch=leader_epoch,
             high_watermark=Offset(answer.high_watermark),
             log_start_offset=Offset(answer.log_start_offset),
@@ -154,6 +162,49 @@ def _take_records(
         _logger.warning("%s: not appended: %s", driver.topic_partition, error)
         return False
     return True
+
+
+def _earlier_beginning(
+    driver: PartitionDriver, records: Buffer, leader_epoch: Epoch
+) -> Offset | None:
+    """Return where the log must begin to take the first batch; None: it may stay as it is."""
+    log = driver.log
+    if not records or log.log_start_offset < log.log_end_offset:
+        return None
+    next_offset = log.log_end_offset
+    return earlier_beginning(records, next_offset=next_offset, leader_epoch=leader_epoch)
+
+
+def _begin_earlier(
+    followed: FollowedPartition,
+    asked: Position,
+    answer: PartitionData,
+    *,
+    base_offset: Offset,
+    now_ms: int,
+    wall_ms: Callable[[], int],
+) -> None:
+    """Begin the log where the batch begins, and take the answer then."""
+    driver = followed.driver
+    driver.feed(
+        now_ms,
+        events.BatchBeganEarlier(
+            leader_epoch=followed.leader_epoch,
+            fetch_offset=asked.fetch_offset,
+            last_fetched_epoch=asked.last_fetched_epoch,
+            base_offset=base_offset,
+        ),
+    )
+
+    def take() -> None:
+        if driver.partition.accepts_answer(followed.leader_epoch, base_offset, NO_EPOCH):
+            _take_records(followed, followed.position(), answer, now_ms, wall_ms)
+
+    if driver.is_cutting:
+        answer.records = bytes(_one_buffer(answer))  # the receive buffer may be used again
+        driver.hold(take)
+    else:
+        take()
 
 
 def _one_buffer(answer: PartitionData) -> bytes | bytearray | memoryview:

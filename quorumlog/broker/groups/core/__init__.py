@@ -4,9 +4,10 @@ Every loaded partition of `__consumer_offsets` has one `GroupCoordinator`. It ch
 durable only by applying committed records, so its durable state is the replayed log, always. One
 driver owns it (`coordination/core/coordinator_shard.py`; tests have others) and does the following.
 
-Loading. Call `replay` for every committed record of the log, in order, then `loaded` once, then
-`step`. The log is loaded when the high watermark has reached its end: a record that the next leader
-may not have must not be served. Events that come earlier are kept and fed after `loaded`.
+Loading. Call `replay` for every committed record of the log and `replay_transactional` for every
+batch of a transaction and every marker, in order, then `loaded` once, then `step`. The log is
+loaded when the high watermark has reached its end: a record that the next leader may not have must
+not be served. Events that come earlier are kept and fed after `loaded`.
 
 Time. `now_ms` never decreases: it follows the wall clock at the start, because offsets expire by
 it, and the monotonic clock from there. Feed `Ticked` at or soon after `next_deadline_ms`, which
@@ -19,6 +20,10 @@ Effects.
   one `WriteEnded` for each, in the order of the appends. If the outcome is unknown (neither
   committed nor certainly absent), feed nothing: give the coordinator up, answer every open request
   NOT_COORDINATOR, and load another one from the log.
+  With a producer id, the batch belongs to the open transaction of that producer.
+- `WriteMarker`: append the marker of a transaction, in its order among the batches; then as above.
+- `VerifyTransaction`: ask the transaction coordinator whether our partition belongs to the
+  transaction of the commit (`adds`: to add it), then feed `TransactionVerified`.
 - `AnswerRequest`: complete the request with this id. Each `RequestReceived` gets exactly one, in
   the same step or in a later one.
 - `AdvanceLogStart`: let the log start at `offset`; all that is live is committed at or above it. If
@@ -29,6 +34,8 @@ Events, and when to feed them.
   driver itself answers with `request.refuse(...)` before and after that.
 - `WriteEnded`: when the high watermark has passed the batch. With an error only if the batch is not
   in the log and never will be; its error code is one that members of groups understand.
+- `TransactionVerified`: for each VerifyTransaction, at any time; one that comes after a marker, or
+  to another coordinator than asked, changes nothing.
 - `TopicsDeleted`: when an image no longer shows them.
 - `BecameLeader`: changes nothing.
 - `Ticked`: see Time.

@@ -5,31 +5,35 @@ What is durable changes only then (`CommittedState`), so that a write that fails
 and no member reads an offset that could be lost (which excludes bugs like KAFKA-17507).
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, assert_never
 
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.classic import ClassicProtocol
+from quorumlog.broker.groups.core.commits import (
+    NAME_BYTES_MAX,
+    offset_records,
+    stranger_refusal,
+)
 from quorumlog.broker.groups.core.deadlines import GroupDeadlines
 from quorumlog.broker.groups.core.effects import Effect
 from quorumlog.broker.groups.core.events import Event
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox, WriteDone
-from quorumlog.broker.groups.core.offset_deletion import decide_deletion
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.records import (
-    GroupRecord,
     LogRecord,
-    OffsetRecord,
     decode,
     encode,
 )
+from quorumlog.broker.groups.core.removal import OffsetRemoval
 from quorumlog.broker.groups.core.requests import (
     NOT_WRITTEN,
     CommitOffsets,
     CommitResult,
     CommittedOffset,
+    CommitTransactionalOffsets,
+    CompleteTransaction,
     DeleteGroup,
     DeleteOffsets,
     Heartbeat,
@@ -41,12 +45,12 @@ from quorumlog.broker.groups.core.requests import (
 )
 from quorumlog.broker.groups.core.rewrite import DEFAULT_LIMITS, Rewrite, RewriteLimits
 from quorumlog.broker.groups.core.states import GroupState
+from quorumlog.broker.groups.core.transactional_offsets import TransactionalOffsets
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-
-NAME_BYTES_MAX: Final = 32_767  # of any string in a record
+from quorumlog.wire.codec.records import BatchHeader, Record
 
 
 class GroupCoordinator:
@@ -66,6 +70,14 @@ class GroupCoordinator:
         self._classic: Final = ClassicProtocol(settings, self._outbox)
         self.committed: Final = CommittedState()
         self.rewrite: Final = Rewrite(self.committed, self._outbox, rewrite_limits)
+        self.transactional: Final = TransactionalOffsets(
+            settings,
+            self._outbox,
+            self.committed,
+            self.rewrite,
+            refusal=self._transactional_refusal,
+        )
+        self._removal: Final = OffsetRemoval(self.committed, self.transactional, self._outbox)
         self.groups: Final[dict[str, Group]] = {}
         self._deadlines: Final = GroupDeadlines()
         self._next_cleanup_ms = 0
@@ -77,6 +89,15 @@ class GroupCoordinator:
             self.rewrite.has_foreign_records = True
         else:
             self.replay(record)
+
+    def replay_transactional(self, header: BatchHeader, records: Sequence[Record]) -> None:
+        """Apply a committed batch of a transaction, or its marker."""
+        if header.is_control:
+            self.transactional.replay_marker(header, records)
+            return
+        for record in records:
+            if record.key is not None and not self.transactional.replay(header, record):
+                self.replay_encoded(record.key, record.value)
 
     def encode(self, record: LogRecord) -> tuple[bytes, bytes | None]:
         """Return key and value of a record."""
@@ -94,6 +115,7 @@ class GroupCoordinator:
         The replayed records stood in the log at [log_start_offset, log_end_offset).
         """
         self.rewrite.note_loaded(log_start_offset, log_end_offset)
+        self.transactional.loaded()
         for group_id, stored in self.committed.groups.items():
             group = self.groups[group_id] = Group.from_stored(group_id, stored, now_ms)
             self._classic.joining.maybe_shrink(group, now_ms)
@@ -110,11 +132,16 @@ class GroupCoordinator:
         """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
         match event:
             case events.RequestReceived(request_id=request_id, request=request):
-                self._handle_request(now_ms, request_id, request)
+                if isinstance(request, CommitTransactionalOffsets | CompleteTransaction):
+                    self.transactional.handle_request(now_ms, request_id, request)
+                else:
+                    self._handle_request(now_ms, request_id, request)
             case events.WriteEnded():
                 self._handle_written(now_ms, event)
             case events.TopicsDeleted(topics=topics):
-                self._handle_topics_deleted(topics)
+                self._removal.handle_topics_deleted(self.known_groups(), topics)
+            case events.TransactionVerified():
+                self.transactional.handle_verified(now_ms, event)
             case events.Ticked():
                 self._handle_tick(now_ms)
             case events.BecameLeader():  # no record and no answer of a group has the leader epoch
@@ -133,8 +160,8 @@ class GroupCoordinator:
         return {where: offsets.get(where) for where in partitions}
 
     def known_groups(self) -> list[str]:
-        """Return the groups with members, a past or offsets."""
-        return sorted({*self.groups, *self.committed.offsets})
+        """Return the groups with members, a past or offsets, be they pending."""
+        return sorted({*self.groups, *self.committed.offsets, *self.committed.pending.groups()})
 
     def _handle_request(self, now_ms: int, request_id: int, request: Request) -> None:
         # Offsets of the empty group are kept for clients that are older than groups, as in Kafka.
@@ -151,7 +178,7 @@ class GroupCoordinator:
             case CommitOffsets():
                 return self._handle_commit(group, now_ms, request_id, request)
             case DeleteOffsets():
-                return self._handle_delete_offsets(group, request_id, request)
+                return self._removal.handle_delete(group, request_id, request)
             case DeleteGroup():
                 self._handle_delete(group, now_ms, request_id, request)
             case Leave():
@@ -210,17 +237,9 @@ class GroupCoordinator:
         if error_code is not ErrorCode.NONE:
             self._outbox.reply(request_id, request.refuse(error_code))
             return
-        longest = min(self._settings.offset_metadata_max_bytes, NAME_BYTES_MAX)
-        outcomes = dict.fromkeys(request.offsets, ErrorCode.NONE)
-        records: list[LogRecord] = []
-        for where, offset in request.offsets.items():
-            if len(offset.metadata.encode()) > longest:
-                outcomes[where] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                continue
-            committed = replace(offset, commit_timestamp_ms=now_ms)
-            records.append(
-                OffsetRecord(group_id=request.group_id, topic_partition=where, committed=committed)
-            )
+        outcomes, records = offset_records(
+            request.group_id, request.offsets, self._settings, now_ms
+        )
         if not records:
             result = CommitResult(error_code=ErrorCode.NONE, partitions=outcomes)
             self._outbox.reply(request_id, result)
@@ -231,13 +250,14 @@ class GroupCoordinator:
         self, group: Group | None, now_ms: int, request: CommitOffsets
     ) -> ErrorCode:
         if group is None:
-            if request.generation_id < 0:
-                return ErrorCode.NONE
-            has_offsets = request.group_id in self.committed.offsets
-            return ErrorCode.UNKNOWN_MEMBER_ID if has_offsets else ErrorCode.ILLEGAL_GENERATION
+            has_offsets = bool(self.transactional.partitions(request.group_id))
+            return stranger_refusal(request.generation_id, has_offsets=has_offsets)
         if request.generation_id < 0 and group.state is GroupState.EMPTY:
             return ErrorCode.NONE
         return self._classic.commit_refusal(group, now_ms, request)
+
+    def _transactional_refusal(self, request: CommitTransactionalOffsets) -> ErrorCode:
+        return self.transactional.member_refusal(self.groups.get(request.group_id), request)
 
     def _answer_commit(
         self, request_id: int, outcomes: dict[TopicPartition, ErrorCode]
@@ -251,32 +271,16 @@ class GroupCoordinator:
 
     # Removal.
 
-    def _handle_delete_offsets(
-        self, group: Group | None, request_id: int, request: DeleteOffsets
-    ) -> None:
-        """Delete offsets; the group stays."""
-        offsets = self.committed.offsets.get(request.group_id, {})
-        result, records = decide_deletion(group, offsets, request)
-
-        def done(_now_ms: int, error_code: ErrorCode) -> None:
-            is_written = error_code is ErrorCode.NONE
-            self._outbox.reply(request_id, result if is_written else request.refuse(error_code))
-
-        if records:
-            self._outbox.append(records, done)
-        else:
-            self._outbox.reply(request_id, result)
-
     def _handle_delete(
         self, group: Group | None, now_ms: int, request_id: int, request: DeleteGroup
     ) -> None:
         group_id = request.group_id
-        if group_id not in self.committed.offsets and group is None:
+        partitions = self.transactional.partitions(group_id)
+        if not partitions and group is None:
             self._outbox.reply(request_id, ErrorCode.GROUP_ID_NOT_FOUND)
         elif group is not None and group.state is not GroupState.EMPTY:
             self._outbox.reply(request_id, ErrorCode.NON_EMPTY_GROUP)
         else:
-            partitions = self.committed.offsets.get(group_id, {})
             self._forget(group_id, now_ms, partitions, request_id)
 
     def _forget(
@@ -294,11 +298,9 @@ class GroupCoordinator:
             if request_id is not None:
                 self._outbox.reply(request_id, error_code)
 
-        records = self.committed.tombstones(group_id, partitions)
-        if not records and self._outbox.is_writing(group_id):
-            records = [GroupRecord(group_id=group_id, stored=None)]  # of what is being written
+        records = self._removal.tombstones(group_id, partitions, is_asked=request_id is not None)
         if records:
-            self._outbox.append(tuple(records), done)
+            self._outbox.append(records, done)
         else:  # it has no record: there is nothing to delete
             done(now_ms, ErrorCode.NONE)
 
@@ -309,7 +311,9 @@ class GroupCoordinator:
         `even_if_awaited`.
         """
         group = self.groups.get(group_id)
-        is_unused = group_id not in self.committed.groups and group_id not in self.committed.offsets
+        is_unused = group_id not in self.committed.groups and not self.transactional.partitions(
+            group_id
+        )
         if (
             group is not None
             and group.state is GroupState.EMPTY
@@ -321,17 +325,6 @@ class GroupCoordinator:
             del self.groups[group_id]
             self._deadlines.note(group_id, None)
 
-    def _handle_topics_deleted(self, topics: Iterable[str]) -> None:
-        deleted = frozenset(topics)
-        records = [
-            OffsetRecord(group_id=group_id, topic_partition=where, committed=None)
-            for group_id, offsets in self.committed.offsets.items()
-            for where in sorted(offsets)
-            if where.topic in deleted
-        ]
-        if records:
-            self._outbox.append(tuple(records), lambda _now_ms, _error_code: None)
-
     def _clean_up(self, now_ms: int) -> None:
         """Delete the offsets of groups that are empty for too long, then such groups."""
         before_ms = now_ms - self._settings.offsets_retention_minutes * 60_000
@@ -341,8 +334,7 @@ class GroupCoordinator:
                 continue  # a member that still reads needs its offsets (KAFKA-13636)
             if self._outbox.is_writing(group_id):
                 continue
-            expired = self.committed.expired(group_id, before_ms)
-            is_last = len(expired) == len(self.committed.offsets.get(group_id, {}))
+            expired, is_last = self._removal.expired(group_id, before_ms)
             if expired or (is_last and group_id in self.committed.groups):
                 self._forget(group_id, now_ms, expired, None)
             else:
@@ -352,7 +344,10 @@ class GroupCoordinator:
 
     def _handle_written(self, now_ms: int, event: events.WriteEnded) -> None:
         write = self._outbox.finish(event.write_id)
-        if event.error_code is ErrorCode.NONE:
+        if event.error_code is ErrorCode.NONE and write.apply is not None:
+            write.apply(event.next_offset)
+            self.rewrite.note_applied((), event.next_offset)
+        elif event.error_code is ErrorCode.NONE:
             for record in write.records:
                 self.committed.apply(record)
             self.rewrite.note_applied(write.records, event.next_offset)

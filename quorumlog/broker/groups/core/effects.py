@@ -1,13 +1,39 @@
-"""The effects of a group coordinator: those of every coordinator, with its own records."""
+"""The effects of a group coordinator: those of every coordinator, and one of its own."""
+
+from dataclasses import dataclass
 
 from quorumlog.broker.coordination.core.effects import (
     AdvanceLogStart,
     AnswerRequest,
     AppendRecords,
+    OwnEffect,
+    WriteMarker,
 )
 from quorumlog.broker.groups.core.records import LogRecord
-from quorumlog.broker.groups.core.requests import Result
+from quorumlog.broker.groups.core.requests import CommitTransactionalOffsets, Result
 
-__all__ = ["AdvanceLogStart", "AnswerRequest", "AppendRecords", "Effect"]
+__all__ = [
+    "AdvanceLogStart",
+    "AnswerRequest",
+    "AppendRecords",
+    "Effect",
+    "VerifyTransaction",
+    "WriteMarker",
+]
 
-Effect = AppendRecords[LogRecord] | AnswerRequest[Result] | AdvanceLogStart
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyTransaction(OwnEffect):
+    """Ask the transaction coordinator about our partition, then feed TransactionVerified."""
+
+    request_id: int
+    request: CommitTransactionalOffsets
+
+
+Effect = (
+    AppendRecords[LogRecord]
+    | WriteMarker
+    | AnswerRequest[Result]
+    | AdvanceLogStart
+    | VerifyTransaction
+)

@@ -8,9 +8,22 @@ from quorumlog.broker.coordination.core.events import (
     Ticked,
     WriteEnded,
 )
-from quorumlog.broker.groups.core.requests import Request
+from quorumlog.broker.groups.core.requests import (
+    CommitTransactionalOffsets,
+    Request,
+    TransactionalRequest,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
 
-__all__ = ["BecameLeader", "Event", "RequestReceived", "Ticked", "TopicsDeleted", "WriteEnded"]
+__all__ = [
+    "BecameLeader",
+    "Event",
+    "RequestReceived",
+    "Ticked",
+    "TopicsDeleted",
+    "TransactionVerified",
+    "WriteEnded",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,4 +33,21 @@ class TopicsDeleted:
     topics: tuple[str, ...]
 
 
-Event = RequestReceived[Request] | WriteEnded | TopicsDeleted | BecameLeader | Ticked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionVerified:
+    """The transaction coordinator has answered a VerifyTransaction: NONE, or why not."""
+
+    request_id: int
+    request: CommitTransactionalOffsets
+    error_code: ErrorCode
+
+
+Event = (
+    RequestReceived[Request]
+    | RequestReceived[TransactionalRequest]
+    | WriteEnded
+    | TopicsDeleted
+    | TransactionVerified
+    | BecameLeader
+    | Ticked
+)

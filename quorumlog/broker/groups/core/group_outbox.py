@@ -9,24 +9,35 @@ from quorumlog.broker.groups.core.effects import (
     AnswerRequest,
     AppendRecords,
     Effect,
+    VerifyTransaction,
+    WriteMarker,
 )
 from quorumlog.broker.groups.core.records import Key, LogRecord
 from quorumlog.broker.groups.core.requests import Result
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 WriteDone = Callable[[int, ErrorCode], None]
 """Called once with (now_ms, error_code), after the records were applied if it is NONE."""
 
 
+Apply = Callable[[int], None]
+"""Called with the offset behind the write, once it is committed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingWrite:
-    """Records that are being written, and the call that follows."""
+    """Records that are being written, and the call that follows.
+
+    `apply`: how they change what is durable; None: they are records of no transaction.
+    """
 
     write_id: int
     records: tuple[LogRecord, ...]
     done: WriteDone
+    apply: Apply | None = None
 
 
 class GroupOutbox:
@@ -43,10 +54,45 @@ class GroupOutbox:
 
     def append(self, records: tuple[LogRecord, ...], done: WriteDone) -> None:
         """Write the records; `done` is called when the write has ended."""
+        write_id = self._begin(records, done)
+        self._effects.append(AppendRecords(write_id=write_id, records=records))
+
+    def append_transactional(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        records: tuple[LogRecord, ...],
+        *,
+        apply: Apply,
+        done: WriteDone,
+    ) -> None:
+        """Write the records as a batch of the producer's transaction."""
+        write_id = self._begin(records, done, apply)
+        append = AppendRecords(
+            write_id=write_id,
+            records=records,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+        )
+        self._effects.append(append)
+
+    def write_marker(self, marker: TransactionMarker, *, apply: Apply, done: WriteDone) -> None:
+        """Write the marker of a transaction."""
+        write_id = self._begin((), done, apply)
+        self._effects.append(WriteMarker(write_id=write_id, marker=marker))
+
+    def _begin(
+        self, records: tuple[LogRecord, ...], done: WriteDone, apply: Apply | None = None
+    ) -> int:
         self._last_write_id += 1
         write_id = self._last_write_id
-        self._writes.append(PendingWrite(write_id=write_id, records=records, done=done))
-        self._effects.append(AppendRecords(write_id=write_id, records=records))
+        write = PendingWrite(write_id=write_id, records=records, done=done, apply=apply)
+        self._writes.append(write)
+        return write_id
+
+    def perform(self, effect: VerifyTransaction) -> None:
+        """Have an effect performed that only groups have."""
+        self._effects.append(effect)
 
     def advance_log_start(self, offset: Offset) -> None:
         """Delete the records below `offset`."""

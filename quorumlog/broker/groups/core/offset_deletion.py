@@ -4,12 +4,12 @@ Source: KIP-496. A member's subscription is read by the consumer protocol of KIP
 newer version appends are ignored.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import Final
 
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.records import LogRecord, OffsetRecord
-from quorumlog.broker.groups.core.requests import CommitResult, CommittedOffset, DeleteOffsets
+from quorumlog.broker.groups.core.requests import CommitResult, DeleteOffsets
 from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame
@@ -26,12 +26,13 @@ ANY_TOPIC: Final = None  # what is subscribed to is not known: any topic may be
 
 def decide_deletion(
     group: Group | None,
-    offsets: Mapping[TopicPartition, CommittedOffset],
+    offsets: Collection[TopicPartition],
     request: DeleteOffsets,
 ) -> tuple[CommitResult, tuple[LogRecord, ...]]:
     """Return the answer, and the tombstones that must be committed before it is given.
 
-    `offsets` are the committed ones of the group; `group` is None if nothing else is known of it.
+    `offsets`: of which the group has committed or pending ones; `group` is None if nothing else is
+    known of it.
     A partition without an offset is NONE, as in Kafka: there is nothing to delete.
     """
     refusal = _refusal(group, has_offsets=bool(offsets))

@@ -5,6 +5,7 @@ Source: KIP-211 (offsets of a group expire only once the group has been empty fo
 
 from collections.abc import Iterable, Iterator
 
+from quorumlog.broker.groups.core.pending_offsets import PendingOffset, PendingOffsets
 from quorumlog.broker.groups.core.records import (
     GroupRecord,
     Key,
@@ -19,10 +20,11 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 class CommittedState:
     """Invariants: only `apply` writes, and only committed records are applied.
 
-    `size` is the number of groups and offsets.
+    `size` is the number of groups and offsets; `pending` are those of open transactions.
     """
 
     def __init__(self) -> None:
+        self.pending = PendingOffsets()
         self.groups: dict[str, StoredGroup] = {}
         self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self.size = 0
@@ -30,12 +32,16 @@ class CommittedState:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CommittedState):
             return NotImplemented
-        return (self.groups, self.offsets) == (other.groups, other.offsets)
+        same_groups = (self.groups, self.offsets) == (other.groups, other.offsets)
+        return same_groups and self.pending == other.pending
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def apply(self, record: LogRecord) -> None:
-        """Apply one record. A tombstone for an absent key changes nothing (compaction)."""
+        """Apply one record of no transaction.
+
+        A tombstone for an absent key changes nothing (compaction).
+        """
         if isinstance(record, GroupRecord):
             before = len(self.groups)
             if record.stored is None:
@@ -45,6 +51,14 @@ class CommittedState:
             self.size += len(self.groups) - before
         else:
             self._apply_offset(record)
+            self.pending.note_plain(record)
+
+    def end_transaction(self, producer_id: int, *, commits: bool) -> list[PendingOffset]:
+        """Apply a marker: pending offsets count from here on, or vanish. Return what counts."""
+        counting = self.pending.end(producer_id, commits=commits)
+        for one in counting:
+            self._apply_offset(one.record)
+        return counting
 
     def _apply_offset(self, record: OffsetRecord) -> None:
         offsets = self.offsets.setdefault(record.group_id, {})
@@ -72,13 +86,16 @@ class CommittedState:
         committed = self.offsets.get(group_id, {}).get(where)
         return OffsetRecord(group_id=group_id, topic_partition=where, committed=committed)
 
-    def tombstones(self, group_id: str, partitions: Iterable[TopicPartition]) -> list[LogRecord]:
+    def tombstones(
+        self, group_id: str, partitions: Iterable[TopicPartition], *, keeps_group: bool = False
+    ) -> list[LogRecord]:
         """Return tombstones for these offsets, and for the group if no offset is left."""
         gone = sorted(partitions)
         records: list[LogRecord] = [
             OffsetRecord(group_id=group_id, topic_partition=where, committed=None) for where in gone
         ]
-        if group_id in self.groups and len(gone) == len(self.offsets.get(group_id, {})):
+        is_last = self.offsets.get(group_id, {}).keys() <= {*gone}
+        if group_id in self.groups and is_last and not keeps_group:
             records.append(GroupRecord(group_id=group_id, stored=None))
         return records
 

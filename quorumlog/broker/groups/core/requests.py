@@ -10,6 +10,7 @@ from typing import Final, Generic, TypeVar
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import ZERO_UUID, Field, Message
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -18,6 +19,9 @@ NOT_WRITTEN: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    # Of transactions: the producer or its coordinator is an old one.
+    ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.TRANSACTION_COORDINATOR_FENCED: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
 }
 
 
@@ -193,6 +197,43 @@ class CommitOffsets(GroupRequest[CommitResult]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommitTransactionalOffsets(GroupRequest[CommitResult]):
+    """TxnOffsetCommit; generation -1 and member "" from a producer that names no member.
+
+    `adds`: the partition of our log is to be added to the transaction first (v5, KIP-890).
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    adds: bool
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+    offsets: Mapping[TopicPartition, CommittedOffset]
+
+    def refuse(self, error_code: ErrorCode) -> CommitResult:
+        """Refuse all partitions."""
+        return CommitResult(error_code=error_code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteTransaction:
+    """The marker of a transaction, for our partition of `__consumer_offsets`, not for one group."""
+
+    marker: TransactionMarker
+
+    def refuse(self, error_code: ErrorCode) -> ErrorCode:
+        """Refuse in the words of WriteTxnMarkers, which knows no group coordinators."""
+        is_elsewhere = error_code in {
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.NOT_COORDINATOR,
+        }
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if is_elsewhere else error_code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOffsets(GroupRequest[CommitResult]):
     """OffsetDelete. A partition that a member subscribes to is GROUP_SUBSCRIBED_TO_TOPIC."""
 
@@ -213,4 +254,5 @@ class DeleteGroup(GroupRequest[ErrorCode]):
 
 
 Request = Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteOffsets | DeleteGroup
+TransactionalRequest = CommitTransactionalOffsets | CompleteTransaction
 Result = JoinResult | SyncResult | LeaveResult | CommitResult | ErrorCode

@@ -13,6 +13,11 @@ is committed before the start moves: the key's next commit, or a slice. A slice 
 from `CommittedState`, and only while no record of the key is under way: so no newer value is ahead
 of the slice in the log, and what comes after it wins. A slice says nothing new, so half a rewrite
 changes nothing for the next leader.
+
+Transactions. A record of an open transaction says nothing yet, and the log below it is needed until
+the marker: the start does not move past one. An offset that counts by a marker is at its record,
+which may be below the noted offset: then it is written anew, too. A slice of a key of which an
+offset is pending would supersede that, so the key waits for the marker.
 """
 
 from collections.abc import Iterable
@@ -73,6 +78,14 @@ class Rewrite:
             for record in records:
                 self._todo.pop(record.subject, None)
 
+    def note_counted(self, key: Key, log_offset: int) -> None:
+        """Note that the record of a transaction counts by now, which is at `log_offset`."""
+        if self._begun_at is not None:
+            if log_offset < self._begun_at:
+                self._todo[key] = None
+            else:
+                self._todo.pop(key, None)
+
     def go_on(self) -> None:
         """Begin, write the next slice, or end, if it is time. To be called after each write."""
         if self._begun_at is None:
@@ -85,8 +98,12 @@ class Rewrite:
             self._todo.update(dict.fromkeys(self._committed.keys_of(self._groups.pop())))
         if self._todo:
             self._write_slice()
-        else:
+        elif not self._is_held_by_a_transaction():
             self._end()
+
+    def _is_held_by_a_transaction(self) -> bool:
+        first = self._committed.pending.first_log_offset
+        return first is not None and self._begun_at is not None and first < self._begun_at
 
     def _is_due(self) -> bool:
         size = self._applied_end - self._log_start
@@ -108,7 +125,7 @@ class Rewrite:
         for _ in range(min(self._limits.slice_records, len(self._todo))):
             key = next(iter(self._todo))
             del self._todo[key]
-            if key in under_way:
+            if key in under_way or self._committed.pending.has(key):
                 self._todo[key] = None  # last: if its record is committed, it is done
                 continue
             record = self._record_of(key)

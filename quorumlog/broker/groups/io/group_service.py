@@ -10,19 +10,23 @@ from functools import partial
 from typing import Final, TypeVar
 
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
+from quorumlog.broker.coordination.core.effects import OwnEffect
 from quorumlog.broker.coordination.core.events import BecameLeader, Resigned, Stopped
+from quorumlog.broker.coordination.core.partitioning import partition_for
 from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog, ShardDriver
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
-from quorumlog.broker.groups.core.partitioning import partition_for_group
-from quorumlog.broker.groups.core.requests import GroupRequest
+from quorumlog.broker.groups.core.effects import VerifyTransaction
+from quorumlog.broker.groups.core.requests import CompleteTransaction, GroupRequest
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.broker.transactions.verification import TransactionVerifier
 from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 R = TypeVar("R")
 
@@ -40,14 +44,18 @@ class GroupService:
         *,
         replicas: CoordinatorLog,
         settings: BrokerSettings,
+        verifier: TransactionVerifier | None = None,
         wall_ms: Callable[[], int] = wall_clock_ms,
         on_fatal: Callable[[InvariantViolation], None],
         coordinator: type[GroupCoordinator] = GroupCoordinator,
         shard: type[CoordinatorShard[GroupCoordinator]] = CoordinatorShard,
     ) -> None:
-        """`coordinator` and `shard` are other ones only where a mutant breaks a rule of them."""
+        """Without a `verifier` (there is no transaction coordinator) no transaction is verified.
+
+        `coordinator` and `shard` are other ones only where a mutant breaks a rule of them.
+        """
         self._replicas, self._settings, self._on_fatal = replicas, settings, on_fatal
-        self._wall_ms = wall_ms
+        self._verifier, self._wall_ms = verifier, wall_ms
         self._coordinator, self._shard = coordinator, shard
         self._started_ms: float | None = None
         self._partitions = settings.offsets_topic_num_partitions
@@ -79,7 +87,7 @@ class GroupService:
 
     def partition_of(self, group_id: str) -> TopicPartition:
         """Return the partition of the offsets topic that holds the group."""
-        return TopicPartition(OFFSETS_TOPIC, partition_for_group(group_id, self._partitions))
+        return TopicPartition(OFFSETS_TOPIC, partition_for(group_id, self._partitions))
 
     def ask(self, request: GroupRequest[R]) -> asyncio.Future[R]:
         """Return the answer of the group's coordinator, or NOT_COORDINATOR if that is elsewhere."""
@@ -87,6 +95,22 @@ class GroupService:
         if driver is not None:
             return driver.ask(request)
         refusal: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        refusal.set_result(request.refuse(ErrorCode.NOT_COORDINATOR))
+        return refusal
+
+    def end_transaction(
+        self, topic_partition: TopicPartition, marker: TransactionMarker
+    ) -> asyncio.Future[ErrorCode]:
+        """Write the marker in a partition of `__consumer_offsets`.
+
+        The answer comes once it is committed, and what it commits is visible (KAFKA-17507); an
+        error is one of WriteTxnMarkers. A marker that is written again does no harm.
+        """
+        request = CompleteTransaction(marker=marker)
+        driver = self._drivers.get(topic_partition)
+        if driver is not None:
+            return driver.ask(request)
+        refusal: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         refusal.set_result(request.refuse(ErrorCode.NOT_COORDINATOR))
         return refusal
 
@@ -114,9 +138,36 @@ class GroupService:
             load_buffer_bytes=self._settings.offsets_load_buffer_size,
             now_ms=self._steady_ms,
             on_fatal=self._on_fatal,
+            perform_own=partial(self._perform_own, topic_partition),
             shard=self._shard,
         )
         return driver
+
+    def _perform_own(self, topic_partition: TopicPartition, effect: OwnEffect) -> None:
+        """Have a transaction verified, as its producer's version of TxnOffsetCommit asks."""
+        if not isinstance(effect, VerifyTransaction):
+            raise InvariantViolation(f"not an effect of groups: {effect}")
+        request = effect.request
+
+        def verified(error_code: ErrorCode) -> None:
+            driver = self._drivers.get(topic_partition)
+            if driver is not None:
+                event = events.TransactionVerified(
+                    request_id=effect.request_id, request=request, error_code=error_code
+                )
+                driver.feed(event)
+
+        if self._verifier is None:
+            verified(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        answer = self._verifier.verify(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            [topic_partition],
+            adds=request.adds,
+        )
+        answer.add_done_callback(lambda answer: verified(answer.result()[topic_partition]))
 
     def _steady_ms(self) -> int:
         """Return the wall-clock time of the start plus the monotonic time since then."""

@@ -52,6 +52,8 @@ Events, and when to feed them.
 - `LeaderAnswered`: when what the leader sent is in the log; `LeaderDiverged`, `FetchOutOfRange`:
   instead of it. All three only if `accepts_answer` holds for the position that was asked: the core
   checks it again for the last two, and ends the node at a `LeaderAnswered` of another epoch.
+- `BatchBeganEarlier`: when the answer begins with a sound batch that has the offset that was asked
+  for, and others before it. If the core begins the log there, append then: `LeaderAnswered`.
 - `LogTruncated`, `LogStartedOver`, `LogStartRose`, `LogStartKept`: when it is so; see the effects.
   `LogStartRose` also after DeleteRecords or retention, at most up to the high watermark.
 - `IsrAnswered`: once per `ProposeIsr`, in any role: an answer to an older proposal is ignored.

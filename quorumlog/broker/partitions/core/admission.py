@@ -29,7 +29,6 @@ from quorumlog.wire.codec.records import (
     CONTROL_BIT,
     HEADER_BYTES,
     MAGIC,
-    TRANSACTIONAL_BIT,
     BatchHeader,
     CorruptBatch,
     read_header,
@@ -132,29 +131,22 @@ def _judge_frame(records: Buffer, limits: TopicLimits) -> Admission:
         validate_checksum(records, 0, header)
     except CorruptBatch as error:
         return Admission(ErrorCode.CORRUPT_MESSAGE, reason=str(error))
-    return _judge_header(records, header)
+    flaw = _flaw(header, is_internal=limits.is_internal)
+    return Admission(ErrorCode.NONE, header, records) if flaw is None else _invalid(flaw)
 
 
-def _judge_header(records: Buffer, header: BatchHeader) -> Admission:
-    flaw = _flaw(header)
-    if flaw is not None:
-        return _invalid(flaw)
-    if header.attributes & TRANSACTIONAL_BIT:
-        # DEVIATION: Kafka appends it. Here no coordinator could end the transaction.
-        # docs/decisions/0013-transactional-ids-are-refused.md
-        reason = "this broker has no transactions"
-        return Admission(ErrorCode.UNSUPPORTED_VERSION, reason=reason)
-    return Admission(ErrorCode.NONE, header, records)
-
-
-def _flaw(header: BatchHeader) -> str | None:
+def _flaw(header: BatchHeader, *, is_internal: bool) -> str | None:
     if header.attributes & CONTROL_BIT:
         return "a client may not write control batches"
     if header.base_offset != 0:
         return f"the base offset of a new batch is 0, not {header.base_offset}"
     if header.record_count < 1 or header.record_count != header.last_offset_delta + 1:
         return f"{header.record_count} records, the last at {header.last_offset_delta}"
-    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+    if header.producer_id < 0:
+        return "a transactional batch without a producer id" if header.is_transactional else None
+    # A coordinator appends to a client's transaction without a sequence.
+    needs_sequence = not (is_internal and header.is_transactional)
+    if header.producer_epoch < 0 or (needs_sequence and header.base_sequence < 0):
         return "a producer id without epoch or sequence"
     return None
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
+from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
     NO_EPOCH,
@@ -23,8 +24,9 @@ DEBUG_REPLICA: Final = BrokerId(-2)  # Kafka's debugging consumer: any replica, 
 
 
 class ReadEnd(Enum):
-    """Where a read stops: at the high watermark, or at the end of the log."""
+    """Where a read stops: before what is not decided, or not committed, or at the log's end."""
 
+    LAST_STABLE = "last_stable"
     HIGH_WATERMARK = "high_watermark"
     LOG_END = "log_end"
 
@@ -86,6 +88,8 @@ class FetchedPartition(NamedTuple):
     leader_id: BrokerId = BrokerId(-1)  # the leader to ask instead, with NOT_LEADER_OR_FOLLOWER
     leader_epoch: Epoch = NO_EPOCH
     preferred_replica: BrokerId = NO_REPLICA  # to read from it instead (KIP-392)
+    last_stable_offset: Offset = UNKNOWN_OFFSET
+    aborted: Sequence[AbortedTransaction] | None = None  # in `records`; None: not asked for
 
 
 class LocalRead(NamedTuple):

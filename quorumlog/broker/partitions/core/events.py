@@ -103,6 +103,16 @@ class FetchOutOfRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchBeganEarlier:
+    """The leader sent a whole batch that has `fetch_offset`, and begins below it."""
+
+    leader_epoch: Epoch
+    fetch_offset: Offset
+    last_fetched_epoch: Epoch
+    base_offset: Offset  # of the batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogTruncated:
     """TruncateTo is done: our log ends at `log_end_offset`."""
 
@@ -144,6 +154,7 @@ RoleEvent = (
     | LeaderAnswered
     | LeaderDiverged
     | FetchOutOfRange
+    | BatchBeganEarlier
     | IsrAnswered
     | Ticked
 )

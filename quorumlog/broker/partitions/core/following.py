@@ -31,6 +31,8 @@ class Followership:
                 return self.leader_diverged(event)
             case events.FetchOutOfRange():
                 return self._fetch_out_of_range(event)
+            case events.BatchBeganEarlier():
+                return self._batch_began_earlier(event)
             case events.FollowerFetched():
                 return [self._serving.judge_follower(event)]
             case (
@@ -63,7 +65,9 @@ class Followership:
         """Whether a fetch may say that this log reaches its end."""
         return self._state.counted_offset == self._state.log_end_offset
 
-    def still_fits(self, event: events.LeaderDiverged | events.FetchOutOfRange) -> bool:
+    def still_fits(
+        self, event: events.LeaderDiverged | events.FetchOutOfRange | events.BatchBeganEarlier
+    ) -> bool:
         """Whether the event answers the fetch that we would send now."""
         return self.accepts_answer(event.leader_epoch, event.fetch_offset, event.last_fetched_epoch)
 
@@ -102,8 +106,19 @@ class Followership:
             return NO_EFFECTS
         if event.log_start_offset < 0:
             return NO_EFFECTS  # the leader did not tell its log start: fetch again
-        state = self._state
-        holds_nothing = state.log_start_offset == state.log_end_offset
-        if event.log_start_offset > state.log_end_offset or holds_nothing:
+        if event.log_start_offset > self._state.log_end_offset or self._holds_nothing:
             return [effects.StartOverAt(offset=event.log_start_offset)]
         return NO_EFFECTS
+
+    def _batch_began_earlier(self, event: events.BatchBeganEarlier) -> Sequence[Effect]:
+        """Begin a log without records where the batch begins.
+
+        DeleteRecords may let the leader's log start within a batch, and a batch is sent whole.
+        """
+        if not self.still_fits(event) or not self._holds_nothing:
+            return NO_EFFECTS
+        return [effects.StartOverAt(offset=event.base_offset)]
+
+    @property
+    def _holds_nothing(self) -> bool:
+        return self._state.log_start_offset == self._state.log_end_offset

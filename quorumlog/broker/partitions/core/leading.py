@@ -49,7 +49,7 @@ class Leadership:
                 return self.isr_answered(role, now_ms, event)
             case events.LeaderAnswered():
                 raise InvariantViolation("only a follower appends what it fetched")
-            case events.LeaderDiverged() | events.FetchOutOfRange():
+            case events.LeaderDiverged() | events.FetchOutOfRange() | events.BatchBeganEarlier():
                 return NO_EFFECTS  # we followed then
             case _:
                 assert_never(event)

@@ -147,6 +147,7 @@ class Partition:
                 | events.IsrAnswered()
                 | events.LeaderDiverged()
                 | events.FetchOutOfRange()
+                | events.BatchBeganEarlier()
             ):
                 pass
             case events.RecordsAppended() | events.LogFlushed():

@@ -1,22 +1,32 @@
-"""Idempotence: which batches of which producers a partition holds (KIP-98).
+"""Idempotence and transactions: what a partition knows of its producers (KIP-98, 890, 1228).
 
-Only a client's append is checked; a follower adopts its leader's decisions. `check` changes
-nothing, so that a failed append leaves no trace (KAFKA-6683): `record` follows the append.
+Only a client's append is checked, and a marker by its epochs; a follower adopts its leader's
+decisions. A check changes nothing, so that a failed append leaves no trace (KAFKA-6683): `record`
+follows the append.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from quorumlog.broker.partitions.core.open_transactions import OpenTransactions
+from quorumlog.broker.partitions.core.verification import Guard, Guards
+from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.storage.core.producer_snapshot import NO_SEQUENCE, SnapshotEntry
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.records import BatchHeader
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 BATCHES_KEPT: Final = 5  # as many as a producer may have in flight
 SEQUENCE_MAX: Final = 2**31 - 1
 # DEVIATION: Kafka remembers any number of them until they expire.
 # docs/decisions/0014-every-memory-has-a-limit.md
-PRODUCERS_MAX: Final = 100_000  # per partition: beyond it, the one idle for longest is dropped
+# Per partition: beyond it, the one idle for longest is dropped. One with an open transaction stays:
+# nothing else knows where its transaction begins.
+PRODUCERS_MAX: Final = 100_000
+NO_TRANSACTION: Final = -1
+NO_COORDINATOR: Final = -1
+NEWER_EPOCH_SINCE: Final = 2  # the transaction.version whose markers have a newer epoch (KIP-890)
 
 
 class StoredBatch(NamedTuple):
@@ -35,6 +45,8 @@ class ActiveProducer(NamedTuple):
     producer_epoch: int
     last_sequence: int
     seen_ms: int  # when it last appended
+    coordinator_epoch: int = NO_COORDINATOR  # of its last marker
+    transaction_offset: int = NO_TRANSACTION  # where its open transaction begins
 
 
 class Check(NamedTuple):
@@ -53,43 +65,61 @@ def sequence_after(sequence: int, count: int) -> int:
 
 
 class _Producer:
-    __slots__ = ("batches", "epoch", "seen_ms")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "seen_ms", "transaction_offset")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: deque[StoredBatch] = deque(maxlen=BATCHES_KEPT)
         self.seen_ms = 0
+        self.coordinator_epoch = NO_COORDINATOR
+        self.transaction_offset = NO_TRANSACTION
 
 
 class ProducerStates:
-    """The producers of one partition, the one idle for longest first.
+    """The producers of one partition: those without an open transaction, idle for longest first.
 
     Invariants:
       1. A producer's batches are of one epoch, at most five, in order of sequence and offset.
-      2. At most PRODUCERS_MAX producers are remembered.
+      2. At most PRODUCERS_MAX producers without an open transaction are remembered.
+      3. A producer has an open transaction if and only if `transactions` has one of that offset.
     """
 
     def __init__(self) -> None:
+        self.transactions = OpenTransactions()
+        self.guards: Final = Guards()
         self._producers: OrderedDict[int, _Producer] = OrderedDict()
+        self._in_transaction: dict[int, _Producer] = {}
 
     def __len__(self) -> int:
-        return len(self._producers)
+        return len(self._producers) + len(self._in_transaction)
 
     def ids(self) -> list[int]:
-        """Return the ids of all producers, the one idle for longest first."""
-        return list(self._producers)
+        """Return the ids of all producers; without a transaction, the idle for longest first."""
+        return [*self._producers, *self._in_transaction]
 
     def describe(self, producer_id: int) -> ActiveProducer | None:
         """Return the description of a producer, if it is known."""
-        producer = self._producers.get(producer_id)
+        producer = self._find(producer_id)
         if producer is None:
             return None
         last_sequence = producer.batches[-1].last_sequence if producer.batches else -1
-        return ActiveProducer(producer_id, producer.epoch, last_sequence, producer.seen_ms)
+        return ActiveProducer(
+            producer_id,
+            producer.epoch,
+            last_sequence,
+            producer.seen_ms,
+            producer.coordinator_epoch,
+            producer.transaction_offset,
+        )
+
+    def _find(self, producer_id: int) -> _Producer | None:
+        return self._producers.get(producer_id) or self._in_transaction.get(producer_id)
+
+    # --- Checks: they change nothing ---
 
     def check(self, batch: BatchHeader) -> Check:
-        """Judge a client's batch; `base_offset` in it does not matter yet. Changes nothing."""
-        producer = self._producers.get(batch.producer_id)
+        """Judge a client's batch; `base_offset` in it does not matter yet."""
+        producer = self._find(batch.producer_id)
         if producer is None:
             return _APPEND  # the producer is new, or has expired: any sequence may start
         if batch.producer_epoch < producer.epoch:
@@ -103,7 +133,8 @@ class ProducerStates:
     def _check_sequence(
         self, batches: deque[StoredBatch], base_sequence: int, last_offset_delta: int
     ) -> Check:
-        if not batches or base_sequence == sequence_after(batches[-1].last_sequence, 1):
+        expected = sequence_after(batches[-1].last_sequence, 1) if batches else 0
+        if base_sequence == expected:
             return _APPEND
         last_sequence = sequence_after(base_sequence, last_offset_delta)
         for stored in batches:
@@ -111,67 +142,189 @@ class ProducerStates:
                 return Check(ErrorCode.NONE, stored)
         return Check(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
-    def record(self, batch: BatchHeader, base_offset: int, wall_ms: int) -> None:
-        """Note a batch that is in the log at `base_offset`."""
-        if batch.producer_id < 0:
-            return
-        producer = self._producers.get(batch.producer_id)
+    def is_in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has an open transaction here, in this epoch."""
+        producer = self._in_transaction.get(producer_id)
+        return producer is not None and producer.epoch == epoch
+
+    def must_verify(self, batch: BatchHeader) -> bool:
+        """Whether a client's batch may begin a transaction here, and is not refused or known."""
+        return (
+            batch.is_transactional
+            and not self.is_in_transaction(batch.producer_id, batch.producer_epoch)
+            and self.check(batch) == _APPEND
+        )
+
+    def check_epoch(self, batch: BatchHeader) -> ErrorCode:
+        """Judge a coordinator's batch in a transaction of a client: it has no sequence."""
+        producer = self._find(batch.producer_id)
+        is_fenced = producer is not None and batch.producer_epoch < producer.epoch
+        return ErrorCode.INVALID_PRODUCER_EPOCH if is_fenced else ErrorCode.NONE
+
+    def check_transaction(
+        self, batch: BatchHeader, guard: Guard | None, *, is_asked: bool
+    ) -> ErrorCode:
+        """Judge a client's batch that `check` lets in, by the transaction that it belongs to.
+
+        `guard`: under which the coordinator has said that the transaction is open. Without
+        `is_asked` coordinators are not asked. A batch outside of a transaction is refused while one
+        is open.
+        """
+        if not batch.is_transactional:
+            is_open = batch.producer_id in self._in_transaction
+            return ErrorCode.INVALID_TXN_STATE if is_open else ErrorCode.NONE
+        if self.is_in_transaction(batch.producer_id, batch.producer_epoch) or not is_asked:
+            return ErrorCode.NONE
+        if guard is None or self.guards.of(batch.producer_id) is not guard:
+            return ErrorCode.INVALID_TXN_STATE  # a marker came meanwhile, or nobody asked
+        return self._check_first(batch, guard)
+
+    def _check_first(self, batch: BatchHeader, guard: Guard) -> ErrorCode:
+        """Judge the first batch of a transaction: an earlier one may still be on its way."""
+        producer = self._find(batch.producer_id)
+        is_known = producer is not None and producer.epoch == batch.producer_epoch
+        has_gap = batch.base_sequence > guard.lowest_sequence and not is_known
+        must_be_first = guard.adds and not is_known and batch.base_sequence != 0
+        is_out_of_order = has_gap or must_be_first
+        return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if is_out_of_order else ErrorCode.NONE
+
+    def check_marker(self, marker: TransactionMarker, transaction_version: int) -> ErrorCode:
+        """Judge a marker by its epochs.
+
+        From transaction.version 2 on, a marker has a newer epoch than the batches that it ends, so
+        one of the same epoch is late, unless it was written already (KIP-1228, KAFKA-19999).
+        """
+        producer = self._find(marker.producer_id)
         if producer is None:
-            producer = self._producers[batch.producer_id] = _Producer(batch.producer_epoch)
-            if len(self._producers) > PRODUCERS_MAX:
-                self._producers.popitem(last=False)
-        else:
+            return ErrorCode.NONE
+        is_older = marker.producer_epoch < producer.epoch
+        is_late = (
+            transaction_version >= NEWER_EPOCH_SINCE
+            and marker.producer_epoch == producer.epoch
+            and producer.transaction_offset != NO_TRANSACTION
+        )
+        if is_older or is_late:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            return ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        return ErrorCode.NONE
+
+    # --- What is in the log ---
+
+    def record(
+        self,
+        batch: BatchHeader,
+        base_offset: int,
+        wall_ms: int,
+        marker: TransactionMarker | None = None,
+    ) -> AbortedTransaction | None:
+        """Note a batch that is in the log at `base_offset`; return the transaction that it aborts.
+
+        `marker`: what a control batch says.
+        """
+        if batch.producer_id < 0:
+            return None
+        producer = self._seen(batch, wall_ms)
+        if batch.is_control:  # it keeps its producer alive and has no sequence (KAFKA-9144)
+            return None if marker is None else self._end(producer, marker, base_offset)
+        if batch.base_sequence >= 0:  # a coordinator's batches have none
+            delta = batch.last_offset_delta
+            last_sequence = sequence_after(batch.base_sequence, delta)
+            producer.batches.append(
+                StoredBatch(batch.base_sequence, last_sequence, base_offset, base_offset + delta)
+            )
+        if batch.is_transactional:
+            self._maybe_begin(batch.producer_id, producer, base_offset)
+        return None
+
+    def _seen(self, batch: BatchHeader, wall_ms: int) -> _Producer:
+        producer = self._find(batch.producer_id)
+        if producer is None:
+            producer = _Producer(batch.producer_epoch)
+            self._add_idle(batch.producer_id, producer)
+        elif producer.transaction_offset == NO_TRANSACTION:
             self._producers.move_to_end(batch.producer_id)
         producer.seen_ms = wall_ms
         if producer.epoch != batch.producer_epoch:
             producer.epoch = batch.producer_epoch
             producer.batches.clear()
-        if batch.is_control:
-            return  # a marker keeps its producer alive and has no sequence (KAFKA-9144)
-        delta = batch.last_offset_delta
-        last_sequence = sequence_after(batch.base_sequence, delta)
-        producer.batches.append(
-            StoredBatch(batch.base_sequence, last_sequence, base_offset, base_offset + delta)
-        )
+        return producer
+
+    def _add_idle(self, producer_id: int, producer: _Producer) -> None:
+        self._producers[producer_id] = producer
+        if len(self._producers) > PRODUCERS_MAX:
+            self._producers.popitem(last=False)
+
+    def _maybe_begin(self, producer_id: int, producer: _Producer, first_offset: int) -> None:
+        self.guards.release(producer_id)
+        if producer.transaction_offset == NO_TRANSACTION:
+            producer.transaction_offset = first_offset
+            self._in_transaction[producer_id] = self._producers.pop(producer_id)
+            self.transactions.begin(producer_id, first_offset)
+
+    def _end(
+        self, producer: _Producer, marker: TransactionMarker, marker_offset: int
+    ) -> AbortedTransaction | None:
+        producer_id = marker.producer_id
+        self.guards.release(producer_id)
+        producer.coordinator_epoch = marker.coordinator_epoch
+        first_offset = producer.transaction_offset
+        if first_offset == NO_TRANSACTION:
+            return None
+        producer.transaction_offset = NO_TRANSACTION
+        self._add_idle(producer_id, self._in_transaction.pop(producer_id))
+        stable = self.transactions.end(first_offset, marker_offset)
+        if marker.commits:
+            return None
+        return AbortedTransaction(producer_id, first_offset, marker_offset, stable)
+
+    # --- Snapshots ---
 
     def snapshot(self) -> list[SnapshotEntry]:
         """Return every batch that is remembered, those of one producer oldest first."""
         entries: list[SnapshotEntry] = []
-        for producer_id, producer in self._producers.items():
-            epoch, seen_ms = producer.epoch, producer.seen_ms
-            if not producer.batches:
-                entries.append(SnapshotEntry(producer_id, epoch, NO_SEQUENCE, -1, 0, seen_ms))
-            for batch in producer.batches:
-                delta = batch.last_offset - batch.base_offset
-                last = batch.last_sequence, batch.last_offset
-                entries.append(SnapshotEntry(producer_id, epoch, *last, delta, seen_ms))
+        for producers in (self._producers, self._in_transaction):
+            for producer_id, producer in producers.items():
+                entries += _entries(producer_id, producer)
         return entries
 
     def rebuild(self, batches: Iterable[BatchHeader], known: Iterable[SnapshotEntry] = ()) -> None:
-        """Drop all, then load a snapshot and the log's batches after it.
+        """Drop all, then load a snapshot and the log's batches after it, without markers.
 
         A batch's own timestamp stands for the time of its append.
         """
         self._producers.clear()
+        self._in_transaction.clear()
+        self.transactions = OpenTransactions()
         for entry in known:
             self._restore(entry)
         for batch in batches:
             self.record(batch, batch.base_offset, batch.max_timestamp)
 
     def _restore(self, entry: SnapshotEntry) -> None:
-        producer = self._producers.get(entry.producer_id)
-        if producer is None or producer.epoch != entry.producer_epoch:
-            producer = self._producers[entry.producer_id] = _Producer(entry.producer_epoch)
+        producer_id = entry.producer_id
+        producer = self._find(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = _Producer(entry.producer_epoch)
+        elif producer.epoch != entry.producer_epoch:
+            producer.epoch = entry.producer_epoch
+            producer.batches.clear()
         producer.seen_ms = entry.timestamp
+        producer.coordinator_epoch = entry.coordinator_epoch
         if entry.last_sequence != NO_SEQUENCE:
             base_sequence = (entry.last_sequence - entry.offset_delta) % (SEQUENCE_MAX + 1)
             base_offset = entry.last_offset - entry.offset_delta
             producer.batches.append(
                 StoredBatch(base_sequence, entry.last_sequence, base_offset, entry.last_offset)
             )
+        if entry.transaction_offset != NO_TRANSACTION:
+            self._maybe_begin(producer_id, producer, entry.transaction_offset)
 
     def expire(self, wall_ms: int, expiration_ms: int) -> None:
-        """Drop the producers that were idle for longer than `producer.id.expiration.ms`."""
+        """Drop the producers that were idle for longer than `producer.id.expiration.ms`.
+
+        One with an open transaction is not idle: its marker is due.
+        """
         idle = [
             producer_id
             for producer_id, producer in self._producers.items()
@@ -179,3 +332,13 @@ class ProducerStates:
         ]
         for producer_id in idle:
             del self._producers[producer_id]
+
+
+def _entries(producer_id: int, producer: _Producer) -> Iterator[SnapshotEntry]:
+    head = producer_id, producer.epoch
+    tail = producer.seen_ms, producer.coordinator_epoch, producer.transaction_offset
+    if not producer.batches:
+        yield SnapshotEntry(*head, NO_SEQUENCE, -1, 0, *tail)
+    for batch in producer.batches:
+        delta = batch.last_offset - batch.base_offset
+        yield SnapshotEntry(*head, batch.last_sequence, batch.last_offset, delta, *tail)

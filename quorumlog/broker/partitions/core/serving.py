@@ -84,7 +84,10 @@ class Serving:
         return AnswerFetch(error_code=error_code, diverging=diverging)
 
     def read_end(self, end: ReadEnd) -> Offset:
-        """Return the offset (exclusive) where a read to this end stops, on any replica."""
+        """Return the offset (exclusive) where a read to this end stops, on any replica.
+
+        For LAST_STABLE it is the high watermark: `OpenTransactions` knows what is not decided.
+        """
         state = self._state
         return state.log_end_offset if end is ReadEnd.LOG_END else state.high_watermark
 

@@ -3,7 +3,8 @@
 With `log.flush.acks`, acks=1 waits until the batch is on the leader's disk.
 
 Everything up to the append happens within the call, so that the caller's buffer is free after it.
-While a log is exchanged for its copy in another log directory, a batch waits as a copy of its own.
+While a log is exchanged for its copy in another log directory, or a coordinator is asked for a
+transaction, a batch waits as a copy of its own.
 """
 
 from collections.abc import Callable
@@ -19,6 +20,12 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceResult,
 )
 from quorumlog.broker.partitions.core.purgatory import ProduceQueue
+from quorumlog.broker.partitions.core.verification import Guard
+from quorumlog.broker.partitions.io.verified_appends import (
+    AdmittedBatch,
+    ClientTransaction,
+    VerifiedAppends,
+)
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
@@ -26,16 +33,24 @@ from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.message import Buffer
-from quorumlog.wire.codec.records import BatchHeader
+from quorumlog.wire.codec.records import read_header
+from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 
 # DEVIATION: Kafka lets any number wait, each for as long as its client asks: up to 24 days.
 # docs/decisions/0020-what-a-client-may-leave-waiting.md
 WAITING_MAX: Final = 100_000  # of this broker, for replicas or for the disk
+NO_TIMEOUT_MS: Final = 2_147_483_647  # a marker is wanted, however long it takes
 TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait already"
+
+_NOT_REFUSED: Final = ProduceResult(ErrorCode.NONE)
+_WITHOUT_ID: Final = ProduceResult(
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    error_message="transactional records in a request without a transactional id",
+)
 
 
 class Appends:
-    """Every produce of this broker."""
+    """Every produce of this broker, and the markers of transactions."""
 
     def __init__(self, replicas: ReplicaSet, *, wall_ms: Callable[[], int]) -> None:
         self._replicas: Final = replicas
@@ -43,8 +58,9 @@ class Appends:
         self._wall_ms: Final = wall_ms
         self._deadlines: Final = replicas.deadlines
         self._timer: Final = DeadlineTimer(self._deadlines, self._expire)
+        self._verified: Final = VerifiedAppends(self._drivers, self._append_verified)
 
-    def append(  # noqa: PLR0911 - one return per outcome
+    def append(
         self,
         topic_partition: TopicPartition,
         records: Buffer,
@@ -52,47 +68,157 @@ class Appends:
         acks: int,
         timeout_ms: int,
         done: ProduceDone,
+        transaction: ClientTransaction | None = None,
     ) -> None:
-        """Append one batch as the leader; call `done` now, or when the outcome is known."""
+        """Append one batch as the leader; call `done` now, or when the outcome is known.
+
+        `transaction`: what the client's request says of it.
+        """
         driver = self._drivers.get(topic_partition)
         if driver is None:
             done(ProduceResult(self._replicas.error_for_missing(topic_partition)))
             return
         if driver.is_exchanging:
             kept = bytes(records)  # the receive buffer may be used again
-            append = partial(
-                self.append, topic_partition, kept, acks=acks, timeout_ms=timeout_ms, done=done
-            )
-            driver.hold(append)
+            again = partial(self.append, topic_partition, kept, acks=acks, timeout_ms=timeout_ms)
+            driver.hold(partial(again, done=done, transaction=transaction))
             return
-        refusal = driver.partition.serving.append_refusal(acks)
-        if refusal is not ErrorCode.NONE:
-            done(ProduceResult(refusal))
+        refusal = self._refusal(driver, acks)
+        if refusal is not None:
+            done(refusal)
             return
-        may_wait = acks == ACKS_ALL or (acks and driver.partition.state.acks_after_flush)
-        if may_wait and len(self._deadlines) >= WAITING_MAX:
-            done(ProduceResult(ErrorCode.REQUEST_TIMED_OUT, error_message=TOO_MANY_WAIT))
-            return
-        wall_ms = self._wall_ms()
         limits = self._replicas.limits_of(topic_partition.topic)
-        admission = admit(records, limits, wall_ms, topic_partition)
-        if admission.header is None:
+        admission = admit(records, limits, self._wall_ms(), topic_partition)
+        header = admission.header
+        if header is None:
             done(_refused(admission, driver))
             return
-        appended = self._append_once(driver, admission.records, admission.header, wall_ms)
-        if isinstance(appended, ProduceResult):
-            done(appended)
+        batch = AdmittedBatch(
+            topic_partition, admission.records, header, acks, timeout_ms, done, transaction
+        )
+        if limits.is_internal:  # a coordinator's
+            error_code = driver.producers.check_epoch(header)
+            self._append(driver, batch, ProduceResult(error_code))
+        elif header.is_transactional and transaction is None:
+            done(_WITHOUT_ID)
+        elif header.producer_id < 0:
+            self._append(driver, batch)
+        elif not self._verified.take(batch):
+            self._append_checked(driver, batch, None)
+
+    def append_marker(
+        self,
+        topic_partition: TopicPartition,
+        marker: TransactionMarker,
+        *,
+        done: ProduceDone,
+        transaction_version: int = 0,
+    ) -> None:
+        """End a producer's transaction in a partition, as the leader.
+
+        Call `done` when the marker is committed, however long that takes, or with what is against
+        it: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        """
+        driver = self._drivers.get(topic_partition)
+        if driver is None:
+            done(ProduceResult(self._replicas.error_for_missing(topic_partition)))
             return
-        base_offset, next_offset, append_time_ms = appended
+        if driver.is_exchanging:
+            again = partial(self.append_marker, topic_partition, marker, done=done)
+            driver.hold(partial(again, transaction_version=transaction_version))
+            return
+        error_code = driver.partition.serving.append_refusal(ACKS_ALL)
+        if error_code is ErrorCode.NONE:
+            error_code = driver.producers.check_marker(marker, transaction_version)
+        encoded = encode_marker(marker, self._wall_ms())
+        batch = AdmittedBatch(
+            topic_partition, encoded, read_header(encoded), ACKS_ALL, NO_TIMEOUT_MS, done
+        )
+        self._append(driver, batch, ProduceResult(error_code), marker)
+
+    def _refusal(self, driver: PartitionDriver, acks: int) -> ProduceResult | None:
+        refusal = driver.partition.serving.append_refusal(acks)
+        if refusal is not ErrorCode.NONE:
+            return ProduceResult(refusal)
+        may_wait = acks == ACKS_ALL or (acks and driver.partition.state.acks_after_flush)
+        if may_wait and len(self._deadlines) >= WAITING_MAX:
+            return ProduceResult(ErrorCode.REQUEST_TIMED_OUT, error_message=TOO_MANY_WAIT)
+        return None
+
+    def _append_verified(self, batch: AdmittedBatch, guard: Guard | None) -> None:
+        """Append a batch that has waited: the partition may have changed meanwhile."""
+        driver = self._drivers.get(batch.at)
+        if driver is None:
+            batch.done(ProduceResult(self._replicas.error_for_missing(batch.at)))
+            return
+        refusal = self._refusal(driver, batch.acks)
+        if refusal is not None:
+            batch.done(refusal)
+        else:
+            self._append_checked(driver, batch, guard)
+
+    def _append_checked(
+        self, driver: PartitionDriver, batch: AdmittedBatch, guard: Guard | None
+    ) -> None:
+        """Append a producer's batch, unless it is there already or comes at the wrong time."""
+        header, transaction = batch.header, batch.transaction
+        error_code, stored = driver.producers.check(header)
+        if stored is not None:
+            # It waits like the first attempt: that one may not be committed yet.
+            # DEVIATION: Kafka remembers the time of the first attempt's append.
+            # docs/decisions/0084-a-leader-stamps-the-time-of-an-append-as-it-admits-it.md
+            self._wait(driver, batch, stored.base_offset, stored.last_offset + 1, NO_TIMESTAMP)
+            return
+        if error_code is ErrorCode.NONE:
+            is_asked = transaction is not None and transaction.verifier is not None
+            error_code = driver.producers.check_transaction(header, guard, is_asked=is_asked)
+        self._append(driver, batch, ProduceResult(error_code))
+
+    def _append(
+        self,
+        driver: PartitionDriver,
+        batch: AdmittedBatch,
+        refusal: ProduceResult = _NOT_REFUSED,
+        marker: TransactionMarker | None = None,
+    ) -> None:
+        if refusal.error_code is not ErrorCode.NONE:
+            batch.done(refusal)
+            return
+        header = batch.header
+        try:
+            info = driver.append_as_leader(
+                batch.records,
+                header,
+                now_ms=monotonic_ms(),
+                wall_ms=self._wall_ms(),
+                marker=marker,
+            )
+        except StorageError as error:
+            driver.maybe_fail(error)  # or the disk is full: room may be made
+            failed = ProduceResult(ErrorCode.KAFKA_STORAGE_ERROR, error_message=str(error))
+            batch.done(failed)
+            return
+        append_time_ms = info.max_timestamp if header.has_log_append_time else NO_TIMESTAMP
+        self._wait(driver, batch, info.first_offset, info.last_offset + 1, append_time_ms)
+
+    def _wait(
+        self,
+        driver: PartitionDriver,
+        batch: AdmittedBatch,
+        base_offset: int,
+        next_offset: int,
+        append_time_ms: int,
+    ) -> None:
+        """Answer a batch that is at [base_offset, next_offset), now or when it is committed."""
         start = driver.partition.state.log_start_offset
         result = ProduceResult(ErrorCode.NONE, base_offset, append_time_ms, start)
-        queue = self._queue(driver, next_offset, acks)
+        queue = self._queue(driver, Offset(next_offset), batch.acks)
         if queue is None:
-            outcome = _outcome(driver, acks)
-            done(result if outcome is ErrorCode.NONE else ProduceResult(outcome))
+            outcome = _outcome(driver, batch.acks)
+            batch.done(result if outcome is ErrorCode.NONE else ProduceResult(outcome))
             return
-        deadline_ms = monotonic_ms() + max(timeout_ms, 0)
-        if queue.add(deadline_ms, next_offset, result, done):
+        deadline_ms = monotonic_ms() + max(batch.timeout_ms, 0)
+        if queue.add(deadline_ms, next_offset, result, batch.done):
             self._timer.arm(deadline_ms)
 
     def _queue(
@@ -101,33 +227,9 @@ class Appends:
         """Return where a produce waits; None: its outcome is known."""
         state = driver.partition.state
         if acks == ACKS_ALL:
-            return driver.waiting if state.high_watermark < next_offset else None
+            return driver.waiting.commits if state.high_watermark < next_offset else None
         must_wait = acks == ACKS_LEADER and state.counted_offset < next_offset
-        return driver.awaiting_flush if must_wait else None
-
-    def _append_once(
-        self, driver: PartitionDriver, records: Buffer, header: BatchHeader, wall_ms: int
-    ) -> tuple[Offset, Offset, int] | ProduceResult:
-        """Append, unless the batch is there already.
-
-        Return its [first, next) offsets, and the time of its append if its records have that one.
-        """
-        if header.producer_id >= 0:
-            error_code, stored = driver.producers.check(header)
-            if error_code is not ErrorCode.NONE:
-                return ProduceResult(error_code)
-            if stored is not None:
-                # It waits like the first attempt: that one may not be committed yet.
-                # DEVIATION: Kafka remembers the time of the first attempt's append.
-                # docs/decisions/0084-a-leader-stamps-the-time-of-an-append-as-it-admits-it.md
-                return Offset(stored.base_offset), Offset(stored.last_offset + 1), NO_TIMESTAMP
-        try:
-            info = driver.append_as_leader(records, header, now_ms=monotonic_ms(), wall_ms=wall_ms)
-        except StorageError as error:
-            driver.maybe_fail(error)  # or the disk is full: room may be made
-            return ProduceResult(ErrorCode.KAFKA_STORAGE_ERROR, error_message=str(error))
-        append_time_ms = info.max_timestamp if header.has_log_append_time else NO_TIMESTAMP
-        return info.first_offset, Offset(info.last_offset + 1), append_time_ms
+        return driver.waiting.flushes if must_wait else None
 
     def stop(self) -> None:
         """Let no timer ring any more."""

@@ -11,6 +11,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Final, TypeVar
 
+from quorumlog.broker.partitions.core.data_path import ReadEnd
 from quorumlog.broker.partitions.io.disk_threads import performed
 from quorumlog.broker.partitions.io.log_rounds import LOGS_PER_TURN, is_at_rest
 from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
@@ -25,7 +26,7 @@ from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
-from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 LANE: Final = "cleaner"  # in the disk queue
 LOOK_MS: Final = 1000  # how often a cleaner that rests looks at its settings
@@ -117,18 +118,18 @@ class LogCleaner:
         config = self._replicas.config_of(at.topic)
         if (
             "compact" not in config.policies
-            or at.topic in INTERNAL_TOPICS  # their coordinators rewrite them
+            or at.topic == OFFSETS_TOPIC  # its coordinators rewrite it
             or (at, driver.topic_id) in self._uncleanable
             or driver.is_moving  # the copy would miss what a pass has done
             or not is_at_rest(self._replicas, driver)
         ):
             return None
-        high_watermark = driver.partition.state.high_watermark
+        last_stable_offset = driver.end(ReadEnd.LAST_STABLE)
         facts = await performed(self._disk, at, driver.log.survey.facts)
         found = dirtiness(
             facts,
             first_dirty_offset=max(self._checkpoints.cleaned(at), driver.log.log_start_offset),
-            high_watermark=high_watermark,
+            last_stable_offset=last_stable_offset,
             min_lag_ms=config.min_compaction_lag_ms,
             wall_ms=self._wall_ms(),
         )

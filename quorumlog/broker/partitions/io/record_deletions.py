@@ -62,7 +62,7 @@ class RecordDeletions:
             done(DeletionResult(ErrorCode.REQUEST_TIMED_OUT, low_watermark))
         else:
             wait = WaitingDeletion(now_ms + timeout_ms, required, low_watermark, done)
-            if driver.deletions.add(wait):
+            if driver.waiting.deletions.add(wait):
                 self._timer.arm(wait.deadline_ms)
 
     def advance_log_start(self, at: TopicPartition, offset: Offset) -> None:

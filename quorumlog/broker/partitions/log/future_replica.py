@@ -178,6 +178,7 @@ class FutureReplica:
             self.append(last)
         log.producers.keep(known.producers)
         log.flush()
+        log.producers.copy_transactions(self.driver.log.aborted)
         checkpoints.forget_older(self.at)
         checkpoints.note_high_watermarks({self.at: known.high_watermark})
         checkpoints.note_recovery_points({self.at: log})

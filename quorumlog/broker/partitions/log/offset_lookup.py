@@ -7,7 +7,7 @@ Sources: KIP-79 (by time), KIP-207 (offsets not available yet), KIP-320, KIP-734
 
 from typing import Final
 
-from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA, OffsetAnswer
+from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA, OffsetAnswer, ReadEnd
 from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
@@ -64,9 +64,12 @@ def look_up_offset(
     leader_epoch: Epoch,
     replica_id: BrokerId,
     performed: LookupByTime | None = None,
+    *,
+    is_read_committed: bool = False,
 ) -> OffsetAnswer | LookupByTime:
     """Find the offset for a timestamp, or one of the special offsets above.
 
+    With `is_read_committed` a consumer's log ends at the last stable offset (KIP-98).
     Answers from memory. By time it returns a lookup: perform it, and call again with it.
     """
     partition = driver.partition
@@ -74,7 +77,8 @@ def look_up_offset(
     if refusal is not ErrorCode.NONE:
         return OffsetAnswer(refusal)
     is_consumer = replica_id not in {DEBUG_REPLICA, *partition_followers(partition)}
-    end = partition.state.high_watermark if is_consumer else partition.state.log_end_offset
+    read_end = ReadEnd.LAST_STABLE if is_read_committed else ReadEnd.HIGH_WATERMARK
+    end = driver.end(read_end if is_consumer else ReadEnd.LOG_END)
     if timestamp_ms in {EARLIEST, EARLIEST_LOCAL}:
         start = partition.state.log_start_offset
         return OffsetAnswer(ErrorCode.NONE, start, -1, driver.log.epochs.epoch_at(start))

@@ -11,19 +11,16 @@ from functools import partial
 from typing import Final, assert_never
 
 from quorumlog.broker.partitions.core import effects, events
-from quorumlog.broker.partitions.core.data_path import ProduceResult, ReadEnd
-from quorumlog.broker.partitions.core.deletions import (
-    DeletionQueue,
-    DeletionResult,
-    WaitingDeletion,
-)
+from quorumlog.broker.partitions.core.data_path import ReadEnd
+from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.effects import AnswerFetch, Effect
 from quorumlog.broker.partitions.core.events import Event
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
-from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce, ProduceQueue
+from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce
 from quorumlog.broker.partitions.core.tail import Tail, TailRead
+from quorumlog.broker.partitions.core.waiting_requests import WaitingRequests
 from quorumlog.broker.partitions.log import producer_loading
 from quorumlog.broker.partitions.log.log_flusher import LogFlusher
 from quorumlog.broker.partitions.log.surroundings import Surroundings
@@ -31,10 +28,10 @@ from quorumlog.invariants import InvariantViolation, require
 from quorumlog.storage.core.appending import AppendInfo
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.log import Log
-from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.message import Buffer
-from quorumlog.wire.codec.records import BatchHeader, iterate_headers, restamp
+from quorumlog.wire.codec.records import BatchHeader, restamp
+from quorumlog.wire.codec.transaction_markers import TransactionMarker, marked_headers
 
 
 class PartitionDriver:
@@ -45,8 +42,6 @@ class PartitionDriver:
         "_flusher",
         "_held",
         "_tail",
-        "awaiting_flush",
-        "deletions",
         "is_cutting",
         "is_exchanging",
         "is_moving",
@@ -75,9 +70,8 @@ class PartitionDriver:
         self.partition: Final = partition
         self.log = log  # another object after a move to another log directory
         self.producers = producers  # another object after a cut
-        self.waiting: Final = ProduceQueue(deadlines)
-        self.awaiting_flush: Final = ProduceQueue(deadlines)  # acks=1, if that waits for the disk
-        self.deletions: Final = DeletionQueue(deletion_deadlines)
+        producers.transactions.committed_to(partition.state.high_watermark)
+        self.waiting: Final = WaitingRequests(partition.serving, deadlines, deletion_deadlines)
         self.is_cutting = False  # a thread has the log: neither read it nor append
         self.is_exchanging = False  # for another one of the same records: `is_cutting`, too
         self.is_moving = False  # to another log directory: it is not compacted meanwhile
@@ -97,8 +91,7 @@ class PartitionDriver:
             self._held.append(partial(self.feed, now_ms, event))
             return
         self._perform(now_ms, self.partition.step(now_ms, event))
-        if self.deletions:
-            self._complete_deletions()
+        self.waiting.maybe_complete_deletions()
 
     def judge_follower_fetch(self, now_ms: int, event: events.FollowerFetched) -> AnswerFetch:
         """Feed a follower's fetch; return what to answer it, after all that it completed."""
@@ -108,8 +101,7 @@ class PartitionDriver:
             return self.partition.serving.judge_follower(event)
         *ordered, answer = self.partition.step(now_ms, event)
         self._perform(now_ms, ordered)
-        if self.deletions:
-            self._complete_deletions()
+        self.waiting.maybe_complete_deletions()
         if not isinstance(answer, AnswerFetch):
             raise InvariantViolation("a fetch is answered last")
         return answer
@@ -119,9 +111,15 @@ class PartitionDriver:
         self._held.append(call)
 
     def append_as_leader(
-        self, records: Buffer, header: BatchHeader, *, now_ms: int, wall_ms: int
+        self,
+        records: Buffer,
+        header: BatchHeader,
+        *,
+        now_ms: int,
+        wall_ms: int,
+        marker: TransactionMarker | None = None,
     ) -> AppendInfo:
-        """Append one checked batch and count it.
+        """Append one checked batch and count it. `marker`: what a control batch says.
 
         Raises StorageError: nothing changed.
         """
@@ -131,7 +129,7 @@ class PartitionDriver:
         )
         if info.first_offset == self.log.active_base_offset:
             self._keep_producers(info.first_offset)
-        self.producers.record(header, info.first_offset, wall_ms)
+        self._record(header, info.first_offset, wall_ms, marker)
         if self.partition.state.has_followers:
             self._note_recent(records, info)
         self._around.readers.note_change(self.topic_partition, FetchWakeup.APPENDED)
@@ -162,11 +160,13 @@ class PartitionDriver:
         """
         require(not self.is_cutting, "nothing is appended to a log that is cut")
         if records:
+            batches = marked_headers(records)
             info = self.log.append_as_follower(records, leader_epoch=leader_epoch)
             if info.size and info.first_offset == self.log.active_base_offset:
                 self._keep_producers(info.first_offset)
-            for _, header in iterate_headers(memoryview(records)[: info.size]):
-                self.producers.record(header, header.base_offset, wall_ms)
+            for position, header, marker in batches:
+                if position < info.size:  # what is behind it was left out
+                    self._record(header, header.base_offset, wall_ms, marker)
         answered = events.LeaderAnswered(
             leader_epoch=leader_epoch,
             log_end_offset=self.log.log_end_offset,
@@ -175,6 +175,13 @@ class PartitionDriver:
         )
         self.feed(now_ms, answered)
         self._maybe_flush()
+
+    def _record(
+        self, header: BatchHeader, offset: int, wall_ms: int, marker: TransactionMarker | None
+    ) -> None:
+        aborted = self.producers.record(header, offset, wall_ms, marker)
+        if aborted is not None:
+            self.log.aborted.add(aborted)
 
     def _keep_producers(self, offset: Offset) -> None:
         """Keep what is known where a segment begins: a start need not read what is before it."""
@@ -216,7 +223,11 @@ class PartitionDriver:
 
     def end(self, end: ReadEnd) -> Offset:
         """Return the offset (exclusive) where a read to this end stops."""
-        return self.partition.serving.read_end(end)
+        offset = self.partition.serving.read_end(end)
+        if end is not ReadEnd.LAST_STABLE:
+            return offset
+        start = self.partition.state.log_start_offset
+        return Offset(self.producers.transactions.last_stable_offset(start, offset))
 
     def maybe_fail(self, refusal: StorageError | None = None) -> None:
         """Take the replica offline if its log is of no more use.
@@ -290,7 +301,7 @@ class PartitionDriver:
                 self._around.fetchers.unfollow(self)
             case effects.FailWaiting(error_code=error_code):
                 self._tail.clear()
-                self.fail_waiting(error_code)
+                self.waiting.fail(error_code)
             case effects.AnnounceLeadership(leader_epoch=leader_epoch):
                 for listener in self._around.listeners:
                     listener.became_leader(self.topic_partition, leader_epoch)
@@ -325,6 +336,7 @@ class PartitionDriver:
                 return
             if outcome is not None:
                 self.producers = outcome
+                self.producers.transactions.committed_to(self.partition.state.high_watermark)
             self.feed(now_ms, event(self.log.log_end_offset))
             self._maybe_flush()
             self._go_on()
@@ -364,8 +376,7 @@ class PartitionDriver:
 
     def _flushed(self, offset: Offset) -> None:
         self.feed(self._around.now_ms(), events.LogFlushed(flushed_offset=offset))
-        for wait in self.awaiting_flush.complete_below(self.partition.state.flushed_offset):
-            wait.done(wait.result)
+        self.waiting.complete_flushed(self.partition.state.flushed_offset)
         self._maybe_flush()
         self._around.fetchers.note_flush_ended(self)
 
@@ -373,25 +384,7 @@ class PartitionDriver:
         self.maybe_fail()
         self._around.fetchers.note_flush_ended(self)
 
-    # --- Requests that wait ---
-
-    def fail_waiting(self, error_code: ErrorCode) -> None:
-        """Answer every request that waits: whether its records will be committed is unknown."""
-        for wait in (*self.waiting.fail(), *self.awaiting_flush.fail()):
-            wait.done(ProduceResult(error_code))
-        for deletion in self.deletions.fail():
-            deletion.done(DeletionResult(error_code))
-
-    def _complete_deletions(self) -> None:
-        low_watermark = self.partition.serving.low_watermark()
-        for deletion in self.deletions.complete(low_watermark):
-            deletion.done(DeletionResult(ErrorCode.NONE, low_watermark))
-
     def _complete_below(self, high_watermark: Offset) -> None:
-        completed = self.waiting.complete_below(high_watermark)
-        if completed:
-            error_code = self.partition.serving.commit_outcome()
-            for wait in completed:
-                is_fine = error_code is ErrorCode.NONE
-                wait.done(wait.result if is_fine else ProduceResult(error_code))
+        self.producers.transactions.committed_to(high_watermark)
+        self.waiting.complete_below(high_watermark)
         self._around.readers.note_change(self.topic_partition, FetchWakeup.COMMITTED)

@@ -1,9 +1,9 @@
-"""What a log says of its idempotent producers: a snapshot, and the batches after it."""
+"""What a log says of its producers and transactions: a snapshot, and the batches after it."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.storage.core.reading import NoteRead
@@ -12,9 +12,11 @@ from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.records import BatchHeader
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 _logger: Final = logging.getLogger(__name__)
 NOTED_BYTES: Final = 1 << 20  # told at a time
+Batch: TypeAlias = tuple[BatchHeader, TransactionMarker | None]  # with what a control batch says
 
 
 def load_producers(
@@ -29,12 +31,21 @@ def load_producers(
     """
     producers = kind()
     snapshot = log.producers.newest() or ProducerSnapshot(log.segment_base_offsets[0], ())
-    is_whole = snapshot.offset == log.log_end_offset
     headers: Iterable[BatchHeader] | None = log.producers.batches_since(snapshot.offset)
-    if headers is None:
-        headers = () if is_whole else _noted(log.headers(snapshot.offset), note_read)
-    producers.rebuild(headers, snapshot.entries)
+    producers.rebuild(headers or (), snapshot.entries)
+    if headers is None and snapshot.offset < log.log_end_offset:
+        _replay(log, producers, snapshot.offset, note_read)
+    log.producers.keep_transactions()
     return producers
+
+
+def _replay(log: Log, producers: ProducerStates, offset: Offset | int, note_read: NoteRead) -> None:
+    """Learn from every batch; and which transactions were aborted, if the files do not say it."""
+    learnt_from = log.producers.transactions.learnt_from
+    for header, marker in _noted(log.producers.batches(offset), note_read):
+        aborted = producers.record(header, header.base_offset, header.max_timestamp, marker)
+        if aborted is not None and aborted.last_offset >= learnt_from:
+            log.aborted.add(aborted)
 
 
 def work_to_keep(log: Log, producers: ProducerStates, offset: Offset) -> Callable[[], None]:
@@ -55,12 +66,12 @@ def work_to_spare_reads(log: Log, producers: ProducerStates, offset: Offset) -> 
     return work
 
 
-def _noted(headers: Iterable[BatchHeader], note_read: NoteRead) -> Iterator[BatchHeader]:
+def _noted(batches: Iterable[Batch], note_read: NoteRead) -> Iterator[Batch]:
     size = 0
-    for header in headers:
-        size += header.size_in_bytes
+    for batch in batches:
+        size += batch[0].size_in_bytes
         if size >= NOTED_BYTES:
             note_read(size)
             size = 0
-        yield header
+        yield batch
     note_read(size)

@@ -1,9 +1,9 @@
 """Pure: the transaction coordinator. Who may produce, and how each transaction ends; KIP-98, 890.
 
 Every loaded partition of `__transaction_state` has one `TransactionCoordinator`. It changes only by
-applying committed records, so its state is the replayed log, always. Nothing of it is in use yet:
-a broker refuses transactional ids. One driver is to own it (`coordination/core`, the shard, which
-loads it and encodes its records; tests have others) and does the following.
+applying committed records, so its state is the replayed log, always. One driver owns it
+(`coordination/core`, the shard, which loads it and encodes its records; tests have others) and does
+the following.
 
 Loading. Call `replay_encoded` for every committed record of the log, in order, then `loaded` once,
 then `step`. The first event is `BecameLeader`; then `Ticked`, which sends the markers of what an

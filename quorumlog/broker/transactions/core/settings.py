@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """They become rows of the settings of a broker when a broker runs this core.
+    """The first two are settings of a broker.
 
     `retry_backoff_ms`, `retry_backoff_max_ms` are not Kafka's: before a marker is sent again, or a
     change of our own that was refused is tried again.

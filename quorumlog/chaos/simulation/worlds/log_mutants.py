@@ -274,10 +274,9 @@ class _ForgetsLastSequences(CleaningRules):
         batch: Buffer,
         header: BatchHeader,
         newest: NewestOffsets,
-        *,
-        is_last: bool,  # noqa: ARG002 - broken
+        **known: bool,
     ) -> Buffer | None:
-        return super().cleaned(batch, header, newest, is_last=False)
+        return super().cleaned(batch, header, newest, **{**known, "is_last": False})
 
 
 @LOG_MUTANTS.breaks("compaction numbers the records that stay anew")
@@ -314,19 +313,19 @@ class _KeepsTheOldest(NewestOffsets):
 
 @LOG_MUTANTS.breaks("a pass goes by the keys of batches without a producer alone")
 class _ForgetsKeysOfProducers(NewestOffsets):
-    def take(self, batch: Buffer, header: BatchHeader) -> bool:
+    def take(self, batch: Buffer, header: BatchHeader, **known: bool) -> bool:
         if header.producer_id >= 0:
             self.end_offset = header.next_offset
             return True
-        return super().take(batch, header)
+        return super().take(batch, header, **known)
 
 
 @LOG_MUTANTS.breaks("a pass with more keys than it has room for forgets some, and goes on")
 class _ForgetsKeysWhenFull(NewestOffsets):
-    def take(self, batch: Buffer, header: BatchHeader) -> bool:
+    def take(self, batch: Buffer, header: BatchHeader, **known: bool) -> bool:
         if len(self._offsets) >= 4:
             self._offsets.clear()
-        return super().take(batch, header)
+        return super().take(batch, header, **known)
 
 
 @LOG_MUTANTS.breaks("a pass calls more of the log clean than it has looked at")

@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
+from quorumlog.broker.coordination.core.partitioning import java_string_hash, partition_for
 from quorumlog.broker.groups.core.group import Group
-from quorumlog.broker.groups.core.partitioning import java_string_hash, partition_for_group
 from quorumlog.broker.groups.core.records import (
     GroupRecord,
     LogRecord,
@@ -157,7 +157,7 @@ def test_values_that_are_not_kafkas_are_refused(value: str) -> None:
 def test_a_group_lives_where_java_says(text: str, expected: int, partition: int) -> None:
     """Printed by a JVM: String.hashCode, and Kafka's Utils.abs of it modulo 50."""
     assert java_string_hash(text) == expected
-    assert partition_for_group(text, 50) == partition
+    assert partition_for(text, 50) == partition
 
 
 LEGAL = {

@@ -32,6 +32,19 @@ def commit_refusal(
     return _epoch_refusal(group, member_id, member_epoch)
 
 
+def transactional_commit_refusal(
+    group: ConsumerGroup, member_id: str, group_instance_id: str | None, member_epoch: int
+) -> ErrorCode:
+    """Return why TxnOffsetCommit is refused, or NONE. A producer may name no member."""
+    if member_epoch < 0 and not member_id and group_instance_id is None:
+        return ErrorCode.NONE
+    error_code = commit_refusal(
+        group, member_id, member_epoch, api_version=0, is_transactional=True
+    )
+    is_stale = error_code is ErrorCode.STALE_MEMBER_EPOCH  # producers do not know this code
+    return ErrorCode.ILLEGAL_GENERATION if is_stale else error_code
+
+
 def fetch_refusal(group: ConsumerGroup, member_id: str | None, member_epoch: int) -> ErrorCode:
     """Return why OffsetFetch is refused, or NONE; an administrator names no member."""
     if member_id is None and member_epoch < 0:

@@ -377,7 +377,7 @@ class BrokerNode:
             done(result if outcome is ErrorCode.NONE else ProduceResult(outcome))
         else:
             deadline_ms = now_ms + timeout_ms
-            driver.waiting.add(deadline_ms, end_offset, result, done)
+            driver.waiting.commits.add(deadline_ms, end_offset, result, done)
 
 
 def _render(

@@ -108,6 +108,8 @@ class CoordinatorHost:
                 self._node.produce(self._at, records, done, NO_TIMEOUT_MS)
             case effects.ReadLog(offset=offset):
                 self._soon(self._read, shard, offset)
+            case effects.AppendMarker():
+                raise NotImplementedError
             case effects.AdvanceLogStart() | effects.OwnEffect() | effects.Report():
                 pass  # no simulated log loses its start; groups have no effects of their own
             case _:

@@ -260,7 +260,7 @@ class LogNode:
         found = dirtiness(
             log.survey.facts(),
             first_dirty_offset=max(checkpoints.cleaned(AT), log.log_start_offset),
-            high_watermark=self.oracle.committed,
+            last_stable_offset=self.oracle.committed,
             min_lag_ms=self._min_lag_ms,
             wall_ms=wall_ms,
         )

@@ -1,4 +1,4 @@
-"""Which partition of `__consumer_offsets` a group lives on, as in Java."""
+"""Which partition of an internal topic a group or a transactional id lives on, as in Java."""
 
 
 def java_string_hash(text: str) -> int:
@@ -10,7 +10,7 @@ def java_string_hash(text: str) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
-def partition_for_group(group_id: str, partitions: int) -> int:
-    """Return the group's partition. The smallest hash has no absolute value in Java: 0 there."""
-    value = java_string_hash(group_id)
+def partition_for(key: str, partitions: int) -> int:
+    """Return the partition of a key. The smallest hash has no absolute value in Java: 0 there."""
+    value = java_string_hash(key)
     return (0 if value == -(1 << 31) else abs(value)) % partitions

@@ -1,0 +1,127 @@
+"""The shards of one internal topic: one for each partition that this broker leads."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from quorumlog.broker.coordination.core.coordinator import Coordinator
+from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
+from quorumlog.broker.coordination.core.effects import OwnEffect
+from quorumlog.broker.coordination.core.events import BecameLeader, Resigned, Stopped
+from quorumlog.broker.coordination.core.partitioning import partition_for
+from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog, ShardDriver
+from quorumlog.invariants import InvariantViolation
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
+
+CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
+
+
+class ShardSet(Generic[CoordinatorT]):
+    """Invariant: one shard per partition that this broker leads, of the newest known leader epoch.
+
+    An older epoch than that of a shard changes nothing (KAFKA-18137). Nothing is remembered of
+    other partitions: a topic that is created again starts at epoch 0.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        replicas: CoordinatorLog,
+        new_coordinator: Callable[[], CoordinatorT],
+        load_buffer_bytes: int,
+        on_fatal: Callable[[InvariantViolation], None],
+        perform_own: Callable[[TopicPartition, OwnEffect], None],
+        wall_ms: Callable[[], int],
+        shard: type[CoordinatorShard[CoordinatorT]] = CoordinatorShard,
+    ) -> None:
+        """`partitions`: of the topic, before there is one. `shard` is another one in a mutant."""
+        self.topic: Final = topic
+        self._partitions = partitions
+        self._replicas, self._new_coordinator = replicas, new_coordinator
+        self._load_buffer_bytes, self._on_fatal = load_buffer_bytes, on_fatal
+        self._perform_own, self._wall_ms, self._shard = perform_own, wall_ms, shard
+        self._started_ms: float | None = None
+        self._drivers: Final[dict[TopicPartition, ShardDriver[CoordinatorT]]] = {}
+
+    # --- What this broker leads ---
+
+    def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+        """Load a partition of the topic; keep what is loaded if only the epoch rose."""
+        if topic_partition.topic == self.topic:
+            driver = self._drivers.get(topic_partition) or self._open(topic_partition)
+            driver.feed(BecameLeader(leader_epoch=leader_epoch))
+
+    def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+        """Forget what the partition holds: clients get NOT_COORDINATOR."""
+        driver = self._drivers.get(topic_partition)
+        if driver is not None:
+            driver.feed(Resigned(leader_epoch=leader_epoch))
+            if driver.shard.phase is Phase.CLOSED:
+                del self._drivers[topic_partition]
+
+    def count_partitions(self, image: ClusterImage) -> None:
+        """Note how many partitions the topic has."""
+        topic = image.topics.get(self.topic)
+        if topic is not None:
+            self._partitions = len(topic.partitions)
+
+    def stop(self) -> None:
+        """Forget everything; answer every open request NOT_COORDINATOR."""
+        self.feed_all(Stopped())
+        self._drivers.clear()
+
+    def _open(self, topic_partition: TopicPartition) -> ShardDriver[CoordinatorT]:
+        driver = self._drivers[topic_partition] = ShardDriver(
+            topic_partition,
+            replicas=self._replicas,
+            new_coordinator=self._new_coordinator,
+            load_buffer_bytes=self._load_buffer_bytes,
+            now_ms=self.now_ms,
+            on_fatal=self._on_fatal,
+            perform_own=partial(self._perform_own, topic_partition),
+            shard=self._shard,
+        )
+        return driver
+
+    # --- Coordinators ---
+
+    def partition_of(self, key: str) -> TopicPartition:
+        """Return the partition that holds the key."""
+        return TopicPartition(self.topic, partition_for(key, self._partitions))
+
+    def driver(self, key: str) -> ShardDriver[CoordinatorT] | None:
+        """Return what drives the coordinator of the key; None: it is elsewhere."""
+        return self._drivers.get(self.partition_of(key))
+
+    def coordinator(self, key: str) -> CoordinatorT | ErrorCode:
+        """Return the coordinator of the key, for reading; or why there is none here."""
+        driver = self.driver(key)
+        return ErrorCode.NOT_COORDINATOR if driver is None else driver.shard.coordinator
+
+    def coordinators(self) -> Iterator[CoordinatorT | ErrorCode]:
+        """Yield the coordinator of each partition that we lead, or why it does not answer."""
+        for _, driver in sorted(self._drivers.items()):
+            yield driver.shard.coordinator
+
+    def feed(self, topic_partition: TopicPartition, event: Any) -> None:
+        """Tell the coordinator of a partition, if it is here."""
+        driver = self._drivers.get(topic_partition)
+        if driver is not None:
+            driver.feed(event)
+
+    def feed_all(self, event: Any) -> None:
+        """Tell all coordinators."""
+        for _, driver in sorted(self._drivers.items()):
+            driver.feed(event)
+
+    def now_ms(self) -> int:
+        """Return the wall-clock time of the start plus the monotonic time since then."""
+        elapsed_ms = asyncio.get_running_loop().time() * 1000
+        if self._started_ms is None:
+            self._started_ms = self._wall_ms() - elapsed_ms
+        return int(self._started_ms + elapsed_ms)

@@ -1,0 +1,267 @@
+"""Commits of offsets in transactions, and the markers that end these.
+
+TxnOffsetCommit: the transaction coordinator says that our partition belongs to the transaction, or
+adds it; the offsets are written as a batch of the transaction, and are pending. A marker is written
+in its order among the batches; once it is committed, the offsets count or vanish, and only then is
+it acknowledged (KAFKA-17507). Refused: producers without an open transaction, members and
+generations that are not the group's. The log refuses old epochs of producers and coordinators.
+Sources: KIP-98; KIP-447 (members, stable offsets); KIP-890 (verification).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, assert_never
+
+from quorumlog.broker.groups.core import events
+from quorumlog.broker.groups.core.commits import NAME_BYTES_MAX, offset_records, stranger_refusal
+from quorumlog.broker.groups.core.effects import VerifyTransaction
+from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.group_outbox import GroupOutbox
+from quorumlog.broker.groups.core.offsets import CommittedState
+from quorumlog.broker.groups.core.records import OffsetRecord, decode
+from quorumlog.broker.groups.core.requests import (
+    CommitResult,
+    CommitTransactionalOffsets,
+    CompleteTransaction,
+    TransactionalRequest,
+)
+from quorumlog.broker.groups.core.rewrite import Rewrite
+from quorumlog.broker.groups.core.states import GroupState
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.records import BatchHeader, Record
+from quorumlog.wire.codec.transaction_markers import TransactionMarker, marker_of
+
+# What a producer is told when the transaction coordinator gives no answer, or an error that is
+# about the partition or about itself. All are worth another try, as Kafka's group coordinator says.
+_NOT_VERIFIED: Final = {
+    ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+}
+
+
+class TransactionalOffsets:
+    """The transactions of one partition of `__consumer_offsets`.
+
+    Invariants:
+      1. A commit that waits for its verification has no record yet. The marker of its producer
+         ends the wait: what was verified is over.
+      2. A partition is unstable from the append of an offset until its marker is applied.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        outbox: GroupOutbox,
+        committed: CommittedState,
+        rewrite: Rewrite,
+        *,
+        refusal: Callable[[CommitTransactionalOffsets], ErrorCode],
+    ) -> None:
+        """`refusal` tells why the group refuses a commit, or NONE."""
+        self._settings: Final = settings
+        self._outbox: Final = outbox
+        self._committed: Final = committed
+        self._pending: Final = committed.pending
+        self._rewrite: Final = rewrite
+        self._refusal: Final = refusal
+        self._verifying: Final[dict[int, dict[str, int]]] = {}  # producer, group -> request id
+        self._begun: Final[dict[int, int]] = {}  # producers with a batch behind their last marker
+        self._under_way: Final[dict[str, Counter[TopicPartition]]] = {}
+
+    def loaded(self) -> None:
+        """Note the transactions that are open in the log."""
+        self._begun.update(self._pending.epochs())
+
+    def unstable(self, group_id: str) -> frozenset[TopicPartition]:
+        """Return the partitions whose offset a transaction may still change.
+
+        An offset that is being written counts: its commit was taken before a member of the next
+        generation asks here, and may be acknowledged after that.
+        """
+        return frozenset(self._pending.partitions(group_id)).union(
+            self._under_way.get(group_id, ())
+        )
+
+    def handle_request(self, now_ms: int, request_id: int, request: TransactionalRequest) -> None:
+        """Answer a commit or a marker, now or once it is committed."""
+        match request:
+            case CommitTransactionalOffsets():
+                self._handle_commit(now_ms, request_id, request)
+            case CompleteTransaction():
+                self._handle_complete(request_id, request)
+            case _:
+                assert_never(request)
+
+    def partitions(self, group_id: str) -> set[TopicPartition]:
+        """Return the partitions of which the group has offsets, be they pending."""
+        return {*self._committed.offsets.get(group_id, ()), *self.unstable(group_id)}
+
+    def member_refusal(self, group: Group | None, request: CommitTransactionalOffsets) -> ErrorCode:
+        """Return why a group of the classic protocol refuses the member, or NONE.
+
+        A producer may name no member. A rebalance that is not complete is no reason, as in Kafka.
+        """
+        if group is None:
+            has_offsets = bool(self.partitions(request.group_id))
+            return stranger_refusal(request.generation_id, has_offsets=has_offsets)
+        is_outside = request.generation_id < 0 and group.state is GroupState.EMPTY
+        is_named = request.generation_id >= 0 or request.member_id or request.group_instance_id
+        if is_outside or not is_named:
+            return ErrorCode.NONE
+        error_code = group.refusal(request.member_id, request.group_instance_id)
+        if error_code is ErrorCode.NONE and request.generation_id != group.generation_id:
+            return ErrorCode.ILLEGAL_GENERATION
+        return error_code
+
+    # Commits.
+
+    def _handle_commit(
+        self, now_ms: int, request_id: int, request: CommitTransactionalOffsets
+    ) -> None:
+        """Write the offsets, once their transaction is verified.
+
+        A batch of the transaction that is in our log already has been verified. An older commit
+        that still waits gives way: its producer has given it up.
+        """
+        self._end_wait(request.producer_id, request.group_id)
+        error_code = _malformed(request)
+        if error_code is not ErrorCode.NONE:
+            self._outbox.reply(request_id, request.refuse(error_code))
+        elif self._begun.get(request.producer_id) == request.producer_epoch:
+            self._write(now_ms, request_id, request)
+        else:
+            self._verifying.setdefault(request.producer_id, {})[request.group_id] = request_id
+            self._outbox.perform(VerifyTransaction(request_id=request_id, request=request))
+
+    def handle_verified(self, now_ms: int, event: events.TransactionVerified) -> None:
+        """Go on with a commit, unless it waits no more."""
+        request = event.request
+        waiting = self._verifying.get(request.producer_id, {})
+        if waiting.get(request.group_id) != event.request_id:
+            return
+        self._stop_waiting(request.producer_id, request.group_id)
+        if event.error_code is ErrorCode.NONE:
+            self._write(now_ms, event.request_id, request)
+        else:
+            told = _NOT_VERIFIED.get(event.error_code, event.error_code)
+            self._outbox.reply(event.request_id, request.refuse(told))
+
+    def _write(self, now_ms: int, request_id: int, request: CommitTransactionalOffsets) -> None:
+        error_code = self._refusal(request)
+        if error_code is not ErrorCode.NONE:
+            self._outbox.reply(request_id, request.refuse(error_code))
+            return
+        outcomes, records = offset_records(
+            request.group_id, request.offsets, self._settings, now_ms
+        )
+        if not records:
+            result = CommitResult(error_code=ErrorCode.NONE, partitions=outcomes)
+            self._outbox.reply(request_id, result)
+            return
+        producer_id, producer_epoch = request.producer_id, request.producer_epoch
+        written = [record.topic_partition for record in records]
+
+        def apply(next_offset: int) -> None:
+            for log_offset, record in enumerate(records, next_offset - len(records)):
+                self._pending.add(producer_id, producer_epoch, record, log_offset)
+
+        def done(_now_ms: int, error_code: ErrorCode) -> None:
+            self._written(request.group_id, written)
+            if error_code is not ErrorCode.NONE:
+                self._begun.pop(producer_id, None)
+            partitions = {where: code or error_code for where, code in outcomes.items()}
+            result = CommitResult(error_code=ErrorCode.NONE, partitions=partitions)
+            self._outbox.reply(request_id, result)
+
+        self._begun[producer_id] = producer_epoch
+        self._under_way.setdefault(request.group_id, Counter()).update(written)
+        self._outbox.append_transactional(
+            producer_id, producer_epoch, tuple(records), apply=apply, done=done
+        )
+
+    def _written(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        under_way = self._under_way[group_id]
+        for where in partitions:
+            under_way[where] -= 1
+            if not under_way[where]:
+                del under_way[where]
+        if not under_way:
+            del self._under_way[group_id]
+
+    def _end_wait(self, producer_id: int, group_id: str) -> None:
+        """Let a commit that waits try again, if its producer still wants it."""
+        request_id = self._verifying.get(producer_id, {}).get(group_id)
+        if request_id is not None:
+            self._stop_waiting(producer_id, group_id)
+            refused = CommitResult(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            self._outbox.reply(request_id, refused)
+
+    def _stop_waiting(self, producer_id: int, group_id: str) -> None:
+        waiting = self._verifying[producer_id]
+        del waiting[group_id]
+        if not waiting:
+            del self._verifying[producer_id]
+
+    # Markers.
+
+    def _handle_complete(self, request_id: int, request: CompleteTransaction) -> None:
+        """Write the marker; answer once it is committed and applied.
+
+        It is written even if nothing is pending: what the log has open, the log knows.
+        """
+        # DEVIATION: Kafka answers a commit that a marker overtakes with INVALID_TXN_STATE.
+        # docs/decisions/0131-offsets-of-transactions-wait-for-their-marker.md
+        marker = request.marker
+        for group_id in [*self._verifying.get(marker.producer_id, ())]:
+            self._end_wait(marker.producer_id, group_id)
+        self._begun.pop(marker.producer_id, None)
+
+        def apply(_next_offset: int) -> None:
+            self._end(marker)
+
+        def done(_now_ms: int, error_code: ErrorCode) -> None:
+            is_written = error_code is ErrorCode.NONE
+            self._outbox.reply(request_id, error_code if is_written else request.refuse(error_code))
+
+        self._outbox.write_marker(marker, apply=apply, done=done)
+
+    def _end(self, marker: TransactionMarker) -> None:
+        """Apply a committed marker: pending offsets count from here on, or vanish."""
+        counting = self._committed.end_transaction(marker.producer_id, commits=marker.commits)
+        for one in counting:
+            self._rewrite.note_counted(one.record.subject, one.log_offset)
+
+    def replay_marker(self, header: BatchHeader, records: Sequence[Record]) -> None:
+        """Apply a committed control batch, of which compaction may have left the header alone."""
+        marker = marker_of(header, records)
+        if marker is not None:
+            self._end(marker)
+
+    def replay(self, header: BatchHeader, record: Record) -> bool:
+        """Apply a committed record of a transaction, if it is one that waits for the marker.
+
+        Only offsets do: all else counts at once, as in Kafka.
+        """
+        found = decode(record.key or b"", record.value)
+        if not isinstance(found, OffsetRecord) or found.committed is None:
+            return False
+        self._pending.add(header.producer_id, header.producer_epoch, found, record.offset)
+        return True
+
+
+def _malformed(request: CommitTransactionalOffsets) -> ErrorCode:
+    if not 0 < len(request.group_id.encode()) <= NAME_BYTES_MAX:
+        return ErrorCode.INVALID_GROUP_ID
+    if not request.transactional_id:
+        return ErrorCode.INVALID_REQUEST
+    if request.producer_id < 0:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    return ErrorCode.INVALID_PRODUCER_EPOCH if request.producer_epoch < 0 else ErrorCode.NONE

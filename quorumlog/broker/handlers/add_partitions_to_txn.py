@@ -1,0 +1,129 @@
+"""AddPartitionsToTxn (24): the partitions that a transaction writes to. Source: KIP-98, KIP-890.
+
+Clients send up to v3, for one transactional id. Brokers that lead partitions send v4 and later, for
+several, to verify or to add: they alone may name internal topics.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from quorumlog.broker.server.api import BrokerContext, Reply, answers, when_done
+from quorumlog.broker.transactions.core.requests import (
+    AddPartitions,
+    AddPartitionsResult,
+    ProducerIdAndEpoch,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
+
+FIRST_VERSION_OF_BROKERS: Final = 4
+
+
+@answers(AddPartitionsToTxnRequest, 0, 5)
+def handle(
+    context: BrokerContext, header: RequestHeader, request: AddPartitionsToTxnRequest
+) -> Reply:
+    """Add or verify; answered once what is added is committed."""
+    version = header.api_version
+    if version >= FIRST_VERSION_OF_BROKERS:
+        return _answer_broker(context, version, request)
+    result = _ask(
+        context,
+        version,
+        request.v3_and_below_transactional_id,
+        ProducerIdAndEpoch(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch),
+        request.v3_and_below_topics,
+    )
+
+    def respond(result: AddPartitionsResult) -> AddPartitionsToTxnResponse:
+        return AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=_topic_results(result.partitions)
+        )
+
+    return when_done(result, respond)
+
+
+async def _answer_broker(
+    context: BrokerContext, version: int, request: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse:
+    asked = [
+        _ask(
+            context,
+            version,
+            one.transactional_id,
+            ProducerIdAndEpoch(one.producer_id, one.producer_epoch),
+            one.topics,
+            verify_only=one.verify_only,
+        )
+        for one in request.transactions
+    ]
+    results = await asyncio.gather(*asked)
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            AddPartitionsToTxnResult(
+                transactional_id=one.transactional_id,
+                topic_results=_topic_results(result.partitions),
+            )
+            for one, result in zip(request.transactions, results, strict=True)
+        ]
+    )
+
+
+def _ask(
+    context: BrokerContext,
+    version: int,
+    transactional_id: str,
+    producer: ProducerIdAndEpoch,
+    topics: Iterable[AddPartitionsToTxnTopic],
+    *,
+    verify_only: bool = False,
+) -> asyncio.Future[AddPartitionsResult]:
+    """Ask the coordinator, unless a partition cannot be added: then none is."""
+    partitions = frozenset(
+        TopicPartition(topic.name, index) for topic in topics for index in topic.partitions
+    )
+    refused = {}
+    for where in partitions:
+        if version < FIRST_VERSION_OF_BROKERS and where.topic in INTERNAL_TOPICS:
+            refused[where] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif context.image.partition(where) is None:
+            refused[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if refused:
+        outcomes = {**dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED), **refused}
+        answer: asyncio.Future[AddPartitionsResult] = asyncio.get_running_loop().create_future()
+        answer.set_result(AddPartitionsResult(partitions=outcomes))
+        return answer
+    return context.transactions.ask(
+        AddPartitions(
+            transactional_id=transactional_id,
+            api_version=version,
+            producer=producer,
+            partitions=partitions,
+            verify_only=verify_only,
+        )
+    )
+
+
+def _topic_results(
+    outcomes: Mapping[TopicPartition, ErrorCode],
+) -> list[AddPartitionsToTxnTopicResult]:
+    topics: dict[str, AddPartitionsToTxnTopicResult] = {}
+    for where, error_code in sorted(outcomes.items()):
+        topic = topics.setdefault(where.topic, AddPartitionsToTxnTopicResult(name=where.topic))
+        topic.results_by_partition.append(
+            AddPartitionsToTxnPartitionResult(
+                partition_index=where.partition, partition_error_code=error_code
+            )
+        )
+    return [*topics.values()]

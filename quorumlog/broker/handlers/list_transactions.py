@@ -1,0 +1,40 @@
+"""ListTransactions (66): the transactional ids that this broker coordinates.
+
+Source: KIP-664, KIP-994 (v1: by duration).
+"""
+
+from quorumlog.broker.server.api import BrokerContext, answers
+from quorumlog.broker.transactions.core.requests import TransactionFilter
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TransactionState,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+
+@answers(ListTransactionsRequest, 0, 1)
+def handle(
+    context: BrokerContext, header: RequestHeader, request: ListTransactionsRequest
+) -> ListTransactionsResponse:
+    """List those that pass; without any if a partition is not loaded yet: try again."""
+    wanted = TransactionFilter(
+        states=frozenset(request.state_filters),
+        producer_ids=frozenset(request.producer_id_filters),
+        duration_ms=request.duration_filter,
+    )
+    response = ListTransactionsResponse(unknown_state_filters=wanted.unknown_states)
+    now_ms = context.transactions.now_ms()
+    for coordinator in context.transactions.coordinators():
+        if isinstance(coordinator, ErrorCode):
+            return ListTransactionsResponse(error_code=coordinator)
+        response.transaction_states += [
+            TransactionState(
+                transactional_id=one.transactional_id,
+                producer_id=one.producer_id,
+                transaction_state=one.state.value,
+            )
+            for one in coordinator.list_transactions(now_ms, wanted)
+        ]
+    return response

@@ -1,0 +1,73 @@
+"""WriteTxnMarkers (API key 27): a coordinator has transactions ended in partitions led here.
+
+Brokers ask for it; as in Kafka it is advertised to all. Sources: KIP-98, KIP-1228 (v2).
+"""
+
+import asyncio
+from typing import Final
+
+from quorumlog.broker.partitions.core.data_path import ProduceResult
+from quorumlog.broker.server.api import BrokerContext, answers
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
+
+MARKERS_AT_ONCE: Final = 100  # written without a break: some milliseconds
+
+
+@answers(WriteTxnMarkersRequest, 1, 2)
+async def handle(
+    context: BrokerContext, header: RequestHeader, request: WriteTxnMarkersRequest
+) -> WriteTxnMarkersResponse:
+    """Write all markers; answer when each is committed, or refused."""
+    response = WriteTxnMarkersResponse()
+    waiting: list[tuple[WritableTxnMarkerPartitionResult, asyncio.Future[ErrorCode]]] = []
+    for asked in request.markers:
+        result = WritableTxnMarkerResult(producer_id=asked.producer_id)
+        response.markers.append(result)
+        for topic in asked.topics:
+            slots = WritableTxnMarkerTopicResult(name=topic.name)
+            result.topics.append(slots)
+            for index in topic.partition_indexes:
+                slot = WritableTxnMarkerPartitionResult(partition_index=index)
+                slots.partitions.append(slot)
+                at = TopicPartition(topic.name, index)
+                waiting.append((slot, _write(context, at, asked)))
+                if len(waiting) % MARKERS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+    for slot, outcome in waiting:
+        slot.error_code = await outcome
+    return response
+
+
+def _write(
+    context: BrokerContext, at: TopicPartition, asked: WritableTxnMarker
+) -> asyncio.Future[ErrorCode]:
+    marker = TransactionMarker(
+        asked.producer_id,
+        asked.producer_epoch,
+        asked.coordinator_epoch,
+        asked.transaction_result,
+    )
+    if at.topic == OFFSETS_TOPIC:  # the offsets are to be seen when it is answered (KAFKA-17507)
+        return context.groups.end_transaction(at, marker)
+    outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+    def done(result: ProduceResult) -> None:
+        if not outcome.done():  # the connection may be gone
+            outcome.set_result(result.error_code)
+
+    context.replicas.append_marker(
+        at, marker, done=done, transaction_version=asked.transaction_version
+    )
+    return outcome

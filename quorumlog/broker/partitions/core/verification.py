@@ -1,0 +1,79 @@
+"""Which producers' first batches of a transaction wait for their coordinators (KIP-890).
+
+A guard is taken before the question. It counts until a batch or a marker of the producer is
+appended: an answer that comes behind a marker is about a transaction that has ended, and opens none
+(KAFKA-14884). Source: Kafka's `VerificationStateEntry`, `VerificationGuard`.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+# DEVIATION: Kafka remembers any number of them until they expire.
+# docs/decisions/0014-every-memory-has-a-limit.md
+GUARDS_MAX: Final = 100_000  # per partition: beyond it, the oldest counts no more
+_TO_BE_TRIED_AGAIN: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+class Guard:
+    """One producer's; `lowest_sequence` is that of the first batch that was seen (KAFKA-14920)."""
+
+    __slots__ = ("adds", "epoch", "lowest_sequence")
+
+    def __init__(self, epoch: int, lowest_sequence: int, *, adds: bool) -> None:
+        self.epoch, self.lowest_sequence, self.adds = epoch, lowest_sequence, adds
+
+    def note(self, epoch: int, sequence: int, *, adds: bool) -> None:
+        """Note another batch that waits for the answer, or is sent again."""
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence, self.adds = epoch, sequence, adds
+        elif epoch == self.epoch:
+            self.lowest_sequence = min(self.lowest_sequence, sequence)
+
+
+class Guards:
+    """Those of one partition, the oldest first."""
+
+    def __init__(self) -> None:
+        self._by_producer: Final[OrderedDict[int, Guard]] = OrderedDict()
+
+    def take(self, producer_id: int, epoch: int, sequence: int, *, adds: bool) -> Guard:
+        """Return the guard of a producer, a new one if it has none."""
+        guard = self._by_producer.get(producer_id)
+        if guard is None:
+            guard = self._by_producer[producer_id] = Guard(epoch, sequence, adds=adds)
+            if len(self._by_producer) > GUARDS_MAX:
+                self._by_producer.popitem(last=False)
+        else:
+            guard.note(epoch, sequence, adds=adds)
+        return guard
+
+    def of(self, producer_id: int) -> Guard | None:
+        """Return the guard that counts."""
+        return self._by_producer.get(producer_id)
+
+    def release(self, producer_id: int) -> None:
+        """Let it count no more: a batch or a marker of the producer is in the log."""
+        self._by_producer.pop(producer_id, None)
+
+
+def error_for_producer(error_code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
+    """Return how a producer hears that its transaction was not verified (KIP-890, KIP-1050).
+
+    What may be tried again becomes NOT_ENOUGH_REPLICAS: every client then sends the batch again,
+    and asks for no metadata.
+    """
+    if error_code in _TO_BE_TRIED_AGAIN:
+        return ErrorCode.NOT_ENOUGH_REPLICAS
+    if error_code is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
+        return ErrorCode.INVALID_TXN_STATE
+    return error_code

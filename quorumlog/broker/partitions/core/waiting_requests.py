@@ -1,0 +1,59 @@
+"""The requests that wait on one replica: for a commit, for its disk, or for a low watermark."""
+
+from typing import Final
+
+from quorumlog.broker.partitions.core.data_path import ProduceResult
+from quorumlog.broker.partitions.core.deletions import (
+    DeletionQueue,
+    DeletionResult,
+    WaitingDeletion,
+)
+from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce, ProduceQueue
+from quorumlog.broker.partitions.core.serving import Serving
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Offset
+
+
+class WaitingRequests:
+    """Answers them when what they wait for has come; the rules of serving say how."""
+
+    __slots__ = ("_serving", "commits", "deletions", "flushes")
+
+    def __init__(
+        self,
+        serving: Serving,
+        deadlines: Deadlines[PendingProduce],
+        deletion_deadlines: Deadlines[WaitingDeletion],
+    ) -> None:
+        self._serving: Final = serving
+        self.commits: Final = ProduceQueue(deadlines)
+        self.flushes: Final = ProduceQueue(deadlines)  # acks=1, if that waits for the disk
+        self.deletions: Final = DeletionQueue(deletion_deadlines)
+
+    def fail(self, error_code: ErrorCode) -> None:
+        """Answer every request: whether its records will be committed is unknown."""
+        for wait in (*self.commits.fail(), *self.flushes.fail()):
+            wait.done(ProduceResult(error_code))
+        for deletion in self.deletions.fail():
+            deletion.done(DeletionResult(error_code))
+
+    def maybe_complete_deletions(self) -> None:
+        """Answer the deletions that the low watermark has reached."""
+        if self.deletions:
+            low_watermark = self._serving.low_watermark()
+            for deletion in self.deletions.complete(low_watermark):
+                deletion.done(DeletionResult(ErrorCode.NONE, low_watermark))
+
+    def complete_below(self, high_watermark: Offset) -> None:
+        """Answer the produces whose records are committed."""
+        completed = self.commits.complete_below(high_watermark)
+        if completed:
+            error_code = self._serving.commit_outcome()
+            for wait in completed:
+                is_fine = error_code is ErrorCode.NONE
+                wait.done(wait.result if is_fine else ProduceResult(error_code))
+
+    def complete_flushed(self, flushed_offset: Offset) -> None:
+        """Answer the produces whose records are on the disk."""
+        for wait in self.flushes.complete_below(flushed_offset):
+            wait.done(wait.result)

@@ -1,0 +1,146 @@
+"""The first batches of transactions, until their coordinators say that these are open (KIP-890).
+
+A producer's later batches for the same partition wait behind them, in order. Each has a copy of its
+records. What may be appended then: `core/producer_state.py`, `core/verification.py`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+from quorumlog.broker.partitions.core.data_path import ProduceDone, ProduceResult
+from quorumlog.broker.partitions.core.verification import Guard, error_for_producer
+from quorumlog.broker.partitions.io.transaction_verifier import TransactionVerifier
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.invariants import some
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import BatchHeader
+
+# DEVIATION: Kafka lets any number wait. docs/decisions/0020-what-a-client-may-leave-waiting.md
+UNVERIFIED_BYTES_MAX: Final = 64 << 20
+TOO_MUCH_WAITS: Final = f"not appended: {UNVERIFIED_BYTES_MAX} bytes wait for their coordinators"
+
+
+class ClientTransaction(NamedTuple):
+    """What a Produce request says of its transaction.
+
+    `verifier`: None if nobody is to be asked. `adds`: its coordinator adds the partitions that it
+    does not have. `knows_abortable`: its client knows TRANSACTION_ABORTABLE (Produce 11).
+    """
+
+    transactional_id: str
+    verifier: TransactionVerifier | None
+    adds: bool
+    knows_abortable: bool
+
+
+class AdmittedBatch(NamedTuple):
+    """One batch that may be appended, and what its request asks for."""
+
+    at: TopicPartition
+    records: Buffer
+    header: BatchHeader
+    acks: int
+    timeout_ms: int
+    done: ProduceDone
+    transaction: ClientTransaction | None = None
+
+
+_Key = tuple[TopicPartition, int]  # and the producer id
+
+
+class VerifiedAppends:
+    """Those of this broker: per partition and producer one question at a time is under way.
+
+    `append` is told the guard under which the coordinator has said yes, or None: it was not asked.
+    """
+
+    def __init__(
+        self,
+        drivers: Mapping[TopicPartition, PartitionDriver],
+        append: Callable[[AdmittedBatch, Guard | None], None],
+    ) -> None:
+        self._drivers: Final = drivers
+        self._append: Final = append
+        self._queues: Final[dict[_Key, deque[AdmittedBatch]]] = {}
+        self._bytes = 0
+
+    def take(self, batch: AdmittedBatch) -> bool:
+        """Let a batch wait if it must; False: append it now."""
+        key = batch.at, batch.header.producer_id
+        queue = self._queues.get(key)
+        if queue is None and not self._must_ask(batch):
+            return False
+        size = len(batch.records)
+        if self._bytes + size > UNVERIFIED_BYTES_MAX:
+            late = ProduceResult(ErrorCode.REQUEST_TIMED_OUT, error_message=TOO_MUCH_WAITS)
+            batch.done(late)
+            return True
+        self._bytes += size
+        kept = batch._replace(records=bytes(batch.records))  # the buffer may be used again
+        if queue is not None:
+            queue.append(kept)
+        else:
+            self._queues[key] = deque([kept])
+            self._ask(key, kept)
+        return True
+
+    def _must_ask(self, batch: AdmittedBatch) -> bool:
+        driver, transaction = self._drivers.get(batch.at), batch.transaction
+        is_asked = transaction is not None and transaction.verifier is not None
+        return is_asked and driver is not None and driver.producers.must_verify(batch.header)
+
+    def _ask(self, key: _Key, batch: AdmittedBatch) -> None:
+        driver, header = self._drivers[batch.at], batch.header
+        transaction = some(batch.transaction, "a batch that is verified is of a transaction")
+        verifier = some(transaction.verifier, "somebody can be asked")
+        guard = driver.producers.guards.take(
+            header.producer_id, header.producer_epoch, header.base_sequence, adds=transaction.adds
+        )
+        asked = verifier.verify(
+            transaction.transactional_id,
+            header.producer_id,
+            header.producer_epoch,
+            [batch.at],
+            adds=transaction.adds,
+        )
+        asked.add_done_callback(partial(self._answered, key, guard))
+
+    def _answered(
+        self, key: _Key, guard: Guard, asked: asyncio.Future[Mapping[TopicPartition, ErrorCode]]
+    ) -> None:
+        driver = self._drivers.get(key[0])
+        if driver is not None and driver.is_exchanging:
+            driver.hold(partial(self._answered, key, guard, asked))
+            return
+        batch = self._pop(key)
+        is_known = not asked.cancelled() and asked.exception() is None
+        unknown = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        error_code = asked.result().get(batch.at, unknown) if is_known else unknown
+        if error_code is ErrorCode.NONE:
+            self._append(batch, guard)
+        else:
+            transaction = batch.transaction
+            knows_abortable = transaction is not None and transaction.knows_abortable
+            told = error_for_producer(error_code, knows_abortable=knows_abortable)
+            reason = f"the transaction is not verified: {error_code.name}"
+            batch.done(ProduceResult(told, error_message=reason))
+        self._go_on(key)
+
+    def _go_on(self, key: _Key) -> None:
+        queue = self._queues[key]
+        while queue:
+            if self._must_ask(queue[0]):
+                self._ask(key, queue[0])
+                return
+            self._append(self._pop(key), None)
+        del self._queues[key]
+
+    def _pop(self, key: _Key) -> AdmittedBatch:
+        batch = self._queues[key].popleft()
+        self._bytes -= len(batch.records)
+        return batch

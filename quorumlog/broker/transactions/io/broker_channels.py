@@ -1,0 +1,256 @@
+"""Asks other brokers: one connection to each, many questions in one request, one at a time.
+
+While a request is under way, what comes is collected: the busier, the larger the requests. Nothing
+is sent twice. If the connection is lost, or an answer does not come in time, all that waits is
+refused, so that the caller can look for the leader again; then there is a pause.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from quorumlog.backoff import Backoff
+from quorumlog.broker.peer_addresses import PeerAddresses
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.chance import random_fraction
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.tasks import OnError, Tasks
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.message import Request
+from quorumlog.wire.io.connection import (
+    ConnectionLost,
+    KafkaConnection,
+    RequestTimedOut,
+    UnsupportedVersion,
+)
+
+REQUEST_WEIGHT_MAX: Final = 10_000  # partitions in one request, but for one large question
+WAITING_WEIGHT_MAX: Final = 100_000  # partitions that wait for one broker: some 20 MB
+BACKOFF: Final = Backoff(20, 1000)
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class Question(Protocol):
+    """Something to ask a broker. It is answered, or refused, once."""
+
+    @property
+    def key(self) -> Hashable:
+        """Return what is unique in a request: answers tell questions apart by it."""
+
+    @property
+    def weight(self) -> int:
+        """Return how many partitions it names."""
+
+    def refuse(self, error_code: ErrorCode, /) -> None:
+        """Note that the broker did not answer. It may have done what was asked for."""
+
+
+QuestionT = TypeVar("QuestionT", bound=Question)
+Question_contra = TypeVar("Question_contra", bound=Question, contravariant=True)
+Address = tuple[str, int]
+
+
+class Exchange(Protocol[Question_contra]):
+    """How questions become a request, and its response their answers."""
+
+    def request_of(self, questions: Sequence[Question_contra], /) -> Request[Any]:
+        """Return the request."""
+
+    def take(self, questions: Sequence[Question_contra], response: Any, /) -> None:
+        """Answer each of the questions."""
+
+
+class Connection(Protocol):
+    """A connection to a broker (`KafkaConnection`)."""
+
+    @property
+    def closed(self) -> "asyncio.Future[Exception | None]":
+        """Return what is done when the connection is gone."""
+
+    async def send(self, request: Request[Any], /) -> Any:
+        """Return the response. Raises ConnectionLost, RequestTimedOut or UnsupportedVersion."""
+
+    async def close(self) -> None:
+        """Close it."""
+
+
+Connect = Callable[[str, int], Awaitable[Connection]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """How brokers are reached, this one too; `on_error` gets our bugs."""
+
+    connect: Connect
+    addresses: PeerAddresses
+    on_error: OnError
+
+
+def kafka_peers(
+    broker_id: BrokerId,
+    settings: BrokerSettings,
+    set_addresses: Mapping[int, str],
+    on_error: OnError,
+) -> Peers:
+    """Return the brokers of a real cluster; `set_addresses`: see `PeerAddresses`."""
+
+    def connect(host: str, port: int) -> Awaitable[Connection]:
+        return KafkaConnection.open(
+            host,
+            port,
+            client_id=f"broker-{broker_id}-transactions",
+            request_timeout_ms=settings.replica_socket_timeout_ms,
+        )
+
+    return Peers(connect=connect, addresses=PeerAddresses(set_addresses), on_error=on_error)
+
+
+def error_code_of(number: int) -> ErrorCode:
+    """Return the error code that a broker has answered with, perhaps of a newer release."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class BrokerChannels(Generic[QuestionT]):
+    """The channels to all brokers, at their current addresses."""
+
+    def __init__(self, exchange: Exchange[QuestionT], peers: Peers) -> None:
+        self._exchange, self._peers = exchange, peers
+        self._tasks: Final = Tasks(peers.on_error)
+        self._channels: Final[dict[BrokerId, _Channel[QuestionT]]] = {}
+        self._image = ClusterImage()
+
+    def ask(self, broker_id: BrokerId, question: QuestionT) -> None:
+        """Ask the broker soon; refuse at once if it is not in service."""
+        address = self._address_of(broker_id)
+        if address is None:
+            question.refuse(ErrorCode.BROKER_NOT_AVAILABLE)
+            return
+        channel = self._channels.get(broker_id)
+        if channel is None:
+            channel = _Channel(address, self._exchange, self._peers.connect)
+            channel.task = self._tasks.start(channel.run())
+            self._channels[broker_id] = channel
+        channel.ask(question)
+
+    def publish(self, image: ClusterImage) -> None:
+        """Close the channels to brokers that are fenced, gone, or somewhere else now."""
+        self._image = image
+        for broker_id, channel in sorted(self._channels.items()):
+            if self._address_of(broker_id) != channel.address:
+                del self._channels[broker_id]
+                channel.close()
+
+    async def stop(self) -> None:
+        """Refuse all questions, and close all connections."""
+        for _, channel in sorted(self._channels.items()):
+            channel.close()
+        self._channels.clear()
+        self._image = ClusterImage()  # refuse what still comes
+        await self._tasks.join()
+
+    def _address_of(self, broker_id: BrokerId) -> Address | None:
+        broker = self._image.brokers.get(broker_id)
+        return None if broker is None or broker.fenced else self._peers.addresses.of(broker)
+
+
+class _Channel(Generic[QuestionT]):
+    """One broker at one address, until `close`."""
+
+    def __init__(self, address: Address, exchange: Exchange[QuestionT], connect: Connect) -> None:
+        self.address: Final = address
+        self.task: asyncio.Task[None] | None = None
+        self._exchange, self._open = exchange, connect
+        self._connection: Connection | None = None
+        self._waiting: Final[deque[QuestionT]] = deque()
+        self._asked: list[QuestionT] = []  # their request is under way
+        self._weight = 0  # of those that wait
+        self._changed: Final = asyncio.Event()
+
+    def ask(self, question: QuestionT) -> None:
+        """Ask with the next request; refuse what is too much."""
+        if self._waiting and self._weight + question.weight > WAITING_WEIGHT_MAX:
+            question.refuse(ErrorCode.BROKER_NOT_AVAILABLE)
+            return
+        self._waiting.append(question)
+        self._weight += question.weight
+        self._changed.set()
+
+    def close(self) -> None:
+        """Refuse all questions; the connection is closed soon."""
+        if self.task is not None:
+            self.task.cancel()
+        self._refuse_all()
+
+    async def run(self) -> None:
+        """Ask, request by request."""
+        failures = 0
+        try:
+            while True:
+                await self._changed.wait()
+                self._collect()
+                try:
+                    response = await self._send()
+                except (ConnectionLost, RequestTimedOut, UnsupportedVersion) as error:
+                    _logger.info("asking %s:%d: %s", *self.address, error)
+                    failures += 1
+                    self._refuse_all()
+                    await self._discard()
+                    await asyncio.sleep(BACKOFF.delay_ms(failures, random_fraction()) / 1000)
+                    continue
+                failures = 0
+                asked, self._asked = self._asked, []
+                self._exchange.take(asked, response)
+        finally:
+            with suppress(asyncio.CancelledError):
+                await self._discard()
+
+    def _collect(self) -> None:
+        """Take what the next request asks; what has the key of another waits for its turn."""
+        keys: set[Hashable] = set()
+        rest: list[QuestionT] = []
+        weight = 0
+        while self._waiting:
+            question = self._waiting.popleft()
+            if question.key in keys:
+                rest.append(question)
+                continue
+            if self._asked and weight + question.weight > REQUEST_WEIGHT_MAX:
+                self._waiting.appendleft(question)
+                break
+            keys.add(question.key)
+            weight += question.weight
+            self._asked.append(question)
+        self._waiting.extendleft(reversed(rest))
+        self._weight -= weight
+        if not self._waiting:
+            self._changed.clear()
+
+    async def _send(self) -> Any:
+        if self._connection is not None and self._connection.closed.done():
+            await self._discard()
+        if self._connection is None:
+            self._connection = await self._open(*self.address)
+        return await self._connection.send(self._exchange.request_of(self._asked))
+
+    def _refuse_all(self) -> None:
+        refused = [*self._asked, *self._waiting]
+        self._asked = []
+        self._waiting.clear()
+        self._weight = 0
+        self._changed.clear()
+        for question in refused:
+            question.refuse(ErrorCode.NETWORK_EXCEPTION)
+
+    async def _discard(self) -> None:
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            await connection.close()

@@ -1,0 +1,125 @@
+"""Has the leaders of partitions write the markers of transactions (WriteTxnMarkers, KIP-98).
+
+It tells what became of each marker, once, and never tries again: the coordinator does. One request
+has at most one marker of a producer id, because the answer names nothing else.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.broker.transactions.core.effects import SendMarkers
+from quorumlog.broker.transactions.io.broker_channels import (
+    BrokerChannels,
+    Peers,
+    error_code_of,
+)
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
+from quorumlog.wire.codec.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+Written = Callable[[Mapping[TopicPartition, ErrorCode]], None]
+"""Called with what became of some of the markers of a SendMarkers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MarkerQuestion:
+    """The markers of one transaction that one broker is to write."""
+
+    markers: SendMarkers
+    partitions: tuple[TopicPartition, ...]
+    written: Written
+
+    @property
+    def key(self) -> int:
+        """Return the producer id."""
+        return self.markers.producer.producer_id
+
+    @property
+    def weight(self) -> int:
+        """Return the number of markers."""
+        return len(self.partitions)
+
+    def refuse(self, error_code: ErrorCode) -> None:
+        """Tell that nothing is known of these markers."""
+        self.written(dict.fromkeys(self.partitions, error_code))
+
+
+class MarkerExchange:
+    """Questions about markers as WriteTxnMarkers."""
+
+    def request_of(self, questions: Sequence[MarkerQuestion]) -> WriteTxnMarkersRequest:
+        """Return the request."""
+        return WriteTxnMarkersRequest(markers=[_marker(question) for question in questions])
+
+    def take(self, questions: Sequence[MarkerQuestion], response: WriteTxnMarkersResponse) -> None:
+        """Tell what became of each marker."""
+        codes = {
+            (
+                of_producer.producer_id,
+                TopicPartition(topic.name, one.partition_index),
+            ): error_code_of(one.error_code)
+            for of_producer in response.markers
+            for topic in of_producer.topics
+            for one in topic.partitions
+        }
+        for question in questions:
+            question.written(
+                {
+                    where: codes.get((question.key, where), ErrorCode.UNKNOWN_SERVER_ERROR)
+                    for where in question.partitions
+                }
+            )
+
+
+class MarkerSender:
+    """Finds the leaders by the newest image, which `publish` brings."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._image = ClusterImage()
+        self._channels: Final = BrokerChannels(MarkerExchange(), peers)
+
+    def publish(self, image: ClusterImage) -> None:
+        """Send to these leaders from now on."""
+        self._image = image
+        self._channels.publish(image)
+
+    def send(
+        self, markers: SendMarkers, partitions: Sequence[TopicPartition], written: Written
+    ) -> None:
+        """Send the markers of these partitions; `written` gets each of them once, now or later."""
+        by_leader: defaultdict[BrokerId, list[TopicPartition]] = defaultdict(list)
+        for where in partitions:
+            partition = self._image.partition(where)
+            leader_id = BrokerId(-1) if partition is None else partition.leader_id
+            by_leader[leader_id].append(where)
+        for leader_id, of_leader in sorted(by_leader.items()):
+            question = MarkerQuestion(markers=markers, partitions=tuple(of_leader), written=written)
+            self._channels.ask(leader_id, question)
+
+    async def stop(self) -> None:
+        """Send nothing more."""
+        await self._channels.stop()
+
+
+def _marker(question: MarkerQuestion) -> WritableTxnMarker:
+    markers = question.markers
+    topics: dict[str, WritableTxnMarkerTopic] = {}
+    for topic, partition in question.partitions:
+        of_topic = topics.setdefault(topic, WritableTxnMarkerTopic(name=topic))
+        of_topic.partition_indexes.append(partition)
+    return WritableTxnMarker(
+        producer_id=markers.producer.producer_id,
+        producer_epoch=markers.producer.epoch,
+        transaction_result=markers.commit,
+        topics=[*topics.values()],
+        coordinator_epoch=markers.coordinator_epoch,
+        transaction_version=markers.transaction_version,
+    )

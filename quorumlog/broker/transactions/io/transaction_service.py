@@ -1,0 +1,196 @@
+"""Routes transactional ids to the partitions of `__transaction_state` that this broker leads.
+
+It is a LeadershipListener (which partitions) and an ImagePublisher (leaders of partitions, deleted
+topics, the level of `transaction.version`). Source: KIP-98; the coordinator of a transactional id
+is the leader of its partition.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from typing import Final, TypeVar
+
+from quorumlog.broker.coordination.core.effects import OwnEffect
+from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog
+from quorumlog.broker.coordination.io.shard_set import ShardSet
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.broker.transactions.core import events
+from quorumlog.broker.transactions.core.coordinator import TransactionCoordinator
+from quorumlog.broker.transactions.core.effects import AllocateProducerId, SendMarkers
+from quorumlog.broker.transactions.core.requests import TransactionRequest
+from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
+from quorumlog.broker.transactions.core.settings import TransactionSettings
+from quorumlog.broker.transactions.io.broker_channels import Peers
+from quorumlog.broker.transactions.io.coordinator_verifier import CoordinatorVerifier
+from quorumlog.broker.transactions.io.marker_sender import MarkerSender
+from quorumlog.invariants import InvariantViolation
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
+from quorumlog.metadata_quorum.image.features import TRANSACTION_FEATURE
+from quorumlog.tasks import OnError, Tasks
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
+from quorumlog.wire.codec.topic_names import TRANSACTIONS_TOPIC
+
+R = TypeVar("R")
+
+NextProducerId = Callable[[], Awaitable[tuple[ErrorCode, int]]]
+"""Returns a producer id that was never used, or an error that clients understand."""
+
+
+class TransactionService:
+    """The transaction coordinators of this broker; `verifier` asks those of all brokers.
+
+    Invariant: a coordinator adds a partition only while our image shows both that partition and
+    this broker as the coordinator, in the coordinator's own leader epoch. So an image that shows a
+    later coordinator has shown the partition before; if it lacks it, the partition was deleted:
+    docs/decisions/0129-a-partition-that-the-image-lacks-was-deleted.md
+    """
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        replicas: CoordinatorLog,
+        next_producer_id: NextProducerId,
+        peers: Peers,
+        settings: BrokerSettings,
+        wall_ms: Callable[[], int],
+        on_fatal: OnError,
+        rules: TransactionRules = SOUND,
+    ) -> None:
+        """`rules` are others only where a mutant breaks one of them."""
+        self._broker_id, self._next_producer_id = broker_id, next_producer_id
+        self._rules = rules
+        self._settings: Final = TransactionSettings(
+            transaction_max_timeout_ms=settings.transaction_max_timeout_ms,
+            transactional_id_expiration_ms=settings.transactional_id_expiration_ms,
+        )
+        self._image = ClusterImage()
+        self._tasks: Final = Tasks(on_fatal)
+        self._shards: Final = ShardSet(
+            TRANSACTIONS_TOPIC,
+            partitions=settings.transaction_state_log_num_partitions,
+            replicas=replicas,
+            new_coordinator=self._new_coordinator,
+            load_buffer_bytes=settings.transaction_state_log_load_buffer_size,
+            on_fatal=on_fatal,
+            perform_own=self._perform,
+            wall_ms=wall_ms,
+        )
+        self.partition_of: Final = self._shards.partition_of
+        self._markers: Final = MarkerSender(peers)
+        self.verifier: Final = CoordinatorVerifier(
+            partition_of=self.partition_of, settings=settings, peers=peers
+        )
+        self.now_ms: Final = self._shards.now_ms
+
+    # --- What this broker leads, and the image ---
+
+    def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+        """Load the transactional ids of the partition; keep them if only the epoch rose."""
+        self._shards.became_leader(topic_partition, leader_epoch)
+
+    def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+        """Forget the ids of the partition: producers get NOT_COORDINATOR."""
+        self._shards.resigned(topic_partition, leader_epoch)
+
+    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
+        """Go by the new image: leaders, deleted partitions, the level of transaction.version."""
+        before, self._image = self._image, image
+        self._shards.count_partitions(image)
+        self._markers.publish(image)
+        self.verifier.publish(image)
+        deleted = frozenset(
+            TopicPartition(name, index)
+            for name in delta.deleted_topics
+            if name in before.topics
+            for index in range(len(before.topics[name].partitions))
+        )
+        if deleted:
+            self._shards.feed_all(events.PartitionsDeleted(partitions=deleted))
+        if _level(image) != _level(before):
+            changed = events.TransactionVersionChanged(transaction_version=_level(image))
+            self._shards.feed_all(changed)
+
+    def _new_coordinator(self) -> TransactionCoordinator:
+        return TransactionCoordinator(self._settings, _level(self._image), self._rules)
+
+    async def stop(self) -> None:
+        """Forget all ids; answer every open request NOT_COORDINATOR."""
+        self._shards.stop()
+        await self._markers.stop()
+        await self.verifier.stop()
+        await self._tasks.stop()
+
+    # --- Requests ---
+
+    def ask(self, request: TransactionRequest[R]) -> asyncio.Future[R]:
+        """Return the answer of the id's coordinator, or NOT_COORDINATOR if that is elsewhere."""
+        driver = self._shards.driver(request.transactional_id)
+        if driver is None:
+            return self._refused(request, ErrorCode.NOT_COORDINATOR)
+        partition = self._image.partition(self.partition_of(request.transactional_id))
+        shown = None if partition is None else (partition.leader_id, partition.leader_epoch)
+        if shown != (self._broker_id, driver.shard.leader_epoch):
+            # What we lead is changed behind the image, in slices: soon it is as the image has it.
+            return self._refused(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return driver.ask(request)
+
+    def coordinator(self, transactional_id: str) -> TransactionCoordinator | ErrorCode:
+        """Return the coordinator of the id, for reading; or why there is none here."""
+        return self._shards.coordinator(transactional_id)
+
+    def coordinators(self) -> Iterator[TransactionCoordinator | ErrorCode]:
+        """Yield the coordinator of each partition that we lead, or why it does not answer."""
+        return self._shards.coordinators()
+
+    def _refused(self, request: TransactionRequest[R], error_code: ErrorCode) -> asyncio.Future[R]:
+        refusal: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        refusal.set_result(request.refuse(error_code))
+        return refusal
+
+    # --- Effects ---
+
+    def _perform(self, of: TopicPartition, effect: OwnEffect) -> None:
+        match effect:
+            case AllocateProducerId(transactional_id=transactional_id):
+                self._tasks.start(self._allocate(of, transactional_id))
+            case SendMarkers():
+                self._send(of, effect)
+            case _:
+                raise InvariantViolation(f"{effect!r} is no effect of a transaction coordinator")
+
+    async def _allocate(self, of: TopicPartition, transactional_id: str) -> None:
+        error_code, producer_id = await self._next_producer_id()
+        allocated = events.ProducerIdAllocated(
+            transactional_id=transactional_id, producer_id=producer_id, error_code=error_code
+        )
+        self._shards.feed(of, allocated)
+
+    def _send(self, of: TopicPartition, markers: SendMarkers) -> None:
+        """Send what has a log; tell the coordinator of what was deleted."""
+        there = [one for one in markers.partitions if self._image.partition(one) is not None]
+        if len(there) < len(markers.partitions):
+            deleted = events.PartitionsDeleted(
+                partitions=frozenset({*markers.partitions} - {*there})
+            )
+            self._shards.feed(of, deleted)
+        self._markers.send(markers, there, partial(self._written, of, markers))
+
+    def _written(
+        self,
+        of: TopicPartition,
+        markers: SendMarkers,
+        errors: Mapping[TopicPartition, ErrorCode],
+    ) -> None:
+        written = events.MarkersWritten(
+            transactional_id=markers.transactional_id,
+            prepared_ms=markers.prepared_ms,
+            coordinator_epoch=markers.coordinator_epoch,
+            errors=errors,
+        )
+        self._shards.feed(of, written)
+
+
+def _level(image: ClusterImage) -> int:
+    return image.features.get(TRANSACTION_FEATURE, 0)

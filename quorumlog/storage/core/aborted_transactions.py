@@ -1,0 +1,122 @@
+"""The aborted transactions of a log: for `.txnindex` files, and for fetches of `read_committed`.
+
+An entry has 34 bytes, as Kafka's `AbortedTxn` (version 0): int16 version, int64 producer id, first
+offset, offset of the marker, last stable offset once the marker was written. The entries are in
+the order of their markers. Byte layout: docs/log-format.md.
+"""
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+SUFFIX: Final = ".txnindex"
+VERSION: Final = 0
+_ENTRY: Final = struct.Struct(">hqqqq")
+ENTRY_BYTES: Final = _ENTRY.size
+_LAST_OFFSET: Final = struct.Struct(">q")
+_LAST_OFFSET_AT: Final = 18
+
+
+class CorruptTransactionIndex(ValueError):
+    """The file is not whole: its entries are learnt from the log instead."""
+
+
+class AbortedTransaction(NamedTuple):
+    """Offsets [first_offset, last_offset]; the last one is that of the marker.
+
+    `last_stable_offset`: where the first transaction begins that was open when the marker was
+    written, or the offset behind the marker. What ends later begins there or above.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def encode_index(aborted: Iterable[AbortedTransaction]) -> bytes:
+    """Return the content of a file."""
+    return b"".join([_ENTRY.pack(VERSION, *one) for one in aborted])
+
+
+def decode_index(content: bytes, base_offset: int, end_offset: int) -> list[AbortedTransaction]:
+    """Read a file of markers in [base_offset, end_offset). Raises CorruptTransactionIndex."""
+    if len(content) % ENTRY_BYTES:
+        raise CorruptTransactionIndex(f"{len(content)} bytes")
+    aborted: list[AbortedTransaction] = []
+    least = base_offset
+    for version, *fields in _ENTRY.iter_unpack(content):
+        one = AbortedTransaction(*fields)
+        if version != VERSION:
+            raise CorruptTransactionIndex(f"version {version}")
+        if not least <= one.last_offset < end_offset or one.first_offset > one.last_offset:
+            raise CorruptTransactionIndex(f"{one} in [{least}, {end_offset})")
+        least = one.last_offset + 1
+        aborted.append(one)
+    return aborted
+
+
+def _last_offset(entry: bytes) -> int:
+    offset: int
+    (offset,) = _LAST_OFFSET.unpack_from(entry, _LAST_OFFSET_AT)
+    return offset
+
+
+class AbortedTransactions:
+    """Those of one log, in memory: about 75 bytes each.
+
+    Invariant: they are in the order of their markers, which are below the log's end.
+    One thread changes them; another may read at the same time: a list that was read from is never
+    cut, but replaced.
+    """
+
+    def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
+        self._entries = [_ENTRY.pack(VERSION, *one) for one in aborted]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, aborted: AbortedTransaction) -> None:
+        """Note a transaction whose marker is the newest of all."""
+        self._entries.append(_ENTRY.pack(VERSION, *aborted))
+
+    def within(self, base_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Return those whose markers are in [base_offset, end_offset)."""
+        entries = self._entries
+        start = bisect_left(entries, base_offset, key=_last_offset)
+        end = bisect_left(entries, end_offset, start, key=_last_offset)
+        return [_decoded(entry) for entry in entries[start:end]]
+
+    def reaching_into(self, from_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Return those with records that a reader of [from_offset, end_offset) must leave out."""
+        found: list[AbortedTransaction] = []
+        entries = self._entries
+        for slot in range(bisect_left(entries, from_offset, key=_last_offset), len(entries)):
+            aborted = _decoded(entries[slot])
+            if aborted.first_offset < end_offset:
+                found.append(aborted)
+            if aborted.last_stable_offset >= end_offset:
+                break
+        return found
+
+    def cut(self, end_offset: int) -> None:
+        """Forget those whose markers are not below `end_offset`."""
+        self._entries = self._entries[: bisect_left(self._entries, end_offset, key=_last_offset)]
+
+    def drop_below(self, base_offset: int) -> None:
+        """Forget those whose markers are below `base_offset`."""
+        self._entries = self._entries[bisect_left(self._entries, base_offset, key=_last_offset) :]
+
+    def replace(
+        self, base_offset: int, end_offset: int, aborted: Sequence[AbortedTransaction]
+    ) -> None:
+        """Let these be all whose markers are in [base_offset, end_offset)."""
+        start = bisect_left(self._entries, base_offset, key=_last_offset)
+        end = bisect_left(self._entries, end_offset, start, key=_last_offset)
+        new = [_ENTRY.pack(VERSION, *one) for one in aborted]
+        self._entries = [*self._entries[:start], *new, *self._entries[end:]]
+
+
+def _decoded(entry: bytes) -> AbortedTransaction:
+    return AbortedTransaction._make(_ENTRY.unpack(entry)[1:])

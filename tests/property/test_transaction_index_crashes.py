@@ -1,0 +1,206 @@
+"""Power loss at every operation: a start knows the open and the aborted transactions of its log."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from quorumlog.broker.partitions.core.producer_state import ProducerStates
+from quorumlog.broker.partitions.log.producer_loading import load_producers
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.storage.core.aborted_transactions import AbortedTransaction
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.log import Log
+from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
+from quorumlog.wire.codec.records import Record, encode_batch, read_header
+from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
+from tests.support.storage.batches import DIRECTORY
+
+SETTINGS = LogSettings(segment_bytes=400, index_interval_bytes=0)
+SEEDS = 2
+
+
+class PowerLoss(BaseException):
+    """Not an Exception: a process that is gone handles nothing."""
+
+
+class Replica:
+    """One process that appends as a leader does: letters are batches, `+` commits, `-` aborts."""
+
+    def __init__(self, disk: SimDisk, *, clean: bool = False, recovery_point: int = 0) -> None:
+        self.log = Log.open(disk, DIRECTORY, SETTINGS, clean=clean, recovery_point=recovery_point)
+        self.producers = load_producers(self.log)
+
+    def run(self, script: str, epoch: int) -> None:
+        """Each word is a producer and what it does: `5t` `5+` `5-` `5n`."""
+        for word in script.split():
+            producer_id, action = int(word[:-1]), word[-1]
+            marker = None
+            if action in "+-":
+                marker = TransactionMarker(producer_id, 0, epoch, action == "+")
+                batch = encode_marker(marker, 1)
+            else:
+                batch = encode_batch(
+                    [Record(0, 1, None, b"v"), Record(1, 1, None, b"w")],
+                    producer_id=producer_id,
+                    producer_epoch=0,
+                    base_sequence=0,
+                    is_transactional=action == "t",
+                )
+            info = self.log.append_as_leader(batch, leader_epoch=epoch, wall_ms=0)
+            if info.first_offset == self.log.active_base_offset:
+                self.keep(info.first_offset)
+            header = read_header(batch)
+            aborted = self.producers.record(header, info.first_offset, 1, marker)
+            if aborted is not None:
+                self.log.aborted.add(aborted)
+
+    def keep(self, offset: int) -> None:
+        self.log.producers.keep(ProducerSnapshot(offset, self.producers.snapshot()))
+
+    def truncate(self, offset: int) -> None:
+        self.log.truncate_to(offset)
+        self.producers = load_producers(self.log)
+
+    def close(self) -> None:
+        self.keep(self.log.log_end_offset)
+        self.log.close()
+
+
+def learnt(log: Log) -> tuple[ProducerStates, list[AbortedTransaction]]:
+    """Return what all batches of a log say."""
+    producers, aborted = ProducerStates(), list[AbortedTransaction]()
+    for header, marker in log.producers.batches(log.segment_base_offsets[0]):
+        found = producers.record(header, header.base_offset, header.max_timestamp, marker)
+        aborted += [] if found is None else [found]
+    return producers, aborted
+
+
+def require_known(replica: Replica) -> None:
+    log = replica.log
+    producers, aborted = learnt(log)
+    assert replica.producers.snapshot() == producers.snapshot()
+    open_now = replica.producers.transactions, producers.transactions
+    assert len(open_now[0]) == len(open_now[1])
+    assert log.aborted.within(0, log.log_end_offset) == aborted
+    # In a log that is opened again, a marker that it already had holds nothing back.
+    for transactions in open_now:
+        transactions.committed_to(log.log_end_offset)
+    assert open_now[0].first_unstable_offset == open_now[1].first_unstable_offset
+
+
+def live(disk: SimDisk) -> None:
+    disk.mkdir("/data")
+    replica = Replica(disk)
+    replica.run("5t 6t 5- 5t 7n 5- 6t 6- 5t", 0)
+    replica.log.flush()
+    replica.run("5- 6t 7n 6- 5t 5t 5- 7t", 0)
+    replica.truncate(9)
+    require_known(replica)
+    replica.run("5t 5- 6t 7n 6+ 7t 7-", 1)
+    replica.close()
+    replica = Replica(disk, clean=True)
+    require_known(replica)
+    replica.run("5t 7t 5- 7- 6t 6t 6t 6- 5t", 2)
+    replica.log.flush()
+    replica.truncate(replica.log.log_end_offset - 2)
+    replica.run("5t 5- 6t", 3)
+    replica.close()
+
+
+def lose_power_at(number: int) -> Callable[[str, str], None]:
+    count = 0
+
+    def on_operation(operation: str, path: str) -> None:
+        nonlocal count
+        count += 1
+        if count == number:
+            raise PowerLoss
+
+    return on_operation
+
+
+def check(disk: SimDisk) -> None:
+    disk.mkdir("/data")
+    for _ in range(2):
+        replica = Replica(disk)
+        require_known(replica)
+        replica.run("5t 6t 6- 5-", 9)
+        replica.log.flush()
+        require_known(replica)
+        disk.crash(Random(0))
+
+
+def test_a_start_knows_its_transactions_after_power_loss_anywhere() -> None:
+    operations: list[str] = []
+    live(SimDisk(on_operation=lambda operation, path: operations.append(operation)))
+    for number in range(len(operations), 0, -1):
+        for seed in range(SEEDS):
+            disk = SimDisk(on_operation=lose_power_at(number))
+            with pytest.raises(PowerLoss):
+                live(disk)
+            disk.on_operation = None
+            disk.crash(Random(number * SEEDS + seed))
+            check(disk)
+
+
+def closed(script: str) -> SimDisk:
+    disk = SimDisk()
+    disk.mkdir("/data")
+    replica = Replica(disk)
+    replica.run(script, 0)
+    replica.close()
+    return disk
+
+
+SCRIPT = "5t 6t 5- 5t 7n 5- 6t 6- 5t 5- 6t 7n 6- 5t 5t 5- 7t 7- 5t 5- 6t 7n 6+"
+
+
+def index_files(disk: SimDisk) -> list[str]:
+    names = disk.listdir(DIRECTORY)
+    return [f"{DIRECTORY}/{name}" for name in names if name.endswith(".txnindex")]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_index_that_is_cut_at_any_byte_or_spoilt_is_learnt_anew(*, clean: bool) -> None:
+    paths = index_files(closed(SCRIPT))
+    assert len(paths) > 3
+    for path in paths:
+        size = closed(SCRIPT).size(path)
+        for at in range(size):
+            disk = closed(SCRIPT)
+            file = disk.open(path)
+            if at % 34:
+                file.truncate(at)
+            else:
+                content = file.pread(size, 0)
+                file.truncate(at)
+                file.append([b"\xff", content[at + 1 :]])
+            file.close()
+            replica = Replica(disk, clean=clean, recovery_point=0 if not clean else 10**6)
+            require_known(replica)
+            replica.log.flush()
+            replica.close()
+            require_known(Replica(disk, clean=True))
+
+
+def test_without_any_snapshot_the_whole_log_is_read() -> None:
+    disk = closed(SCRIPT)
+    for name in disk.listdir(DIRECTORY):
+        if name.endswith(".snapshot"):
+            disk.unlink(f"{DIRECTORY}/{name}")
+    require_known(Replica(disk, clean=True))
+
+
+def test_an_index_goes_with_its_segment() -> None:
+    disk = closed(SCRIPT)
+    replica = Replica(disk, clean=True)
+    third = replica.log.segment_base_offsets[2]
+    replica.log.advance_log_start_offset(third)
+    replica.log.remove_dead_segments()
+    kept = replica.log.aborted.within(0, replica.log.log_end_offset)
+    assert min(one.last_offset for one in kept) >= third
+    assert all(int(path[-29:-9]) >= third for path in index_files(disk))
+    replica.close()
+    again = Replica(disk, clean=True)
+    assert again.log.aborted.within(0, again.log.log_end_offset) == kept

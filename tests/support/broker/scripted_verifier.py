@@ -1,0 +1,48 @@
+"""A TransactionVerifier whose answers a test gives."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+Answer = asyncio.Future[Mapping[TopicPartition, ErrorCode]]
+
+
+class Question(NamedTuple):
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[TopicPartition, ...]
+    adds: bool
+    answer: Answer
+
+    def reply(self, error_code: ErrorCode = ErrorCode.NONE) -> None:
+        self.answer.set_result(dict.fromkeys(self.partitions, error_code))
+
+
+class ScriptedVerifier:
+    """Answers at once while `says` is a code; else `asked` has the questions."""
+
+    def __init__(self) -> None:
+        self.says: ErrorCode | None = ErrorCode.NONE
+        self.asked: list[Question] = []
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Sequence[TopicPartition],
+        *,
+        adds: bool,
+    ) -> Answer:
+        answer: Answer = asyncio.get_running_loop().create_future()
+        question = Question(
+            transactional_id, producer_id, producer_epoch, tuple(partitions), adds, answer
+        )
+        self.asked.append(question)
+        if self.says is not None:
+            question.reply(self.says)
+        return answer

@@ -1,0 +1,393 @@
+"""One coordinator whose log is rewritten, and all that may happen to it."""
+
+from collections import deque
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from quorumlog.broker.groups.core import events
+from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.effects import (
+    AdvanceLogStart,
+    AnswerRequest,
+    AppendRecords,
+    VerifyTransaction,
+    WriteMarker,
+)
+from quorumlog.broker.groups.core.offsets import CommittedState
+from quorumlog.broker.groups.core.records import LogRecord, OffsetRecord
+from quorumlog.broker.groups.core.requests import (
+    CommitOffsets,
+    CommitResult,
+    CommittedOffset,
+    CommitTransactionalOffsets,
+    CompleteTransaction,
+    DeleteGroup,
+    Join,
+    JoinResult,
+    Leave,
+    LeavingMember,
+    Request,
+    Sync,
+    TransactionalRequest,
+)
+from quorumlog.broker.groups.core.rewrite import RewriteLimits
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_PRODUCER_ID, Offset, TopicPartition
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
+from tests.support.groups.logged import apply, replay, state_of
+from tests.support.groups.offsets_model import Entry, InTransaction, OffsetsModel, Where
+from tests.support.groups.producers import Producer
+
+LIMITS = RewriteLimits(records_min=20, live_factor=3, slice_records=3, slice_bytes=400)
+SETTINGS = BrokerSettings(
+    group_initial_rebalance_delay_ms=0,
+    group_min_session_timeout_ms=10,
+    offsets_retention_minutes=1,
+    offsets_retention_check_interval_ms=10_000,
+)
+GROUPS = ("g1", "g2", "g3")
+PARTITIONS = tuple(TopicPartition(topic, index) for topic in ("s", "t") for index in range(3))
+STEPS = 400
+SEEDS = 60
+
+
+class Loss(Exception):
+    """What was committed is gone, or an older value came back."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A write that has not ended: its records are [first, next) of the log, or were refused."""
+
+    write_id: int
+    next_offset: int
+    is_refused: bool
+
+
+def entries_of(effect: AppendRecords[LogRecord]) -> list[Entry]:
+    """Return what a write adds to the log."""
+    if effect.producer_id == NO_PRODUCER_ID:
+        return [*effect.records]
+    producer_id, epoch = effect.producer_id, effect.producer_epoch
+    offsets = [one for one in effect.records if isinstance(one, OffsetRecord)]
+    return [InTransaction(producer_id, epoch, one) for one in offsets]
+
+
+class World:
+    def __init__(self, seed: int, *, is_transactional: bool = False) -> None:
+        self.random = Random(seed)
+        self.is_transactional = is_transactional
+        self.history: list[Entry] = []  # by offset, with all that was let go of
+        self.ends = [0]  # where writes end
+        self.high_watermark = self.now_ms = self.offsets = self.names = 0
+        self.starts = [0]  # of this log, as far as any replica knows
+        self.request_id = 0
+        self.asked: dict[int, Request | TransactionalRequest] = {}
+        self.producers = [Producer(1000 + index, bumps=index == 0) for index in range(3)]
+        self.verified: list[events.TransactionVerified] = []
+        self.sent: list[CommitTransactionalOffsets] = []
+        self.transactions_committed = 0
+        self.members: dict[str, tuple[str, int]] = {}  # group -> (member id, generation)
+        self.acknowledged: dict[tuple[str, TopicPartition], int] = {}
+        self.refuses = self.has_rewritten = False
+        self.to_ask: list[Request] = []
+        self.truth = CommittedState()  # what all that is committed says
+        self.model = OffsetsModel()  # the same of offsets
+        self.logged: dict[int, int] = {}  # the value of a commit -> the offset of its record
+        self.lead(0)
+
+    # --- The coordinator and its log ---
+
+    def lead(self, start: int) -> None:
+        """All that is there is committed by the time it is loaded."""
+        self.commit_up_to(len(self.history))
+        self.writes: deque[Written] = deque()
+        self.asked.clear()
+        self.coordinator = GroupCoordinator(SETTINGS, LIMITS)
+        for log_offset, entry in enumerate(self.history[start:], start):
+            replay(self.coordinator, log_offset, entry)
+        if self.coordinator.committed != self.truth:
+            raise Loss(f"loaded from {start}")
+        self.coordinator.loaded(self.now_ms, start, len(self.history))
+        self.step(events.Ticked())
+
+    def commit_up_to(self, high_watermark: int) -> None:
+        for log_offset in range(self.high_watermark, high_watermark):
+            entry = self.history[log_offset]
+            apply(self.truth, log_offset, entry)
+            self.model.apply(log_offset, entry)
+            record = entry.record if isinstance(entry, InTransaction) else entry
+            if isinstance(record, OffsetRecord) and record.committed is not None:
+                value = record.committed.offset
+                is_first = value not in self.logged or record is not entry
+                self.logged[value] = log_offset if is_first else self.logged[value]  # not a slice's
+        self.high_watermark = high_watermark
+
+    def step(self, event: events.Event) -> None:
+        for effect in self.coordinator.step(self.now_ms, event):
+            match effect:
+                case AppendRecords(write_id=write_id, producer_epoch=epoch):
+                    is_old = epoch < self.epoch_of(effect.producer_id)
+                    self.append(write_id, entries_of(effect), is_old=is_old)
+                case WriteMarker(write_id=write_id, marker=marker):
+                    self.append(write_id, [marker])
+                case VerifyTransaction(request_id=request_id, request=request):
+                    error_code = self.producer(request.producer_id).verify(request)
+                    event = events.TransactionVerified(
+                        request_id=request_id, request=request, error_code=error_code
+                    )
+                    self.verified.append(event)
+                case AdvanceLogStart(offset=offset):
+                    self.let_go(offset)
+                case AnswerRequest(request_id=request_id, result=result):
+                    self.hear(self.asked.pop(request_id), result)
+        while self.to_ask:
+            self.ask(self.to_ask.pop())
+
+    def append(self, write_id: int, entries: list[Entry], *, is_old: bool = False) -> None:
+        """Append, unless the ISR is too small or the producer has a newer epoch by now."""
+        is_refused = self.refuses or is_old
+        if not is_refused:
+            self.history += entries
+            self.ends.append(len(self.history))
+        self.writes.append(Written(write_id, len(self.history), is_refused))
+
+    def epoch_of(self, producer_id: int) -> int:
+        """Return the epoch of the producer in the log."""
+        own = [
+            one.producer_epoch
+            for one in self.history
+            if isinstance(one, InTransaction | TransactionMarker) and one.producer_id == producer_id
+        ]
+        return max(own, default=-1)
+
+    def producer(self, producer_id: int) -> Producer:
+        return self.producers[producer_id - 1000]
+
+    def let_go(self, offset: int) -> None:
+        self.has_rewritten = True
+        if offset > self.high_watermark:
+            raise Loss("what is not committed")
+        self.starts.append(offset)
+        for end in self.ends:
+            if end >= self.high_watermark:
+                rewritten, all_of_it = self.history[offset:end], self.history[:end]
+                if state_of(rewritten, offset) != state_of(all_of_it):
+                    raise Loss(f"[{offset}, {end}) does not tell what [0, {end}) does")
+
+    def hear(self, request: Request | TransactionalRequest, result: object) -> None:
+        match request, result:
+            case CommitOffsets(group_id=group_id, offsets=offsets), CommitResult(partitions=codes):
+                for where, code in codes.items():
+                    if code is ErrorCode.NONE:
+                        self.acknowledge((group_id, where), offsets[where].offset)
+            case CommitTransactionalOffsets() as commit, CommitResult(partitions=codes):
+                acknowledged = self.producer(commit.producer_id).acknowledged
+                for where, code in codes.items():
+                    if code is ErrorCode.NONE:
+                        acknowledged[commit.group_id, where] = commit.offsets[where].offset
+            case CompleteTransaction(marker=marker), ErrorCode.NONE:
+                self.hear_of_marker(marker)
+            case Join(group_id=group_id), JoinResult(error_code=ErrorCode.NONE) as joined:
+                self.members[group_id] = joined.member_id, joined.generation_id
+                sync = Sync(
+                    group_id=group_id,
+                    member_id=joined.member_id,
+                    generation_id=joined.generation_id,
+                    assignments={joined.member_id: b"all"},
+                )
+                self.to_ask.append(sync)
+            case _:
+                pass
+
+    def hear_of_marker(self, marker: TransactionMarker) -> None:
+        producer = self.producer(marker.producer_id)
+        if producer.ending is not marker:
+            return  # it was answered already: this copy was late
+        self.transactions_committed += marker.commits
+        producer.ending = None
+        for key, offset in producer.acknowledged.items() if marker.commits else ():
+            self.acknowledge(key, offset)
+        producer.acknowledged.clear()
+
+    def acknowledge(self, where: Where, offset: int) -> None:
+        """Note what a client was told; the newest record counts, not the newest answer."""
+        known = self.acknowledged.get(where, offset)
+        self.acknowledged[where] = max(known, offset, key=self.logged.__getitem__)
+
+    def ask(self, request: Request | TransactionalRequest) -> None:
+        self.request_id += 1
+        self.asked[self.request_id] = request
+        event: Any = events.RequestReceived(request_id=self.request_id, request=request)
+        self.step(event)
+
+    # --- What may happen ---
+
+    def commit(self) -> None:
+        group_id = self.random.choice(GROUPS)
+        member_id, generation_id = self.members.get(group_id, ("", -1))
+        offsets = {}
+        for where in self.random.sample(PARTITIONS, self.random.choice((1, 1, 2))):
+            self.offsets += 1
+            offsets[where] = CommittedOffset(offset=self.offsets)
+        request = CommitOffsets(
+            group_id=group_id, member_id=member_id, generation_id=generation_id, offsets=offsets
+        )
+        self.ask(request)
+
+    def commit_in_transaction(self) -> None:
+        """The producer gives up what it has asked for before."""
+        producer = self.random.choice(self.producers)
+        if producer.ending is not None:
+            return
+        producer.is_open = producer.is_open or not producer.bumps
+        self.offsets += 1
+        offsets = {self.random.choice(PARTITIONS): CommittedOffset(offset=self.offsets)}
+        request = CommitTransactionalOffsets(
+            group_id=self.random.choice(GROUPS),
+            transactional_id=str(producer.producer_id),
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
+            adds=producer.bumps,
+            offsets=offsets,
+        )
+        self.sent.append(request)
+        self.ask(request)
+
+    def straggle(self) -> None:
+        """A commit comes again that its producer has given up."""
+        if self.sent:
+            self.ask(self.random.choice(self.sent[-5:]))
+
+    def hear_of_a_transaction(self) -> None:
+        if self.verified:
+            self.step(self.verified.pop(self.random.randrange(len(self.verified))))
+
+    def end_transaction(self) -> None:
+        """Its marker may be sent again before it is answered."""
+        request = self.random.choice(self.producers).end(self.random)
+        if request is not None:
+            self.ask(request)
+
+    def end_write(self) -> None:
+        if self.writes:
+            write = self.writes.popleft()
+            if write.is_refused:
+                code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                self.step(events.WriteEnded(write_id=write.write_id, error_code=code))
+            else:
+                self.commit_up_to(write.next_offset)
+                next_offset = Offset(write.next_offset)
+                self.step(events.WriteEnded(write_id=write.write_id, next_offset=next_offset))
+            self.check()
+
+    def refuse(self) -> None:
+        """The ISR shrinks below min.insync.replicas, or grows again."""
+        self.refuses = not self.refuses and self.random.random() < 0.3
+
+    def join(self) -> None:
+        group_id, instance = self.random.choice(GROUPS), self.random.choice((None, "i"))
+        self.names += 1
+        known, _ = self.members.get(group_id, ("", -1))
+        request = Join(
+            group_id=group_id,
+            member_id=known if self.random.random() < 0.5 else "",
+            new_member_id=f"m{self.names}",
+            group_instance_id=instance,
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=100,
+            protocol_type="consumer",
+            protocols=(("range", b"subscription"),),
+            requires_known_member_id=False,
+        )
+        self.ask(request)
+
+    def leave(self) -> None:
+        group_id = self.random.choice(GROUPS)
+        member_id, _ = self.members.pop(group_id, ("", -1))
+        member = LeavingMember(member_id=member_id)
+        self.ask(Leave(group_id=group_id, members=(member,)))
+
+    def delete(self) -> None:
+        if self.random.random() < 0.5:
+            self.ask(DeleteGroup(group_id=self.random.choice(GROUPS)))
+        else:
+            self.step(events.TopicsDeleted(topics=("s",)))
+
+    def let_time_pass(self) -> None:
+        self.now_ms += self.random.choice((1, 100, 5000, 30_000))
+        self.step(events.Ticked())
+
+    def fail_over(self) -> None:
+        """To a replica that holds all that is committed, perhaps more, from any start it knew."""
+        kept = self.random.choice([end for end in self.ends if end >= self.high_watermark])
+        del self.history[kept:]
+        self.ends = [end for end in self.ends if end <= kept]
+        self.refuses = False
+        self.lead(self.random.choice(self.starts))
+
+    # --- What must hold ---
+
+    def check(self) -> None:
+        if self.coordinator.committed != self.truth:
+            raise Loss("the coordinator holds something else than its log")
+        shown: dict[Where, int] = {}
+        for group_id in GROUPS:
+            offsets = self.coordinator.fetch_offsets(group_id, None)
+            shown |= {(group_id, where): one.offset for where, one in offsets.items() if one}
+        if shown != self.model.shown:
+            raise Loss(f"{shown} is shown, {self.model.shown} is in the log")
+        under_way = [
+            one.record
+            for one in self.history[self.high_watermark :]
+            if isinstance(one, InTransaction)
+        ]
+        unstable = self.model.unstable | {(one.group_id, one.topic_partition) for one in under_way}
+        for group_id, where in unstable:
+            if where not in self.coordinator.transactional.unstable(group_id):
+                raise Loss(f"{where} of {group_id} is not stable")
+        for key, offset in self.acknowledged.items():
+            held = shown.get(key)
+            if held is not None and self.logged[held] < self.logged[offset]:
+                raise Loss(f"{key} has {held}, and {offset} was committed")
+
+    def run(self) -> None:
+        weights = {
+            self.commit: 8,
+            self.end_write: self.random.choice((6, 10)),
+            self.join: 0.5,
+            self.leave: 0.2,
+            self.delete: 0.2,
+            self.let_time_pass: 0.3,
+            self.refuse: self.random.choice((0, 0.5)),
+            self.fail_over: self.random.choice((0, 0.3)),
+        }
+        if self.is_transactional:
+            weights |= {
+                self.commit_in_transaction: self.random.choice((2, 6)),
+                self.straggle: self.random.choice((0, 1)),
+                self.hear_of_a_transaction: self.random.choice((2, 6)),
+                self.end_transaction: self.random.choice((0.5, 3)),
+            }
+        for happening in self.random.choices([*weights], [*weights.values()], k=STEPS):
+            happening()
+
+    def settle(self) -> None:
+        """Let all that is under way end; then no transaction is open."""
+        self.refuses = False
+        for producer in self.producers:
+            while (marker := producer.end(self.random)) is not None:
+                self.ask(marker)
+                while self.writes:
+                    self.end_write()
+            while self.verified:
+                self.hear_of_a_transaction()
+        while self.writes:
+            self.end_write()
+        for start in self.starts:
+            if state_of(self.history[start:], start) != state_of(self.history):
+                raise Loss(f"a load from {start} would not tell all")
+        if self.model.pending or any(self.coordinator.transactional.unstable(g) for g in GROUPS):
+            raise Loss("a transaction goes on that nothing ends")

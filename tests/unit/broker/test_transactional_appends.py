@@ -1,0 +1,244 @@
+"""Transactions in one partition: appends, markers, and what a consumer of `read_committed` sees."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from quorumlog.broker.partitions.core.data_path import ReadEnd
+from quorumlog.broker.replicas import Replicas
+from quorumlog.storage.core.aborted_transactions import AbortedTransaction
+from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.support.broker.one_broker import AT, BATCH, append, fetch_of, one_broker, run, size
+from tests.support.broker.scripted_verifier import ScriptedVerifier
+from tests.support.broker.transactional import (
+    ONE_SEGMENT,
+    PRODUCER,
+    append_in,
+    begin_append,
+    begin_to_end,
+    driver_of,
+    end,
+    idempotent,
+    read_committed,
+    transactional,
+)
+from tests.support.waiting import loop_turns
+
+
+def stable_end(replicas: Replicas) -> int:
+    return driver_of(replicas).end(ReadEnd.LAST_STABLE)
+
+
+def test_an_open_transaction_holds_back_read_committed_until_its_marker(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        append(replicas)
+        await append_in(replicas, transactional(0))
+        append(replicas)
+        assert await read_committed(replicas) == ([0], [])
+        assert stable_end(replicas) == 1
+        assert end(replicas) is ErrorCode.NONE
+        assert await read_committed(replicas) == ([0, 1, 2, 3], [])
+
+    run(tmp_path, story, log_settings=ONE_SEGMENT)
+
+
+def test_an_aborted_transaction_is_named_to_readers_of_its_records(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        append(replicas)
+        await append_in(replicas, transactional(0))
+        end(replicas, commits=False)
+        append(replicas)
+        aborted = AbortedTransaction(PRODUCER, 1, 2, 3)
+        assert await read_committed(replicas) == ([0, 1, 2, 3], [aborted])
+        assert await read_committed(replicas, 2) == ([2, 3], [aborted])
+        assert await read_committed(replicas, 3) == ([3], [])
+
+    run(tmp_path, story, log_settings=ONE_SEGMENT)
+
+
+async def test_a_delayed_fetch_hears_of_the_marker(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        await append_in(replicas, transactional(0))
+        delayed = replicas.fetches.fetch(fetch_of(0, is_read_committed=True), list)
+        append(replicas)
+        await loop_turns(3)
+        assert isinstance(delayed, asyncio.Future)
+        assert not delayed.done()
+        end(replicas)
+        assert size(await delayed) > 3 * 61
+
+
+async def test_the_coordinator_is_asked_once_per_transaction(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        verifier = ScriptedVerifier()
+        await append_in(replicas, transactional(0), verifier)
+        await append_in(replicas, transactional(1), verifier)
+        assert [(one.producer_id, one.partitions) for one in verifier.asked] == [(PRODUCER, (AT,))]
+        end(replicas)
+        await append_in(replicas, transactional(2), verifier)
+        assert len(verifier.asked) == 2
+
+
+async def test_later_batches_wait_behind_the_question(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        verifier = ScriptedVerifier()
+        verifier.says = None
+        appends = [begin_append(replicas, transactional(one), verifier) for one in range(3)]
+        append(replicas)  # another producer's goes on
+        assert len(verifier.asked) == 1
+        verifier.asked[0].reply()
+        assert [(await one).base_offset for one in appends] == [1, 2, 3]
+
+
+async def test_the_next_batch_asks_again_after_a_refusal(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        verifier = ScriptedVerifier()
+        verifier.says = None
+        first, second = (begin_append(replicas, transactional(one), verifier) for one in (0, 1))
+        verifier.asked[0].reply(ErrorCode.NOT_COORDINATOR)
+        assert (await first).error_code is ErrorCode.NOT_ENOUGH_REPLICAS
+        verifier.asked[1].reply()
+        # The first is not there: nothing may be appended in its place (KAFKA-14920).
+        assert (await second).error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        verifier.says = ErrorCode.NONE
+        assert (await begin_append(replicas, transactional(0), verifier)).base_offset == 0
+        assert (await begin_append(replicas, transactional(1), verifier)).base_offset == 1
+
+
+async def test_a_marker_between_question_and_append_makes_the_append_fail(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        verifier = ScriptedVerifier()
+        verifier.says = None
+        late = begin_append(replicas, transactional(0), verifier)
+        assert end(replicas, commits=False) is ErrorCode.NONE
+        verifier.asked[0].reply()
+        assert (await late).error_code is ErrorCode.INVALID_TXN_STATE
+        assert driver_of(replicas).log.log_end_offset == 1
+        assert stable_end(replicas) == 1
+
+
+async def test_an_answer_to_an_older_question_opens_nothing(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        verifier = ScriptedVerifier()
+        verifier.says = None
+        late = begin_append(replicas, transactional(0), verifier)
+        end(replicas, commits=False)  # and the same producer begins another one, unverified yet
+        again = begin_append(replicas, transactional(0), verifier)
+        verifier.asked[0].reply()
+        assert (await late).error_code is ErrorCode.INVALID_TXN_STATE
+        verifier.asked[1].reply(ErrorCode.INVALID_TXN_STATE)
+        assert (await again).error_code is ErrorCode.INVALID_TXN_STATE
+
+
+async def test_without_a_question_there_is_no_guard(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        assert (await begin_append(replicas, transactional(7), None)).base_offset == 0
+
+
+def test_a_batch_outside_of_the_open_transaction_is_refused(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        await append_in(replicas, transactional(0))
+        assert append(replicas, records=idempotent(1)).error_code is ErrorCode.INVALID_TXN_STATE
+        end(replicas)
+        assert append(replicas, records=idempotent(1)).error_code is ErrorCode.NONE
+
+    run(tmp_path, story, log_settings=ONE_SEGMENT)
+
+
+def test_transactional_records_need_a_transactional_id(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        refused = append(replicas, records=transactional(0))
+        assert refused.error_code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+    run(tmp_path, story, log_settings=ONE_SEGMENT)
+
+
+def test_a_batch_of_the_transaction_that_a_newer_epoch_has_ended_is_refused(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        await append_in(replicas, transactional(0, epoch=3))
+        assert end(replicas, epoch=4, version=2) is ErrorCode.NONE
+        verifier = ScriptedVerifier()
+        late = await append_in(replicas, transactional(1, epoch=3), verifier)
+        assert late.error_code is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert verifier.asked == []
+        gap = await append_in(replicas, transactional(1, epoch=4))
+        assert gap.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (await append_in(replicas, transactional(0, epoch=4))).base_offset == 2
+
+    run(tmp_path, story, log_settings=ONE_SEGMENT)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "coordinator_epoch", "version", "error_code"),
+    [
+        (1, 9, 0, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (2, 8, 0, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
+        (2, 9, 0, ErrorCode.NONE),
+        (2, 9, 2, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (3, 9, 2, ErrorCode.NONE),
+    ],
+)
+def test_a_marker_is_judged_by_its_epochs(
+    tmp_path: Path, epoch: int, coordinator_epoch: int, version: int, error_code: ErrorCode
+) -> None:
+    async def story(replicas: Replicas) -> None:
+        await append_in(replicas, transactional(0, epoch=1))
+        assert end(replicas, epoch=2, coordinator_epoch=9) is ErrorCode.NONE
+        await append_in(replicas, transactional(0, epoch=2))
+        marked = end(replicas, epoch=epoch, coordinator_epoch=coordinator_epoch, version=version)
+        assert marked is error_code
+
+    run(tmp_path, story, log_settings=ONE_SEGMENT)
+
+
+def test_a_marker_that_is_sent_again_does_no_harm(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        await append_in(replicas, transactional(0))
+        for _ in range(2):
+            assert end(replicas, commits=False, epoch=1, version=2) is ErrorCode.NONE
+        assert [one.last_offset for one in (await read_committed(replicas))[1]] == [1]
+
+    run(tmp_path, story, log_settings=ONE_SEGMENT)
+
+
+async def test_a_marker_is_done_and_counts_when_it_is_committed(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, (1, 2), log_settings=ONE_SEGMENT) as replicas:
+        begun = begin_append(replicas, transactional(0), ScriptedVerifier())
+        await begun
+        replicas.fetches.fetch(fetch_of(1, replica_id=2, leader_epoch=0, max_wait_ms=0), list)
+        ended = begin_to_end(replicas)
+        assert driver_of(replicas).end(ReadEnd.HIGH_WATERMARK) == 1
+        assert (stable_end(replicas), ended.done()) == (0, False)
+        replicas.fetches.fetch(fetch_of(2, replica_id=2, leader_epoch=0, max_wait_ms=0), list)
+        assert (stable_end(replicas), ended.done()) == (2, True)
+
+
+def test_the_description_of_a_producer_tells_its_transaction(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        append(replicas)
+        await append_in(replicas, transactional(0))
+        described = driver_of(replicas).producers.describe(PRODUCER)
+        assert described is not None
+        assert (described.transaction_offset, described.coordinator_epoch) == (1, -1)
+        end(replicas, coordinator_epoch=4)
+        described = driver_of(replicas).producers.describe(PRODUCER)
+        assert described is not None
+        assert (described.transaction_offset, described.coordinator_epoch) == (-1, 4)
+
+    run(tmp_path, story, log_settings=ONE_SEGMENT)
+
+
+async def test_a_restart_knows_the_open_and_the_aborted_transactions(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        append(replicas, records=BATCH)
+        await append_in(replicas, transactional(0))
+        end(replicas, commits=False)
+        await append_in(replicas, transactional(1))
+        append(replicas)
+        before = await read_committed(replicas)
+        assert before == ([0, 1, 2], [AbortedTransaction(PRODUCER, 1, 2, 3)])
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        assert await read_committed(replicas) == before
+        assert end(replicas) is ErrorCode.NONE
+        assert (await read_committed(replicas, 3))[0] == [3, 4, 5]
