@@ -10,7 +10,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from quorumlog.chaos.node_simulation import directory_mutants, flush_mutants, near_mutants
+from quorumlog.chaos.node_simulation import (
+    directory_mutants,
+    flush_mutants,
+    near_mutants,
+    transaction_mutants,
+)
 from quorumlog.chaos.node_simulation.admin_mutants import CHURN, MOVES, with_controller
 from quorumlog.chaos.registered import registered
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
@@ -119,6 +124,8 @@ def _all() -> Mapping[str, NodeMutant]:
     add("replication", MOVES.rules, MOVES.made)
     for group in (near_mutants.NEAR, flush_mutants.FLUSHES, directory_mutants.DIRECTORIES):
         add("replication", group.rules, group.made)
+    transactions = transaction_mutants.TRANSACTIONS
+    add("transactions", transactions.rules, transactions.made)
     add(
         "metadata quorum",
         CORE_RULES,
