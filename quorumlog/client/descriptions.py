@@ -153,6 +153,29 @@ CONSUMER_TYPE: Final = "consumer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionListing:
+    """A transactional id, with the state of its last transaction by Kafka's name."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    coordinator_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionDescription:
+    """What the coordinator knows of a transactional id; `start_ms` is -1 before the first one."""
+
+    state: str
+    coordinator_id: int
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
     """One group as its coordinator lists it."""
 
