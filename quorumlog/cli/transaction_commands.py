@@ -32,7 +32,7 @@ def list_transactions(
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """List the transactional ids, with the states of their last transactions.
+    """List the transactional ids with their states.
 
     \b
     Examples:
@@ -56,7 +56,7 @@ def describe(
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Show what the coordinator knows of a transactional id.
+    """Show what a coordinator knows of an id.
 
     \b
     Example:
@@ -87,9 +87,9 @@ def find_hanging(
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Find transactions that are open in a partition, and that no coordinator will end.
+    """Find transactions that no coordinator will end.
 
-    They hold back consumers of read_committed. Transactions of which a coordinator knows are not
+    They are open in a partition, and hold back consumers of read_committed. Transactions of which a coordinator knows are not
     shown: it ends them when their time is over.
 
     \b
@@ -152,9 +152,9 @@ def abort(
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
 ) -> None:
-    """Abort a transaction in one partition, without its coordinator.
+    """Abort a transaction in one partition.
 
-    Only for one that hangs: else the coordinator may commit in other partitions what this aborts.
+    Its coordinator is not asked. Only for one that hangs: else the coordinator may commit in other partitions what this aborts.
 
     \b
     Example:
