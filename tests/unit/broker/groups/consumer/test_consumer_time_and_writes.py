@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.broker.coordination.core import events as shard_events
 from quorumlog.broker.coordination.core.coordinator_shard import Phase
-from quorumlog.broker.groups.core.consumer.coordinator import BATCH_BYTES_MAX
+from quorumlog.broker.groups.core.consumer import coordinator
 from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
@@ -148,10 +148,14 @@ def test_a_group_whose_first_write_is_refused_is_not_there() -> None:
     assert not groups.writes
 
 
-def test_what_waits_is_written_in_batches_of_a_bounded_size() -> None:
+def test_what_waits_is_written_in_batches_of_a_bounded_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A log would refuse a batch that is too large, and all that waits with it."""
+    batch_bytes_max = coordinator.BATCH_BYTES_MAX // 10
+    monkeypatch.setattr(coordinator, "BATCH_BYTES_MAX", batch_bytes_max)
     topics = TopicsOfTest()
-    topics.set("t", 10_000)
+    topics.set("t", 1000)
     groups = ConsumerCoordination(topics)
     asked = [groups.ask(join(f"m{number}")) for number in range(12)]
     sizes = []
@@ -159,7 +163,7 @@ def test_what_waits_is_written_in_batches_of_a_bounded_size() -> None:
         sizes.append(len(groups.writes[0].records))
         groups.commit_write()
     assert len(sizes) > 2
-    assert max(sizes) < 2 * BATCH_BYTES_MAX
+    assert max(sizes) < 2 * batch_bytes_max
     assert [*groups.replies] == asked
     groups.check_replayed()
 
