@@ -48,9 +48,9 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 	$(RUN) pip install --quiet --disable-pip-version-check --editable '.[spark,fast,drivers]'
 	touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
+$(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
 	$(RUN) pip install --quiet --disable-pip-version-check --editable '.[spark,fast,drivers,dev]'
-	touch $@
+	touch $(VENV)/installed $@
 
 clean: ## remove what was built, installed and recorded
 	rm -rf $(VENV) demo-run dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

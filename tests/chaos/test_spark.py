@@ -1,4 +1,4 @@
-"""Spark says what the local engine says, and starts on a machine without Java."""
+"""Spark says what the local engine says, of every model, and starts on a machine without Java."""
 
 import json
 import os
@@ -39,6 +39,7 @@ from tests.support.chaos.written_histories import (
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+HISTORIES = Path(__file__).parents[1] / "data/histories"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -199,6 +200,26 @@ def test_a_file_that_spark_reads_gives_the_same_verdict(session: Any, tmp_path: 
         remote(session, place)
     with pytest.raises(HistoryError, match="PATH_NOT_FOUND"):
         remote(session, (tmp_path / "nowhere").as_uri())
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("porcupine/jepsen/etcd_000.log", "cas-register"),
+        ("porcupine/kv/c10-bad.txt", "kv"),
+        ("elle/paper-example.edn", "list-append"),
+        ("elle-cli/bank.json", "bank"),
+        ("elle-cli/set_full.json", "set-full"),
+    ],
+)
+def test_a_model_gets_the_same_verdict(name: str, model: str) -> None:
+    local = check_history(read_history(HISTORIES / name), model).as_json()
+    assert check_on_spark(HISTORIES / name, model=model).as_json() == local
+
+
+def test_a_history_that_does_not_fit_the_model_is_the_same_error() -> None:
+    with pytest.raises(HistoryError, match="f = 'transfer' is no operation of the model set"):
+        check_on_spark(HISTORIES / "elle-cli/bank.json", model="set")
 
 
 def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:

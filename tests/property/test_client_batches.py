@@ -395,7 +395,6 @@ def test_records_are_written_once_and_in_order_under_any_schedule(
     walk_often(machine, range(tries(400)))
 
 
-@pytest.mark.planted
 @pytest.mark.parametrize(
     ("mutant", "base"),
     [
