@@ -38,16 +38,6 @@ class _ShowsUnstableOffsets(_Broken):
     transactional_class = _AlwaysStable
 
 
-class _StableWhileWritten(TransactionalOffsets):
-    def unstable(self, group_id: str) -> frozenset[TopicPartition]:
-        return frozenset(self._pending.partitions(group_id))
-
-
-@TRANSACTION_MUTANTS.breaks("an offset is not unstable until its record is committed")
-class _IsUnstableTooLate(_Broken):
-    transactional_class = _StableWhileWritten
-
-
 class _WaitsOn(TransactionalOffsets):
     def _end_wait(self, producer_id: int, group_id: str) -> None:
         pass

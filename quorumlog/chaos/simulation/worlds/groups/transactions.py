@@ -20,6 +20,8 @@ from quorumlog.wire.codec.transaction_markers import TransactionMarker
 RESEND_US: Final = 400_000
 DELAY_MAX_US: Final = 30_000
 LOST: Final = 0.05  # the chance that a message is lost
+SLOW: Final = 0.1  # the chance that a verification is heard late
+SLOW_MAX_US: Final = 2_000_000
 
 
 @dataclass(slots=True)
@@ -83,8 +85,11 @@ class TransactionCoordinator:
         """Answer a broker that asks for a commit, a little later."""
 
         def asked() -> None:
-            error_code = self._verify(request)
-            self._later(partial(answer, error_code), may_be_lost=False)
+            answered = partial(answer, self._verify(request))
+            if self._rng.random() < SLOW:  # its client gives up meanwhile
+                self._timeline.push(self._rng.randrange(SLOW_MAX_US), answered)
+            else:
+                self._later(answered, may_be_lost=False)
 
         self._later(asked, may_be_lost=False)
 
