@@ -83,8 +83,8 @@ class TransactionalOffsets:
     def unstable(self, group_id: str) -> frozenset[TopicPartition]:
         """Return the partitions whose offset a transaction may still change.
 
-        An offset that is being written counts: its commit was taken before a member of the next
-        generation asks here, and may be acknowledged after that.
+        An offset that is being written counts, as in Kafka: its commit may be acknowledged a moment
+        later, to a producer that then commits its transaction.
         """
         return frozenset(self._pending.partitions(group_id)).union(
             self._under_way.get(group_id, ())
