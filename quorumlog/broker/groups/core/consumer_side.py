@@ -39,6 +39,7 @@ from quorumlog.broker.groups.core.requests import (
     Request,
     Sync,
 )
+from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 OWN_REQUEST: Final = -1  # the coordinator's own: nobody waits for its answer
@@ -149,8 +150,9 @@ class ConsumerSide:
             max_size = self._settings.max_size
             converted = to_consumer_records(group, self.topics, max_size=max_size)
         except NotConvertible as error:
+            is_stable = group.state is GroupState.STABLE  # else it may be another in a moment
             raise RequestRefused(
-                ErrorCode.GROUP_ID_NOT_FOUND,
+                ErrorCode.GROUP_ID_NOT_FOUND if is_stable else BUSY,
                 f"{group.group_id!r} is a classic group that stays one: {error}",
             ) from error
         return (tombstone, *converted)
