@@ -13,14 +13,9 @@ from random import Random
 
 import pytest
 
-from quorumlog.broker.groups.core import events, rewrite
+from quorumlog.broker.groups.core import effects, events, rewrite
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
-from quorumlog.broker.groups.core.effects import (
-    AdvanceLogStart,
-    AnswerRequest,
-    AppendRecords,
-    MakeTarget,
-)
+from quorumlog.broker.groups.core.effects import AdvanceLogStart, AnswerRequest, AppendRecords
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.records import Key, LogRecord
@@ -120,7 +115,7 @@ class World:
                     self.writes.append(Written(write_id, len(self.history), self.refuses))
                 case AdvanceLogStart(offset=offset):
                     self.let_go(offset)
-                case MakeTarget():
+                case effects.MakeTarget():
                     raise ValueError("no consumer group is here")
                 case AnswerRequest(request_id=request_id, result=result):
                     self.hear(self.asked.pop(request_id), result)

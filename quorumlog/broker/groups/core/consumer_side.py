@@ -23,9 +23,9 @@ from quorumlog.broker.groups.core.consumer.effects import AnswerRequest, AppendR
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.offsets import commit_refusal, fetch_refusal
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, RequestRefused
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.consumer.settings import consumer_group_settings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
-from quorumlog.broker.groups.core.consumer.topics import Topics
+from quorumlog.broker.groups.core.consumer.topics import NoExpressions, Topics
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState
@@ -40,6 +40,7 @@ from quorumlog.broker.groups.core.requests import (
     Sync,
 )
 from quorumlog.broker.groups.core.states import GroupState
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 OWN_REQUEST: Final = -1  # the coordinator's own: nobody waits for its answer
@@ -59,15 +60,17 @@ class ConsumerSide:
 
     def __init__(
         self,
-        settings: ConsumerGroupSettings,
-        topics: Topics,
+        settings: BrokerSettings,
+        topics: Topics | None,
         outbox: GroupOutbox,
         committed: CommittedState,
         classic: "ClassicSide",
     ) -> None:
-        self.coordinator: Final = ConsumerGroupCoordinator(settings, topics, committed.consumer)
-        self.topics: Final = topics
-        self._settings: Final = settings
+        self.topics: Final = Topics(NoExpressions()) if topics is None else topics
+        self._settings: Final = consumer_group_settings(settings)
+        self.coordinator: Final = ConsumerGroupCoordinator(
+            self._settings, self.topics, committed.consumer
+        )
         self._outbox: Final = outbox
         self._committed: Final = committed
         self._classic: Final = classic

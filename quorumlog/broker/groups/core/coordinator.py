@@ -12,18 +12,17 @@ from typing import Final, assert_never, cast
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
-from quorumlog.broker.groups.core.consumer.settings import consumer_group_settings
-from quorumlog.broker.groups.core.consumer.topics import NoExpressions, Topics
+from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.consumer_side import OWN_REQUEST, ClassicSide, ConsumerSide
 from quorumlog.broker.groups.core.deadlines import GroupDeadlines
 from quorumlog.broker.groups.core.effects import Effect
 from quorumlog.broker.groups.core.events import Event
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox, WriteDone
-from quorumlog.broker.groups.core.joining import NAME_BYTES_MAX
 from quorumlog.broker.groups.core.offset_deletion import decide_deletion
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.records import (
+    NAME_BYTES_MAX,
     GroupRecord,
     LogRecord,
     OffsetRecord,
@@ -74,8 +73,8 @@ class GroupCoordinator:
         self.rewrite: Final = Rewrite(self.committed, self._outbox, rewrite_limits)
         self.groups: Final[dict[str, Group]] = {}
         self.consumer_side: Final = ConsumerSide(
-            consumer_group_settings(settings),
-            Topics(NoExpressions()) if topics is None else topics,
+            settings,
+            topics,
             self._outbox,
             self.committed,
             ClassicSide(self.groups, self._classic, self._handle_join, settings.group_max_size),
