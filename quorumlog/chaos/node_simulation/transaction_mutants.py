@@ -38,6 +38,10 @@ class _ShowsOpenTransactions(ProducerStates):
         super().__init__()
         self.transactions = _NothingHoldsBack()
 
+    def clear(self) -> None:
+        super().clear()
+        self.transactions = _NothingHoldsBack()
+
 
 class _NothingHoldsBack(OpenTransactions):
     __slots__ = ()
