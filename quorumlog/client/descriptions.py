@@ -148,6 +148,10 @@ class ProducerStateDescription:
     current_txn_start_offset: int
 
 
+CLASSIC_TYPE: Final = "classic"
+CONSUMER_TYPE: Final = "consumer"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
     """One group as its coordinator lists it."""
@@ -171,7 +175,10 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A classic group. `protocol` is the assignor's name, "" while there is none."""
+    """A group. `protocol` is the assignor's name, "" while there is none.
+
+    `group_type`: "classic" or "consumer" (KIP-848).
+    """
 
     group_id: str
     state: str
@@ -179,6 +186,7 @@ class GroupDescription:
     protocol: str
     coordinator_id: int
     members: tuple[MemberDescription, ...]
+    group_type: str = CLASSIC_TYPE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

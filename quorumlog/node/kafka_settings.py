@@ -36,7 +36,6 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             controller.listener.names early.start.listeners inter.broker.listener.name""",
         "transactions have deadlines and no scans; two-phase commit is not there": """
             transaction.abort.timed.out.transaction.cleanup.interval.ms
-            transaction.partition.verification.enable
             transaction.remove.expired.transaction.cleanup.interval.ms
             transaction.two.phase.commit.enable""",
         "the consumer protocol, share groups and streams groups are not there yet": """

@@ -15,15 +15,17 @@ from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
+from hypothesis.stateful import precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from quorumlog.broker.groups.core.consumer import admission, reconciliation
+from quorumlog.broker.groups.core.consumer import admission, reconciliation, targets
 from quorumlog.broker.groups.core.consumer import assignors as assignors_module
 from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.coordinator import ConsumerGroupCoordinator
 from quorumlog.broker.groups.core.consumer.deadlines import Deadlines
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
 from quorumlog.broker.groups.core.consumer.heartbeats import Heartbeats
+from quorumlog.broker.groups.core.consumer.member_deadlines import MemberDeadlines
 from quorumlog.broker.groups.core.consumer.membership import Membership
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.broker.groups.core.consumer.records import RecordKind, Value
@@ -41,6 +43,21 @@ UNTIL_FOUND = settings(EXAMPLES, max_examples=200, phases=[Phase.generate])
 
 def test_the_promises_hold_under_any_schedule() -> None:
     run_machine(OneConsumerGroup, settings=EXAMPLES)
+
+
+class WithLargeTargets(OneConsumerGroup):
+    """Every target is made outside of the step, some time later."""
+
+    @precondition(lambda self: self.groups.own)
+    @rule()
+    def target_is_made(self) -> None:
+        self.groups.make_target()
+        self.hear()
+
+
+def test_the_promises_hold_while_targets_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "AT_ONCE_MAX", -1)
+    run_machine(WithLargeTargets, settings=EXAMPLES)
 
 
 # --- Planted bugs ---
@@ -119,21 +136,17 @@ def _sessions_never_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rebalances_never_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        ConsumerGroupCoordinator, "_begin_rebalance", lambda self, group, member_id, now_ms: None
-    )
+    patch.setattr(MemberDeadlines, "begin_rebalance", lambda self, group, member_id, now_ms: None)
 
 
 def _rebalances_end_at_once(patch: pytest.MonkeyPatch) -> None:
-    def begin(
-        self: ConsumerGroupCoordinator, group: ConsumerGroup, member_id: str, now_ms: int
-    ) -> None:
+    def begin(self: MemberDeadlines, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         BEGIN_REBALANCE(self, group, member_id, now_ms - REBALANCE_MS + 10)
 
-    patch.setattr(ConsumerGroupCoordinator, "_begin_rebalance", begin)
+    patch.setattr(MemberDeadlines, "begin_rebalance", begin)
 
 
-BEGIN_REBALANCE = ConsumerGroupCoordinator._begin_rebalance
+BEGIN_REBALANCE = MemberDeadlines.begin_rebalance
 
 
 def _does_not_look_at_topics(patch: pytest.MonkeyPatch) -> None:

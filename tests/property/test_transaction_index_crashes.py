@@ -27,8 +27,15 @@ class PowerLoss(BaseException):
 class Replica:
     """One process that appends as a leader does: letters are batches, `+` commits, `-` aborts."""
 
-    def __init__(self, disk: SimDisk, *, clean: bool = False, recovery_point: int = 0) -> None:
-        self.log = Log.open(disk, DIRECTORY, SETTINGS, clean=clean, recovery_point=recovery_point)
+    def __init__(
+        self,
+        disk: SimDisk,
+        *,
+        clean: bool = False,
+        recovery_point: int = 0,
+        settings: LogSettings = SETTINGS,
+    ) -> None:
+        self.log = Log.open(disk, DIRECTORY, settings, clean=clean, recovery_point=recovery_point)
         self.producers = load_producers(self.log)
 
     def run(self, script: str, epoch: int) -> None:
@@ -62,6 +69,11 @@ class Replica:
         self.log.truncate_to(offset)
         self.producers = load_producers(self.log)
 
+    def flush(self, recovery_points: list[int]) -> None:
+        """Flush, and then note how far the log need not be checked, as a checkpoint does."""
+        self.log.flush()
+        recovery_points.append(self.log.flushed_offset)
+
     def close(self) -> None:
         self.keep(self.log.log_end_offset)
         self.log.close()
@@ -89,20 +101,23 @@ def require_known(replica: Replica) -> None:
     assert open_now[0].first_unstable_offset == open_now[1].first_unstable_offset
 
 
-def live(disk: SimDisk) -> None:
+def live(disk: SimDisk, recovery_points: list[int]) -> None:
     disk.mkdir("/data")
     replica = Replica(disk)
     replica.run("5t 6t 5- 5t 7n 5- 6t 6- 5t", 0)
-    replica.log.flush()
+    replica.flush(recovery_points)
     replica.run("5- 6t 7n 6- 5t 5t 5- 7t", 0)
+    recovery_points.append(9)
     replica.truncate(9)
     require_known(replica)
     replica.run("5t 5- 6t 7n 6+ 7t 7-", 1)
+    replica.flush(recovery_points)
     replica.close()
     replica = Replica(disk, clean=True)
     require_known(replica)
     replica.run("5t 7t 5- 7- 6t 6t 6t 6- 5t", 2)
-    replica.log.flush()
+    replica.flush(recovery_points)
+    recovery_points.append(replica.log.log_end_offset - 2)
     replica.truncate(replica.log.log_end_offset - 2)
     replica.run("5t 5- 6t", 3)
     replica.close()
@@ -120,10 +135,10 @@ def lose_power_at(number: int) -> Callable[[str, str], None]:
     return on_operation
 
 
-def check(disk: SimDisk) -> None:
+def check(disk: SimDisk, recovery_point: int) -> None:
     disk.mkdir("/data")
     for _ in range(2):
-        replica = Replica(disk)
+        replica = Replica(disk, recovery_point=recovery_point)
         require_known(replica)
         replica.run("5t 6t 6- 5-", 9)
         replica.log.flush()
@@ -133,15 +148,15 @@ def check(disk: SimDisk) -> None:
 
 def test_a_start_knows_its_transactions_after_power_loss_anywhere() -> None:
     operations: list[str] = []
-    live(SimDisk(on_operation=lambda operation, path: operations.append(operation)))
+    live(SimDisk(on_operation=lambda operation, path: operations.append(operation)), [])
     for number in range(len(operations), 0, -1):
         for seed in range(SEEDS):
-            disk = SimDisk(on_operation=lose_power_at(number))
+            disk, recovery_points = SimDisk(on_operation=lose_power_at(number)), [0]
             with pytest.raises(PowerLoss):
-                live(disk)
+                live(disk, recovery_points)
             disk.on_operation = None
             disk.crash(Random(number * SEEDS + seed))
-            check(disk)
+            check(disk, recovery_points[-1])
 
 
 def closed(script: str) -> SimDisk:
@@ -190,6 +205,15 @@ def test_without_any_snapshot_the_whole_log_is_read() -> None:
         if name.endswith(".snapshot"):
             disk.unlink(f"{DIRECTORY}/{name}")
     require_known(Replica(disk, clean=True))
+
+
+def test_a_start_after_a_crash_knows_where_a_long_transaction_begins() -> None:
+    disk = SimDisk()
+    disk.mkdir("/data")
+    Replica(disk, settings=LogSettings()).run("5n " + "6t " * 12, 0)
+    replica = Replica(disk, settings=LogSettings())
+    require_known(replica)
+    assert replica.producers.transactions.first_unstable_offset == 2
 
 
 def test_an_index_goes_with_its_segment() -> None:

@@ -41,6 +41,9 @@ FOUND = [
     ("logs", "drops_the_newest", 1, "newest-kept"),
     ("logs", "cleans_what_is_not_committed", 1, "newest-kept"),
     ("logs", "forgets_keys_when_full", 1, "cleaned"),
+    ("logs", "doubts_no_fsync", 7, "durability"),
+    ("logs", "sets_the_last_records_aside", 7, "set-aside"),
+    ("logs", "opens_logs_without_their_end", 9, "durability"),
 ]
 LONGER = {
     "elects_any_that_lives",
@@ -64,6 +67,13 @@ def test_seeds_hold(world: str, seeds: int) -> None:
         result = simulate(seed, world=world, duration_ms=5_000)
         assert result.valid, result
         assert result.committed > 0
+
+
+@pytest.mark.parametrize("seed", [7, 9, 23, 25])
+def test_logs_survive_damage_that_a_person_repairs(seed: int) -> None:
+    result = simulate(seed, world="logs", duration_ms=5_000)
+    assert result.schedule.options["is_damaged"]
+    assert result.valid, result
 
 
 @pytest.mark.parametrize("world", ["composed", "groups"])

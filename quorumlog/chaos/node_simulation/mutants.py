@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.chaos.node_simulation import (
     directory_mutants,
     flush_mutants,
@@ -25,6 +24,7 @@ from quorumlog.chaos.simulation.worlds.brokers.mutants import PARTITION_MUTANTS
 from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES
 from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS
 from quorumlog.chaos.simulation.worlds.log_mutants import LOG_MUTANTS
+from quorumlog.chaos.simulation.worlds.logs.damage_mutants import DAMAGE_MUTANTS
 from quorumlog.chaos.simulation.worlds.quorum.building import (
     BROKEN_CORES,
     CORE_RULES,
@@ -136,11 +136,12 @@ def _all() -> Mapping[str, NodeMutant]:
         GROUP_MUTANTS.rules,
         {name: _with_coordinator(made) for name, made in GROUP_MUTANTS.made.items()},
     )
-    rules = STORAGE_MUTANTS.rules | LOG_MUTANTS.rules
-    for name, storage in (STORAGE_MUTANTS.made | LOG_MUTANTS.made).items():
+    rules = STORAGE_MUTANTS.rules | LOG_MUTANTS.rules | DAMAGE_MUTANTS.rules
+    made = STORAGE_MUTANTS.made | LOG_MUTANTS.made | DAMAGE_MUTANTS.made
+    for name, storage in made.items():
         substitutes = Substitutes(
             partition_rules=replace(UNCHECKED_RULES, retention=storage.retention),
-            new_logs=partial(LogDirectory, new_log=storage.log),
+            new_logs=partial(storage.directory, new_log=storage.log),
             quorum=QuorumParts(quorum=UncheckedQuorum, new_log=storage.log),
         )
         found.append(

@@ -147,10 +147,11 @@ class SegmentList:
             self.active.write_indexes()
 
     def keep_transactions(self, from_offset: int) -> None:
-        """Write anew which transactions were aborted in the full segments from an offset on."""
+        """Write anew, durably, which transactions were aborted in full segments from there on."""
         for segment, following in pairwise(self._segments):
             if segment.base_offset >= from_offset:
                 self.transactions.write(segment.base_offset, following.base_offset)
+        self._disk.fsync_dir(self._directory)
 
     def cut(self, offset: int) -> int:
         """Drop every batch that holds `offset` or more, durably; return the new end offset."""

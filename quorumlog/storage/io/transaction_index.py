@@ -1,6 +1,6 @@
 """The `.txnindex` files beside a log's segments, and what they say, in memory.
 
-A full segment's file is written before its other indexes: where those are durable, it is too. No
+A full segment's file is written before its other indexes: where those last, it does, too. No
 file: none of its transactions was aborted. What is appended to has its entries in memory alone, as
 its other indexes; after a crash they are learnt from the log (`learnt_from`).
 """
@@ -40,13 +40,11 @@ class TransactionIndex:
     def read(self, segments: Sequence[tuple[int, int]], named: Iterable[int], end: int) -> None:
         """Read the files of the segments [base offset, end offset) that start below `end`.
 
-        `named`: of the files that are there. What cannot be read is to be learnt from the log. What
-        starts at `end` or above was checked after a crash: its files are removed.
+        `named`: of the files that are there. What cannot be read is to be learnt from the log, and
+        what starts at `end` or above, which was checked after a crash.
         """
         files = frozenset(named)
         self.learnt_from = end
-        for base_offset in sorted(one for one in files if one >= end):
-            self._disk.unlink(self._path(base_offset))
         for base_offset, end_offset in segments:
             if base_offset >= end or base_offset not in files:
                 continue
@@ -64,11 +62,13 @@ class TransactionIndex:
         return decode_index(read_file(self._disk, self._path(base_offset)), base_offset, end_offset)
 
     def write(self, base_offset: int, end_offset: int) -> None:
-        """Let the file of a segment say what is known of it, durably with the directory."""
+        """Let the file of a segment say what is known of it; its name lasts with the directory.
+
+        The names of a directory last in the order of their changes: write the other indexes next.
+        """
         found, path = self.aborted.within(base_offset, end_offset), self._path(base_offset)
         if found:
             replace_file(self._disk, path, encode_index(found))
-            self._disk.fsync_dir(self._directory)  # before the names of the other indexes
         elif self._disk.exists(path):
             self._disk.unlink(path)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.partitions.core.data_path import ReadEnd
+from quorumlog.broker.partitions.core.verification import error_for_producer
 from quorumlog.broker.replicas import Replicas
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -96,7 +97,7 @@ async def test_the_next_batch_asks_again_after_a_refusal(tmp_path: Path) -> None
         verifier = ScriptedVerifier()
         verifier.says = None
         first, second = (begin_append(replicas, transactional(one), verifier) for one in (0, 1))
-        verifier.asked[0].reply(ErrorCode.NOT_COORDINATOR)
+        verifier.asked[0].reply(ErrorCode.NOT_ENOUGH_REPLICAS)
         assert (await first).error_code is ErrorCode.NOT_ENOUGH_REPLICAS
         verifier.asked[1].reply()
         # The first is not there: nothing may be appended in its place (KAFKA-14920).
@@ -118,6 +119,37 @@ async def test_a_marker_between_question_and_append_makes_the_append_fail(tmp_pa
         assert stable_end(replicas) == 1
 
 
+async def test_the_marker_of_the_transaction_before_fails_no_append(tmp_path: Path) -> None:
+    """A client of transaction.version 2 does not wait for it: the coordinator is asked again."""
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        await append_in(replicas, transactional(0))
+        verifier = ScriptedVerifier()
+        verifier.says = None
+        first, second = (
+            begin_append(replicas, transactional(one, epoch=1), verifier, adds=True)
+            for one in (0, 1)
+        )
+        assert end(replicas, epoch=1, version=2) is ErrorCode.NONE
+        verifier.asked[0].reply()
+        await loop_turns(3)
+        assert not first.done()
+        verifier.asked[1].reply()
+        assert [(await one).base_offset for one in (first, second)] == [2, 3]
+        assert len(verifier.asked) == 2
+
+
+async def test_the_marker_of_its_own_transaction_fails_an_append(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        verifier = ScriptedVerifier()
+        verifier.says = None
+        late = begin_append(replicas, transactional(0, epoch=1), verifier, adds=True)
+        assert end(replicas, commits=False, epoch=2, version=2) is ErrorCode.NONE
+        verifier.asked[0].reply()
+        assert (await late).error_code is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert len(verifier.asked) == 1
+        assert stable_end(replicas) == 1
+
+
 async def test_an_answer_to_an_older_question_opens_nothing(tmp_path: Path) -> None:
     async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
         verifier = ScriptedVerifier()
@@ -129,6 +161,29 @@ async def test_an_answer_to_an_older_question_opens_nothing(tmp_path: Path) -> N
         assert (await late).error_code is ErrorCode.INVALID_TXN_STATE
         verifier.asked[1].reply(ErrorCode.INVALID_TXN_STATE)
         assert (await again).error_code is ErrorCode.INVALID_TXN_STATE
+
+
+async def test_a_marker_of_the_last_transaction_lets_a_newer_epoch_ask_again(
+    tmp_path: Path,
+) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        verifier = ScriptedVerifier()
+        await begin_append(replicas, transactional(0, epoch=1), verifier, adds=True)
+        verifier.says = None
+        newer = begin_append(replicas, transactional(0, epoch=2), verifier, adds=True)
+        assert end(replicas, epoch=2, version=2) is ErrorCode.NONE
+        verifier.asked[1].reply()  # under a guard that the marker has taken
+        await loop_turns(2)
+        verifier.asked[2].reply()
+        assert (await newer).base_offset == 2
+
+
+async def test_a_client_that_does_not_know_abortable_hears_of_an_invalid_state() -> None:
+    for knows, told in (
+        (True, ErrorCode.TRANSACTION_ABORTABLE),
+        (False, ErrorCode.INVALID_TXN_STATE),
+    ):
+        assert error_for_producer(ErrorCode.TRANSACTION_ABORTABLE, knows_abortable=knows) is told
 
 
 async def test_without_a_question_there_is_no_guard(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 
+NAME_BYTES_MAX: Final = 32_767  # of any string in a record
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000  # a new member may wait that long for its first join
 
 
@@ -25,6 +26,22 @@ class Joining:
 
     def __init__(self, settings: BrokerSettings, outbox: GroupOutbox, rebalance: Rebalance) -> None:
         self._settings, self._outbox, self._rebalance = settings, outbox, rebalance
+
+    def field_refusal(self, join: Join) -> ErrorCode:
+        """Return why no group admits a member that asks for this, or NONE."""
+        shortest_ms = self._settings.group_min_session_timeout_ms
+        longest_ms = self._settings.group_max_session_timeout_ms
+        if not shortest_ms <= join.session_timeout_ms <= longest_ms:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        names = [
+            join.new_member_id,
+            join.group_instance_id or "",
+            join.protocol_type,
+            *dict(join.protocols),
+        ]
+        if any(len(name.encode()) > NAME_BYTES_MAX for name in names):
+            return ErrorCode.INVALID_REQUEST
+        return ErrorCode.NONE if join.protocols else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     def handle_join(self, group: Group, now_ms: int, request_id: int, join: Join) -> None:
         """Admit a member, new or known; the answer comes when the rebalance completes."""

@@ -15,11 +15,14 @@ from quorumlog.broker.coordination.core.events import BecameLeader, Resigned, St
 from quorumlog.broker.coordination.core.partitioning import partition_for
 from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog, ShardDriver
 from quorumlog.broker.groups.core import events
+from quorumlog.broker.groups.core.consumer.topics import TopicDescription, Topics
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
-from quorumlog.broker.groups.core.effects import VerifyTransaction
+from quorumlog.broker.groups.core.effects import MakeTarget, VerifyTransaction
 from quorumlog.broker.groups.core.requests import CompleteTransaction, GroupRequest
+from quorumlog.broker.groups.io.target_thread import TargetThread
+from quorumlog.broker.groups.io.topic_expressions import Re2Matcher
+from quorumlog.broker.partitions.io.transaction_verifier import TransactionVerifier
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.transactions.verification import TransactionVerifier
 from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
@@ -44,22 +47,21 @@ class GroupService:
         *,
         replicas: CoordinatorLog,
         settings: BrokerSettings,
-        verifier: TransactionVerifier | None = None,
+        verifier: TransactionVerifier,
         wall_ms: Callable[[], int] = wall_clock_ms,
         on_fatal: Callable[[InvariantViolation], None],
         coordinator: type[GroupCoordinator] = GroupCoordinator,
         shard: type[CoordinatorShard[GroupCoordinator]] = CoordinatorShard,
     ) -> None:
-        """Without a `verifier` (there is no transaction coordinator) no transaction is verified.
-
-        `coordinator` and `shard` are other ones only where a mutant breaks a rule of them.
-        """
+        """`coordinator` and `shard` are other ones only where a mutant breaks a rule of them."""
         self._replicas, self._settings, self._on_fatal = replicas, settings, on_fatal
         self._verifier, self._wall_ms = verifier, wall_ms
         self._coordinator, self._shard = coordinator, shard
         self._started_ms: float | None = None
         self._partitions = settings.offsets_topic_num_partitions
+        self._topics: Final = Topics(Re2Matcher())
         self._drivers: Final[dict[TopicPartition, ShardDriver[GroupCoordinator]]] = {}
+        self._targets: Final = TargetThread(on_fatal)
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Load the groups of the partition; keep loaded groups if only the epoch rose."""
@@ -76,7 +78,7 @@ class GroupService:
                 del self._drivers[topic_partition]
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
-        """Count the partitions of the offsets topic; forget the offsets of deleted topics."""
+        """Count the partitions of the offsets topic; tell the groups of changed topics."""
         topic = image.topics.get(OFFSETS_TOPIC)
         if topic is not None:
             self._partitions = len(topic.partitions)
@@ -84,6 +86,21 @@ class GroupService:
         if deleted:
             for _, driver in sorted(self._drivers.items()):
                 driver.feed(events.TopicsDeleted(topics=deleted))
+        self._note_topics(delta, image)
+
+    def _note_topics(self, delta: ClusterDelta, image: ClusterImage) -> None:
+        """Let consumer groups know of topics that came, went or grew."""
+        changed: dict[str, TopicDescription | None] = {}
+        for name in {where.topic for where in delta.partitions}.union(delta.deleted_topics):
+            topic, found = image.topics.get(name), None
+            if topic is not None:
+                found = TopicDescription(topic.topic_id, len(topic.partitions))
+            if found != self._topics.by_name.get(name):
+                changed[name] = found
+        if changed:
+            self._topics.change(image.end_offset, changed)
+            for _, driver in sorted(self._drivers.items()):
+                driver.feed(events.TopicsChanged(names=changed.keys()))
 
     def partition_of(self, group_id: str) -> TopicPartition:
         """Return the partition of the offsets topic that holds the group."""
@@ -129,12 +146,13 @@ class GroupService:
         for driver in self._drivers.values():
             driver.feed(Stopped())
         self._drivers.clear()
+        self._targets.stop()
 
     def _open(self, topic_partition: TopicPartition) -> ShardDriver[GroupCoordinator]:
         driver = self._drivers[topic_partition] = ShardDriver(
             topic_partition,
             replicas=self._replicas,
-            new_coordinator=partial(self._coordinator, self._settings),
+            new_coordinator=partial(self._coordinator, self._settings, topics=self._topics),
             load_buffer_bytes=self._settings.offsets_load_buffer_size,
             now_ms=self._steady_ms,
             on_fatal=self._on_fatal,
@@ -144,22 +162,34 @@ class GroupService:
         return driver
 
     def _perform_own(self, topic_partition: TopicPartition, effect: OwnEffect) -> None:
+        def feed(event: events.Event) -> None:
+            driver = self._drivers.get(topic_partition)
+            if driver is not None:
+                driver.feed(event)
+
+        match effect:
+            case VerifyTransaction():
+                self._verify(topic_partition, effect, feed)
+            case MakeTarget():
+                self._targets.perform(effect, feed)
+            case _:
+                raise InvariantViolation(f"not an effect of groups: {effect}")
+
+    def _verify(
+        self,
+        topic_partition: TopicPartition,
+        effect: VerifyTransaction,
+        feed: Callable[[events.Event], None],
+    ) -> None:
         """Have a transaction verified, as its producer's version of TxnOffsetCommit asks."""
-        if not isinstance(effect, VerifyTransaction):
-            raise InvariantViolation(f"not an effect of groups: {effect}")
         request = effect.request
 
         def verified(error_code: ErrorCode) -> None:
-            driver = self._drivers.get(topic_partition)
-            if driver is not None:
-                event = events.TransactionVerified(
-                    request_id=effect.request_id, request=request, error_code=error_code
-                )
-                driver.feed(event)
+            event = events.TransactionVerified(
+                request_id=effect.request_id, request=request, error_code=error_code
+            )
+            feed(event)
 
-        if self._verifier is None:
-            verified(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            return
         answer = self._verifier.verify(
             request.transactional_id,
             request.producer_id,

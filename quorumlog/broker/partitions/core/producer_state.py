@@ -175,7 +175,7 @@ class ProducerStates:
             return ErrorCode.INVALID_TXN_STATE if is_open else ErrorCode.NONE
         if self.is_in_transaction(batch.producer_id, batch.producer_epoch) or not is_asked:
             return ErrorCode.NONE
-        if guard is None or self.guards.of(batch.producer_id) is not guard:
+        if guard is None or not self.guards.counts(batch.producer_id, guard):
             return ErrorCode.INVALID_TXN_STATE  # a marker came meanwhile, or nobody asked
         return self._check_first(batch, guard)
 

@@ -13,15 +13,6 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 # DEVIATION: Kafka remembers any number of them until they expire.
 # docs/decisions/0014-every-memory-has-a-limit.md
 GUARDS_MAX: Final = 100_000  # per partition: beyond it, the oldest counts no more
-_TO_BE_TRIED_AGAIN: Final = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
 
 
 class Guard:
@@ -57,9 +48,9 @@ class Guards:
             guard.note(epoch, sequence, adds=adds)
         return guard
 
-    def of(self, producer_id: int) -> Guard | None:
-        """Return the guard that counts."""
-        return self._by_producer.get(producer_id)
+    def counts(self, producer_id: int, guard: Guard | None) -> bool:
+        """Whether neither a batch nor a marker of the producer came since the guard was taken."""
+        return guard is not None and self._by_producer.get(producer_id) is guard
 
     def release(self, producer_id: int) -> None:
         """Let it count no more: a batch or a marker of the producer is in the log."""
@@ -67,13 +58,6 @@ class Guards:
 
 
 def error_for_producer(error_code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
-    """Return how a producer hears that its transaction was not verified (KIP-890, KIP-1050).
-
-    What may be tried again becomes NOT_ENOUGH_REPLICAS: every client then sends the batch again,
-    and asks for no metadata.
-    """
-    if error_code in _TO_BE_TRIED_AGAIN:
-        return ErrorCode.NOT_ENOUGH_REPLICAS
-    if error_code is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
-        return ErrorCode.INVALID_TXN_STATE
-    return error_code
+    """Return how a producer hears that its transaction is not open (KIP-1050)."""
+    is_new = error_code is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable
+    return ErrorCode.INVALID_TXN_STATE if is_new else error_code

@@ -117,10 +117,12 @@ class VerifiedAppends:
         if driver is not None and driver.is_exchanging:
             driver.hold(partial(self._answered, key, guard, asked))
             return
-        batch = self._pop(key)
         is_known = not asked.cancelled() and asked.exception() is None
-        unknown = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        error_code = asked.result().get(batch.at, unknown) if is_known else unknown
+        error_code = asked.result()[key[0]] if is_known else ErrorCode.NOT_ENOUGH_REPLICAS
+        if error_code is ErrorCode.NONE and self._must_ask_again(self._queues[key][0], guard):
+            self._ask(key, self._queues[key][0])
+            return
+        batch = self._pop(key)
         if error_code is ErrorCode.NONE:
             self._append(batch, guard)
         else:
@@ -130,6 +132,18 @@ class VerifiedAppends:
             reason = f"the transaction is not verified: {error_code.name}"
             batch.done(ProduceResult(told, error_message=reason))
         self._go_on(key)
+
+    def _must_ask_again(self, batch: AdmittedBatch, guard: Guard) -> bool:
+        """Whether a marker came meanwhile that does not concern a batch of a newer epoch.
+
+        A client of transaction.version 2 begins a transaction while the markers of its last one are
+        under way. The coordinator that adds the partition waits for these.
+        """
+        driver, transaction = self._drivers.get(batch.at), batch.transaction
+        if driver is None or transaction is None or not transaction.adds:
+            return False
+        is_old = not driver.producers.guards.counts(batch.header.producer_id, guard)
+        return is_old and self._must_ask(batch)
 
     def _go_on(self, key: _Key) -> None:
         queue = self._queues[key]

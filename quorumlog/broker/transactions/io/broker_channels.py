@@ -41,7 +41,11 @@ class Question(Protocol):
 
     @property
     def key(self) -> Hashable:
-        """Return what is unique in a request: answers tell questions apart by it."""
+        """Return what the answers tell questions apart by."""
+
+    @property
+    def group(self) -> Hashable:
+        """Return which questions of the same key may share a request: those of one group."""
 
     @property
     def weight(self) -> int:
@@ -214,19 +218,18 @@ class _Channel(Generic[QuestionT]):
                 await self._discard()
 
     def _collect(self) -> None:
-        """Take what the next request asks; what has the key of another waits for its turn."""
-        keys: set[Hashable] = set()
+        """Take what the next request asks; what would be mixed up in it waits for its turn."""
+        groups: dict[Hashable, Hashable] = {}  # by key
         rest: list[QuestionT] = []
         weight = 0
         while self._waiting:
             question = self._waiting.popleft()
-            if question.key in keys:
+            if groups.setdefault(question.key, question.group) != question.group:
                 rest.append(question)
                 continue
             if self._asked and weight + question.weight > REQUEST_WEIGHT_MAX:
                 self._waiting.appendleft(question)
                 break
-            keys.add(question.key)
             weight += question.weight
             self._asked.append(question)
         self._waiting.extendleft(reversed(rest))

@@ -43,6 +43,11 @@ class MarkerQuestion:
         return self.markers.producer.producer_id
 
     @property
+    def group(self) -> int:
+        """Return what no other question has."""
+        return id(self)
+
+    @property
     def weight(self) -> int:
         """Return the number of markers."""
         return len(self.partitions)

@@ -6,6 +6,8 @@ from typing import Any, Final, assert_never
 from quorumlog.broker.coordination.core import effects, events
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.effects import MakeTarget
+from quorumlog.broker.groups.core.events import TargetMade
 from quorumlog.broker.groups.core.requests import CommittedOffset, GroupRequest
 from quorumlog.broker.partitions.core.data_path import LocalRead, ProduceResult
 from quorumlog.broker.partitions.log.local_reads import LocalReads
@@ -110,8 +112,11 @@ class CoordinatorHost:
                 self._soon(self._read, shard, offset)
             case effects.AppendMarker():
                 raise NotImplementedError
+            case MakeTarget(job=job):
+                made = TargetMade(job=job, target=job.run())
+                self._soon(self._feed, shard, made)
             case effects.AdvanceLogStart() | effects.OwnEffect() | effects.Report():
-                pass  # no simulated log loses its start; groups have no effects of their own
+                pass  # no simulated log loses its start
             case _:
                 assert_never(effect)
 

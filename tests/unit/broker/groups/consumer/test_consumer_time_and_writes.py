@@ -4,10 +4,11 @@ import pytest
 
 from quorumlog.broker.coordination.core import events as shard_events
 from quorumlog.broker.coordination.core.coordinator_shard import Phase
-from quorumlog.broker.groups.core.consumer.coordinator import BATCH_BYTES_MAX
+from quorumlog.broker.groups.core.consumer import targets
 from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
+from quorumlog.broker.groups.core.consumer.writes import BATCH_BYTES_MAX
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.groups.consumer.coordination import (
@@ -143,13 +144,16 @@ def test_a_group_whose_first_write_is_refused_is_not_there() -> None:
     request_id = groups.ask(join("a"))
     groups.fail_write(ErrorCode.RECORD_LIST_TOO_LARGE)
     assert groups.replies[request_id].error_code is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert groups.coordinator.groups == {}
+    assert groups.consumer.groups == {}
     groups.tick(5000)
     assert not groups.writes
 
 
-def test_what_waits_is_written_in_batches_of_a_bounded_size() -> None:
+def test_what_waits_is_written_in_batches_of_a_bounded_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A log would refuse a batch that is too large, and all that waits with it."""
+    monkeypatch.setattr(targets, "AT_ONCE_MAX", 1 << 30)
     topics = TopicsOfTest()
     topics.set("t", 10_000)
     groups = ConsumerCoordination(topics)
@@ -199,7 +203,7 @@ def test_a_write_that_ends_twice_is_a_bug_of_ours() -> None:
     groups.beat(join("a"))
     ended = shard_events.WriteEnded(write_id=1)
     with pytest.raises(InvariantViolation, match="write 1"):
-        groups.coordinator.step(0, ended)
+        groups.consumer.step(0, ended)
 
 
 def test_a_member_of_a_state_that_is_not_known_here_starts_from_scratch() -> None:
