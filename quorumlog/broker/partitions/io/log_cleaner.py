@@ -117,7 +117,7 @@ class LogCleaner:
             return None
 
     def _is_compacted(self, topic: str) -> bool:
-        """Whether a cleaner has work with a topic: the offsets topic is rewritten by coordinators."""
+        """Whether a cleaner has work with a topic: its coordinators rewrite the offsets topic."""
         return topic != OFFSETS_TOPIC and "compact" in self._replicas.config_of(topic).policies
 
     async def _look_at(self, driver: PartitionDriver) -> Dirtiness | None:
