@@ -34,9 +34,8 @@ TRANSACTIONS: Final = Mutants(_with)
 
 @TRANSACTIONS.breaks("a reader at read_committed gets past the last stable offset")
 class _ShowsOpenTransactions(ProducerStates):
-    def __init__(self) -> None:
-        super().__init__()
-        self.transactions = _NothingHoldsBack()
+    def __setattr__(self, name: str, value: object) -> None:  # `rebuild` makes new ones
+        super().__setattr__(name, _NothingHoldsBack() if name == "transactions" else value)
 
 
 class _NothingHoldsBack(OpenTransactions):
