@@ -89,8 +89,8 @@ def find_hanging(
 ) -> None:
     """Find transactions that no coordinator will end.
 
-    They are open in a partition, and hold back consumers of read_committed. Transactions of which a coordinator knows are not
-    shown: it ends them when their time is over.
+    They are open in a partition, and hold back consumers of read_committed. Transactions of which
+    a coordinator knows are not shown: it ends them when their time is over.
 
     \b
     Examples:
@@ -154,7 +154,8 @@ def abort(
 ) -> None:
     """Abort a transaction in one partition.
 
-    Its coordinator is not asked. Only for one that hangs: else the coordinator may commit in other partitions what this aborts.
+    Its coordinator is not asked. Only for one that hangs: else the coordinator may commit in other
+    partitions what this aborts.
 
     \b
     Example:

@@ -5,15 +5,14 @@ Source: KIP-62; the coordinator of a group is the leader of its partition.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
+from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
 from quorumlog.broker.coordination.core.effects import OwnEffect
-from quorumlog.broker.coordination.core.events import BecameLeader, Resigned, Stopped
-from quorumlog.broker.coordination.core.partitioning import partition_for
-from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog, ShardDriver
+from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog
+from quorumlog.broker.coordination.io.shard_set import ShardSet
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.consumer.topics import TopicDescription, Topics
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
@@ -35,12 +34,7 @@ R = TypeVar("R")
 
 
 class GroupService:
-    """The group shards of this broker.
-
-    Invariant: one shard per partition that this broker leads, of the newest known leader epoch.
-    An older epoch than that of a shard changes nothing (KAFKA-18137). The service remembers nothing
-    of other partitions: a topic that is created again starts at epoch 0.
-    """
+    """The group coordinators of this broker."""
 
     def __init__(
         self,
@@ -54,38 +48,38 @@ class GroupService:
         shard: type[CoordinatorShard[GroupCoordinator]] = CoordinatorShard,
     ) -> None:
         """`coordinator` and `shard` are other ones only where a mutant breaks a rule of them."""
-        self._replicas, self._settings, self._on_fatal = replicas, settings, on_fatal
-        self._verifier, self._wall_ms = verifier, wall_ms
-        self._coordinator, self._shard = coordinator, shard
-        self._started_ms: float | None = None
-        self._partitions = settings.offsets_topic_num_partitions
+        self._settings, self._verifier = settings, verifier
         self._topics: Final = Topics(Re2Matcher())
-        self._drivers: Final[dict[TopicPartition, ShardDriver[GroupCoordinator]]] = {}
         self._targets: Final = TargetThread(on_fatal)
+        self._shards: Final = ShardSet(
+            OFFSETS_TOPIC,
+            partitions=settings.offsets_topic_num_partitions,
+            replicas=replicas,
+            new_coordinator=partial(coordinator, settings, topics=self._topics),
+            load_buffer_bytes=settings.offsets_load_buffer_size,
+            on_fatal=on_fatal,
+            perform_own=self._perform_own,
+            wall_ms=wall_ms,
+            shard=shard,
+        )
+        self.partition_of: Final = self._shards.partition_of
+        self.coordinator: Final = self._shards.coordinator
+        self.coordinators: Final = self._shards.coordinators
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Load the groups of the partition; keep loaded groups if only the epoch rose."""
-        if topic_partition.topic == OFFSETS_TOPIC:
-            driver = self._drivers.get(topic_partition) or self._open(topic_partition)
-            driver.feed(BecameLeader(leader_epoch=leader_epoch))
+        self._shards.became_leader(topic_partition, leader_epoch)
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Forget the groups of the partition: members get NOT_COORDINATOR."""
-        driver = self._drivers.get(topic_partition)
-        if driver is not None:
-            driver.feed(Resigned(leader_epoch=leader_epoch))
-            if driver.shard.phase is Phase.CLOSED:
-                del self._drivers[topic_partition]
+        self._shards.resigned(topic_partition, leader_epoch)
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
         """Count the partitions of the offsets topic; tell the groups of changed topics."""
-        topic = image.topics.get(OFFSETS_TOPIC)
-        if topic is not None:
-            self._partitions = len(topic.partitions)
+        self._shards.count_partitions(image)
         deleted = tuple(sorted(delta.deleted_topics))
         if deleted:
-            for _, driver in sorted(self._drivers.items()):
-                driver.feed(events.TopicsDeleted(topics=deleted))
+            self._shards.feed_all(events.TopicsDeleted(topics=deleted))
         self._note_topics(delta, image)
 
     def _note_topics(self, delta: ClusterDelta, image: ClusterImage) -> None:
@@ -99,21 +93,11 @@ class GroupService:
                 changed[name] = found
         if changed:
             self._topics.change(image.end_offset, changed)
-            for _, driver in sorted(self._drivers.items()):
-                driver.feed(events.TopicsChanged(names=changed.keys()))
-
-    def partition_of(self, group_id: str) -> TopicPartition:
-        """Return the partition of the offsets topic that holds the group."""
-        return TopicPartition(OFFSETS_TOPIC, partition_for(group_id, self._partitions))
+            self._shards.feed_all(events.TopicsChanged(names=changed.keys()))
 
     def ask(self, request: GroupRequest[R]) -> asyncio.Future[R]:
         """Return the answer of the group's coordinator, or NOT_COORDINATOR if that is elsewhere."""
-        driver = self._drivers.get(self.partition_of(request.group_id))
-        if driver is not None:
-            return driver.ask(request)
-        refusal: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        refusal.set_result(request.refuse(ErrorCode.NOT_COORDINATOR))
-        return refusal
+        return self._shards.ask(self.partition_of(request.group_id), request)
 
     def end_transaction(
         self, topic_partition: TopicPartition, marker: TransactionMarker
@@ -123,50 +107,15 @@ class GroupService:
         The answer comes once it is committed, and what it commits is visible (KAFKA-17507); an
         error is one of WriteTxnMarkers. A marker that is written again does no harm.
         """
-        request = CompleteTransaction(marker=marker)
-        driver = self._drivers.get(topic_partition)
-        if driver is not None:
-            return driver.ask(request)
-        refusal: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        refusal.set_result(request.refuse(ErrorCode.NOT_COORDINATOR))
-        return refusal
-
-    def coordinator(self, group_id: str) -> GroupCoordinator | ErrorCode:
-        """Return the coordinator of the group, for reading; or why there is none here."""
-        driver = self._drivers.get(self.partition_of(group_id))
-        return ErrorCode.NOT_COORDINATOR if driver is None else driver.shard.coordinator
-
-    def coordinators(self) -> Iterator[GroupCoordinator | ErrorCode]:
-        """Yield the coordinator of each partition that we lead, or why it does not answer."""
-        for _, driver in sorted(self._drivers.items()):
-            yield driver.shard.coordinator
+        return self._shards.ask(topic_partition, CompleteTransaction(marker=marker))
 
     def stop(self) -> None:
         """Forget all groups; answer every open request NOT_COORDINATOR."""
-        for driver in self._drivers.values():
-            driver.feed(Stopped())
-        self._drivers.clear()
+        self._shards.stop()
         self._targets.stop()
 
-    def _open(self, topic_partition: TopicPartition) -> ShardDriver[GroupCoordinator]:
-        driver = self._drivers[topic_partition] = ShardDriver(
-            topic_partition,
-            replicas=self._replicas,
-            new_coordinator=partial(self._coordinator, self._settings, topics=self._topics),
-            load_buffer_bytes=self._settings.offsets_load_buffer_size,
-            now_ms=self._steady_ms,
-            on_fatal=self._on_fatal,
-            perform_own=partial(self._perform_own, topic_partition),
-            shard=self._shard,
-        )
-        return driver
-
     def _perform_own(self, topic_partition: TopicPartition, effect: OwnEffect) -> None:
-        def feed(event: events.Event) -> None:
-            driver = self._drivers.get(topic_partition)
-            if driver is not None:
-                driver.feed(event)
-
+        feed = partial(self._shards.feed, topic_partition)
         match effect:
             case VerifyTransaction():
                 self._verify(topic_partition, effect, feed)
@@ -201,10 +150,3 @@ class GroupService:
             adds=request.adds,
         )
         answer.add_done_callback(lambda answer: verified(answer.result()[topic_partition]))
-
-    def _steady_ms(self) -> int:
-        """Return the wall-clock time of the start plus the monotonic time since then."""
-        elapsed_ms = asyncio.get_running_loop().time() * 1000
-        if self._started_ms is None:
-            self._started_ms = self._wall_ms() - elapsed_ms
-        return int(self._started_ms + elapsed_ms)
