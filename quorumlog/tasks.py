@@ -15,12 +15,13 @@ class Tasks:
     1. A task is referenced until it ends: the event loop itself keeps only a weak reference.
     2. `on_error` is called once for each task that raises, whatever it raises; being cancelled is
        no failure. It runs in the event loop, when the task has ended.
-    3. No task is left after `stop`, except the one that calls it.
+    3. No task is left after `stop`, except the one that calls it. `stop` cancels them in the order
+       of their starts.
     """
 
     def __init__(self, on_error: OnError) -> None:
         self._on_error: Final = on_error
-        self._running: Final[set[asyncio.Task[Any]]] = set()
+        self._running: Final[dict[asyncio.Task[Any], None]] = {}  # in the order of their starts
 
     def __len__(self) -> int:
         return len(self._running)
@@ -28,24 +29,28 @@ class Tasks:
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run `work` in the background. The caller may cancel or await the task, and need not."""
         task = asyncio.get_running_loop().create_task(work)
-        self._running.add(task)
+        self._running[task] = None
         task.add_done_callback(self._ended)
         return task
 
     async def stop(self) -> None:
         """Cancel every task and wait until each has ended."""
-        while others := self._running - {asyncio.current_task()}:
+        while others := self._others():
             for task in others:
                 task.cancel()
             await asyncio.wait(others)
 
     async def join(self) -> None:
         """Wait until every task has ended by itself."""
-        while others := self._running - {asyncio.current_task()}:
+        while others := self._others():
             await asyncio.wait(others)
 
+    def _others(self) -> list[asyncio.Task[Any]]:
+        caller = asyncio.current_task()
+        return [task for task in self._running if task is not caller]
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
+        del self._running[task]
         if not task.cancelled():
             error = task.exception()
             if error is not None:

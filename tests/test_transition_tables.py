@@ -33,6 +33,9 @@ PAIRS = {  # table -> the test that tries every pair of its states
     "quorumlog/client/core/batch.py:TRANSITIONS": (
         "unit/client/test_client_batch_states.py::test_every_pair_of_states"
     ),
+    "quorumlog/client/core/consumer_membership.py:CONSUMER_TRANSITIONS": (
+        "unit/client/test_client_consumer_membership.py::test_every_pair_of_states"
+    ),
     "quorumlog/client/core/membership.py:TRANSITIONS": (
         "property/test_client_membership.py::test_every_pair_of_states"
     ),

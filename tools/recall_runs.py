@@ -12,6 +12,7 @@ from quorumlog.chaos.node_simulation.flush_mutants import FLUSHES
 from quorumlog.chaos.node_simulation.forked import RunFailed
 from quorumlog.chaos.node_simulation.mutants import MUTANTS
 from quorumlog.chaos.node_simulation.simulate import simulate_nodes
+from quorumlog.chaos.node_simulation.transaction_mutants import TRANSACTIONS
 from quorumlog.chaos.simulation import WORLDS, simulate
 from quorumlog.cluster import ClusterShape
 
@@ -85,6 +86,10 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "copies_are_not_flushed": NodesOptions(
         faults=("alter_log_dirs", "power_loss_all", "kill"),
         config=("log.dirs=/data,/disk2", "log.flush.acks=true", *_SMALL_SEGMENTS),
+    ),
+    **dict.fromkeys(TRANSACTIONS.rules, NodesOptions(workload="txn_append", faults=("kill",))),
+    "keeps_offsets_of_the_aborted": NodesOptions(
+        workload="consume_transform_produce", faults=("kill",)
     ),
     "never_releases_throttles": _THROTTLED,
     "throttles_in_sync_replicas": _THROTTLED,

@@ -62,9 +62,9 @@ from quorumlog.wire.codec.identifiers import (
 # that are open, and asks the leaders for all of them: so it is rarer, the more there are.
 FOLLOW_UP_S: Final = 0.02
 FOLLOW_UP_PER_LOG_S: Final = 0.000_05
-# What belongs to a log lives long. The collector need not visit it again, which would hold the loop
-# up for tenths of a second; freezing it costs nothing.
-LOGS_PER_FREEZE: Final = 250
+# What belongs to a log lives long. The collector need not visit it, which costs a sixth of opening
+# it, and would hold the loop up for tenths of a second; freezing it costs nothing.
+LOGS_PER_FREEZE: Final = 10
 
 _logger: Final = logging.getLogger(__name__)
 

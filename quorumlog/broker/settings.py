@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from quorumlog.settings.kinds import INT_MAX, choice
+from quorumlog.settings.kinds import INT_MAX, choice, items
 from quorumlog.settings.servers import (
     ALTER_LOG_DIRS_RATE,
     DEFAULT_REPLICATION_FACTOR,
@@ -206,6 +206,38 @@ class BrokerSettings:
         3000, "How long the first rebalance of a new group waits for more members.", least=0
     )
     group_max_size: int = integer(INT_MAX, "The most members of a group.")
+
+    # Groups of the consumer protocol (KIP-848).
+    group_coordinator_rebalance_protocols: str = row(
+        ServerSetting(
+            kind=items("classic", "consumer", least=1),
+            default="classic,consumer",
+            documentation="The protocols of groups that are served: classic, consumer.",
+        )
+    )
+    group_consumer_session_timeout_ms: int = integer(
+        45_000, "How long a member of a consumer group may be silent."
+    )
+    group_consumer_heartbeat_interval_ms: int = integer(
+        5000, "How often members of consumer groups are told to send heartbeats."
+    )
+    group_consumer_max_size: int = integer(INT_MAX, "The most members of a consumer group.")
+    group_consumer_assignors: str = row(
+        ServerSetting(
+            kind=items("uniform", "range", least=1),
+            default="uniform,range",
+            documentation="The assignors of consumer groups; the first one serves groups whose "
+            "members name none.",
+        )
+    )
+    group_consumer_migration_policy: str = row(
+        ServerSetting(
+            kind=choice("bidirectional", "upgrade", "downgrade", "disabled"),
+            default="bidirectional",
+            documentation="Whether groups with members may change from the classic protocol to the "
+            "consumer protocol (upgrade), and back (downgrade).",
+        )
+    )
 
 
 def altered(settings: BrokerSettings, texts: Mapping[str, str]) -> BrokerSettings:

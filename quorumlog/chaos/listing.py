@@ -21,7 +21,11 @@ def listing() -> dict[str, Any]:
     """Return what there is; a fault or a driver that this machine lacks says why."""
     return {
         "workloads": {
-            name: {"what": workload.text, "options": workload.described_options()}
+            name: {
+                "what": workload.text,
+                "options": workload.described_options(),
+                "requires": sorted(workload.requires),  # capabilities of a driver
+            }
             for name, workload in WORKLOADS.items()
         },
         "faults": [_fault(kind) for kind in STEP_FAULTS.values()],

@@ -18,7 +18,8 @@ def list_command(
         return
     data("workloads")
     for name, workload in described["workloads"].items():
-        data(f"  {name:18} {workload['what']}")
+        needs = f"  (needs {', '.join(workload['requires'])})" if workload["requires"] else ""
+        data(f"  {name:25} {workload['what']}{needs}")
         for option, text in workload["options"].items():
             data(f"    {option:16} {text}")
     data("faults")

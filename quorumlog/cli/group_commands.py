@@ -22,13 +22,18 @@ NO_GROUP: Final = "Dead"  # how a coordinator describes a group that it does not
 def list_groups(
     bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
 ) -> None:
-    """List all groups with their states."""
+    """List all groups with their types and states."""
     found = [
-        {"group": one.group_id, "state": one.state, "protocol_type": one.protocol_type}
+        {
+            "group": one.group_id,
+            "type": one.group_type,
+            "state": one.state,
+            "protocol_type": one.protocol_type,
+        }
         for one in ask_admin(bootstrap, directory, Admin.list_consumer_groups)
     ]
     rows = [list(one.values()) for one in found]
-    lines = table(("GROUP", "STATE", "PROTOCOL TYPE"), rows) if rows else ()
+    lines = table(("GROUP", "TYPE", "STATE", "PROTOCOL TYPE"), rows) if rows else ()
     outcome({"groups": found}, *lines, json=json)
 
 
@@ -48,6 +53,7 @@ def describe(
         fail(f"there is no group {group}", EXIT_FAILED)
     described = {
         "group": group,
+        "type": found.group_type,
         "state": found.state,
         "protocol": found.protocol,
         "coordinator": found.coordinator_id,
@@ -63,7 +69,9 @@ def describe(
         ],
     }
     assignor = f", {found.protocol}" if found.protocol else ""
-    title = f"{group}: {found.state}, coordinator {found.coordinator_id}{assignor}"
+    title = (
+        f"{group}: {found.group_type}, {found.state}, coordinator {found.coordinator_id}{assignor}"
+    )
     rows = [
         (member.member_id, member.client_id, member.host, " ".join(map(str, member.assignment)))
         for member in found.members

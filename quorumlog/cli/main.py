@@ -102,6 +102,16 @@ COMMANDS: Final[dict[str, Command]] = {
         ),
         is_group=True,
     ),
+    "transactions": Command(
+        "transaction_commands",
+        "Show transactions, and abort one that hangs.",
+        (
+            "quorumlog transactions list",
+            "quorumlog transactions find-hanging",
+            "quorumlog transactions abort --topic orders --partition 0 --start-offset 40",
+        ),
+        is_group=True,
+    ),
     "acls": Command(
         "acl_commands",
         "Show and change ACLs (stored, not enforced).",

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
 
 from quorumlog.client.async_client import AsyncClient
 from quorumlog.client.checks import (
-    checked_names,
     checked_offset,
     checked_partition,
     checked_partitions,
     checked_places,
+    checked_subscription,
     checked_timestamps,
 )
 from quorumlog.client.core.positions import (
@@ -129,22 +129,29 @@ class Consumer(AsyncClient[_Opened]):
 
     # --- what to read ---
 
-    def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        listener: RebalanceListener | None = None,
+        *,
+        pattern: str | None = None,
+    ) -> None:
         """Read these topics as a member of `group_id`; the group decides which partitions.
 
-        A topic that does not exist is waited for; a WARNING in the log says so.
+        A topic that does not exist is waited for; a WARNING in the log says so. `pattern`: also
+        those whose names match; with group_protocol="consumer" only, because brokers look for them.
         """
         opened = self._running()
         group = opened.group
         if group is None:
             raise ValueError("subscribe needs a group_id; without one, use assign")
-        wanted = {*checked_names(topics, "topics")}
+        wanted = {*checked_subscription(topics, pattern, self.settings.group_protocol)}
         if not group.is_subscribed and self._positions.by_partition:
             raise ValueError("the consumer has partitions from assign; unsubscribe first")
         opened.cluster.add_topics(wanted)
         self._topics = tuple(sorted(wanted))
         opened.fetcher.missing_is_error = False
-        group.subscribe(self._topics, listener or RebalanceListener())
+        group.subscribe(self._topics, listener or RebalanceListener(), pattern)
 
     async def unsubscribe(self) -> None:
         """Leave the group, or drop what was assigned."""

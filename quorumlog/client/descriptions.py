@@ -148,6 +148,33 @@ class ProducerStateDescription:
     current_txn_start_offset: int
 
 
+CLASSIC_TYPE: Final = "classic"
+CONSUMER_TYPE: Final = "consumer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionListing:
+    """A transactional id, with the state of its last transaction by Kafka's name."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    coordinator_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionDescription:
+    """What the coordinator knows of a transactional id; `start_ms` is -1 before the first one."""
+
+    state: str
+    coordinator_id: int
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int
+    partitions: tuple[TopicPartition, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
     """One group as its coordinator lists it."""
@@ -171,7 +198,10 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A classic group. `protocol` is the assignor's name, "" while there is none."""
+    """A group. `protocol` is the assignor's name, "" while there is none.
+
+    `group_type`: "classic" or "consumer" (KIP-848).
+    """
 
     group_id: str
     state: str
@@ -179,6 +209,7 @@ class GroupDescription:
     protocol: str
     coordinator_id: int
     members: tuple[MemberDescription, ...]
+    group_type: str = CLASSIC_TYPE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

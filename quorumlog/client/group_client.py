@@ -61,12 +61,14 @@ class GroupClient:
         """True while partitions are given up or taken: `poll` must not return records then."""
         return self._session is not None and self._session.is_changing
 
-    def subscribe(self, topics: tuple[str, ...], listener: RebalanceListener) -> None:
-        """Join with these topics, or join again with others."""
+    def subscribe(
+        self, topics: tuple[str, ...], listener: RebalanceListener, pattern: str | None = None
+    ) -> None:
+        """Join with these topics, or join again with others; `pattern`: those that match."""
         self._listener = listener
         if self._session is None:
             self._session = GroupSession(self._cluster, self._settings, self._coordinator, self)
-        self._session.post(facts.Subscribed(topics=topics))
+        self._session.post(facts.Subscribed(topics=topics, pattern=pattern))
 
     def poll_began(self) -> None:
         """Note that the user is in `poll`: partitions may be revoked."""

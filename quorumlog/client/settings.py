@@ -14,6 +14,7 @@ from quorumlog.client.unsupported_settings import why_unsupported
 Acks = Literal["all", 0, 1, -1]
 CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 OffsetReset = Literal["earliest", "latest", "none"]
+GroupProtocol = Literal["classic", "consumer"]
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
 Assignor = Literal["range", "roundrobin", "cooperative-sticky"]
 BootstrapServers = str | Sequence[str]
@@ -168,6 +169,8 @@ class ConsumerSettings(CommonSettings):
 
     group_id: str | None = None
     group_instance_id: str | None = None
+    group_protocol: GroupProtocol = "classic"
+    group_remote_assignor: str | None = None
     client_rack: str = ""
     partition_assignment_strategy: Sequence[Assignor] = ("range", "cooperative-sticky")
     session_timeout_ms: int = 45_000
@@ -190,6 +193,12 @@ class ConsumerSettings(CommonSettings):
         CommonSettings.__post_init__(self)
         too_long = "heartbeat_interval_ms must be below session_timeout_ms"
         _check(self.heartbeat_interval_ms < self.session_timeout_ms, too_long)
+        is_classic = self.group_protocol == "classic"
+        has_assignor = self.group_remote_assignor is not None
+        _check(
+            not (is_classic and has_assignor),
+            "group_remote_assignor needs group_protocol='consumer'",
+        )
         names = tuple(self.partition_assignment_strategy)
         _check(bool(names), "partition_assignment_strategy must name at least one assignor")
 
@@ -199,6 +208,8 @@ class ConsumerOptions(CommonOptions, total=False):
 
     group_id: str | None
     group_instance_id: str | None
+    group_protocol: GroupProtocol
+    group_remote_assignor: str | None
     client_rack: str
     partition_assignment_strategy: Sequence[Assignor]
     session_timeout_ms: int

@@ -14,8 +14,6 @@ _METRICS: Final = "the clients report no metrics"
 _REASONS: Final[Mapping[str, str]] = {
     "config_providers": "values are taken as they are",
     "enable_metrics_push": _METRICS,
-    "group_protocol": "groups speak the classic protocol only (not KIP-848)",
-    "group_remote_assignor": "groups speak the classic protocol only (not KIP-848)",
     "interceptor_classes": "there are no interceptors",
     "interceptors": "there are no interceptors",
     "key_deserializer": _SERIALIZERS,

@@ -170,14 +170,15 @@ def _dataclass_reader(kind: type) -> Reader:
         if not isinstance(plain, dict):
             raise MalformedValue(f"{kind.__name__}: expected a map, got {type(plain).__name__}")
         values: dict[str, object] = {}
-        # None is not written, so absence is how None arrives.
-        absent = [(name, None) for name in required if name not in plain]
         name: Any = None
         try:
-            for name, field in (*plain.items(), *absent):
+            for name, field in plain.items():
                 read_field = readers.get(name)
                 if read_field is not None:
                     values[name] = read_field(field)
+            for name in required:
+                if name not in values:  # None is not written, so absence is how None arrives
+                    values[name] = readers[name](None)
         except MalformedValue as error:
             raise MalformedValue(f"{kind.__name__}.{name}: {error}") from None
         return kind(**values)

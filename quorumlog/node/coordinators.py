@@ -32,6 +32,7 @@ class Coordinators:
             settings=config.broker,
             wall_ms=wall_clock_ms,
             on_fatal=on_fatal,
+            rules=substitutes.transaction_rules,
         )
         self.groups: Final = GroupService(
             replicas=replicas,

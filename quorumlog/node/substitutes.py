@@ -11,6 +11,7 @@ from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.server.api import ApiHandler
+from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.metadata_quorum.io.parts import REAL_PARTS, QuorumParts
 from quorumlog.node.config import Address
 from quorumlog.node.identity import BOOT_ID_FILE, TextFile
@@ -30,6 +31,7 @@ class Substitutes:
     bind: binds a listener, given its setting's name and its address. Raises StartFailed.
     quorum: the parts of the metadata quorum and of its controller.
     coordinator, coordinator_shard: what a group coordinator is made of.
+    transaction_rules: the rules of every transaction coordinator.
     boot_id_file: tells the boots of this machine apart.
 
     Chance and wall-clock time are those of the whole process: `quorumlog.chance` and
@@ -44,4 +46,5 @@ class Substitutes:
     quorum: QuorumParts = REAL_PARTS
     coordinator: type[GroupCoordinator] = GroupCoordinator
     coordinator_shard: type[CoordinatorShard[Any]] = CoordinatorShard
+    transaction_rules: TransactionRules = SOUND
     boot_id_file: TextFile = BOOT_ID_FILE

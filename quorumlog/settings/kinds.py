@@ -95,13 +95,15 @@ def choice(*values: str) -> Kind[str]:
     return Kind(type=ConfigType.STRING, normalize=normalize, parse=str)
 
 
-def items(*values: str) -> Kind[str]:
-    """Return the kind of a list, with commas between, of some or none of these values."""
+def items(*values: str, least: int = 0) -> Kind[str]:
+    """Return the kind of a list, with commas between, of `least` of these values, or more."""
 
     def normalize(text: str) -> str:
         parts = _COMMA.split(text.strip(_BLANKS))
         if parts != [""] and not {*parts} <= {*values}:
             raise BadValue(f"List must be made of: {', '.join(sorted(values))}")
+        if len([part for part in parts if part]) < least:
+            raise BadValue(f"List must have at least {least} of: {', '.join(sorted(values))}")
         return ",".join(parts)
 
     return Kind(type=ConfigType.LIST, normalize=normalize, parse=str)

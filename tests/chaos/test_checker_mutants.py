@@ -28,7 +28,7 @@ from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
 from quorumlog.chaos.history.model import IN_TXN, Message
 from tests.chaos.test_borders import CASES
 from tests.chaos.test_false_verdicts import EVERY
-from tests.support.chaos.hand_made_histories import History, found
+from tests.support.chaos.hand_made_histories import STEP_NS, History, found
 
 NAMED = {name: make for name, (make, *_) in (CASES | EVERY).items()}
 
@@ -66,6 +66,11 @@ ALONE: dict[str, Callable[[], History]] = {
     "duplicate": lambda: History().sent(1).poll((0, 1)).poll((1, 1), process=2),
     "lost-write": lambda: History().send(1).send(2, 0).poll((0, 2)).final((0, 2), end=1),
     "vanished-write": NAMED["a value without an offset was seen nowhere else"],
+    "G1b": lambda: _asked_at(5).final((0, 1), end=1),
+    "consumed-twice": lambda: _moved((0, 1), (0, 1)),
+    "unconsumed": lambda: _moved((0, 1), (2, 3)),
+    "offset-ahead": lambda: _moved((0, 1), outcome="fail", told=1),
+    "offset-lost": lambda: _moved((0, 1), told=-1),
     "corrupt-read": NAMED["a poll failed because what was served is corrupt"],
     "truncated-read": NAMED["a reader stands behind the end of the log"],
     "log-end-regression": NAMED["the log end goes back, and the reader reads on"],
@@ -91,6 +96,28 @@ ALONE: dict[str, Callable[[], History]] = {
         History().sent(1, 2).poll((0, 1), (1, 2)).poll((0, 1)).final((0, 1), (1, 2), end=2)
     ),
 }
+
+
+def _asked_at(asked_ms: int) -> History:
+    """Send 1 in a transaction from 0 to 9 ms that a poll shows at 3 ms."""
+    sent = Message("x-0", 0, 1, f="send")
+    commit = Message("", -1, asked_ms * STEP_NS, f="commit")
+    history = History().txn(0, sent, commit, at=(0, 9 * STEP_NS))
+    return history.poll((0, 1), at=(2 * STEP_NS, 3 * STEP_NS))
+
+
+def _moved(*steps: tuple[int, int], outcome: str = "ok", told: int | None = None) -> History:
+    """Send records 0, 1, 2; let transactions consume [first, after); tell the group's offset."""
+    history = History().sent(0, 1, 2)
+    for process, (first, after) in enumerate(steps, start=5):
+        history.op(process, "assign", [("x-0", -1, 0)]).op(process, "seek", [("x-0", first, 0)])
+        polled = [Message("x-0", at, at, f="poll") for at in range(first, after)]
+        history.txn(process, *polled, Message("x-0", after, 0, f="offsets"), outcome=outcome)
+    if told is not None:
+        history.op(9, "committed", [("x-0", told, 0)])
+    return history.poll((0, 0), (1, 1), (2, 2)).final((0, 0), (1, 1), (2, 2), end=3)
+
+
 # In these, final readers would miss what another one has: Jepsen's form has none.
 UNMARKED = {"inconsistent-offsets", "duplicate"}
 NOT_OF_ONE_KEY = {"node-ended"}  # found from the nemesis's rows: tests/chaos/test_verdict.py

@@ -12,6 +12,7 @@ from quorumlog.chaos.drivers.driver import DriverError, Record
 from quorumlog.chaos.history import HistoryWriter, read_history
 from quorumlog.chaos.history.pairing import table_of
 from quorumlog.chaos.verify import verify_history
+from quorumlog.chaos.workloads.consumer_group_consume import ConsumerGroupConsume
 from quorumlog.chaos.workloads.group_consume import WORKLOAD, GroupConsume, GroupConsumeOptions
 from quorumlog.chaos.workloads.workload import Setup
 from tests.support.chaos.group_in_memory import GroupInMemory
@@ -21,7 +22,9 @@ from tests.support.chaos.log_in_memory import TOPIC
 SENDS = 150
 
 
-async def judged(out: Path, group: GroupInMemory) -> Verdict:
+async def judged(
+    out: Path, group: GroupInMemory, workload: type[GroupConsume] = GroupConsume
+) -> Verdict:
     """Run the workload until the logs have taken all sends, drain the group, and check it."""
     with HistoryWriter(out, meta={"model": WORKLOAD.model}) as history:
         setup = Setup(
@@ -42,7 +45,7 @@ async def judged(out: Path, group: GroupInMemory) -> Verdict:
             ),
             history=history,
         )
-        clients = GroupConsume(setup)
+        clients = workload(setup)
         working = asyncio.Event()
         working.set()
         group.after_sends = (SENDS, working.clear)
@@ -67,6 +70,16 @@ async def test_a_sound_coordinator_is_valid_while_members_come_and_go(tmp_path: 
     assert all(row["error"].startswith("ILLEGAL_GENERATION") for row in refused)
     values = [m["value"] for row in rows if row["f"] == "group_poll" for m in row["micro"]]
     assert len(values) > SENDS, "nothing was delivered twice, so no member left work undone"
+
+
+@pytest.mark.jumping_time
+@pytest.mark.parametrize("workload", [GroupConsume, ConsumerGroupConsume])
+async def test_members_join_by_the_protocol_of_the_workload(
+    workload: type[GroupConsume], tmp_path: Path
+) -> None:
+    group = GroupInMemory()
+    assert (await judged(tmp_path, group, workload)).valid is True
+    assert group.protocols == {workload.protocol}
 
 
 def loses_commits(group: GroupInMemory) -> None:

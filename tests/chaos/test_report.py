@@ -7,10 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from quorumlog.chaos.checkers import check_history
-from quorumlog.chaos.history import read_history, write_meta
+from quorumlog.chaos.history import Message, read_history, write_meta
 from quorumlog.chaos.history.pairing import table_of
 from quorumlog.chaos.report import write_report
 from quorumlog.chaos.report.chart import number, ticks
+from quorumlog.chaos.report.plots import latency_plot, rate_plot
 from quorumlog.chaos.report.series import key_points, run_series
 from tests.support.chaos.hand_made_histories import History, rows_of
 from tests.support.chaos.random_histories import good, lose
@@ -149,3 +150,12 @@ def test_ticks_are_round() -> None:
     assert ticks(0, 60, 10) == [0, 10, 20, 30, 40, 50, 60]
     assert ticks(0, 0.7, 5) == [0.0, 0.2, 0.4, 0.6000000000000001]
     assert [number(n) for n in (0.2, 10, 1500, 2e6, 0)] == ["0.2", "10", "1.5k", "2M", "0"]
+
+
+def test_transactions_are_drawn_as_sends_are() -> None:
+    sent = Message("x-0", 0, 1, f="send")
+    series = run_series(History().txn(0, sent).poll((0, 1)).final((0, 1), end=1).table())
+    assert "Latency of transactions over time" in latency_plot(series)
+    assert "transactions that ended ok" in rate_plot(series)
+    both = run_series(History().txn(0, sent).send(2, 1).table())
+    assert "a send or transaction, ok" in latency_plot(both)

@@ -18,6 +18,9 @@ DONE = {  # what a history must hold at the least: (f, type) and how often
     "list_offsets": {("list_offsets", "ok"): 100, ("final_list_offsets", "ok"): 20},
     "compacted_register": {("read", "ok"): 50, ("write", "ok"): 100},
     "metadata_linearizable": {("create", "ok"): 30, ("delete", "ok"): 20},
+    "txn_append": {("txn", "ok"): 40, ("txn", "fail"): 5, ("poll", "ok"): 20},
+    "txn_transfer": {("transfer", "ok"): 40, ("transfer", "fail"): 3, ("read", "ok"): 6},
+    "consume_transform_produce": {("txn", "ok"): 20, ("txn", "fail"): 3, ("committed", "ok"): 6},
 }
 
 

@@ -43,14 +43,14 @@ class Strangers:
         self.asked = 0
 
     def some_partitions(self) -> Partitions | None:
-        group = self.groups.coordinator.groups.get("g")
+        group = self.groups.consumer.groups.get("g")
         known = sorted(group.owners) if group is not None else []
         count = self.random.randint(0, len(known))
         return self.random.choice((None, frozenset(), frozenset(self.random.sample(known, count))))
 
     def ask(self) -> None:
         choice = self.random.choice
-        group = self.groups.coordinator.groups.get("g")
+        group = self.groups.consumer.groups.get("g")
         member_id = choice(MEMBERS)
         member = None if group is None else group.members.get(member_id)
         near = 1 if member is None else member.current.member_epoch
@@ -97,8 +97,8 @@ class Strangers:
         if self.groups.writes:
             return
         assert len(self.groups.replies) == self.asked
-        group = self.groups.coordinator.groups.get("g")
-        values = self.groups.coordinator.committed.of("g")
+        group = self.groups.consumer.groups.get("g")
+        values = self.groups.consumer.committed.of("g")
         assert (group is None) == (not values)
         if group is not None:
             replayed = ConsumerGroup.from_values("g", values)

@@ -15,15 +15,17 @@ from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
+from hypothesis.stateful import precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from quorumlog.broker.groups.core.consumer import admission, reconciliation
+from quorumlog.broker.groups.core.consumer import admission, reconciliation, targets
 from quorumlog.broker.groups.core.consumer import assignors as assignors_module
 from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.coordinator import ConsumerGroupCoordinator
 from quorumlog.broker.groups.core.consumer.deadlines import Deadlines
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
 from quorumlog.broker.groups.core.consumer.heartbeats import Heartbeats
+from quorumlog.broker.groups.core.consumer.member_deadlines import MemberDeadlines
 from quorumlog.broker.groups.core.consumer.membership import Membership
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.broker.groups.core.consumer.records import RecordKind, Value
@@ -43,10 +45,25 @@ def test_the_promises_hold_under_any_schedule() -> None:
     run_machine(OneConsumerGroup, settings=EXAMPLES)
 
 
+class WithLargeTargets(OneConsumerGroup):
+    """Every target is made outside of the step, some time later."""
+
+    @precondition(lambda self: self.groups.own)
+    @rule()
+    def target_is_made(self) -> None:
+        self.groups.make_target()
+        self.hear()
+
+
+def test_the_promises_hold_while_targets_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "AT_ONCE_MAX", -1)
+    run_machine(WithLargeTargets, settings=EXAMPLES)
+
+
 # --- Planted bugs ---
 
 ENQUEUE = ConsumerGroupCoordinator._enqueue
-REBUILD = ConsumerGroupCoordinator._rebuild
+REBUILD = ConsumerGroupCoordinator.rebuild
 WRITE = Changes.write
 REMOVE = Membership.remove
 UNIFORM = assignors_module.assign_uniform
@@ -82,7 +99,7 @@ def _keeps_what_was_refused(patch: pytest.MonkeyPatch) -> None:
         if group_id not in self.groups:
             REBUILD(self, group_id, now_ms)
 
-    patch.setattr(ConsumerGroupCoordinator, "_rebuild", rebuild)
+    patch.setattr(ConsumerGroupCoordinator, "rebuild", rebuild)
 
 
 def _drops_what_waits_behind_a_write(patch: pytest.MonkeyPatch) -> None:
@@ -110,7 +127,7 @@ def _gives_no_session_when_it_loads(patch: pytest.MonkeyPatch) -> None:
     def rebuild(self: ConsumerGroupCoordinator, group_id: str, now_ms: int) -> None:
         REBUILD(self, group_id, now_ms - SETTINGS.session_timeout_ms + 1)
 
-    patch.setattr(ConsumerGroupCoordinator, "_rebuild", rebuild)
+    patch.setattr(ConsumerGroupCoordinator, "rebuild", rebuild)
 
 
 def _sessions_never_end(patch: pytest.MonkeyPatch) -> None:
@@ -119,21 +136,17 @@ def _sessions_never_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def _rebalances_never_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        ConsumerGroupCoordinator, "_begin_rebalance", lambda self, group, member_id, now_ms: None
-    )
+    patch.setattr(MemberDeadlines, "begin_rebalance", lambda self, group, member_id, now_ms: None)
 
 
 def _rebalances_end_at_once(patch: pytest.MonkeyPatch) -> None:
-    def begin(
-        self: ConsumerGroupCoordinator, group: ConsumerGroup, member_id: str, now_ms: int
-    ) -> None:
+    def begin(self: MemberDeadlines, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         BEGIN_REBALANCE(self, group, member_id, now_ms - REBALANCE_MS + 10)
 
-    patch.setattr(ConsumerGroupCoordinator, "_begin_rebalance", begin)
+    patch.setattr(MemberDeadlines, "begin_rebalance", begin)
 
 
-BEGIN_REBALANCE = ConsumerGroupCoordinator._begin_rebalance
+BEGIN_REBALANCE = MemberDeadlines.begin_rebalance
 
 
 def _does_not_look_at_topics(patch: pytest.MonkeyPatch) -> None:
@@ -208,6 +221,7 @@ MUTANTS: dict[str, Patch] = {
 }
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MUTANTS[name](monkeypatch)

@@ -6,6 +6,7 @@ from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.simulation import WORLDS, replay, shrink, simulate
 from quorumlog.chaos.simulation.kernel.rules import Violation
 from quorumlog.chaos.simulation.kernel.timeline import EVENTS_AT_ONE_INSTANT_MAX, Timeline
+from tests.support.sizes import tries
 
 # Mutants that the swarm finds often: a seed of each. docs/architecture/simulation.md counts all.
 FOUND = [
@@ -41,6 +42,9 @@ FOUND = [
     ("logs", "drops_the_newest", 1, "newest-kept"),
     ("logs", "cleans_what_is_not_committed", 1, "newest-kept"),
     ("logs", "forgets_keys_when_full", 1, "cleaned"),
+    ("logs", "doubts_no_fsync", 7, "durability"),
+    ("logs", "sets_the_last_records_aside", 7, "set-aside"),
+    ("logs", "opens_logs_without_their_end", 9, "durability"),
 ]
 LONGER = {
     "elects_any_that_lives",
@@ -60,10 +64,17 @@ MOVING = {
     ("world", "seeds"), [("partition", 8), ("composed", 8), ("groups", 8), ("logs", 3)]
 )
 def test_seeds_hold(world: str, seeds: int) -> None:
-    for seed in range(seeds):
+    for seed in range(tries(seeds)):
         result = simulate(seed, world=world, duration_ms=5_000)
         assert result.valid, result
         assert result.committed > 0
+
+
+@pytest.mark.parametrize("seed", [7, 9, 23, 25])
+def test_logs_survive_damage_that_a_person_repairs(seed: int) -> None:
+    result = simulate(seed, world="logs", duration_ms=5_000)
+    assert result.schedule.options["is_damaged"]
+    assert result.valid, result
 
 
 @pytest.mark.parametrize("world", ["composed", "groups"])
@@ -99,6 +110,7 @@ def test_a_seed_that_has_failed_holds(world: str, seed: int) -> None:
     assert result.valid, result
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize(("world", "mutant", "seed", "rule"), FOUND)
 def test_a_mutant_is_found(world: str, mutant: str, seed: int, rule: str) -> None:
     duration_ms = 10_000 if mutant in LONGER else 6_000
@@ -119,6 +131,7 @@ def test_equal_arguments_give_an_equal_result(world: str) -> None:
     assert replay(read_again) == first
 
 
+@pytest.mark.planted
 def test_a_failing_run_shows_its_end_and_shrinks() -> None:
     mutant = "keeps_the_elr_while_it_commits"
     failing = simulate(1, world="composed", mutant=mutant, duration_ms=6_000)

@@ -20,7 +20,7 @@ class ImageWatch:
 
     def __init__(self, image: ClusterImage | None = None) -> None:
         self.image = image or ClusterImage()
-        self._waiting: set[asyncio.Event] = set()
+        self._waiting: Final[dict[asyncio.Event, None]] = {}  # in the order of their arrival
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - ImagePublisher's signature
         """Take over the new image and wake every waiting request."""
@@ -31,7 +31,7 @@ class ImageWatch:
     async def wait_until(self, holds: Callable[[ClusterImage], bool], *, timeout_ms: int) -> bool:
         """Return True once `holds(image)`, or False after `timeout_ms`."""
         published = asyncio.Event()
-        self._waiting.add(published)
+        self._waiting[published] = None
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while not holds(self.image):
@@ -40,5 +40,5 @@ class ImageWatch:
         except TimeoutError:
             return holds(self.image)
         finally:
-            self._waiting.discard(published)
+            del self._waiting[published]
         return True

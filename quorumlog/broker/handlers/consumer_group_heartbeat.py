@@ -1,31 +1,87 @@
-"""ConsumerGroupHeartbeat (68): refused, because there is no KIP-848 protocol yet.
+"""ConsumerGroupHeartbeat (68): a member of a consumer group joins, lives and leaves. KIP-848.
 
-The API is advertised all the same, as by a Kafka whose `group.version` is 0: a client that does not
+The API is advertised even while the protocol is switched off, as in Kafka: a client that does not
 find it waits silently (librdkafka); a client that is refused tells its user at once.
 docs/decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md
 """
 
-from typing import Final
+from uuid import UUID
 
-from quorumlog.broker.server.api import BrokerContext, answers
+from quorumlog.broker.groups.core.consumer.partitions import Partitions, TopicIdPartition
+from quorumlog.broker.groups.core.consumer.records import to_stored
+from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, HeartbeatResult
+from quorumlog.broker.responses.controller_answers import shortened
+from quorumlog.broker.responses.group_protocols import consumer_groups_problem
+from quorumlog.broker.server.api import BrokerContext, Reply, answers, when_done
+from quorumlog.chance import random_bytes
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicId
 from quorumlog.wire.codec.messages.consumer_group_heartbeat import (
+    Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    RequestTopicPartitions,
+    ResponseTopicPartitions,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
-
-REFUSAL: Final = (
-    "this cluster does not have the consumer group protocol (KIP-848): set group.protocol=classic"
-)
 
 
 @answers(ConsumerGroupHeartbeatRequest, 0, 1)
 def handle(
     context: BrokerContext, header: RequestHeader, request: ConsumerGroupHeartbeatRequest
-) -> ConsumerGroupHeartbeatResponse:
-    """Refuse with UNSUPPORTED_VERSION: no client tries again."""
-    del context, header, request
+) -> Reply:
+    """Ask the coordinator; the answer comes when what it says is committed."""
+    problem = consumer_groups_problem(context)
+    if problem is not None:
+        return ConsumerGroupHeartbeatResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=problem
+        )
+    names = request.subscribed_topic_names
+    heartbeat = ConsumerHeartbeat(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        new_member_id=str(UUID(bytes=random_bytes(16), version=4)),
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        subscribed_topic_names=None if names is None else tuple(names),
+        subscribed_topic_regex=request.subscribed_topic_regex,
+        server_assignor=request.server_assignor,
+        owned=_owned(request.topic_partitions),
+        client_id=header.client_id or "",
+        client_host=context.client_host,
+        api_version=header.api_version,
+    )
+    return when_done(context.groups.ask(heartbeat), _response)
+
+
+def _owned(topics: list[RequestTopicPartitions] | None) -> Partitions | None:
+    if topics is None:
+        return None
+    return frozenset(
+        TopicIdPartition(TopicId(topic.topic_id), index)
+        for topic in topics
+        for index in topic.partitions
+    )
+
+
+def _response(result: HeartbeatResult) -> ConsumerGroupHeartbeatResponse:
+    message = result.error_message
     return ConsumerGroupHeartbeatResponse(
-        error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=REFUSAL
+        error_code=result.error_code,
+        error_message=None if message is None else shortened(message),
+        member_id=result.member_id or None,
+        member_epoch=result.member_epoch,
+        heartbeat_interval_ms=result.heartbeat_interval_ms,
+        assignment=None if result.assignment is None else _assignment(result.assignment),
+    )
+
+
+def _assignment(partitions: Partitions) -> Assignment:
+    return Assignment(
+        topic_partitions=[
+            ResponseTopicPartitions(topic_id=one.topic_id, partitions=one.partitions)
+            for one in to_stored(partitions)
+        ]
     )

@@ -41,13 +41,20 @@ def _describe(context: BrokerContext, group_id: str, knows_not_found: bool) -> D
     group = coordinator.groups.get(group_id)
     if group is not None:
         return _described(group)
-    if group_id in coordinator.committed.offsets:  # offsets alone, of a consumer without a group
+    is_consumer_group = coordinator.consumer_side.owns(group_id)
+    if (
+        not is_consumer_group and group_id in coordinator.committed.offsets
+    ):  # offsets alone, of a consumer without a group
         return DescribedGroup(group_id=group_id, group_state=GroupState.EMPTY.value)
     if knows_not_found:
         return DescribedGroup(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=shortened(f"there is no group {group_id}"),
+            error_message=shortened(
+                f"group {group_id} is a consumer group: use ConsumerGroupDescribe"
+                if is_consumer_group
+                else f"there is no group {group_id}"
+            ),
             group_state=GroupState.DEAD.value,
         )
     return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)

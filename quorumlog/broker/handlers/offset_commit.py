@@ -1,10 +1,13 @@
-"""OffsetCommit (8): answered once the offsets are committed in `__consumer_offsets`."""
+"""OffsetCommit (8): answered once the offsets are committed in `__consumer_offsets`.
+
+Source: KIP-848 (member epochs, v9), KAFKA-14690 (topics by id, v10).
+"""
 
 from quorumlog.broker.groups.core.requests import CommitOffsets, CommitResult, CommittedOffset
 from quorumlog.broker.responses.commit_timeout import limit_commit
 from quorumlog.broker.server.api import BrokerContext, Reply, answers, when_done
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -14,16 +17,26 @@ from quorumlog.wire.codec.messages.offset_commit import (
 )
 from quorumlog.wire.codec.schemas import RequestHeader
 
+FIRST_VERSION_WITH_TOPIC_IDS = 10
 
-@answers(OffsetCommitRequest, 2, 9)
+
+@answers(OffsetCommitRequest, 2, 10)
 def handle(context: BrokerContext, header: RequestHeader, request: OffsetCommitRequest) -> Reply:
     """Commit the offsets of the partitions that exist."""
     offsets, outcomes = {}, {}
+    names_by_id = header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
     for topic in request.topics:
+        if names_by_id:
+            topic.name = context.image.topic_names.get(TopicId(topic.topic_id), "")
         for part in topic.partitions:
             where = TopicPartition(topic.name, part.partition_index)
             if context.image.partition(where) is None:
-                outcomes[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                is_unknown_id = names_by_id and not topic.name
+                outcomes[where] = (
+                    ErrorCode.UNKNOWN_TOPIC_ID
+                    if is_unknown_id
+                    else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                )
                 continue
             offsets[where] = CommittedOffset(
                 offset=part.committed_offset,
@@ -40,6 +53,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: OffsetCommitR
         generation_id=request.generation_id_or_member_epoch,
         member_id=request.member_id,
         group_instance_id=request.group_instance_id,
+        api_version=header.api_version,
         offsets=offsets,
     )
     result = context.groups.ask(commit)
@@ -52,6 +66,7 @@ def _topic(
 ) -> OffsetCommitResponseTopic:
     return OffsetCommitResponseTopic(
         name=topic.name,
+        topic_id=topic.topic_id,
         partitions=[
             OffsetCommitResponsePartition(
                 partition_index=part.partition_index,

@@ -1,4 +1,7 @@
-"""OffsetFetch (9): committed offsets of one group, or of several from v8 on (KIP-709)."""
+"""OffsetFetch (9): committed offsets of one group, or of several from v8 on (KIP-709).
+
+Source: KIP-848 (member epochs, v9), KAFKA-14690 (topics by id, v10).
+"""
 
 from collections.abc import Iterable, Mapping
 from itertools import groupby
@@ -7,9 +10,10 @@ from typing import TypeVar
 from quorumlog.broker.groups.core.requests import CommittedOffset
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.messages.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
@@ -23,13 +27,15 @@ from quorumlog.wire.codec.schemas import RequestHeader
 
 FIRST_VERSION_WITH_ERROR_CODE = 2
 FIRST_VERSION_WITH_GROUPS = 8
+FIRST_VERSION_WITH_MEMBERS = 9
+FIRST_VERSION_WITH_TOPIC_IDS = 10
 NO_OFFSET = CommittedOffset(offset=-1)
 
 P = TypeVar("P", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
 Offsets = Mapping[TopicPartition, CommittedOffset | ErrorCode | None]
 
 
-@answers(OffsetFetchRequest, 1, 9)
+@answers(OffsetFetchRequest, 1, 10)
 def handle(
     context: BrokerContext, header: RequestHeader, request: OffsetFetchRequest
 ) -> OffsetFetchResponse:
@@ -37,10 +43,7 @@ def handle(
     if header.api_version >= FIRST_VERSION_WITH_GROUPS:
         return OffsetFetchResponse(
             groups=[
-                _group(
-                    group.group_id,
-                    *_fetch(context, group.group_id, group.topics, request.require_stable),
-                )
+                _fetch_group(context, header.api_version, group, request.require_stable)
                 for group in request.groups
             ]
         )
@@ -57,6 +60,55 @@ def handle(
                 ],
             )
             for topic, parts in _by_topic(offsets)
+        ],
+    )
+
+
+def _fetch_group(
+    context: BrokerContext, api_version: int, group: OffsetFetchRequestGroup, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    refusal = _refusal(context, group) if api_version >= FIRST_VERSION_WITH_MEMBERS else None
+    if refusal:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=refusal)
+    if api_version < FIRST_VERSION_WITH_TOPIC_IDS:
+        offsets = _fetch(context, group.group_id, group.topics, require_stable)
+        return _group(group.group_id, *offsets)
+    topics, unknown = group.topics, list[OffsetFetchResponseTopics]()
+    for topic in topics or ():
+        topic.name = context.image.topic_names.get(TopicId(topic.topic_id), "")
+        if not topic.name:
+            unknown.append(_unknown(topic))
+    if topics is not None:
+        topics = [topic for topic in topics if topic.name]
+    answer = _group(group.group_id, *_fetch(context, group.group_id, topics, require_stable))
+    if answer.error_code != ErrorCode.NONE:
+        return answer
+    found = [topic for topic in answer.topics if topic.name in context.image.topics]
+    for shown in found:
+        shown.topic_id = context.image.topics[shown.name].topic_id
+    answer.topics = found + unknown
+    return answer
+
+
+def _refusal(context: BrokerContext, group: OffsetFetchRequestGroup) -> ErrorCode:
+    """Return why a member of a consumer group may not fetch its offsets, or NONE."""
+    coordinator = context.groups.coordinator(group.group_id)
+    if isinstance(coordinator, ErrorCode):
+        return coordinator
+    side = coordinator.consumer_side
+    return side.fetch_refusal(group.group_id, group.member_id, group.member_epoch)
+
+
+def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        topic_id=topic.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=index,
+                committed_offset=NO_OFFSET.offset,
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+            )
+            for index in topic.partition_indexes
         ],
     )
 

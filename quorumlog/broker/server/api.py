@@ -9,10 +9,10 @@ from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.fetching.core.response_memory import ResponseAccount
 from quorumlog.broker.groups.io.group_service import GroupService
+from quorumlog.broker.partitions.io.transaction_verifier import TransactionVerifier
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
-from quorumlog.broker.transactions.verification import TransactionVerifier
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.settings.servers import BrokerConfig, StaticConfig

@@ -30,7 +30,7 @@ class Server:
         self.settings: Final[BrokerSettings] = context.settings
         self.stats: Final = ServerStats()
         self.on_fatal: Final = on_fatal
-        self._connections: Final[set[Connection]] = set()
+        self._connections: Final[dict[Connection, None]] = {}  # in the order of their arrival
         self._listener: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._silence_timer: asyncio.TimerHandle | None = None
@@ -78,11 +78,11 @@ class Server:
             _logger.warning("connection refused: %d are open", len(self._connections))
             connection.abort()
             return
-        self._connections.add(connection)
+        self._connections[connection] = None
 
     def closed(self, connection: Connection) -> None:
         """Count the connection no longer."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
 
     def _check_idle(self) -> None:
         loop = asyncio.get_running_loop()

@@ -25,8 +25,11 @@ FINAL_END: Final = 3  # offset: the log end offset a final reader reached
 COUNT: Final = 4  # key: what was counted; value: how many. No message
 READER: Final = 5  # the life of a reader in a key: see reader_lives. No message
 ERROR: Final = 6  # key: the code of an error that tells of a loss. No message
+ASKED: Final = 7  # invoked_ns: when the commit of a transaction that sent `value` was asked for
+OFFSETS: Final = 8  # offset: what a transaction commits for a group in this key. No message
+COMMITTED: Final = 9  # offset: what a group has committed in this key, as it was told. No message
 
-F_OF_KIND: Final = ("send", "poll", "final_poll", "final_end")
+F_OF_KIND: Final = ("send", "poll", "final_poll", "final_end", *[""] * 4, "txn", "committed")
 
 # outcome
 OK: Final = 0

@@ -28,12 +28,13 @@ from quorumlog.chaos.checkers.entries import (
 from quorumlog.chaos.checkers.positions import Changes, changes_before, position_changes
 from quorumlog.chaos.checkers.reader_lives import loss_errors, reader_lives
 from quorumlog.chaos.checkers.rows import Rows, rows_of
+from quorumlog.chaos.checkers.transaction_notes import transaction_notes
 from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, UNKNOWN_OFFSET, HistoryError
 
 _TXN: Final = "txn"
 _KINDS: Final = {"send": SEND, "poll": POLL, "final_poll": FINAL_POLL, "final_end": FINAL_END}
-_IN_TXN: Final = ("send", "poll")
-_OTHERS: Final = ("assign", "subscribe", "seek", "crash", "debug-topic-partitions")
+_IN_TXN: Final = ("send", "poll", "offsets", "commit")
+_OTHERS: Final = ("assign", "subscribe", "seek", "crash", "committed", "debug-topic-partitions")
 OPERATIONS: Final = frozenset({*_KINDS, *_OTHERS, _TXN})
 
 
@@ -77,6 +78,7 @@ def _explode(rows: Rows, changes: Changes) -> pa.Table:
         _messages(rows, changes),
         _counts(_tally(rows)),
         loss_errors(rows, changes),
+        transaction_notes(rows),
     ]
     return pa.concat_tables([part.to_arrow() for part in parts])
 

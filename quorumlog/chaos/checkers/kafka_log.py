@@ -15,6 +15,7 @@ import pyarrow as pa
 from quorumlog.chaos.checkers.checker import Checker, Facts, Ranges, Runs
 from quorumlog.chaos.checkers.context import context_of
 from quorumlog.chaos.checkers.entries import (
+    ASKED,
     COUNT,
     ENTRY_SCHEMA,
     ERROR,
@@ -66,6 +67,10 @@ ANOMALIES: Final = (
     Anomaly(
         name="G1a", meaning="A value was polled whose send is known to have failed (aborted read)."
     ),
+    Anomaly(
+        name="G1b",
+        meaning="A transaction's record was polled before its commit had been asked for.",
+    ),
     Anomaly(name="precommitted-read", meaning="A transaction polled what it had itself sent."),
     Anomaly(
         name="G1c",
@@ -80,6 +85,22 @@ ANOMALIES: Final = (
     Anomaly(
         name="vanished-write",
         meaning="A value was polled once, and was gone when all was read again at the end.",
+    ),
+    Anomaly(
+        name="consumed-twice",
+        meaning="Two committed transactions of a group consumed the same record.",
+    ),
+    Anomaly(
+        name="unconsumed",
+        meaning="A group consumed what comes after a record, and no transaction has the record.",
+    ),
+    Anomaly(
+        name="offset-ahead",
+        meaning="A group was told an offset that no transaction has committed.",
+    ),
+    Anomaly(
+        name="offset-lost",
+        meaning="A group was told a lower offset than a transaction had committed before.",
     ),
     Anomaly(name="corrupt-read", meaning="A reader was served bytes that fail their checksum."),
     Anomaly(
@@ -115,6 +136,11 @@ ANOMALIES: Final = (
         name="nonmonotonic-poll", meaning="A process's next poll went back behind its last one."
     ),
     Anomaly(
+        name="G0",
+        meaning="Transactions wrote before each other in a circle.",
+        severity=Severity.ALLOWED,
+    ),
+    Anomaly(
         name="G0-realtime",
         meaning="A transaction's record was there before a record below it had been sent.",
         severity=Severity.ALLOWED,
@@ -146,6 +172,7 @@ def check(table: pa.Table, facts: Facts) -> Partial:
     _take_notes(entries, partial)
     lives = entries.take(np.flatnonzero(entries.kind == READER))
     partial.results += told_losses(entries.take(np.flatnonzero(entries.kind == ERROR)))
+    notes = entries.take(np.flatnonzero(entries.kind >= ASKED))
     entries = entries.take(messages_of(entries))
     order = order_versions(entries)
     finals, bounds = final_reads(order), bounds_of(order)
@@ -157,7 +184,7 @@ def check(table: pa.Table, facts: Facts) -> Partial:
         *check_log(order, bounds),
         *ordered,
     ]
-    partial.results += of_transactions(order, marked=marked, across=partial.across)
+    partial.results += of_transactions(order, finals, notes, marked=marked, across=partial.across)
     partial.counts |= figures | _figures(order)
     partial.peaks["worst_lag_ns"], late = reader_lag(order, bounds, lives)
     partial.results += late

@@ -5,7 +5,9 @@ A transaction spans keys. Each key tells its part, and `join_keys` joins the par
     what the next one sent, in a circle, one of them saw what was not committed (Adya's G1c, with
     write-read edges alone: Kafka does not isolate writes);
   - if any record of a transaction of unknown outcome was polled, all of it was committed, and none
-    of it may be missing.
+    of it may be missing;
+  - transactions overwrite each other in a circle (G0): legal, as Kafka does not isolate writes;
+  - the transactions of a group consume everything exactly once: see `exactly_once`.
 Source: jepsen.tests.kafka, precommitted-read-cases, wr-graph, and writes-by-type.
 """
 
@@ -14,18 +16,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from quorumlog.chaos.checkers.cycles import WR, Graph, find_cycles
+from quorumlog.chaos.checkers.cycles import WR, WW, Graph, find_cycles
+from quorumlog.chaos.checkers.early_reads import early_reads
 from quorumlog.chaos.checkers.entries import (
+    ASKED,
     FAIL,
     INFO,
     OK,
     SEND,
     SOUGHT_FLAG,
     TXN_FLAG,
+    Entries,
     Flags,
     Ints,
 )
-from quorumlog.chaos.checkers.final_reads import is_from_start
+from quorumlog.chaos.checkers.exactly_once import INPUTS, STEPS, join_steps, offset_anomalies
+from quorumlog.chaos.checkers.final_reads import FinalReads, is_from_start
 from quorumlog.chaos.checkers.verdict import (
     WITNESSES_MAX,
     CheckResult,
@@ -36,18 +42,30 @@ from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder
 from quorumlog.chaos.checkers.witnesses import Told, Witness, invalid, witness
 
 _READ_FROM: Final = "read from"  # [the sender's event, the reader's event, a witness of both]
+_WROTE: Final = "wrote before"  # [one event, that of the next record's transaction, a key, a place]
+_UNREAD: Final = "unread"  # the event of a transaction of unknown outcome, missing in a final read
 _COMMITTED: Final = "committed"  # the event of a transaction of unknown outcome, seen committed
 _MISSING: Final = "missing"  # [its event, a witness]: a record of it that readers got past
 
 
 def of_transactions(
-    order: VersionOrder, *, marked: bool, across: dict[str, list[Any]]
+    order: VersionOrder,
+    finals: FinalReads,
+    notes: Entries,
+    *,
+    marked: bool,
+    across: dict[str, list[Any]],
 ) -> list[CheckResult]:
-    """Return what these keys alone prove of transactions; write the rest into `across`."""
+    """Return what these keys alone prove of transactions; write the rest into `across`.
+
+    `notes`: the entries of `transaction_notes` of these keys.
+    """
     entries, values = order.entries, order.values
     in_txn = (entries.flags & TXN_FLAG) != 0
+    found = offset_anomalies(order, notes, across)
+    found += early_reads(order, notes.take(np.flatnonzero(notes.kind == ASKED)))
     if not in_txn.any():
-        return []
+        return found
     polls = np.flatnonzero(order.is_poll & (entries.outcome == OK))
     sends = values.send_entry[order.value_of[polls]]
     known = (sends != ABSENT) & ~values.resent[order.value_of[polls]]
@@ -59,17 +77,25 @@ def of_transactions(
     seen = by_txn & (entries.outcome[sends] == INFO)
     across[_COMMITTED] = np.unique(entries.op[sends[seen]]).tolist()
     across[_MISSING] = [*_missing(order, in_txn, marked=marked)]
-    return _precommitted(order, sends[own], polls[own]) if own.any() else []
+    across[_WROTE] = _wrote_before(order, in_txn)
+    across[_UNREAD] = _unread(order, finals, in_txn)
+    return [*found, *_precommitted(order, sends[own], polls[own])]
 
 
 def join_keys(partials: Sequence[Partial]) -> Partial:
     """Return what the parts of transactions in all keys prove together."""
     joined = Partial()
-    across = {kind: _all(partials, kind) for kind in (_READ_FROM, _COMMITTED, _MISSING)}
-    committed = {*across[_COMMITTED]}
+    kinds = (_READ_FROM, _COMMITTED, _MISSING, _WROTE, _UNREAD, STEPS, INPUTS)
+    across = {kind: _all(partials, kind) for kind in kinds}
+    committed = frozenset(across[_COMMITTED])
     lost = [proof for transaction, proof in across[_MISSING] if transaction in committed]
     joined.results += _result("lost-write", lost)
     joined.results += _result("G1c", _circles(across[_READ_FROM]))
+    joined.results += _result("G0", _write_circles(across[_WROTE]), Severity.ALLOWED)
+    aborted = frozenset(across[_UNREAD]) - committed
+    steps = join_steps(across[STEPS], across[INPUTS], committed=committed, aborted=aborted)
+    joined.results += steps.results
+    joined.gaps |= steps.gaps
     return joined
 
 
@@ -77,13 +103,18 @@ def _all(partials: Sequence[Partial], kind: str) -> list[Any]:
     return [one for partial in partials for one in partial.across.get(kind, ())]
 
 
-def _result(name: str, told: Sequence[Witness]) -> list[CheckResult]:
+def _result(
+    name: str, told: Sequence[Witness], severity: Severity = Severity.INVALID
+) -> list[CheckResult]:
     first = sorted(told, key=lambda one: (one["ops"][0]["index"], one["key"]))[:WITNESSES_MAX]
-    result = CheckResult(name=name, severity=Severity.INVALID, count=len(told), witnesses=first)
+    result = CheckResult(name=name, severity=severity, count=len(told), witnesses=first)
     return [result] if told else []
 
 
 def _precommitted(order: VersionOrder, sends: Ints, polls: Ints) -> list[CheckResult]:
+    if not len(sends):
+        return []
+
     def tell(n: int) -> Told:
         note = "a transaction polled what it had sent, before it was committed"
         return note, [("sent", int(sends[n])), ("polled", int(polls[n]))]
@@ -139,4 +170,55 @@ def _circles(edges: Sequence[list[Any]]) -> list[Witness]:
         sent = [{**one["ops"][0], "role": f"polled by the next: {one['key']}"} for one in told]
         note = f"a circle of {len(sent)} transactions: each was polled by the next"
         found.append({"key": told[0]["key"], "note": note, "ops": sent})
+    return found
+
+
+def _wrote_before(order: VersionOrder, in_txn: Flags) -> list[list[Any]]:
+    """Return one edge for each pair of transactions of which one wrote right behind the other."""
+    entries, values = order.entries, order.values
+    send_at = np.full(len(order.place_key), ABSENT)
+    known = np.flatnonzero((values.last != ABSENT) & (values.send_entry != ABSENT))
+    known = known[~values.disputed[known] & ~values.resent[known]]
+    send_at[values.last[known]] = values.send_entry[known]
+    one, other = send_at[:-1], send_at[1:]
+    both = (one != ABSENT) & (other != ABSENT) & (order.place_key[:-1] == order.place_key[1:])
+    both &= in_txn[one] & in_txn[other] & (entries.op[one] != entries.op[other])
+    one, other = one[both], other[both]
+    pairs = np.stack([entries.op[one], entries.op[other]], axis=1)
+    _, first = np.unique(pairs, axis=0, return_index=True)
+    return [
+        [int(entries.op[source]), int(entries.op[target]), *_told_send(entries, source)]
+        for source, target in zip(one[first].tolist(), other[first].tolist(), strict=True)
+    ]
+
+
+def _told_send(entries: Entries, send: int) -> tuple[str, Witness]:
+    told = witness(entries, "", [("wrote before the next", send)])
+    return told["key"], told["ops"][0]
+
+
+def _write_circles(edges: Sequence[list[Any]]) -> list[Witness]:
+    """Return the shortest circle of each group of transactions that overwrote each other."""
+    graph, proofs = Graph(), dict[tuple[int, int], Witness]()
+    for one, other, key, told in sorted(edges, key=lambda edge: edge[:3]):
+        graph.add(one, WW, other, key)
+        proofs.setdefault((one, other), {**told, "role": f"wrote before the next: {key}"})
+    found = []
+    for cycle in find_cycles(graph):
+        if cycle.name == "G0":
+            ops = [proofs[step.source, step.target] for step in cycle.steps]
+            note = f"a circle of {len(ops)} transactions: each wrote before the next"
+            found.append({"key": cycle.steps[0].about, "note": note, "ops": ops})
+    return found
+
+
+def _unread(order: VersionOrder, finals: FinalReads, in_txn: Flags) -> list[int]:
+    """Return the transactions of unknown outcome of which a complete final read has not a record.
+
+    Such a read has passed the last stable offset: the transaction is not open any more.
+    """
+    entries, values = order.entries, order.values
+    absent = (entries.kind == SEND) & (entries.outcome == INFO) & in_txn
+    absent &= finals.complete[entries.key] & ~values.polled_at_all[order.value_of]
+    found: list[int] = np.unique(entries.op[absent]).tolist()
     return found

@@ -1,19 +1,20 @@
 """aiokafka: the asyncio client that most Python services use. Real processes only."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError
 
+from quorumlog.chaos.drivers.aiokafka_transactions import Committed, Transactions, translated
 from quorumlog.chaos.drivers.driver import (
     AT_ONCE,
     EARLIEST,
     LATEST,
     NO_GENERATION,
+    TRANSACTION_TIMEOUT_MS,
     Batching,
     Headers,
     Membership,
@@ -37,19 +38,11 @@ _READING: Final[dict[str, Any]] = {
 }
 
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except (KafkaError, OSError, asyncio.InvalidStateError) as error:
-        raise driver_error(error) from error
-
-
 class AiokafkaProducer:
     """An idempotent producer."""
 
     def __init__(self, producer: Any) -> None:
-        self._producer: Final = producer
+        self._producer = producer
 
     async def send(
         self,
@@ -77,7 +70,7 @@ class AiokafkaProducer:
 
     async def close(self) -> None:
         """Wait for what is in flight, as the library does, and let go of all resources."""
-        with _translated():
+        with translated():
             await self._producer.stop()
 
 
@@ -93,11 +86,11 @@ class _Reader:
     """What all consumers do."""
 
     def __init__(self, consumer: Any) -> None:
-        self._consumer: Final = consumer
+        self._consumer = consumer
 
     async def poll(self, timeout_ms: int) -> list[Record]:
         """Return what arrived, in order per partition. Raises DriverError."""
-        with _translated():
+        with translated():
             polled = await self._consumer.getmany(
                 timeout_ms=timeout_ms, max_records=_POLL_RECORDS_MAX
             )
@@ -105,7 +98,7 @@ class _Reader:
 
     async def close(self) -> None:
         """Let go of all resources."""
-        with _translated():
+        with translated():
             await self._consumer.stop()
 
 
@@ -121,9 +114,17 @@ class AiokafkaConsumer(_Reader):
 
     async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
         """Return the high watermark of each partition (exclusive). Raises DriverError."""
-        with _translated():
+        with translated():
             ends = await self._consumer.end_offsets(_places(topic, partitions))
         return {place.partition: end for place, end in ends.items()}
+
+
+class AiokafkaTransactions(Transactions, AiokafkaProducer):
+    """The producer of a transactional id."""
+
+
+class AiokafkaReader(Committed, AiokafkaConsumer):
+    """A consumer of assigned partitions that sees what is committed."""
 
 
 class AiokafkaLookup(_Reader):
@@ -139,7 +140,7 @@ class AiokafkaLookup(_Reader):
             if asked >= 0
         }
         answers: dict[int, OffsetAt] = {}
-        with _translated():
+        with translated():
             if first:
                 found = await self._consumer.beginning_offsets(first)
                 answers |= {place.partition: OffsetAt(at, -1) for place, at in found.items()}
@@ -155,7 +156,7 @@ class AiokafkaLookup(_Reader):
         return answers
 
 
-class AiokafkaMember(_Reader, aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
+class AiokafkaMember(Committed, _Reader, aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
     """A consumer in a group. The library does not tell its generation."""
 
     def __init__(self, consumer: Any) -> None:
@@ -192,18 +193,8 @@ class AiokafkaMember(_Reader, aiokafka.ConsumerRebalanceListener):  # type: igno
         wanted = {
             aiokafka.TopicPartition(topic, index): offset for index, offset in offsets.items()
         }
-        with _translated():
+        with translated():
             await self._consumer.commit(wanted)
-
-    async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return what the group has committed. Raises DriverError."""
-        found: dict[int, int] = {}
-        with _translated():
-            for place in _places(topic, partitions):
-                offset = await self._consumer.committed(place)
-                if offset is not None:
-                    found[place.partition] = offset
-        return found
 
 
 class AiokafkaAdmin:
@@ -222,33 +213,33 @@ class AiokafkaAdmin:
     ) -> None:
         """Create a topic. Raises DriverError."""
         wanted = NewTopic(topic, partitions, replication_factor, topic_configs={**(config or {})})
-        with _translated():
+        with translated():
             answer: Any = await self._admin.create_topics([wanted])
         for name, code, *text in answer.topic_errors:
             check_answer(code, f"{name}: {text}")
 
     async def delete(self, topic: str) -> None:
         """Delete a topic. Raises DriverError."""
-        with _translated():
+        with translated():
             answer: Any = await self._admin.delete_topics([topic])
         for name, code in answer.topic_error_codes:
             check_answer(code, name)
 
     async def exists(self, topic: str) -> bool:
         """Ask a broker whether the topic exists. Raises DriverError."""
-        with _translated():
+        with translated():
             return topic in await self._admin.list_topics()  # describing would create it
 
     async def close(self) -> None:
         """Close the connections."""
-        with _translated():
+        with translated():
             await self._admin.close()
 
 
 class AiokafkaDriver:
     """aiokafka."""
 
-    capabilities: Final = frozenset({"groups", "offsets", "topics"})
+    capabilities: Final = frozenset({"groups", "offsets", "topics", "transactions"})
 
     async def producer(
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
@@ -276,6 +267,34 @@ class AiokafkaDriver:
         )
         await _started(consumer)
         return AiokafkaConsumer(consumer)
+
+    async def transactional(
+        self, bootstrap: str, client_id: str, transactional_id: str
+    ) -> AiokafkaTransactions:
+        """Make the producer of an id. Raises DriverError if its predecessors are not fenced."""
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=bootstrap,
+            client_id=client_id,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            request_timeout_ms=_REQUEST_TIMEOUT_MS,
+            retry_backoff_ms=20,
+        )
+        await _started(producer)
+        return AiokafkaTransactions(producer)
+
+    async def reader(self, bootstrap: str, client_id: str, group_id: str) -> AiokafkaReader:
+        """Make a reader of what is committed. Raises DriverError if no broker answers."""
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=bootstrap,
+            client_id=client_id,
+            group_id=group_id,
+            isolation_level="read_committed",
+            auto_offset_reset="none",
+            **_READING,
+        )
+        await _started(consumer)
+        return AiokafkaReader(consumer)
 
     async def offsets(self, bootstrap: str, client_id: str) -> AiokafkaLookup:
         """Make a client that asks for offsets. Raises DriverError if no broker answers."""
@@ -311,7 +330,7 @@ class AiokafkaDriver:
             request_timeout_ms=_REQUEST_TIMEOUT_MS,
         )
         try:
-            with _translated():
+            with translated():
                 await admin.start()
         except BaseException:
             await admin.close()
@@ -340,7 +359,7 @@ class AiokafkaDriver:
 async def _started(client: Any) -> None:
     """Start a client; one that has not started is stopped. Raises DriverError."""
     try:
-        with _translated():
+        with translated():
             await client.start()
     except BaseException:  # the caller waits no longer, perhaps
         await client.stop()

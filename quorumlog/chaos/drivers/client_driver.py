@@ -1,14 +1,15 @@
 """quorumlog's own client."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import Final, cast
+from typing import Any, Final, cast
 
+from quorumlog.chaos.drivers.client_transactions import Committed, Transactions, translated
 from quorumlog.chaos.drivers.driver import (
     AT_ONCE,
     NO_GENERATION,
+    TRANSACTION_TIMEOUT_MS,
     Batching,
     DriverError,
     Headers,
@@ -35,6 +36,18 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 _DELIVERY_TIMEOUT_MS: Final = 5_000
 _REQUEST_TIMEOUT_MS: Final = 2_000
 _POLL_RECORDS_MAX: Final = 500
+_WRITING: Final[Mapping[str, Any]] = {
+    "delivery_timeout_ms": _DELIVERY_TIMEOUT_MS,
+    "request_timeout_ms": _REQUEST_TIMEOUT_MS,
+    "max_block_ms": _DELIVERY_TIMEOUT_MS,
+    "retry_backoff_ms": 20,
+}
+_READING: Final[Mapping[str, Any]] = {
+    "fetch_max_wait_ms": 100,
+    "request_timeout_ms": _REQUEST_TIMEOUT_MS,
+    "retry_backoff_ms": 20,
+    "default_api_timeout_ms": _DELIVERY_TIMEOUT_MS,
+}
 
 
 class ClientProducer:
@@ -74,15 +87,6 @@ async def _acknowledged(delivery: Delivery) -> int:
         raise SendFailed(str(error), definite=error.definite) from error
 
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Turn errors of the client into those of a driver."""
-    try:
-        yield
-    except KafkaError as error:
-        raise DriverError(error.code.name, error.message, definite=error.definite) from error
-
-
 class ClientConsumer:
     """A consumer of assigned partitions."""
 
@@ -97,13 +101,13 @@ class ClientConsumer:
 
     async def poll(self, timeout_ms: int) -> list[Record]:
         """Return what arrived, in order per partition. Raises DriverError."""
-        with _translated():
+        with translated():
             polled = await self._consumer.poll(timeout_ms, max_records=_POLL_RECORDS_MAX)
         return [_record(record) for records in polled.values() for record in records]
 
     async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
         """Return the high watermark of each partition (exclusive). Raises DriverError."""
-        with _translated():
+        with translated():
             ends = await self._consumer.end_offsets(_places(topic, partitions))
         return {asked.partition: end for asked, end in ends.items()}
 
@@ -112,7 +116,15 @@ class ClientConsumer:
         await self._consumer.stop()
 
 
-class ClientMember(RebalanceListener):
+class ClientTransactions(Transactions, ClientProducer):
+    """The producer of a transactional id."""
+
+
+class ClientReader(Committed, ClientConsumer):
+    """A consumer of assigned partitions that sees what is committed."""
+
+
+class ClientMember(Committed, RebalanceListener):
     """A consumer in a group, which hears of its own rebalances."""
 
     def __init__(self, consumer: Consumer) -> None:
@@ -141,7 +153,7 @@ class ClientMember(RebalanceListener):
 
     async def poll(self, timeout_ms: int) -> list[Record]:
         """Return what arrived of the partitions owned now. Raises DriverError."""
-        with _translated():
+        with translated():
             polled = await self._consumer.poll(timeout_ms, max_records=_POLL_RECORDS_MAX)
         return [_record(record) for records in polled.values() for record in records]
 
@@ -157,17 +169,11 @@ class ClientMember(RebalanceListener):
 
     async def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
         """Commit the next offset to read of each partition. Raises DriverError."""
-        with _translated():
+        with translated():
             await self._consumer.commit(
                 {TopicPartition(topic, index): offset for index, offset in offsets.items()},
                 timeout_ms=_DELIVERY_TIMEOUT_MS,
             )
-
-    async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return what the group has committed. Raises DriverError."""
-        with _translated():
-            found = await self._consumer.committed(_places(topic, partitions))
-        return {asked.partition: place.offset for asked, place in found.items()}
 
     async def close(self) -> None:
         """Commit nothing, leave the group, let go of all resources."""
@@ -183,7 +189,7 @@ class ClientLookup:
     async def ask(self, topic: str, timestamps: Mapping[int, int]) -> dict[int, OffsetAt]:
         """Ask each partition's leader for a time. Raises DriverError."""
         wanted = {TopicPartition(topic, index): asked for index, asked in timestamps.items()}
-        with _translated():
+        with translated():
             found = await self._admin.list_offsets(wanted)
         return {asked.partition: OffsetAt(one[0], one[1]) for asked, one in found.items()}
 
@@ -200,18 +206,18 @@ class ClientTopicAdmin:
 
     async def create(self, topic: str, *, partitions: int, replication_factor: int) -> None:
         """Create a topic. Raises DriverError."""
-        with _translated():
+        with translated():
             await self._admin.create_topics([NewTopic(topic, partitions, replication_factor)])
 
     async def delete(self, topic: str) -> None:
         """Delete a topic. Raises DriverError."""
-        with _translated():
+        with translated():
             await self._admin.delete_topics([topic])
 
     async def exists(self, topic: str) -> bool:
         """Ask a broker whether the topic exists. Raises DriverError."""
         try:
-            with _translated():
+            with translated():
                 await self._admin.describe_topics([topic])
         except DriverError as error:
             if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name:
@@ -227,7 +233,9 @@ class ClientTopicAdmin:
 class ClientDriver:
     """quorumlog's own client. Each new consumer is in the next one of `racks`, if there are any."""
 
-    capabilities: Final = frozenset({"groups", "offsets", "max-timestamp", "topics"})
+    capabilities: Final = frozenset(
+        {"groups", "offsets", "max-timestamp", "topics", "transactions"}
+    )
 
     def __init__(self, racks: Sequence[str] = ()) -> None:
         self._racks: Final = cycle(racks or ("",))
@@ -241,14 +249,31 @@ class ClientDriver:
             client_id=client_id,
             linger_ms=batching.linger_ms,
             compression_type=cast(CompressionType, batching.compression),
-            delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
-            request_timeout_ms=_REQUEST_TIMEOUT_MS,
-            max_block_ms=_DELIVERY_TIMEOUT_MS,
-            retry_backoff_ms=20,
+            **_WRITING,
         )
-        with _translated():
+        with translated():
             await producer.start()
         return ClientProducer(producer)
+
+    async def transactional(
+        self, bootstrap: str, client_id: str, transactional_id: str
+    ) -> ClientTransactions:
+        """Make the producer of an id. Raises DriverError if its predecessors are not fenced."""
+        producer = Producer(
+            bootstrap_servers=bootstrap,
+            client_id=client_id,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            **_WRITING,
+        )
+        with translated():
+            await producer.start()
+            try:
+                await producer.init_transactions()
+            except BaseException:  # the caller waits no longer, perhaps
+                await producer.stop(timeout_ms=0)
+                raise
+        return ClientTransactions(producer)
 
     async def consumer(self, bootstrap: str, client_id: str) -> ClientConsumer:
         """Make a consumer. Raises DriverError if no broker answers."""
@@ -257,14 +282,27 @@ class ClientDriver:
             client_id=client_id,
             client_rack=next(self._racks),
             auto_offset_reset="none",  # a reset would hide a gap
-            fetch_max_wait_ms=100,
-            request_timeout_ms=_REQUEST_TIMEOUT_MS,
-            retry_backoff_ms=20,
-            default_api_timeout_ms=_DELIVERY_TIMEOUT_MS,
+            **_READING,
         )
-        with _translated():
+        with translated():
             await consumer.start()
         return ClientConsumer(consumer)
+
+    async def reader(self, bootstrap: str, client_id: str, group_id: str) -> ClientReader:
+        """Make a reader of what is committed. Raises DriverError if no broker answers."""
+        consumer = Consumer(
+            bootstrap_servers=bootstrap,
+            client_id=client_id,
+            client_rack=next(self._racks),
+            group_id=group_id,
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset="none",
+            **_READING,
+        )
+        with translated():
+            await consumer.start()
+        return ClientReader(consumer)
 
     async def member(self, bootstrap: str, client_id: str, membership: Membership) -> ClientMember:
         """Make a consumer that can join a group. Raises DriverError if no broker answers."""
@@ -278,12 +316,9 @@ class ClientDriver:
             max_poll_interval_ms=membership.max_poll_interval_ms,
             enable_auto_commit=False,
             auto_offset_reset="earliest",  # nothing is deleted: only where nothing is committed
-            fetch_max_wait_ms=100,
-            request_timeout_ms=_REQUEST_TIMEOUT_MS,
-            retry_backoff_ms=20,
-            default_api_timeout_ms=_DELIVERY_TIMEOUT_MS,
+            **_READING,
         )
-        with _translated():
+        with translated():
             await consumer.start()
         return ClientMember(consumer)
 
@@ -305,7 +340,7 @@ class ClientDriver:
         config: Mapping[str, str] | None = None,
     ) -> None:
         """Create a topic and return when its metadata is committed. Raises DriverError."""
-        with _translated():
+        with translated():
             async with Admin(bootstrap_servers=bootstrap) as admin:
                 wanted = NewTopic(topic, partitions, replication_factor, configs={**(config or {})})
                 await admin.create_topics([wanted])
@@ -318,7 +353,7 @@ async def _admin(bootstrap: str, client_id: str) -> Admin:
         request_timeout_ms=_REQUEST_TIMEOUT_MS,
         default_api_timeout_ms=_DELIVERY_TIMEOUT_MS,
     )
-    with _translated():
+    with translated():
         await admin.start()
     return admin
 

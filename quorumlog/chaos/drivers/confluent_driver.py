@@ -4,15 +4,18 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import confluent_kafka
 
 from quorumlog.chaos.drivers.confluent_admin import ConfluentAdmin
 from quorumlog.chaos.drivers.confluent_errors import QUIET, driver_error, error_code, translated
+from quorumlog.chaos.drivers.confluent_transactions import Committed, Transactions
 from quorumlog.chaos.drivers.driver import (
     AT_ONCE,
     NO_GENERATION,
+    TRANSACTION_TIMEOUT_MS,
     Batching,
     DriverError,
     Headers,
@@ -26,8 +29,9 @@ from quorumlog.chaos.drivers.worker import Worker
 _DELIVERY_TIMEOUT_MS: Final = 5_000
 _POLL_S: Final = 0.1
 _POLL_RECORDS_MAX: Final = 500
-_QUESTION_TIMEOUT_S: Final = 5.0
 _END_OFFSETS_TIMEOUT_S: Final = 2.0
+# With KIP-848 they are the group's, and the broker's to tell.
+_OF_THE_CLASSIC_PROTOCOL: Final = ("session.timeout.ms", "heartbeat.interval.ms")
 
 _READING: Final[dict[str, Any]] = {
     **QUIET,
@@ -41,7 +45,13 @@ _READING: Final[dict[str, Any]] = {
 class ConfluentProducer:
     """A producer; a thread of its own serves its delivery reports."""
 
-    def __init__(self, bootstrap: str, client_id: str, batching: Batching) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        client_id: str,
+        batching: Batching,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._producer = confluent_kafka.Producer(
             {
@@ -55,6 +65,7 @@ class ConfluentProducer:
                 "delivery.timeout.ms": _DELIVERY_TIMEOUT_MS,
                 "request.timeout.ms": 2_000,
                 "retry.backoff.ms": 20,
+                **settings,
             }
         )
         self._closing, self._has_ended = threading.Event(), asyncio.Event()
@@ -62,7 +73,10 @@ class ConfluentProducer:
 
     def _serve(self) -> None:
         while not self._closing.is_set():
-            self._producer.poll(_POLL_S)
+            try:
+                self._producer.poll(_POLL_S)
+            except confluent_kafka.KafkaException:  # it is fenced, which its next call will tell
+                self._closing.wait(_POLL_S)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._has_ended.set)
 
@@ -165,12 +179,19 @@ def _bytes(value: str | bytes | None) -> bytes:
 class ConfluentConsumer:
     """A consumer of assigned partitions."""
 
-    def __init__(self, bootstrap: str, client_id: str) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        client_id: str,
+        group_id: str = "",
+        isolation: str = "read_uncommitted",
+    ) -> None:
         settings = {
             "bootstrap.servers": bootstrap,
             "client.id": client_id,
-            "group.id": f"unused-{client_id}",  # the library insists on a name
+            "group.id": group_id or f"unused-{client_id}",  # the library insists on a name
             "auto.offset.reset": "error",  # a reset would hide a gap
+            "isolation.level": isolation,
         }
         self._polling = _Polling(settings, client_id)
 
@@ -209,7 +230,28 @@ class ConfluentConsumer:
         await self._polling.close()
 
 
-class ConfluentMember:
+class ConfluentTransactions(Transactions, ConfluentProducer):
+    """The producer of a transactional id."""
+
+    def __init__(self, bootstrap: str, client_id: str, transactional_id: str) -> None:
+        settings = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        }
+        super().__init__(bootstrap, client_id, AT_ONCE, settings)
+        self._worker = Worker(f"transactions of {client_id}")
+
+
+class ConfluentReader(Committed, ConfluentConsumer):
+    """A consumer of assigned partitions that sees what is committed."""
+
+    def __init__(self, bootstrap: str, client_id: str, group_id: str) -> None:
+        super().__init__(bootstrap, client_id, group_id, "read_committed")
+        self._worker = self._polling.worker
+        self._consumer = self._polling.consumer
+
+
+class ConfluentMember(Committed):
     """A consumer in a group. The library does not tell its generation."""
 
     def __init__(self, bootstrap: str, client_id: str, membership: Membership) -> None:
@@ -225,9 +267,14 @@ class ConfluentMember:
                 membership.max_poll_interval_ms, membership.session_timeout_ms
             ),
         }
+        if membership.protocol == "consumer":
+            for name in _OF_THE_CLASSIC_PROTOCOL:
+                del settings[name]
+            settings["group.protocol"] = "consumer"
         if membership.instance_id is not None:
             settings["group.instance.id"] = membership.instance_id
         self._polling = _Polling(settings, client_id)
+        self._worker, self._consumer = self._polling.worker, self._polling.consumer
         self._changes: list[Rebalance] = []
 
     async def subscribe(self, topic: str) -> None:
@@ -277,18 +324,6 @@ class ConfluentMember:
             if one.error is not None:
                 raise DriverError(error_code(one.error), one.error.str())
 
-    async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return what the group has committed. Raises DriverError."""
-        wanted = [confluent_kafka.TopicPartition(topic, partition) for partition in partitions]
-        with translated():
-            found = await self._polling.worker.call(
-                lambda: self._polling.consumer.committed(wanted, timeout=_QUESTION_TIMEOUT_S)
-            )
-        for one in found:
-            if one.error is not None:
-                raise DriverError(error_code(one.error), one.error.str())
-        return {one.partition: one.offset for one in found if one.offset >= 0}
-
     async def close(self) -> None:
         """Leave the group (a static member stays in it), let go of all resources."""
         await self._polling.close()
@@ -297,7 +332,9 @@ class ConfluentMember:
 class ConfluentDriver:
     """confluent-kafka."""
 
-    capabilities: Final = frozenset({"groups", "offsets", "max-timestamp", "topics"})
+    capabilities: Final = frozenset(
+        {"groups", "offsets", "max-timestamp", "topics", "transactions", "consumer-protocol"}
+    )
 
     async def producer(
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
@@ -308,6 +345,22 @@ class ConfluentDriver:
     async def consumer(self, bootstrap: str, client_id: str) -> ConfluentConsumer:
         """Make a consumer."""
         return ConfluentConsumer(bootstrap, client_id)
+
+    async def transactional(
+        self, bootstrap: str, client_id: str, transactional_id: str
+    ) -> ConfluentTransactions:
+        """Make the producer of an id. Raises DriverError if its predecessors are not fenced."""
+        producer = ConfluentTransactions(bootstrap, client_id, transactional_id)
+        try:
+            await producer.initialize()
+        except BaseException:  # the caller waits no longer, perhaps
+            await producer.close()
+            raise
+        return producer
+
+    async def reader(self, bootstrap: str, client_id: str, group_id: str) -> ConfluentReader:
+        """Make a reader of what is committed."""
+        return ConfluentReader(bootstrap, client_id, group_id)
 
     async def member(
         self, bootstrap: str, client_id: str, membership: Membership

@@ -22,7 +22,11 @@ CAPABILITIES: Final[Mapping[str, str]] = {
     "offsets": "ask for offsets by time: the first, the last, the first at or after a time",
     "max-timestamp": "ask for the offset of the greatest timestamp (KIP-734)",
     "topics": "create, describe and delete topics, with the broker's error",
+    "transactions": "write in transactions, with a group's offsets; read what is committed",
+    "consumer-protocol": "join a group by the consumer protocol (KIP-848), too",
 }
+
+TRANSACTION_TIMEOUT_MS: Final = 10_000  # an open transaction is aborted then
 
 EARLIEST: Final = -2  # ListOffsets: the first offset of the log
 LATEST: Final = -1  # the high watermark
@@ -103,9 +107,13 @@ AT_ONCE: Final = Batching()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """How a consumer is a member of its group. `instance_id`: of a static member (KIP-345)."""
+    """How a consumer is a member of its group. `instance_id`: of a static member (KIP-345).
+
+    protocol: classic, or consumer (KIP-848), which needs the capability `consumer-protocol`.
+    """
 
     group_id: str
+    protocol: str = "classic"
     instance_id: str | None = None
     session_timeout_ms: int = 6_000
     max_poll_interval_ms: int = 6_000
@@ -195,6 +203,45 @@ class GroupMember(Protocol):
         """Commit nothing, leave the group (a static member stays in it), let go of all."""
 
 
+class TransactionalProducer(DriverProducer, Protocol):
+    """The producer of a transactional id. It sends in transactions only, one after the other.
+
+    After an error that is not `definite` it is discarded: its transaction may end either way.
+    """
+
+    async def begin(self) -> None:
+        """Begin a transaction. Raises DriverError."""
+
+    async def send_offsets(self, group_id: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Commit a group's offsets if the transaction commits, as no member. Raises DriverError."""
+
+    async def commit(self) -> None:
+        """Commit once everything is acknowledged.
+
+        Raises DriverError; `definite`: nothing of the transaction is or will be committed.
+        """
+
+    async def abort(self) -> None:
+        """Abort. Raises DriverError."""
+
+
+class CommittedReader(DriverConsumer, Protocol):
+    """A consumer of assigned partitions that sees what is committed (read_committed).
+
+    Its group has committed offsets, and no members. `end_offsets` is of no use: libraries answer
+    the high watermark or the last stable offset.
+    """
+
+    async def seek(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """Read on from these offsets, of all partitions that are assigned. Raises DriverError."""
+
+    async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """Return what the group has committed; nothing for a partition without an offset.
+
+        Raises DriverError.
+        """
+
+
 class TopicAdmin(Protocol):
     """Changes and describes topics; every error is a DriverError with the broker's code."""
 
@@ -243,6 +290,21 @@ class GroupDriver(Driver, Protocol):
 
     async def member(self, bootstrap: str, client_id: str, membership: Membership) -> GroupMember:
         """Make a consumer that can join a group. Raises ConnectionError if no broker answers."""
+
+
+class TransactionsDriver(Driver, Protocol):
+    """A driver with the capability `transactions`."""
+
+    async def transactional(
+        self, bootstrap: str, client_id: str, transactional_id: str
+    ) -> TransactionalProducer:
+        """Make the producer of an id; its predecessors are fenced, and their transactions ended.
+
+        Raises ConnectionError if that could not be done.
+        """
+
+    async def reader(self, bootstrap: str, client_id: str, group_id: str) -> CommittedReader:
+        """Make a reader of what is committed. Raises ConnectionError if no broker answers."""
 
 
 class OffsetsDriver(Driver, Protocol):

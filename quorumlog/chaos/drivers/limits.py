@@ -15,6 +15,7 @@ from quorumlog.chaos.drivers.driver import (
     AT_ONCE,
     Batching,
     CallTimedOut,
+    CommittedReader,
     Driver,
     DriverConsumer,
     DriverError,
@@ -31,6 +32,8 @@ from quorumlog.chaos.drivers.driver import (
     SendFailed,
     TopicAdmin,
     TopicDriver,
+    TransactionalProducer,
+    TransactionsDriver,
 )
 
 _Result = TypeVar("_Result")
@@ -158,6 +161,48 @@ class LimitedConsumer:
     async def close(self) -> None:
         """See DriverConsumer."""
         await _close(self._limits.close_s, self._consumer.close())
+
+
+class LimitedTransactions(LimitedProducer):
+    """A transactional producer whose calls end."""
+
+    def __init__(self, producer: TransactionalProducer, limits: Limits) -> None:
+        super().__init__(producer, limits)
+        self._transactions: Final = producer
+
+    async def begin(self) -> None:
+        """See TransactionalProducer."""
+        await within(self._limits.call_s, "begin", self._transactions.begin())
+
+    async def send_offsets(self, group_id: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """See TransactionalProducer."""
+        sent = self._transactions.send_offsets(group_id, topic, offsets)
+        await within(self._limits.call_s, "send_offsets", sent)
+
+    async def commit(self) -> None:
+        """See TransactionalProducer."""
+        await within(self._limits.call_s, "commit", self._transactions.commit())
+
+    async def abort(self) -> None:
+        """See TransactionalProducer."""
+        await within(self._limits.call_s, "abort", self._transactions.abort())
+
+
+class LimitedReader(LimitedConsumer):
+    """A reader of what is committed, whose calls end."""
+
+    def __init__(self, reader: CommittedReader, limits: Limits) -> None:
+        super().__init__(reader, limits)
+        self._reader: Final = reader
+
+    async def seek(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """See CommittedReader."""
+        await within(self._limits.call_s, "seek", self._reader.seek(topic, offsets))
+
+    async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """See CommittedReader."""
+        asked = self._reader.committed(topic, partitions)
+        return await within(self._limits.call_s, "committed", asked)
 
 
 class LimitedMember:
@@ -288,6 +333,19 @@ class LimitedDriver:
         """See GroupDriver."""
         made = cast(GroupDriver, self._driver).member(bootstrap, client_id, membership)
         return LimitedMember(await within(self._limits.open_s, "open", made), self._limits)
+
+    async def transactional(
+        self, bootstrap: str, client_id: str, transactional_id: str
+    ) -> LimitedTransactions:
+        """See TransactionsDriver."""
+        driver = cast(TransactionsDriver, self._driver)
+        made = driver.transactional(bootstrap, client_id, transactional_id)
+        return LimitedTransactions(await within(self._limits.open_s, "open", made), self._limits)
+
+    async def reader(self, bootstrap: str, client_id: str, group_id: str) -> LimitedReader:
+        """See TransactionsDriver."""
+        made = cast(TransactionsDriver, self._driver).reader(bootstrap, client_id, group_id)
+        return LimitedReader(await within(self._limits.open_s, "open", made), self._limits)
 
     async def offsets(self, bootstrap: str, client_id: str) -> LimitedLookup:
         """See OffsetsDriver."""

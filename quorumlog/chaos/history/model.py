@@ -21,7 +21,10 @@ workload may keep the number: no checker orders an `info` before later operation
   seek        the keys whose position is changed. A reader that does not begin at the beginning, or
               at its group's position, records a seek: it proves nothing about lower offsets.
   txn         what a transaction sent and polled, each with its own `f`: all of it or
-              nothing. Of `info` it is not known which, even where an offset is told.
+              nothing. Of `info` it is not known which, even where an offset is told. Besides:
+              `offsets`, what it commits for a group in a key; `commit`, when that was asked for
+              (the value: ns since the start of the history).
+  committed   asks what a group has committed; -1: nothing.
   crash       the client is thrown away and replaced: all its positions are forgotten.
 A poll during which its group rebalanced says so: details = "rebalanced".
 

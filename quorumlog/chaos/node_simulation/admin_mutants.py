@@ -158,17 +158,18 @@ class _PublishesLevelsAtOnce(Controller):
 class _CreatesInParts(Controller):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._rest: dict[int, Decision[object]] = {}  # by the request: what is to come
+        # By the request: what is to come. It holds the request, so that no other has its id.
+        self._rest: dict[int, tuple[ControllerRequest, Decision[object]]] = {}
 
     def decide(
         self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
     ) -> Decision[object]:
-        rest = self._rest.pop(id(request), None)
+        _, rest = self._rest.pop(id(request), (request, None))
         if rest is not None:
             return rest
         decision = super().decide(request, now_ms=now_ms, base_offset=base_offset)
         first, later = decision.records[:2], decision.records[2:]  # a topic and one partition
         if not isinstance(request, CreateTopics) or not later:
             return decision
-        self._rest[id(request)] = replace(decision, records=later)
+        self._rest[id(request)] = request, replace(decision, records=later)
         return replace(decision, records=first, goes_on=True)

@@ -12,10 +12,12 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context
+from functools import partial
 from itertools import count
 from random import Random
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, Unpack, cast
 
+from quorumlog.chaos.node_simulation.numbered import numbered
 from quorumlog.chaos.node_simulation.process import KERNEL, OWNER, Process, ThreadPool
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 
@@ -98,12 +100,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._queue: Final = deque[Scheduled]()
         self._timers: Final[list[tuple[float, int, Scheduled]]] = []
         self._numbers: Final = count()
+        self.numbers_in_sets: Final = count()  # see numbered.py
         self._thread_rng: Final[Random] = seeded("threads", seed)
         self._graveyard: Final[list[Any]] = []  # frames of the dead: to collect them runs them
         self._next_collection_s = START_S + COLLECT_EVERY_S
         self._kernel_pools: Final[dict[Any, ThreadPool]] = {}
         self._instant_began_at = 0  # the number of callbacks then
         self.set_exception_handler(_failed)
+        self.set_task_factory(partial(_new_task, numbered(asyncio.Task, self.numbers_in_sets)))
 
     # --- time and callbacks ---
 
@@ -322,6 +326,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         """There is no other thread to wake."""
+
+
+def _new_task(
+    made: type[asyncio.Task[Any]],
+    loop: asyncio.AbstractEventLoop,
+    coroutine: Coroutine[Any, Any, Any],
+    **options: Any,
+) -> asyncio.Task[Any]:
+    return made(coroutine, loop=loop, **options)
 
 
 def _failed(loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:

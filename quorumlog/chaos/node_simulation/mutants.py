@@ -10,8 +10,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from quorumlog.broker.partitions.log.log_directory import LogDirectory
-from quorumlog.chaos.node_simulation import directory_mutants, flush_mutants, near_mutants
+from quorumlog.chaos.node_simulation import (
+    directory_mutants,
+    flush_mutants,
+    near_mutants,
+    transaction_mutants,
+)
 from quorumlog.chaos.node_simulation.admin_mutants import CHURN, MOVES, with_controller
 from quorumlog.chaos.registered import registered
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
@@ -20,6 +24,7 @@ from quorumlog.chaos.simulation.worlds.brokers.mutants import PARTITION_MUTANTS
 from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES
 from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS
 from quorumlog.chaos.simulation.worlds.log_mutants import LOG_MUTANTS
+from quorumlog.chaos.simulation.worlds.logs.damage_mutants import DAMAGE_MUTANTS
 from quorumlog.chaos.simulation.worlds.quorum.building import (
     BROKEN_CORES,
     CORE_RULES,
@@ -119,6 +124,8 @@ def _all() -> Mapping[str, NodeMutant]:
     add("replication", MOVES.rules, MOVES.made)
     for group in (near_mutants.NEAR, flush_mutants.FLUSHES, directory_mutants.DIRECTORIES):
         add("replication", group.rules, group.made)
+    transactions = transaction_mutants.TRANSACTIONS
+    add("transactions", transactions.rules, transactions.made)
     add(
         "metadata quorum",
         CORE_RULES,
@@ -129,11 +136,12 @@ def _all() -> Mapping[str, NodeMutant]:
         GROUP_MUTANTS.rules,
         {name: _with_coordinator(made) for name, made in GROUP_MUTANTS.made.items()},
     )
-    rules = STORAGE_MUTANTS.rules | LOG_MUTANTS.rules
-    for name, storage in (STORAGE_MUTANTS.made | LOG_MUTANTS.made).items():
+    rules = STORAGE_MUTANTS.rules | LOG_MUTANTS.rules | DAMAGE_MUTANTS.rules
+    made = STORAGE_MUTANTS.made | LOG_MUTANTS.made | DAMAGE_MUTANTS.made
+    for name, storage in made.items():
         substitutes = Substitutes(
             partition_rules=replace(UNCHECKED_RULES, retention=storage.retention),
-            new_logs=partial(LogDirectory, new_log=storage.log),
+            new_logs=partial(storage.directory, new_log=storage.log),
             quorum=QuorumParts(quorum=UncheckedQuorum, new_log=storage.log),
         )
         found.append(

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from aiohttp import client_reqrep, web_response
+from aiohttp import client_reqrep, connector, web_response
 from aiohttp._websocket.writer import WebSocketWriter
 
 from quorumlog import chance, clock
 from quorumlog.chaos.node_simulation.loop import START_S, SimulatedLoop
+from quorumlog.chaos.node_simulation.numbered import numbered
 from quorumlog.chaos.node_simulation.process import OWNER
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.wire.io import frames
@@ -34,6 +35,9 @@ def replace_surroundings(loop: SimulatedLoop, seed: int) -> None:
     # aiohttp: Python's version, in the headers User-Agent and Server.
     for module in (client_reqrep, web_response):
         module.SERVER_SOFTWARE = "simulated"  # type: ignore[attr-defined]
+    # aiohttp: the order in which a session that is closed closes its connections.
+    for name in ("ResponseHandler", "_TransportPlaceholder"):
+        setattr(connector, name, numbered(getattr(connector, name), loop.numbers_in_sets))
     random.seed(seed)
     _start_no_task_early()
     # Ours: how frames are written depends on the Python; the transports here have no such fault.

@@ -5,7 +5,7 @@ all that is drawn for it, comes from a generator of its own: to leave one out, o
 kinds there are, changes no other.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.registered import registered
 from quorumlog.chaos.schedule import Action, Option, Schedule
 from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.workloads.registry import WORKLOADS
 
 _KINDS: Final = (
     "kill", "kill_all", "crash_loop", "pause", "pause_all", "pause_kill", "restart",
@@ -60,7 +61,12 @@ def draw_swarm(
         chosen = _chosen(seed)
     else:
         chosen = [registered(KINDS, name.replace("-", "_"), "fault").name for name in faults]
-    drawn = [action for name in chosen for action in _drawn(seed, KINDS[name], duration_ms / 1000)]
+    requests = _REQUESTS + (_OF_TRANSACTIONS if _has_transactions(workload) else ())
+    drawn = [
+        action
+        for name in chosen
+        for action in _drawn(seed, KINDS[name], duration_ms / 1000, requests)
+    ]
     return Schedule(
         seed=seed,
         duration_us=duration_ms * 1000,
@@ -79,17 +85,25 @@ def _chosen(seed: int) -> list[str]:
     return chosen or [min(draws, key=lambda name: draws[name])]
 
 
-def _drawn(seed: int, kind: type[StepFault], duration_s: float) -> Iterator[Action]:
+def _has_transactions(workload: str) -> bool:
+    return workload in WORKLOADS and "transactions" in WORKLOADS[workload].requires
+
+
+def _drawn(
+    seed: int, kind: type[StepFault], duration_s: float, requests: Sequence[tuple[str, str]]
+) -> Iterator[Action]:
     rng = seeded(f"faults {kind.name}", seed)
     mean_gap_s, longest_s = rng.choice(_MEAN_GAPS_S), rng.choice(_LONGEST_S)
     at_s = rng.random() * mean_gap_s
     while at_s < duration_s:
         lasts_s = 0.05 + rng.random() * longest_s
         target = _target(kind, rng)
+        parameters = _request(rng, requests) if kind.name in _OF_REQUESTS else {}
+        parameters |= _PARAMETERS.get(kind.name, _nothing)(rng)
         yield Action(
             t_us=int(at_s * MILLION),
             duration_us=int(min(lasts_s, max(0.05, duration_s - at_s)) * MILLION),
-            fault=kind(**_PARAMETERS.get(kind.name, _nothing)(rng)),
+            fault=kind(**parameters),
             target=target,
         )
         at_s += rng.random() * 2 * mean_gap_s + _GAP_S_MIN
@@ -123,9 +137,18 @@ _REQUESTS: Final = (
 )  # fmt: skip
 """What is lost or late, and whose it is."""
 
+_OF_TRANSACTIONS: Final = (
+    ("AddPartitionsToTxn", "clients"), ("AddPartitionsToTxn", "nodes"),
+    ("AddOffsetsToTxn", "clients"), ("TxnOffsetCommit", "clients"), ("EndTxn", "clients"),
+    ("WriteTxnMarkers", "nodes"), ("WriteTxnMarkers", "target"),
+)  # fmt: skip
+"""The same, where a workload has transactions: elsewhere they are never sent."""
 
-def _request(rng: Random) -> dict[str, Any]:
-    api, sender = rng.choice(_REQUESTS)
+_OF_REQUESTS: Final = frozenset({"drop_request", "delay_request", "reply_lost"})
+
+
+def _request(rng: Random, requests: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    api, sender = rng.choice(requests)
     return {"api": api, "sender": sender}
 
 
@@ -159,8 +182,8 @@ _PARAMETERS: Final[Mapping[str, Callable[[Random], dict[str, Any]]]] = {
     },
     "slow_link": lambda rng: {"bytes_per_s": rng.choice((2_000, 20_000, 200_000))},
     "reset": lambda rng: {"every_us": rng.choice((0, 100_000, 700_000))},
-    "drop_request": lambda rng: {**_request(rng), "share_ppm": _share_ppm(rng)},
-    "delay_request": lambda rng: {**_request(rng), "us": rng.choice((50_000, 400_000, 2_500_000))},
-    "reply_lost": lambda rng: {**_request(rng), "share_ppm": _share_ppm(rng)},
+    "drop_request": lambda rng: {"share_ppm": _share_ppm(rng)},
+    "delay_request": lambda rng: {"us": rng.choice((50_000, 400_000, 2_500_000))},
+    "reply_lost": lambda rng: {"share_ppm": _share_ppm(rng)},
 }  # fmt: skip
 """What is drawn for a kind, where its defaults are not enough."""

@@ -28,6 +28,12 @@ _LANE_PX: Final = 13
 _READERS_MAX: Final = 6
 _WAITING_S: Final = 0.5  # an operation that takes this long is shown as one that waits
 _Point = tuple[float, tuple[float, ...]]
+_WRITES: Final = ("send", "txn")
+_ONE: Final = {
+    "sends": "send",
+    "transactions": "transaction",
+    "sends and transactions": "send or transaction",
+}
 _CELLS: Final = ("", "other", "idle", "poll", "send", "waiting", "info", "fail")
 
 
@@ -42,7 +48,7 @@ def legend(*items: tuple[str, str]) -> str:
 
 def latency_plot(series: RunSeries) -> str:
     """Draw the latency of sends: a sample by outcome, and quantiles of those that were ok."""
-    sends = np.flatnonzero(series.is_f("send"))
+    sends, written = np.flatnonzero(series.is_f(*_WRITES)), _written(series)
     if not len(sends):
         return "<p>No sends.</p>"
     start_s, spent_ms = series.start_s[sends], (series.end_s - series.start_s)[sends] * 1000
@@ -67,9 +73,9 @@ def latency_plot(series: RunSeries) -> str:
         name = f"p{quantile * 100:g}"
         for run in _without_gaps(found, series.duration_s / _BINS):
             chart.line([(seconds, cuts[n]) for seconds, cuts in run], name, name)
-    dots = [(style, f"a send, {style}") for style in OUTCOMES]
+    dots = [(style, f"a {_ONE[written]}, {style}") for style in OUTCOMES]
     lines = [(f"p{quantile * 100:g}", f"p{quantile * 100:g} of ok") for quantile in QUANTILES]
-    return chart.svg("Latency of sends over time") + legend(*dots, *lines)
+    return chart.svg(f"Latency of {written} over time") + legend(*dots, *lines)
 
 
 def _without_gaps(points: Sequence[_Point], width_s: float) -> list[list[_Point]]:
@@ -83,15 +89,21 @@ def _without_gaps(points: Sequence[_Point], width_s: float) -> list[list[_Point]
     return runs
 
 
+def _written(series: RunSeries) -> str:
+    """Return what wrote in this history, in the plural."""
+    has = [bool(series.is_f(name).any()) for name in _WRITES]
+    return "sends and transactions" if all(has) else "transactions" if has[1] else "sends"
+
+
 def rate_plot(series: RunSeries) -> str:
     """Draw sends per second by outcome, and records polled per second."""
-    sends, polls = series.is_f("send"), series.is_f("poll", "final_poll")
+    sends, polls = series.is_f(*_WRITES), series.is_f("poll", "final_poll")
     lines = []
     for code, style in enumerate(OUTCOMES):
         mine = sends & (series.outcome == code)
         if mine.any():
             rate = rate_over_time(series.end_s, mine, series.duration_s, _BINS)
-            lines.append((f"rate {style}", f"sends that ended {style}", rate))
+            lines.append((f"rate {style}", f"{_written(series)} that ended {style}", rate))
     if polls.any():
         records = np.where(series.is_f("poll"), series.records, 0)
         rate = rate_over_time(series.end_s, records, series.duration_s, _BINS)
@@ -177,7 +189,7 @@ def _lane(series: RunSeries, process: int, lane: int) -> str:
     first = np.clip((series.start_s[mine] * scale).astype(np.int64), 0, _LANE_BINS - 1)
     last = np.clip((series.end_s[mine] * scale).astype(np.int64), 0, _LANE_BINS - 1)
     # What a bin shows: the place in _CELLS of the highest that touches it.
-    rank = np.where(series.is_f("send")[mine], 4, 1)
+    rank = np.where(series.is_f(*_WRITES)[mine], 4, 1)
     polls = series.is_f("poll", "final_poll")[mine]
     rank = np.where(polls, np.where(series.records[mine] > 0, 3, 2), rank)
     is_slow = (series.end_s - series.start_s)[mine] >= _WAITING_S

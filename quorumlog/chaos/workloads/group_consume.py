@@ -175,6 +175,8 @@ class _Member:
 class GroupConsume:
     """The lanes of one run. Process numbers: producers, members, final readers, then again."""
 
+    protocol = "classic"
+
     def __init__(self, setup: Setup[GroupConsumeOptions]) -> None:
         self._setup: Final = setup
         self._readers: Final = Readers(setup)
@@ -223,6 +225,7 @@ class GroupConsume:
         setup, options = self._setup, self._setup.options
         membership = Membership(
             group_id=f"{setup.topic}-group",
+            protocol=self.protocol,
             instance_id=f"member-{lane}" if lane < options.static else None,
             session_timeout_ms=_SESSION_TIMEOUT_MS,
             max_poll_interval_ms=options.max_poll_interval_ms,

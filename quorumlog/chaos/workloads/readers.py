@@ -98,7 +98,7 @@ class Readers:
             if str(error).partition(":")[0] in _PARKED:
                 raise _LifeOver from error
             return []
-        self._history.append(process, "ok", f, map(_message, records))
+        self._history.append(process, "ok", f, map(message_of, records))
         return records
 
     async def final_reads(self, timeout_s: float) -> bool:
@@ -200,7 +200,8 @@ def key_of(topic: str, partition: int) -> str:
     return f"{topic}-{partition}"
 
 
-def _message(record: Record) -> Message:
+def message_of(record: Record) -> Message:
+    """Return a record as a history names it."""
     text = record.value.decode(errors="replace")
     value = int(text) if text.isascii() and text.isdigit() else _NOT_OURS
     return Message(key_of(record.topic, record.partition), record.offset, value)

@@ -7,10 +7,14 @@ from quorumlog.chaos.registered import registered
 from quorumlog.chaos.workloads import (
     append_read,
     compacted_register,
+    consume_transform_produce,
+    consumer_group_consume,
     group_consume,
     idempotent_send,
     list_offsets,
     metadata_linearizable,
+    txn_append,
+    txn_transfer,
 )
 from quorumlog.chaos.workloads.workload import Workload
 
@@ -20,9 +24,13 @@ WORKLOADS: Final[Mapping[str, Workload[Any]]] = {
         append_read,
         idempotent_send,
         group_consume,
+        consumer_group_consume,
         compacted_register,
         list_offsets,
         metadata_linearizable,
+        txn_append,
+        txn_transfer,
+        consume_transform_produce,
     )
 }
 

@@ -1,10 +1,11 @@
 """Records that the cluster itself has written, by name: control, metadata, of coordinators."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from enum import IntEnum
 from typing import Final
 
+from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord, RecordKind
 from quorumlog.broker.groups.core.records import GroupRecord, OffsetRecord, StoredGroup, decode
 from quorumlog.broker.transactions.core.records import decode as decode_of_transaction
 from quorumlog.cli.dump.contents import Item
@@ -103,8 +104,19 @@ def decode_metadata(record: Record) -> Item:
     }
 
 
+_CONSUMER_GROUP_RECORDS: Final[Mapping[RecordKind, str]] = {  # as Kafka's schemas name them
+    RecordKind.GROUP: "ConsumerGroupMetadata",
+    RecordKind.PARTITION_METADATA: "ConsumerGroupPartitionMetadata",
+    RecordKind.MEMBER: "ConsumerGroupMemberMetadata",
+    RecordKind.TARGET: "ConsumerGroupTargetAssignmentMetadata",
+    RecordKind.TARGET_MEMBER: "ConsumerGroupTargetAssignmentMember",
+    RecordKind.CURRENT_ASSIGNMENT: "ConsumerGroupCurrentMemberAssignment",
+    RecordKind.REGULAR_EXPRESSION: "ConsumerGroupRegularExpression",
+}
+
+
 def decode_group(record: Record) -> Item:
-    """Describe a record of `__consumer_offsets`: an offset, or the generation of a group."""
+    """Describe a record of `__consumer_offsets`: an offset, or what is said of a group."""
     key = record.key or b""
     try:
         found = decode(key, record.value)
@@ -122,6 +134,11 @@ def decode_group(record: Record) -> Item:
         case GroupRecord():
             stored = None if found.stored is None else _group(found.stored)
             return {"type": "GroupMetadata", "group": found.group_id, "stored": stored}
+        case ConsumerGroupRecord():
+            kind, group_id, name = found.subject
+            value = None if found.value is None else _plain(found.value)
+            of = {"group": group_id} | ({"name": name} if name else {})
+            return {"type": _CONSUMER_GROUP_RECORDS[kind]} | of | {"value": value}
 
 
 def decode_transaction(record: Record) -> Item:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         reassignments,
         records,
         topics,
+        transactions,
         users,
         voters,
     )
@@ -34,6 +35,7 @@ __all__ = [
     "reassignments",
     "records",
     "topics",
+    "transactions",
     "users",
     "voters",
 ]

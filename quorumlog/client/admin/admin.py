@@ -172,6 +172,11 @@ class Admin(AsyncClient[Asker]):
         """Return which idempotent producers each partition's leader remembers (KIP-664)."""
         return await subjects.records.producers(self._running(), partitions)
 
+    @property
+    def transactions(self) -> "subjects.transactions.TransactionAdmin":
+        """Lists, describes and aborts transactions: `await admin.transactions.list()`."""
+        return subjects.transactions.TransactionAdmin(self._running())
+
     # --- configuration ---
 
     async def describe_configs(self, kind: ResourceKind, name: str) -> dict[str, about.ConfigValue]:

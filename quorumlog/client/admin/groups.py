@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin import topics
@@ -17,11 +17,14 @@ from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages import offset_delete as offset_delete_
+from quorumlog.wire.codec.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from quorumlog.wire.codec.messages.delete_groups import DeleteGroupsRequest
 from quorumlog.wire.codec.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
 from quorumlog.wire.codec.messages.list_groups import ListGroupsRequest
 
 Result = TypeVar("Result")
+
+NO_GROUP: Final = "Dead"  # how a coordinator describes a group that it does not have
 
 
 async def _ask(
@@ -70,9 +73,49 @@ async def describe(asker: Asker, group_id: str) -> about.GroupDescription:
         group = (await coordinator.send(DescribeGroupsRequest(groups=[group_id]))).groups[0]
         if known(group.error_code) != ErrorCode.GROUP_ID_NOT_FOUND:
             check(group.error_code, group_id)
+        if group.group_state == NO_GROUP:
+            consumer_group = await _consumer_group(coordinator)
+            if consumer_group is not None:
+                return consumer_group
         return _described(group, coordinator.broker_id)
 
     return await _ask(asker, group_id, ask, changes=False)
+
+
+async def _consumer_group(coordinator: Coordinator) -> about.GroupDescription | None:
+    """Describe a group of the protocol of KIP-848, or return None: it is not one."""
+    request = ConsumerGroupDescribeRequest(group_ids=[coordinator.group_id])
+    try:
+        group = (await coordinator.send(request)).groups[0]
+        check(group.error_code, coordinator.group_id)
+    except KafkaError as error:
+        if error.code in {ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_ID_NOT_FOUND}:
+            return None
+        raise
+    members = tuple(
+        about.MemberDescription(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            host=member.client_host,
+            assignment=tuple(
+                TopicPartition(topic.topic_name, index)
+                for topic in member.assignment.topic_partitions
+                for index in topic.partitions
+            ),
+        )
+        for member in group.members
+    )
+    broker_id = coordinator.broker_id
+    return about.GroupDescription(
+        group_id=group.group_id,
+        state=group.group_state,
+        protocol_type=PROTOCOL_TYPE,
+        protocol=group.assignor_name,
+        coordinator_id=-1 if broker_id is None else broker_id,
+        members=members,
+        group_type=about.CONSUMER_TYPE,
+    )
 
 
 def _described(group: DescribedGroup, coordinator_id: int | None) -> about.GroupDescription:

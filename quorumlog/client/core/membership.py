@@ -4,7 +4,7 @@ Partitions are revoked only while the user is in `poll`, never while it processe
 heartbeat notices the rebalance, the next `poll` begins it, and the rest runs in the background.
 Eager members give up all partitions before they join (KIP-54). Cooperative members keep theirs,
 give up those that the new assignment moves, and join once more (KIP-429).
-Answers of another generation are ignored. Left out: the protocol of KIP-848.
+Answers of another generation are ignored. `consumer_membership.py` has the protocol of KIP-848.
 Sources: Kafka's AbstractCoordinator and ConsumerCoordinator; KIP-62 (max.poll.interval.ms), KIP-345
 (static members), KIP-394 (MEMBER_ID_REQUIRED).
 """
@@ -167,6 +167,8 @@ class Membership:
                 return self._handle_revocation_done()
             case facts.Ticked():
                 pass
+            case facts.ConsumerHeartbeatAnswered() | facts.TopicsNamed():
+                pass  # of the protocol of KIP-848
             case _:
                 assert_never(event)
         return []

@@ -17,9 +17,10 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribed:
-    """The user wants these topics from now on; none: leave the group."""
+    """The user wants these topics from now on, or those that match; none: leave the group."""
 
     topics: tuple[str, ...]
+    pattern: str | None = None  # in consumer groups of KIP-848
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,29 @@ class HeartbeatAnswered:
     error_code: int
 
 
+AssignedTopics = Mapping[bytes, tuple[int, ...]]
+"""Partitions by the id of their topic, in order; no topic without any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHeartbeatAnswered:
+    """The answer to the SendConsumerHeartbeat of that number; `assignment` None: as before."""
+
+    attempt: int
+    error_code: int
+    error_message: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: AssignedTopics | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsNamed:
+    """What NameTopics found; a topic that is not there has no name."""
+
+    names: Mapping[bytes, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevocationDone:
     """Offsets are committed and the user's listener has returned."""
@@ -111,6 +135,8 @@ Event = (
     | TopicsLookedUp
     | SyncAnswered
     | HeartbeatAnswered
+    | ConsumerHeartbeatAnswered
+    | TopicsNamed
     | RevocationDone
     | Ticked
 )
@@ -155,6 +181,29 @@ class SendHeartbeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SendConsumerHeartbeat:
+    """ConsumerGroupHeartbeat. None: as it was said before; `is_full`: with all that there is.
+
+    `member_epoch` 0: join; below 0: leave. No answer to that is awaited.
+    """
+
+    attempt: int
+    member_id: str
+    member_epoch: int
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+    owned: AssignedTopics | None = None
+    is_full: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameTopics:
+    """Find out the names of topics with these ids; then TopicsNamed."""
+
+    topic_ids: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SendLeave:
     """Tell the coordinator that we go. No answer is awaited."""
 
@@ -186,6 +235,7 @@ class Fail:
     """Raise this from the user's next `poll`: trying again may not help."""
 
     error_code: int
+    message: str | None = None
 
 
 Effect = (
@@ -194,6 +244,8 @@ Effect = (
     | LookUpTopics
     | SendSync
     | SendHeartbeat
+    | SendConsumerHeartbeat
+    | NameTopics
     | SendLeave
     | Revoke
     | Assign

@@ -11,6 +11,7 @@ from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.tasks import Tasks, log_failure
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 _logger: Final = logging.getLogger(__name__)
@@ -50,8 +51,24 @@ class Committer:
         await self._commit(places, timeout_ms)
 
     async def _commit(self, places: Places, timeout_ms: float) -> None:
-        if places:
-            await self.coordinator.commit(places, *self._member(), timeout_ms)
+        deadline = self._loop.time() + timeout_ms / 1000
+        while places:
+            left_ms = (deadline - self._loop.time()) * 1000
+            try:
+                await self.coordinator.commit(places, *self._member(), left_ms)
+            except KafkaError as error:
+                if not self._may_try_again(error, places, deadline):
+                    raise
+                await asyncio.sleep(self._settings.retry_backoff_ms / 1000)
+            else:
+                return
+
+    def _may_try_again(self, error: KafkaError, places: Places, deadline: float) -> bool:
+        """Whether only the epoch has changed: the member still has all these partitions."""
+        is_stale = error.code == ErrorCode.STALE_MEMBER_EPOCH
+        has_all = all(one in self._positions.by_partition for one in places)
+        pause_s = self._settings.retry_backoff_ms / 1000
+        return is_stale and has_all and self._loop.time() + pause_s < deadline
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the place up to which each partition is processed."""

@@ -111,6 +111,11 @@ class Coordinator:
         self.broker_id = None
 
     @property
+    def is_known(self) -> bool:
+        """Whether a request would go somewhere without looking for it first."""
+        return self.broker_id is not None
+
+    @property
     def is_lost(self) -> bool:
         """True if the connection to the coordinator that we knew is gone."""
         return self.broker_id is not None and self._cluster.is_failing(

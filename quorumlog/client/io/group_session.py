@@ -7,20 +7,26 @@ overtakes the revocation before it. Requests run in tasks of their own; their an
 import asyncio
 import logging
 from collections import deque
-from typing import Final, Protocol, assert_never
+from typing import Any, Final, Protocol, assert_never
 
 from quorumlog.client.core import membership_events as facts
 from quorumlog.client.core.group_protocol import PROTOCOL_TYPE
-from quorumlog.client.core.membership import Membership
 from quorumlog.client.core.membership_events import Effect, Event
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.consumer_heartbeats import (
+    answered,
+    heartbeat_request,
+    names_of_topics,
+    new_membership,
+)
 from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.message import Request
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest
 from quorumlog.wire.codec.messages.join_group import (
     JoinGroupRequest,
@@ -66,7 +72,7 @@ class GroupSession:
     def __init__(
         self, cluster: Cluster, settings: ConsumerSettings, coordinator: Coordinator, reader: Reader
     ) -> None:
-        self.membership: Final = Membership(settings)
+        self.membership: Final = new_membership(settings)
         self._cluster: Final = cluster
         self._settings: Final = settings
         self._coordinator: Final = coordinator
@@ -91,8 +97,12 @@ class GroupSession:
         if effects:
             _logger.debug("%s: %s: %s", self._coordinator.group_id, event, effects)
         for effect in effects:
-            if isinstance(effect, facts.SendHeartbeat):  # it must not wait for the user's listener
+            # Heartbeats must not wait for the user's listener.
+            if isinstance(effect, facts.SendHeartbeat):
                 self._tasks.start(self._heartbeat(effect))
+                continue
+            if isinstance(effect, facts.SendConsumerHeartbeat):
+                self._tasks.start(self._consumer_heartbeat(effect))
                 continue
             self._changes += isinstance(effect, facts.Revoke | facts.Assign)
             self._effects.append(effect)
@@ -140,7 +150,7 @@ class GroupSession:
         _logger.error("group %s", self._coordinator.group_id, exc_info=error)
         self._reader.fail(_BROKEN)
 
-    async def _perform(self, effect: Effect) -> None:
+    async def _perform(self, effect: Effect) -> None:  # noqa: C901 - one flat case per kind of effect
         match effect:
             case facts.FindCoordinator():
                 self._coordinator.mark_unknown()
@@ -151,7 +161,9 @@ class GroupSession:
                 self._tasks.start(self._look_up(topics))
             case facts.SendSync():
                 self._tasks.start(self._sync(effect))
-            case facts.SendHeartbeat():
+            case facts.NameTopics(topic_ids=topic_ids):
+                self._tasks.start(self._name_topics(topic_ids))
+            case facts.SendHeartbeat() | facts.SendConsumerHeartbeat():
                 raise InvariantViolation("heartbeats do not wait in line")
             case facts.SendLeave():
                 await self._leave(effect)
@@ -164,9 +176,10 @@ class GroupSession:
                 await self._reader.accept(partitions, added)
                 self._changes -= 1
                 self._reader.wake()
-            case facts.Fail(error_code=error_code):
+            case facts.Fail(error_code=error_code, message=message):
                 where = f"group {self._coordinator.group_id}"
-                self._reader.fail(KafkaError(error_code, where, definite=True))
+                text = where if message is None else f"{where}: {message}"
+                self._reader.fail(KafkaError(error_code, text, definite=True))
             case _:
                 assert_never(effect)
 
@@ -266,6 +279,26 @@ class GroupSession:
             facts.HeartbeatAnswered(generation_id=effect.generation_id, error_code=error_code)
         )
 
+    async def _consumer_heartbeat(self, effect: facts.SendConsumerHeartbeat) -> None:
+        request = heartbeat_request(effect, self._settings, self._coordinator.group_id)
+        try:
+            answer = await self._coordinator.send(request)
+        except KafkaError as error:
+            fact = facts.ConsumerHeartbeatAnswered(
+                attempt=effect.attempt, error_code=_as_lost(error), error_message=error.message
+            )
+            self.post(fact)
+        else:
+            self.post(answered(effect, answer))
+
+    async def _name_topics(self, topic_ids: tuple[bytes, ...]) -> None:
+        try:
+            names = await names_of_topics(self._cluster, topic_ids)
+        except KafkaError as error:
+            _logger.debug("topics of %s: %r", self._coordinator.group_id, error)
+            names = {}  # the member asks again with its next poll
+        self.post(facts.TopicsNamed(names=names))
+
     async def _leave(self, effect: facts.SendLeave) -> None:
         if self._coordinator.broker_id is None:
             return  # the coordinator expels us without heartbeats
@@ -273,6 +306,9 @@ class GroupSession:
         request = LeaveGroupRequest(
             group_id=self._coordinator.group_id, member_id=effect.member_id, members=[member]
         )
+        await self._say_goodbye(request)
+
+    async def _say_goodbye(self, request: Request[Any]) -> None:
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):
                 await self._coordinator.send(request)
@@ -295,6 +331,9 @@ class GroupSession:
         for effect in left:
             if isinstance(effect, facts.SendLeave):
                 await self._leave(effect)
+            if isinstance(effect, facts.SendConsumerHeartbeat) and self._coordinator.is_known:
+                group_id = self._coordinator.group_id
+                await self._say_goodbye(heartbeat_request(effect, self._settings, group_id))
 
 
 def _as_lost(error: KafkaError) -> int:

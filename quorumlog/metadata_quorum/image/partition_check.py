@@ -7,14 +7,15 @@ from quorumlog.wire.codec.identifiers import NO_LEADER
 
 def check_partition(partition: PartitionImage) -> None:
     """Raise InvariantViolation if isr, elr and the leader do not fit the replicas."""
+    isr, replicas = {*partition.isr}, {*partition.replicas}
     if (
-        partition.isr == partition.replicas
-        and partition.leader_id in partition.isr
+        isr <= replicas
+        and (partition.leader_id in isr or partition.leader_id == NO_LEADER)
         and not (partition.elr or partition.adding_replicas or partition.removing_replicas)
         and partition.last_known_leader == NO_LEADER
     ):
-        return  # as nearly always: all of it is in sync
-    isr, elr, replicas = {*partition.isr}, {*partition.elr}, {*partition.replicas}
+        return  # as nearly always
+    elr = {*partition.elr}
     require(isr | elr <= replicas and not isr & elr, "2: isr and elr are apart, within replicas")
     require(partition.leader_id in {-1, *isr}, "2: the leader is in isr")
     adding, removing = {*partition.adding_replicas}, {*partition.removing_replicas}

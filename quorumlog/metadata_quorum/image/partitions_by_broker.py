@@ -54,6 +54,9 @@ class _Roles(NamedTuple):
     leading: tuple[BrokerId, ...] = ()
 
 
+_NO_ROLES: Final = _Roles()
+
+
 class PlaceSets(Generic[_Key]):
     """A set of places for each broker, or directory. A copy costs what there are of those."""
 
@@ -130,12 +133,10 @@ class PartitionsByBroker:
     ) -> None:
         """Take over what became of a partition; `before` is None for a new one."""
         bit = 1 << index
-        was, now = _Roles() if before is None else _roles(before), _roles(after)
-        if was != now:
-            for sets, old, new in zip(
-                (self.in_sync, self.eligible, self.leading), was, now, strict=True
-            ):
-                _move(sets, topic_id, bit, old, new)
+        was, now = _NO_ROLES if before is None else _roles(before), _roles(after)
+        _move(self.in_sync, topic_id, bit, was.in_sync, now.in_sync)
+        _move(self.eligible, topic_id, bit, was.eligible, now.eligible)
+        _move(self.leading, topic_id, bit, was.leading, now.leading)
         if after.directories or (before is not None and before.directories):
             held = () if before is None else _directories(before, was)
             _move(self.in_directory, topic_id, bit, held, _directories(after, now))

@@ -86,7 +86,7 @@ class LeaderWatch:
     def __init__(self) -> None:
         self.leader_id = NO_LEADER
         self._changed = asyncio.Event()
-        self._actions: Final[set[Callable[[], None]]] = set()
+        self._actions: Final[dict[Callable[[], None], None]] = {}  # in order
 
     def set(self, leader_id: BrokerId) -> None:
         """Note a change, and wake every task that waits for one."""
@@ -107,11 +107,11 @@ class LeaderWatch:
     @contextmanager
     def calling(self, action: Callable[[], None]) -> Iterator[None]:
         """Call `action` at each change of the leader or of its epoch, until the block ends."""
-        self._actions.add(action)
+        self._actions[action] = None
         try:
             yield
         finally:
-            self._actions.discard(action)
+            del self._actions[action]
 
 
 class LeaderClient:

@@ -70,7 +70,7 @@ class PresenceServer:
         """`check` raises the HTTP answer to a node that may not connect."""
         self._check = check
         self._disconnected = disconnected
-        self._connections: set[web.WebSocketResponse] = set()
+        self._connections: dict[web.WebSocketResponse, None] = {}  # in the order of their arrival
 
     def add_routes(self, app: web.Application) -> None:
         """Serve from `app`."""
@@ -78,7 +78,7 @@ class PresenceServer:
 
     async def close(self) -> None:
         """Close every connection; report none of them."""
-        connections, self._connections = self._connections, set()
+        connections, self._connections = self._connections, {}
         for connection in connections:
             await connection.close()
 
@@ -93,11 +93,11 @@ class PresenceServer:
             await connection.prepare(request)
         except ConnectionError:  # it has gone again already, and was never counted as present
             return connection
-        self._connections.add(connection)
+        self._connections[connection] = None
         async for _ in connection:
             pass  # nothing is said
         if connection in self._connections:
-            self._connections.remove(connection)
+            del self._connections[connection]
             await self._disconnected(node_id)
         return connection
 

@@ -126,6 +126,17 @@ class Reply:
         body: Any = to_plain(response)
         return cls(body=body, records=records)
 
+    def plain(self) -> dict[str, object]:
+        """Return it as `to_plain` does, but for the body: that is plain, and may be large."""
+        fields = {
+            "error_code": int(self.error_code),
+            "error_message": self.error_message,
+            "leader_id": self.leader_id,
+            "body": self.body,
+            "records": self.records,
+        }
+        return {name: field for name, field in fields.items() if field is not None}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replies:
@@ -196,7 +207,7 @@ class RpcServer:
             self._say_refused(request, f"{reply.error_message}; node {envelope.sender_id} asked")
         else:
             reply = await self._answer(envelope, batch)
-        return web.Response(body=cbor2.dumps(to_plain(reply)), content_type=CONTENT_TYPE)
+        return web.Response(body=cbor2.dumps(reply.plain()), content_type=CONTENT_TYPE)
 
     async def _answer(self, envelope: _Envelope, batch: list[tuple[Any, str | None]]) -> Reply:
         for request, _ in batch:
@@ -204,7 +215,7 @@ class RpcServer:
         if envelope.batch is None:
             return await self._handle(*batch[0])
         replies = await asyncio.gather(*(self._handle(*one) for one in batch))
-        return Reply.of(Replies(replies=tuple(replies)))
+        return Reply(body={"replies": [reply.plain() for reply in replies]})
 
     def _say_refused(self, request: web.Request, reason: str) -> None:
         now_s = asyncio.get_running_loop().time()

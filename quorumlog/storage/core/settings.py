@@ -38,6 +38,11 @@ class LogSettings:
             raise ValueError(f"index.interval.bytes is negative: {self.index_interval_bytes}")
 
     @property
+    def is_flushed_by_itself(self) -> bool:
+        """Whether the log is flushed after so many records, or so long; nearly never."""
+        return self.flush_messages < kinds.LONG_MAX or self.flush_ms < kinds.LONG_MAX
+
+    @property
     def may_have_gaps(self) -> bool:
         """Whether offsets may be missing between batches: only where the cleaner removes some."""
         return "compact" in self.cleanup_policy

@@ -8,6 +8,7 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from quorumlog.invariants import require
@@ -249,6 +250,7 @@ def read_partition_metadata(disk: Disk, partition_dir: str) -> TopicId | None:
         raise _corrupt(path, error) from error
 
 
+@lru_cache(maxsize=100)  # a topic's partitions have it in common
 def decode_partition_metadata(content: bytes) -> TopicId:
     """Read the content of the file. Raises KeyError or ValueError unless it is whole."""
     fields = dict(line.split(": ", 1) for line in content.decode("ascii").splitlines())

@@ -56,17 +56,20 @@ class Scanned(NamedTuple):
 
 
 NOT_SCANNED: Final = Scanned(ALL, [])
+UNKNOWN: Final = -1
 
 
 class KnownOfLog(NamedTuple):
     """What the caller knows of a log before it is opened. Offsets; `end` is exclusive.
 
-    Below `recovery_point` it need not be checked; below `end` its records were there for certain.
+    Below `recovery_point` it need not be checked; in [start, end) its records were there for
+    certain, but a start is not always known: it is UNKNOWN then.
     `scan` decides which batches are whole. What is found there is made durable, if it `must_last`.
     """
 
     is_clean: bool  # it was closed cleanly
     recovery_point: int = 0
+    start: int = UNKNOWN
     end: int = 0
     scan: type[SegmentScan] = SegmentScan
     must_last: bool = True
@@ -88,6 +91,8 @@ def _load(
     names = _listed(disk, directory)
     base_offsets, snapshots = _sweep(disk, directory, names)
     segments = [Segment(disk, directory, offset, settings) for offset in base_offsets]
+    if segments:
+        _require_start(segments[0], known)
     if known.is_clean and segments:
         try:
             segments[-1].load()
@@ -99,7 +104,7 @@ def _load(
             last = segments[-1]
             _require_reached(last.index.next_offset, known, f"{last.path} is the last segment")
     if not segments:
-        _require_reached(0, known, f"{directory} has no segment")
+        _require_reached(max(0, known.start), known, f"{directory} has no segment")
     scanned, durable_end = NOT_SCANNED, ALL
     if not known.is_clean:
         scanned = _recover(disk, directory, segments, settings, known, note_read=note_read)
@@ -151,15 +156,12 @@ def _listed(disk: Disk, directory: str) -> list[str]:
 
 def _sweep(disk: Disk, directory: str, names: Sequence[str]) -> tuple[list[int], list[int]]:
     """Remove leftovers; return the offsets of the segments, in order, and of the snapshots."""
-    logs = {
-        name.removesuffix(".log")
-        for name in names
-        if SEGMENT_NAME.fullmatch(name) and name.endswith(".log")
-    }
-    for name in names:
-        match = SEGMENT_NAME.fullmatch(name)
-        if name.endswith(LEFTOVERS) or (match is not None and match[1] not in logs):
-            disk.unlink(f"{directory}/{name}")
+    parts = [(name, match) for name in names if (match := SEGMENT_NAME.fullmatch(name))]
+    logs = {match[1] for _, match in parts if match[2] == ".log"}
+    doomed = [name for name in names if name.endswith(LEFTOVERS)]
+    doomed += [name for name, match in parts if match[1] not in logs]
+    for name in sorted(doomed):
+        disk.unlink(f"{directory}/{name}")
     snapshots = [int(found[1]) for found in map(SNAPSHOT_NAME.fullmatch, names) if found]
     return sorted(map(int, logs)), snapshots
 
@@ -231,12 +233,21 @@ def _seal(segment: Segment) -> None:
     segment.release()
 
 
+def _require_start(first: Segment, known: KnownOfLog) -> None:
+    if known.end and UNKNOWN < known.start < first.base_offset:
+        raise _lacking(f"{first.path} is the first segment", known.start, first.base_offset)
+
+
 def _require_reached(end_offset: int, known: KnownOfLog, where: str) -> None:
     if end_offset < known.end:
-        raise DamagedLog(
-            f"{where}; the records [{end_offset}, {known.end}) were there for certain, "
-            "and cannot be read. Nothing was cut"
-        )
+        raise _lacking(where, end_offset, known.end)
+
+
+def _lacking(where: str, start: int, end: int) -> DamagedLog:
+    return DamagedLog(
+        f"{where}; the records [{start}, {end}) were there for certain, and cannot be read. "
+        "Nothing was cut"
+    )
 
 
 def _continues(base_offset: int, expected: int, settings: LogSettings, known: KnownOfLog) -> bool:

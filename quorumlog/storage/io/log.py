@@ -23,7 +23,7 @@ from quorumlog.storage.io.batch_scan import BrokenSegment
 from quorumlog.storage.io.compaction import Compaction
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.kept_producers import KeptProducers
-from quorumlog.storage.io.loading import KnownOfLog, LoadedLog, load_log
+from quorumlog.storage.io.loading import UNKNOWN, KnownOfLog, LoadedLog, load_log
 from quorumlog.storage.io.log_health import LogHealth
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_list import SegmentList
@@ -95,17 +95,17 @@ class Log:
 
         clean: `close(clean=True)` was its end, for certain (Kafka's `.kafka_cleanshutdown`). Else
         every segment that reaches beyond recovery_point is read, checked, and cut where it is torn.
-        log_start_offset: from the caller's checkpoint. known_end_offset: the log reached it for
-        certain, else DamagedLog. note_read is told of bytes read. What `must_last` is durable then.
+        log_start_offset: from the caller's checkpoint; from there to known_end_offset the log was
+        whole, else DamagedLog. note_read is told of bytes read. What `must_last` is durable then.
         """
-        known = KnownOfLog(clean, recovery_point, known_end_offset, cls.scan, must_last)
+        start = UNKNOWN if log_start_offset is None else log_start_offset
+        known = KnownOfLog(clean, recovery_point, start, known_end_offset, cls.scan, must_last)
         loaded = load_log(disk, directory, settings, known, note_read)
         segments = SegmentList(disk, directory, loaded.segments, loaded.transactions)
         log = cls(disk, directory, settings, segments=segments, loaded=loaded)
-        if log_start_offset is not None:
-            if log_start_offset > log.log_end_offset:  # it lost records that were deleted
-                log.truncate_fully_and_start_at(log_start_offset)
-            log.advance_log_start_offset(log_start_offset)
+        if start > log.log_end_offset:  # it lost records that were deleted
+            log.truncate_fully_and_start_at(start)
+        log.advance_log_start_offset(start)
         log.epochs.truncate_from_start(log.log_start_offset)  # the file may know of older ones
         log.epochs.truncate_from_end(log.log_end_offset)
         if must_last:

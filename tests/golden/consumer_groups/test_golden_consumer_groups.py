@@ -11,7 +11,12 @@ import pytest
 
 from quorumlog.broker.groups.core.consumer import events
 from quorumlog.broker.groups.core.consumer.coordinator import ConsumerGroupCoordinator
-from quorumlog.broker.groups.core.consumer.effects import AnswerRequest, AppendRecords, Effect
+from quorumlog.broker.groups.core.consumer.effects import (
+    AnswerRequest,
+    AppendRecords,
+    Effect,
+    MakeTarget,
+)
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.broker.groups.core.consumer.records import (
     ConsumerGroupRecord,
@@ -112,12 +117,13 @@ class Story:
             case AppendRecords(write_id=write_id, records=records):
                 self.writes[write_id] = records
                 return f"write {write_id}: " + "; ".join(map(self.show_record, records))
+            case MakeTarget():
+                raise ValueError("the targets of these stories are small")
             case _:
                 assert_never(effect)
 
     def show_result(self, result: ConsumerGroupResult) -> str:
-        if not isinstance(result, HeartbeatResult):
-            return result.name
+        assert isinstance(result, HeartbeatResult)
         if result.error_code is not ErrorCode.NONE:
             return result.error_code.name
         told = "" if result.assignment is None else f" has {self.name(result.assignment)}"

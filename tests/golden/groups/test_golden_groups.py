@@ -9,12 +9,15 @@ from typing import assert_never
 import pytest
 
 from quorumlog.broker.groups.core import events
+from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord
+from quorumlog.broker.groups.core.consumer.requests import HeartbeatResult
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.effects import (
     AdvanceLogStart,
     AnswerRequest,
     AppendRecords,
     Effect,
+    MakeTarget,
     VerifyTransaction,
     WriteMarker,
 )
@@ -105,6 +108,8 @@ class Story:
                 return f"start at {offset}"
             case WriteMarker() | VerifyTransaction():
                 raise NotImplementedError
+            case MakeTarget():
+                raise ValueError("no consumer group is in these stories")
 
     def state(self) -> str:
         group = self.coordinator.groups.get("g")
@@ -121,8 +126,10 @@ class Story:
         return f"= {where} leader={group.leader}{committed}"
 
 
-def show_result(result: Result) -> str:
+def show_result(result: Result | HeartbeatResult) -> str:
     match result:
+        case HeartbeatResult():
+            raise ValueError("no consumer group is in these stories")
         case ErrorCode():
             shown = result.name
         case LeaveResult(members=members):
@@ -150,6 +157,7 @@ def show_join(result: JoinResult) -> str:
 
 
 def show_record(record: LogRecord) -> str:
+    assert not isinstance(record, ConsumerGroupRecord)
     if not isinstance(record, GroupRecord):
         found = record.committed
         return f"{record.topic_partition} -> {found.offset if found else 'gone'}"

@@ -22,6 +22,7 @@ class GroupInMemory(LogInMemory):
     def __init__(self, partitions: int = 2) -> None:
         super().__init__(partitions)
         self.members: list[Member] = []
+        self.protocols: set[str] = set()  # by which members have joined
         self.generation = 0
         self.committed: dict[int, int] = {}
         self.commits = 0
@@ -41,6 +42,7 @@ class GroupInMemory(LogInMemory):
     async def member(self, bootstrap: str, client_id: str, membership: Membership) -> "Member":
         assert (bootstrap, client_id[0]) == ("b", "m")
         assert membership.group_id
+        self.protocols.add(membership.protocol)
         self.open += 1
         return Member(self)
 

@@ -95,9 +95,15 @@ class History:
         self.ops[-1].error = error
         return self
 
-    def txn(self, process: int, *micros: Message, at: tuple[int, int]) -> "History":
-        """Perform a transaction, which is committed."""
-        self.op(process, "txn", at=at)
+    def txn(
+        self,
+        process: int,
+        *micros: Message,
+        at: tuple[int, int] | None = None,
+        outcome: str = "ok",
+    ) -> "History":
+        """Perform a transaction."""
+        self.op(process, "txn", outcome=outcome, at=at)
         self.ops[-1].micros = [*micros]
         return self
 

@@ -27,6 +27,7 @@ class DrivenShard(Generic[CoordinatorT]):
     ) -> None:
         self.now_ms = now_ms
         self.log_start = self.uncommitted = 0
+        self._counted_batches = self._counted_records = 0
         self.batches: list[bytes] = []
         for batch in batches:
             self.add(batch)
@@ -48,8 +49,13 @@ class DrivenShard(Generic[CoordinatorT]):
 
     @property
     def end(self) -> int:
-        batches = (header for batch in self.batches for _, header in iterate_headers(batch))
-        return self.log_start + sum(header.record_count for header in batches)
+        if len(self.batches) < self._counted_batches:
+            self._counted_batches = self._counted_records = 0
+        for batch in self.batches[self._counted_batches :]:
+            counts = (header.record_count for _, header in iterate_headers(batch))
+            self._counted_records += sum(counts)
+        self._counted_batches = len(self.batches)
+        return self.log_start + self._counted_records
 
     def load(self) -> None:
         """Let the shard read until it serves, fails, or waits for records to be committed."""

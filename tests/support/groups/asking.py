@@ -1,8 +1,9 @@
 """A broker and a connection to it, for the tests of the handlers."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from quorumlog.broker.handlers.registry import HANDLERS
@@ -15,14 +16,24 @@ from quorumlog.wire.codec.messages.create_topics import (
 from quorumlog.wire.codec.messages.describe_groups import DescribeGroupsRequest
 from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorRequest
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.support.groups.single_broker import BROKER, SETTINGS, SingleBroker, single_broker
+from tests.support.groups.single_broker import (
+    BROKER,
+    SETTINGS,
+    SingleBroker,
+    TestController,
+    single_broker,
+)
 
 
 @asynccontextmanager
 async def asking(
-    directory: Path, settings: BrokerSettings = SETTINGS
+    directory: Path,
+    settings: BrokerSettings = SETTINGS,
+    features: Mapping[str, int] | None = None,
 ) -> AsyncIterator[tuple[SingleBroker, KafkaConnection]]:
-    async with single_broker(directory, settings) as broker:
+    controller = TestController()
+    controller.image = replace(controller.image, features=features or {})
+    async with single_broker(directory, settings, controller) as broker:
         connection = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
         try:
             yield broker, connection

@@ -15,8 +15,8 @@ from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import iterate_headers, restamp
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
+from tests.support.broker.scripted_verifier import ScriptedVerifier
 from tests.support.groups.coordination import T0, commit
-from tests.support.groups.scripted_verifier import Coordinator
 
 WHERE = TopicPartition(OFFSETS_TOPIC, 0)
 SETTINGS = BrokerSettings(
@@ -93,11 +93,11 @@ class World:
         self.log = log or MemoryLog()
         self.violations: list[InvariantViolation] = []
         self.wall_clock_ms = 1_000_000
-        self.transactions = Coordinator()
+        self.verifier = ScriptedVerifier()
         self.service = GroupService(
             replicas=self.log,
             settings=SETTINGS,
-            verifier=self.transactions,
+            verifier=self.verifier,
             wall_ms=lambda: self.wall_clock_ms,
             on_fatal=self.violations.append,
         )

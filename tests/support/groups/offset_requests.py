@@ -12,6 +12,8 @@ from quorumlog.wire.codec.messages.offset_fetch import (
 )
 from quorumlog.wire.io.connection import KafkaConnection
 
+NAMED_TOPICS_MAX = 9  # the last version that names topics, and not their ids
+
 
 async def commit(
     connection: KafkaConnection,
@@ -29,7 +31,7 @@ async def commit(
         member_id=member_id,
         topics=[OffsetCommitRequestTopic(name="t", partitions=[partition])],
     )
-    answer = await connection.send(request)
+    answer = await connection.send(request, version=NAMED_TOPICS_MAX)
     return answer.topics[0].partitions[0].error_code
 
 
@@ -39,6 +41,6 @@ async def committed(connection: KafkaConnection, group_id: str) -> int:
     request = OffsetFetchRequest(
         groups=[OffsetFetchRequestGroup(group_id=group_id, topics=[topic])]
     )
-    [group] = (await connection.send(request)).groups
+    [group] = (await connection.send(request, version=NAMED_TOPICS_MAX)).groups
     assert group.error_code == 0
     return group.topics[0].partitions[0].committed_offset

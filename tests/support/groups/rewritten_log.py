@@ -11,6 +11,7 @@ from quorumlog.broker.groups.core.effects import (
     AdvanceLogStart,
     AnswerRequest,
     AppendRecords,
+    MakeTarget,
     VerifyTransaction,
     WriteMarker,
 )
@@ -141,6 +142,8 @@ class World:
                     self.verified.append(event)
                 case AdvanceLogStart(offset=offset):
                     self.let_go(offset)
+                case MakeTarget():
+                    raise ValueError("no consumer group is here")
                 case AnswerRequest(request_id=request_id, result=result):
                     self.hear(self.asked.pop(request_id), result)
         while self.to_ask:

@@ -3,10 +3,17 @@
 import asyncio
 import threading
 from functools import partial
+from typing import Any
 
 import pytest
 
-from quorumlog.broker.partitions.io.disk_threads import THREADS, DiskThreads, performed
+from quorumlog.broker.partitions.io.disk_threads import (
+    THREADS,
+    WAITING_PER_WORK,
+    WORKS_MAX,
+    DiskThreads,
+    performed,
+)
 from quorumlog.storage.errors import StorageError
 
 
@@ -92,3 +99,37 @@ async def test_thousands_of_works_are_handed_to_the_threads_a_few_at_a_time() ->
     assert sorted(seen) == [*range(5_001)]
     assert seen[-1] == 5_000
     assert errors == []
+
+
+async def test_of_many_that_wait_a_thread_takes_several_and_a_bug_is_that_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each outcome is told, in order; what is submitted then for the same key comes later."""
+    queue, errors = queue_and_errors()
+    loop, handed_over = asyncio.get_running_loop(), list[int]()
+    run = loop.run_in_executor
+
+    def counted(pool: Any, work: Any, *arguments: Any) -> Any:
+        handed_over.append(len(arguments[0]))
+        return run(pool, work, *arguments)
+
+    monkeypatch.setattr(loop, "run_in_executor", counted)
+    count = 2 * THREADS + WAITING_PER_WORK * WORKS_MAX
+    seen, bug = list[object](), ZeroDivisionError()
+
+    def fail(key: int) -> int:
+        if key == 50:
+            raise bug
+        return key
+
+    for key in range(count):
+        queue.submit(key, partial(fail, key), seen.append)
+    queue.submit(count - 1, lambda: "last", seen.append)
+    await queue.drain()
+    queue.close()
+    assert handed_over[: 2 * THREADS + 1] == [1] * 2 * THREADS + [WORKS_MAX]
+    assert max(handed_over) == WORKS_MAX
+    assert handed_over[-1] == 1
+    assert errors == [bug]
+    assert sorted(map(str, seen)) == sorted(map(str, [*({*range(count)} - {50}), "last"]))
+    assert seen.index("last") > seen.index(count - 1)

@@ -8,6 +8,7 @@ from quorumlog.broker.fetching.core import fetch_sessions
 from quorumlog.broker.fetching.core.fetch_sessions import (
     EPOCH_MAX,
     EVICTABLE_AFTER_MS,
+    RESTLESS_PARTITIONS,
     SWEEP_INTERVAL_MS,
     SWEEP_PARTITIONS,
     FetchSession,
@@ -142,7 +143,7 @@ def test_only_what_has_changed_is_looked_at_and_everything_now_and_then() -> Non
     assert session.take_to_judge(fetch_of(1))
 
 
-def test_a_large_session_is_looked_through_in_parts_but_the_restless_always() -> None:
+def test_a_large_session_is_looked_through_in_parts_and_few_that_are_restless_always() -> None:
     session = opened(sessions_of(1), 0, *range(7_000))
     assert session is not None
 
@@ -163,6 +164,28 @@ def test_a_large_session_is_looked_through_in_parts_but_the_restless_always() ->
         assert part[0] == 6_999  # a follower that is not in sync may become eligible to join
         seen += part[1:]
     assert sorted({*seen, 6_999}) == [*range(7_000)]
+
+
+def test_many_that_are_restless_are_looked_at_in_turn() -> None:
+    """A follower of a thousand partitions that starts is in sync with none of them."""
+    count = 5 * RESTLESS_PARTITIONS // 2
+    session = opened(sessions_of(1), 0, *range(count))
+    assert session is not None
+
+    def looked_at(now_ms: int) -> list[int]:
+        found = session.candidates(now_ms)
+        for partition in found:
+            session.take_to_judge(partition.fetch)
+            session.settle(partition, is_settled=True, is_restless=partition.key[1] > 0)
+        return [partition.key[1] for partition in found]
+
+    looked_at(0)
+    seen: list[int] = []
+    for sweep in range(1, 4):
+        part = looked_at(sweep * SWEEP_INTERVAL_MS)
+        assert len(part) <= RESTLESS_PARTITIONS + SWEEP_PARTITIONS
+        seen += part[:RESTLESS_PARTITIONS]
+    assert {*seen} == {*range(1, count)}
 
 
 def test_news_that_come_after_the_judgement_are_not_settled_by_the_answer() -> None:

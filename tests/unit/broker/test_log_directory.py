@@ -10,6 +10,7 @@ from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog
+from quorumlog.storage.io.checkpoints import uuid_to_text
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
@@ -66,10 +67,14 @@ def test_no_marker_is_left_for_logs_that_were_never_checked(tmp_path: Path) -> N
     assert (tmp_path / "orders-3").exists()
 
 
-def test_a_directory_of_another_topic_id_is_set_aside(tmp_path: Path) -> None:
+def test_a_directory_of_another_topic_id_is_set_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     fill_and_stop(tmp_path)
     logs = started(tmp_path)
     log, high_watermark = logs.open(AT, NEW, {})
+    both = f"has the topic id {uuid_to_text(OLD)}, and the metadata has {uuid_to_text(NEW)}"
+    assert f"its partition.metadata {both}" in caplog.text
     assert (log.log_end_offset, high_watermark) == (0, 0)
     assert len(list(tmp_path.glob("orders-3.*-stray"))) == 1
     close_all(logs, {AT: log}, {}, broker_epoch=1)
@@ -288,6 +293,45 @@ def test_a_log_of_unknown_topic_without_records_is_made_again(tmp_path: Path) ->
     log.close(clean=False)
 
 
+def test_a_log_that_starts_later_than_it_was_closed_is_refused_and_not_cut(tmp_path: Path) -> None:
+    """Retention removes nothing between a clean stop and the next start."""
+    logs = started(tmp_path)
+    log, _ = logs.open(AT, OLD, {"segment.bytes": str(len(BATCH))})
+    for _ in range(3):
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    log.flush()
+    log.advance_log_start_offset(5)
+    log.remove_dead_segments()
+    close_all(logs, {AT: log}, {AT: Offset(12)}, broker_epoch=9)
+    second, third = (tmp_path / "orders-3" / f"{base:020d}.log" for base in (4, 8))
+    taken, left = second.read_bytes(), third.read_bytes()
+    second.unlink()
+    with pytest.raises(DamagedLog, match=r"8.log is the first .* records \[5, 8\) were there"):
+        started(tmp_path).open(AT, OLD, {})
+    assert third.read_bytes() == left
+    second.write_bytes(taken)
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    assert (log.log_start_offset, log.log_end_offset) == (5, 12)
+    log.close(clean=False)
+
+
+@pytest.mark.parametrize("start", [0, 4])
+def test_a_log_is_opened_whose_start_at_its_close_is_not_known(tmp_path: Path, start: int) -> None:
+    """Kafka's checkpoint names a log only if it does not start with a segment."""
+    logs = started(tmp_path)
+    log, _ = logs.open(AT, OLD, {"segment.bytes": str(len(BATCH))})
+    for _ in range(2):
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    log.flush()
+    log.advance_log_start_offset(start)
+    log.remove_dead_segments()
+    close_all(logs, {AT: log}, {AT: Offset(8)}, broker_epoch=9)
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n0\n")
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    assert (log.log_start_offset, log.log_end_offset) == (start, 8)
+    log.close(clean=False)
+
+
 @pytest.mark.parametrize("damage", ["missing", "shorter"])
 def test_a_log_that_ends_earlier_than_it_was_closed_is_refused_and_not_cut(
     tmp_path: Path, damage: str
@@ -304,6 +348,35 @@ def test_a_log_that_ends_earlier_than_it_was_closed_is_refused_and_not_cut(
     else:
         last.write_bytes(last.read_bytes()[:-1])
     before = {path: path.read_bytes() for path in (first, last) if path.exists()}
-    with pytest.raises(DamagedLog, match=r"records \[4, 8\) were there .* is in sync, stop this"):
-        started(tmp_path).open(AT, OLD, {})
+    for _ in range(2):  # the second start is after a kill
+        with pytest.raises(DamagedLog, match=r"records \[4, 8\) were there .* sync, stop this"):
+            started(tmp_path).open(AT, OLD, {})
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_log_that_was_refused_is_opened_once_it_is_whole(tmp_path: Path) -> None:
+    fill_and_stop(tmp_path)
+    segment = tmp_path / "orders-3" / f"{0:020d}.log"
+    whole = segment.read_bytes()
+    segment.unlink()
+    with pytest.raises(DamagedLog, match=r"has no segment; the records \[0, 4\) were there"):
+        started(tmp_path).open(AT, OLD, {})
+    segment.write_bytes(whole)
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    assert log.log_end_offset == 4
+    log.close(clean=False)
+    segment.write_bytes(whole[:-1])  # and is torn by a crash
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    assert log.log_end_offset == 0
+    log.close(clean=False)
+
+
+def test_a_person_may_give_up_what_a_log_has_lost(tmp_path: Path) -> None:
+    fill_and_stop(tmp_path)
+    (tmp_path / "orders-3" / f"{0:020d}.log").unlink()
+    with pytest.raises(DamagedLog, match=r"for good, delete \S+/orders-3/refused-as-damaged$"):
+        started(tmp_path).open(AT, OLD, {})
+    (tmp_path / "orders-3" / "refused-as-damaged").unlink()
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    assert log.log_end_offset == 0
+    log.close(clean=False)

@@ -1,13 +1,14 @@
 """How a broker asks its leaders for records: order, epochs, back-off and sessions."""
 
 import asyncio
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from quorumlog.broker.following.io import replica_fetcher
-from quorumlog.broker.following.io.replica_fetcher import LOOPS_MAX, ReplicaFetcher
+from quorumlog.broker.following.io.replica_fetcher import LOOPS_MAX, TAKEN_AT_ONCE, ReplicaFetcher
 from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
@@ -69,7 +70,7 @@ async def test_who_brought_records_is_asked_for_last(monkeypatch: pytest.MonkeyP
         for index in range(4)
     ]
     topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=answers)
-    fetches._take(fetches._session, FetchResponse(responses=[topic]))
+    await fetches._take(fetches._session, FetchResponse(responses=[topic]))
     assert asked_in(fetches._request(fetches._session)) == [1, 3, 0, 2]
 
 
@@ -86,7 +87,7 @@ async def test_what_is_throttled_is_left_out_until_it_is_paid_for(
     assert asked_in(fetches._request(fetches._session)) == [0, 1]
     answers = [PartitionData(partition_index=index, records=b"some") for index in range(2)]
     topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=answers)
-    fetches._take(fetches._session, FetchResponse(responses=[topic]))
+    await fetches._take(fetches._session, FetchResponse(responses=[topic]))
     assert [one.may_ask(now_ms) for one in fetches._followed.values()] == [True, False]
     now_ms = 3_000
     assert [one.may_ask(now_ms) for one in fetches._followed.values()] == [True, True]
@@ -104,7 +105,7 @@ async def test_what_waits_for_the_throttle_goes_on_when_the_rate_is_raised(
     assert asked_in(fetches._request(fetches._session)) == [0]
     answer = PartitionData(partition_index=0, records=b"some")
     topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[answer])
-    fetches._take(fetches._session, FetchResponse(responses=[topic]))
+    await fetches._take(fetches._session, FetchResponse(responses=[topic]))
     now_ms = 2_000
     assert not fetches._is_due()
     assert followed.due_ms == 1_001_000  # asking again makes it no later
@@ -218,7 +219,7 @@ async def test_a_fetch_waits_until_what_was_brought_is_on_the_disk(
     driver.partition.may_fetch = lambda: False
     answer = PartitionData(partition_index=0, records=b"some")
     topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[answer])
-    fetches._take(fetches._session, FetchResponse(responses=[topic]))
+    await fetches._take(fetches._session, FetchResponse(responses=[topic]))
     for is_durable in (False, True):
         assert not fetches._is_due()
         fetches._changed.clear()
@@ -320,3 +321,39 @@ async def test_only_what_has_changed_is_looked_at_again(monkeypatch: pytest.Monk
     newer = FollowedPartition(followed[3].driver, Epoch(1))
     fetches.set_followed([*followed[:3], newer, *followed[4:8]])
     assert touched == [3, 8]  # one of another epoch, and one that is gone
+
+
+async def test_an_answer_of_many_partitions_is_taken_in_several_turns_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is followed in a newer epoch meanwhile is left out, and asked for again."""
+    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
+    taken: list[int] = []
+
+    def take(one: FollowedPartition, *_asked: object, **_options: object) -> None:
+        taken.append(one.driver.topic_partition.partition)
+
+    monkeypatch.setattr(replica_fetcher, "take_answer", take)
+    fetches, count = fetcher(), 2 * TAKEN_AT_ONCE + 5
+    followed = [FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(count)]
+    fetches.set_followed(followed)
+    assert asked_in(fetches._request(fetches._session)) == [*range(count)]
+    fetches._session.answered(0, 7)
+    topics = [
+        FetchableTopicResponse(
+            topic_id=TOPIC_ID,
+            partitions=[PartitionData(partition_index=index) for index in indexes],
+        )
+        for indexes in (range(5), range(5, count))
+    ]
+    turns = [0]
+    taking = asyncio.ensure_future(fetches._take(fetches._session, FetchResponse(responses=topics)))
+    while not taking.done():
+        await asyncio.sleep(0)
+        turns.append(len(taken))
+        if len(taken) == TAKEN_AT_ONCE:
+            newer = FollowedPartition(followed[-1].driver, Epoch(1))
+            fetches.set_followed([*followed[:-1], newer])
+    assert max(after - before for before, after in pairwise(turns)) == TAKEN_AT_ONCE
+    assert taken == [*range(count - 1)]
+    assert asked_in(fetches._request(fetches._session)) == [count - 1]

@@ -267,7 +267,7 @@ async def test_a_replica_that_is_removed_while_it_is_flushed_harms_nobody(tmp_pa
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver.log, "flush", late_flush)
-        patch.setattr(type(driver.log), "segment_base_offsets", (Offset(1),))
+        patch.setattr(type(driver.log), "active_base_offset", Offset(1))
         flushing = asyncio.create_task(replicas._checkpoints.flush_full_segments())
         await until(begun.is_set)
         gone = ClusterDelta(deleted_topics={AT.topic: TOPIC_ID})

@@ -24,7 +24,7 @@ from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.groups.asking import asking, coordinator_is_ready, create, versions
 
 
-async def check_offsets(connection: KafkaConnection) -> None:
+async def check_offsets(connection: KafkaConnection, topic_id: bytes) -> None:
     for version in versions(9):
         request = OffsetFetchRequest(
             group_id="g",
@@ -32,7 +32,11 @@ async def check_offsets(connection: KafkaConnection) -> None:
             groups=[
                 OffsetFetchRequestGroup(
                     group_id="g",
-                    topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])],
+                    topics=[
+                        OffsetFetchRequestTopics(
+                            name="t", topic_id=topic_id, partition_indexes=[0, 1]
+                        )
+                    ],
                 ),
                 OffsetFetchRequestGroup(group_id="g", topics=None),
             ],
@@ -70,7 +74,7 @@ async def check_listing_and_end(connection: KafkaConnection, member_id: str) -> 
 
 async def test_a_group_from_the_first_join_to_its_deletion(tmp_path: Path) -> None:
     async with asking(tmp_path) as (broker, connection):
-        await create(connection, "t")
+        topic_id = await create(connection, "t")
         await coordinator_is_ready(connection)
         join = JoinGroupRequest(
             group_id="g",
@@ -98,7 +102,7 @@ async def test_a_group_from_the_first_join_to_its_deletion(tmp_path: Path) -> No
         assert (member.client_id, member.client_host) == ("test", "/127.0.0.1")
         offset = OffsetCommitRequestPartition(partition_index=1, committed_offset=7)
         unknown = OffsetCommitRequestPartition(partition_index=9, committed_offset=7)
-        topic = OffsetCommitRequestTopic(name="t", partitions=[offset, unknown])
+        topic = OffsetCommitRequestTopic(name="t", topic_id=topic_id, partitions=[offset, unknown])
         commit = OffsetCommitRequest(
             group_id="g",
             generation_id_or_member_epoch=1,
@@ -109,7 +113,7 @@ async def test_a_group_from_the_first_join_to_its_deletion(tmp_path: Path) -> No
             committed = await connection.send(commit, version=version)
             codes = [part.error_code for part in committed.topics[0].partitions]
             assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        await check_offsets(connection)
+        await check_offsets(connection, topic_id)
         await check_listing_and_end(connection, join.member_id)
         assert broker.violations == []
 
@@ -125,10 +129,10 @@ async def test_offsets_without_a_group_and_a_coordinator_elsewhere(tmp_path: Pat
         assert by_partition.topics[0].partitions[0].error_code == not_here
         several = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g")])
         assert (await connection.send(several)).groups[0].error_code == not_here
-        await create(connection, "t", 1)
+        topic_id = await create(connection, "t", 1)
         await coordinator_is_ready(connection)
         offset = OffsetCommitRequestPartition(partition_index=0, committed_offset=3)
-        topic = OffsetCommitRequestTopic(name="t", partitions=[offset])
+        topic = OffsetCommitRequestTopic(name="t", topic_id=topic_id, partitions=[offset])
         commit = OffsetCommitRequest(group_id="g", topics=[topic])
         committed = await connection.send(commit)
         assert committed.topics[0].partitions[0].error_code == ErrorCode.NONE

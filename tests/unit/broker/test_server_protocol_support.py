@@ -23,7 +23,8 @@ ApiVersions of an unknown version is answered in version 0 with UNSUPPORTED_VERS
 (KIP-511). Telemetry (71, 72) is not advertised, so clients send none.
 
 Clients ask AddPartitionsToTxn up to version 3; later ones, and WriteTxnMarkers, are between
-brokers. Groups are of the classic protocol: ConsumerGroupHeartbeat only says so
+brokers. ConsumerGroupHeartbeat and ConsumerGroupDescribe are refused with UNSUPPORTED_VERSION while
+`group.version` is 0
 ([decision 31](decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md)).
 
 ## What is not answered

@@ -119,6 +119,37 @@ async def test_a_marker_between_question_and_append_makes_the_append_fail(tmp_pa
         assert stable_end(replicas) == 1
 
 
+async def test_the_marker_of_the_transaction_before_fails_no_append(tmp_path: Path) -> None:
+    """A client of transaction.version 2 does not wait for it: the coordinator is asked again."""
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        await append_in(replicas, transactional(0))
+        verifier = ScriptedVerifier()
+        verifier.says = None
+        first, second = (
+            begin_append(replicas, transactional(one, epoch=1), verifier, adds=True)
+            for one in (0, 1)
+        )
+        assert end(replicas, epoch=1, version=2) is ErrorCode.NONE
+        verifier.asked[0].reply()
+        await loop_turns(3)
+        assert not first.done()
+        verifier.asked[1].reply()
+        assert [(await one).base_offset for one in (first, second)] == [2, 3]
+        assert len(verifier.asked) == 2
+
+
+async def test_the_marker_of_its_own_transaction_fails_an_append(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
+        verifier = ScriptedVerifier()
+        verifier.says = None
+        late = begin_append(replicas, transactional(0, epoch=1), verifier, adds=True)
+        assert end(replicas, commits=False, epoch=2, version=2) is ErrorCode.NONE
+        verifier.asked[0].reply()
+        assert (await late).error_code is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert len(verifier.asked) == 1
+        assert stable_end(replicas) == 1
+
+
 async def test_an_answer_to_an_older_question_opens_nothing(tmp_path: Path) -> None:
     async with one_broker(tmp_path, log_settings=ONE_SEGMENT) as replicas:
         verifier = ScriptedVerifier()

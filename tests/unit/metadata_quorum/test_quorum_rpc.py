@@ -12,6 +12,7 @@ import pytest
 from aiohttp import ClientConnectionResetError, ClientSession, web
 from aiohttp.test_utils import make_mocked_request
 
+from quorumlog.metadata_quorum.cbor_values import to_plain
 from quorumlog.metadata_quorum.core.messages import BeginQuorumEpochRequest
 from quorumlog.metadata_quorum.io import rpc_client
 from quorumlog.metadata_quorum.io.presence import PresenceServer
@@ -241,3 +242,22 @@ async def test_half_a_request_leaves_no_traceback(
             await reader.read()
         writer.close()
     assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(),
+        Reply.of(BEGIN, b"records"),
+        Reply(
+            error_code=ErrorCode.NOT_CONTROLLER,
+            error_message="elsewhere",
+            leader_id=BrokerId(3),
+            body={"known": [1, {"x": b"y"}]},
+            records=b"",
+        ),
+    ],
+)
+def test_a_reply_is_made_plain_without_another_walk_through_its_body(reply: Reply) -> None:
+    assert reply.plain() == to_plain(reply)
+    assert reply.plain().get("body") is reply.body

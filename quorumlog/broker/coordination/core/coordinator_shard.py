@@ -186,6 +186,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
         for write in self._writes:
             if write.append_id == event.append_id:
                 write.ended = event
+                break  # the first one, nearly always
         while self._writes and (ended := self._writes[0].ended) is not None:
             self._report_write(now_ms, self._writes.popleft(), ended)
 

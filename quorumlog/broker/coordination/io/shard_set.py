@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from quorumlog.broker.coordination.core.coordinator import Coordinator
+from quorumlog.broker.coordination.core.coordinator import Coordinator, CoordinatorRequest
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
 from quorumlog.broker.coordination.core.effects import OwnEffect
 from quorumlog.broker.coordination.core.events import BecameLeader, Resigned, Stopped
@@ -14,8 +14,9 @@ from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog, ShardD
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
+from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, TopicPartition
 
+R = TypeVar("R")
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
 
 
@@ -94,13 +95,25 @@ class ShardSet(Generic[CoordinatorT]):
         """Return the partition that holds the key."""
         return TopicPartition(self.topic, partition_for(key, self._partitions))
 
-    def driver(self, key: str) -> ShardDriver[CoordinatorT] | None:
-        """Return what drives the coordinator of the key; None: it is elsewhere."""
-        return self._drivers.get(self.partition_of(key))
+    def leader_epoch(self, topic_partition: TopicPartition) -> Epoch:
+        """Return the leader epoch in which the coordinator of a partition serves; -1: not here."""
+        driver = self._drivers.get(topic_partition)
+        return NO_EPOCH if driver is None else driver.shard.leader_epoch
+
+    def ask(
+        self, topic_partition: TopicPartition, request: CoordinatorRequest[R]
+    ) -> asyncio.Future[R]:
+        """Return the answer of a partition's coordinator, or NOT_COORDINATOR if it is not here."""
+        driver = self._drivers.get(topic_partition)
+        if driver is not None:
+            return driver.ask(request)
+        refusal: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        refusal.set_result(request.refuse(ErrorCode.NOT_COORDINATOR))
+        return refusal
 
     def coordinator(self, key: str) -> CoordinatorT | ErrorCode:
         """Return the coordinator of the key, for reading; or why there is none here."""
-        driver = self.driver(key)
+        driver = self._drivers.get(self.partition_of(key))
         return ErrorCode.NOT_COORDINATOR if driver is None else driver.shard.coordinator
 
     def coordinators(self) -> Iterator[CoordinatorT | ErrorCode]:

@@ -6,6 +6,7 @@ a new session with a full fetch. Sources: KIP-227, KIP-516 (topic ids), KAFKA-93
 """
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 from quorumlog.broker.partitions.core.data_path import (
@@ -24,6 +25,7 @@ EPOCH_MAX: Final = 2**31 - 1
 EVICTABLE_AFTER_MS: Final = 120_000
 SWEEP_INTERVAL_MS: Final = 500
 SWEEP_PARTITIONS: Final = 20  # that a sweep looks at, so that a large session costs no more
+RESTLESS_PARTITIONS: Final = 100  # beside them, of those whose follower is not in sync
 # DEVIATION: Kafka bounds the number of sessions, not that of the partitions in them.
 # docs/decisions/0027-fetch-sessions-between-brokers-and-for-clients.md
 PARTITIONS_MAX: Final = 500_000
@@ -118,13 +120,16 @@ class FetchSession:
     def candidates(self, now_ms: int) -> list[SessionPartition]:
         """Return the partitions that a fetch must look at, in the order in which to read.
 
-        From time to time the restless ones are among them, and some of the others in turn: what a
-        change was not noted for is found so.
+        From time to time some of the restless ones are among them, in turn, and fewer of the
+        others: what a change was not noted for is found so.
         """
         if now_ms - self.swept_ms >= SWEEP_INTERVAL_MS:
             self.swept_ms = now_ms
             self.to_sweep = self.to_sweep or list(self.partitions)
-            for key in (*self.restless, *self.to_sweep[:SWEEP_PARTITIONS]):
+            restless = [*islice(self.restless, RESTLESS_PARTITIONS)]
+            for key in restless:  # the next sweep begins behind them
+                self.restless[key] = self.restless.pop(key)
+            for key in (*restless, *self.to_sweep[:SWEEP_PARTITIONS]):
                 if key in self.partitions:
                     self.unsettled[key] = True
             del self.to_sweep[:SWEEP_PARTITIONS]

@@ -10,6 +10,7 @@ what is held. Sources: KIP-227, KIP-320, KIP-595, KIP-903.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 from quorumlog.backoff import Backoff
@@ -32,6 +33,7 @@ from quorumlog.wire.codec.messages.fetch import (
     FetchResponse,
     FetchTopic,
     ForgottenTopic,
+    PartitionData,
     ReplicaState,
 )
 from quorumlog.wire.io.connection import (
@@ -48,6 +50,7 @@ CONNECT_TIMEOUT_S: Final = 2.0  # a lost SYN is repeated ever more slowly: a new
 # one of many partitions waits a hundred times as long before it begins another. If the parked fetch
 # ends first, as it does after `replica.fetch.wait.max.ms`, the next one names only what is new.
 RENEWAL_S_PER_PARTITION: Final = 0.01
+TAKEN_AT_ONCE: Final = 25  # partitions of an answer, in one turn of the loop: of each lane
 THROTTLE_CHECK_MS: Final = 1_000  # how soon a raised rate is noticed by what waits for it
 _Key = tuple[bytes, int]  # a topic's id and a partition's index
 _Session = SessionClient[_Key, Position]
@@ -207,7 +210,7 @@ class ReplicaFetcher:
                 if serial == self._serial:
                     self._is_at_leader = False
                 failures = 0
-                self._take(session, response)
+                await self._take(session, response)
             if connection is not None and not connection.closed.done():
                 self._idle.append(connection)
                 connection = None
@@ -332,32 +335,45 @@ class ReplicaFetcher:
             partition_max_bytes=self._settings.replica_fetch_max_bytes,
         )
 
-    def _take(self, session: _Session, response: FetchResponse) -> None:
+    async def _take(self, session: _Session, response: FetchResponse) -> None:
+        """Apply an answer, slice by slice: each partition's part as far as it fits by then.
+
+        The loop goes on between two slices. The next fetch of the session comes after the last.
+        """
+        answers = (
+            ((topic.topic_id, answer.partition_index), answer)
+            for topic in response.responses
+            for answer in topic.partitions
+        )
+        while part := tuple(islice(answers, TAKEN_AT_ONCE)):
+            self._take_slice(session, part)
+            if len(part) == TAKEN_AT_ONCE:
+                await asyncio.sleep(0)
+
+    def _take_slice(self, session: _Session, answers: Iterable[tuple[_Key, PartitionData]]) -> None:
         now_ms, jitter = monotonic_ms(), random_fraction()  # asking the system for each costs more
-        for topic in response.responses:
-            for answer in topic.partitions:
-                key = topic.topic_id, answer.partition_index
-                session.touch(key)
-                asked, followed = session.asked.get(key), self._followed.get(key)
-                if asked is None or followed is None:
-                    continue
-                if asked.leader_epoch != followed.leader_epoch:
-                    continue  # it is followed in a newer epoch by now
-                take_answer(
-                    followed,
-                    asked,
-                    answer,
-                    now_ms=now_ms,
-                    wall_ms=self._wall_ms,
-                    backoff=self._backoff,
-                    random_fraction=jitter,
-                )
-                if followed.is_flushing:
-                    self._flushing.add(key)
-                if answer.records:
-                    size = len(answer.records)
-                    followed.paid_ms = self._throttled_until_ms(followed, size, now_ms)
-                    if followed.paid_ms > now_ms:
-                        self._throttled[key] = followed
-                    # Asked for last in a full fetch: an answer that is full leaves out the last.
-                    self._followed[key] = self._followed.pop(key)
+        for key, answer in answers:
+            session.touch(key)
+            asked, followed = session.asked.get(key), self._followed.get(key)
+            if asked is None or followed is None:
+                continue
+            if asked.leader_epoch != followed.leader_epoch:
+                continue  # it is followed in a newer epoch by now
+            take_answer(
+                followed,
+                asked,
+                answer,
+                now_ms=now_ms,
+                wall_ms=self._wall_ms,
+                backoff=self._backoff,
+                random_fraction=jitter,
+            )
+            if followed.is_flushing:
+                self._flushing.add(key)
+            if answer.records:
+                size = len(answer.records)
+                followed.paid_ms = self._throttled_until_ms(followed, size, now_ms)
+                if followed.paid_ms > now_ms:
+                    self._throttled[key] = followed
+                # Asked for last in a full fetch: an answer that is full leaves out the last.
+                self._followed[key] = self._followed.pop(key)

@@ -26,6 +26,8 @@ Effects.
   transaction of the commit (`adds`: to add it), then feed `TransactionVerified`.
 - `AnswerRequest`: complete the request with this id. Each `RequestReceived` gets exactly one, in
   the same step or in a later one.
+- `MakeTarget`: run `job` outside of the event loop (a thread may), then feed `TargetMade`. If that
+  never happens, the requests of the group that wait for it have no answer.
 - `AdvanceLogStart`: let the log start at `offset`; all that is live is committed at or above it. If
   it does not happen, the log stays longer, and nothing else.
 
@@ -37,10 +39,14 @@ Events, and when to feed them.
 - `TransactionVerified`: for each VerifyTransaction, at any time; one that comes after a marker, or
   to another coordinator than asked, changes nothing.
 - `TopicsDeleted`: when an image no longer shows them.
+- `TargetMade`: see `MakeTarget`; a coordinator that did not ask for it ignores it.
+- `TopicsChanged`: when an image shows other topics; change the `Topics` of the coordinator first.
 - `BecameLeader`: changes nothing.
 - `Ticked`: see Time.
 
 Resignation. Drop the coordinator whole; members find the next one by NOT_COORDINATOR.
 
-The states of a group and their legal changes are the table `states.TRANSITIONS`.
+The states of a group and their legal changes are the table `states.TRANSITIONS`. Groups of the
+consumer protocol (KIP-848) have a coordinator of their own, `consumer`, which writes to the same
+log by way of `ConsumerSide`.
 """

@@ -122,8 +122,22 @@ class ClassicProtocol:
                 return ErrorCode.REBALANCE_IN_PROGRESS
         return error_code
 
-    def handle_leave(self, group: Group, now_ms: int, request_id: int, leave: Leave) -> None:
+    def interrupt(self, group: Group, now_ms: int) -> None:
+        """Let every member join again; answer those that wait."""
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            self._rebalance.prepare(group, now_ms)
+        for member in group.members.values():
+            if member.awaiting_join is not None:
+                member.is_new = False
+                member.touch(now_ms)
+            self._rebalance.supersede_join(member, ErrorCode.REBALANCE_IN_PROGRESS)
+
+    def handle_leave(self, group: Group | None, now_ms: int, request_id: int, leave: Leave) -> None:
         """Remove members at once, one outcome each; the others rebalance."""
+        if group is None:
+            unknown = (ErrorCode.UNKNOWN_MEMBER_ID,) * len(leave.members)
+            self._outbox.reply(request_id, LeaveResult(error_code=ErrorCode.NONE, members=unknown))
+            return
         size = len(group.members)
         outcomes = tuple(self._leave(group, member) for member in leave.members)
         self._outbox.reply(request_id, LeaveResult(error_code=ErrorCode.NONE, members=outcomes))

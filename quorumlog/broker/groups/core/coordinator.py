@@ -6,15 +6,17 @@ and no member reads an offset that could be lost (which excludes bugs like KAFKA
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, assert_never
+from typing import Final, assert_never, cast
 
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.commits import (
-    NAME_BYTES_MAX,
     offset_records,
     stranger_refusal,
 )
+from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
+from quorumlog.broker.groups.core.consumer.topics import Topics
+from quorumlog.broker.groups.core.consumer_side import OWN_REQUEST, ClassicSide, ConsumerSide
 from quorumlog.broker.groups.core.deadlines import GroupDeadlines
 from quorumlog.broker.groups.core.effects import Effect
 from quorumlog.broker.groups.core.events import Event
@@ -22,6 +24,7 @@ from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox, WriteDone
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.records import (
+    NAME_BYTES_MAX,
     LogRecord,
     decode,
     encode,
@@ -39,7 +42,6 @@ from quorumlog.broker.groups.core.requests import (
     Heartbeat,
     Join,
     Leave,
-    LeaveResult,
     Request,
     Sync,
 )
@@ -62,8 +64,12 @@ class GroupCoordinator:
     """
 
     def __init__(
-        self, settings: BrokerSettings, rewrite_limits: RewriteLimits = DEFAULT_LIMITS
+        self,
+        settings: BrokerSettings,
+        rewrite_limits: RewriteLimits = DEFAULT_LIMITS,
+        topics: Topics | None = None,
     ) -> None:
+        """`topics`: those that consumer groups may subscribe to; None: there is none."""
         self.not_written: Final = NOT_WRITTEN
         self._settings: Final = settings
         self._outbox: Final = GroupOutbox()
@@ -79,6 +85,16 @@ class GroupCoordinator:
         )
         self._removal: Final = OffsetRemoval(self.committed, self.transactional, self._outbox)
         self.groups: Final[dict[str, Group]] = {}
+        self.consumer_side: Final = ConsumerSide(
+            settings,
+            topics,
+            self._outbox,
+            self.committed,
+            offsets_of=self.transactional.partitions,
+            classic=ClassicSide(
+                self.groups, self._classic, self._handle_join, settings.group_max_size
+            ),
+        )
         self._deadlines: Final = GroupDeadlines()
         self._next_cleanup_ms = 0
 
@@ -116,6 +132,7 @@ class GroupCoordinator:
         """
         self.rewrite.note_loaded(log_start_offset, log_end_offset)
         self.transactional.loaded()
+        self.consumer_side.coordinator.loaded(now_ms)
         for group_id, stored in self.committed.groups.items():
             group = self.groups[group_id] = Group.from_stored(group_id, stored, now_ms)
             self._classic.joining.maybe_shrink(group, now_ms)
@@ -125,8 +142,9 @@ class GroupCoordinator:
     @property
     def next_deadline_ms(self) -> int:
         """The time of the next tick, if nothing else happens."""
+        first_ms = min(self._next_cleanup_ms, self.consumer_side.next_deadline_ms)
         next_ms = self._deadlines.next_ms
-        return self._next_cleanup_ms if next_ms is None else min(self._next_cleanup_ms, next_ms)
+        return first_ms if next_ms is None else min(first_ms, next_ms)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
@@ -142,6 +160,8 @@ class GroupCoordinator:
                 self._removal.handle_topics_deleted(self.known_groups(), topics)
             case events.TransactionVerified():
                 self.transactional.handle_verified(now_ms, event)
+            case events.TopicsChanged() | events.TargetMade():
+                self.consumer_side.feed(now_ms, event)
             case events.Ticked():
                 self._handle_tick(now_ms)
             case events.BecameLeader():  # no record and no answer of a group has the leader epoch
@@ -161,16 +181,27 @@ class GroupCoordinator:
 
     def known_groups(self) -> list[str]:
         """Return the groups with members, a past or offsets, be they pending."""
-        return sorted({*self.groups, *self.committed.offsets, *self.committed.pending.groups()})
+        owned = self.consumer_side.coordinator.groups
+        with_offsets = *self.committed.offsets, *self.committed.pending.groups()
+        return sorted({*self.groups, *with_offsets, *owned})
 
-    def _handle_request(self, now_ms: int, request_id: int, request: Request) -> None:
+    def _handle_request(
+        self, now_ms: int, request_id: int, request: Request | ConsumerHeartbeat
+    ) -> None:
         # Offsets of the empty group are kept for clients that are older than groups, as in Kafka.
         is_nameless = not request.group_id
-        may_be_nameless = isinstance(request, CommitOffsets | DeleteGroup)
+        may_be_nameless = isinstance(request, CommitOffsets | DeleteGroup | ConsumerHeartbeat)
         is_too_long = len(request.group_id.encode()) > NAME_BYTES_MAX
         if is_too_long or (is_nameless and not may_be_nameless):
             self._outbox.reply(request_id, request.refuse(ErrorCode.INVALID_GROUP_ID))
-            return None
+        elif isinstance(request, Join) and (
+            refusal := self._classic.joining.field_refusal(request)
+        ):
+            self._outbox.reply(request_id, request.refuse(refusal))
+        elif not self.consumer_side.take(now_ms, request_id, request):
+            self._handle_classic(now_ms, request_id, cast("Request", request))
+
+    def _handle_classic(self, now_ms: int, request_id: int, request: Request) -> None:
         group = self.groups.get(request.group_id)
         match request:
             case Join():
@@ -178,11 +209,12 @@ class GroupCoordinator:
             case CommitOffsets():
                 return self._handle_commit(group, now_ms, request_id, request)
             case DeleteOffsets():
-                return self._removal.handle_delete(group, request_id, request)
+                subscribed = self.consumer_side.subscribed_topics(request.group_id)
+                return self._removal.handle_delete(group, request_id, request, subscribed)
             case DeleteGroup():
                 self._handle_delete(group, now_ms, request_id, request)
             case Leave():
-                self._handle_leave(group, now_ms, request_id, request)
+                self._classic.handle_leave(group, now_ms, request_id, request)
             case Sync() | Heartbeat() if group is None:
                 self._outbox.reply(request_id, request.refuse(ErrorCode.UNKNOWN_MEMBER_ID))
             case Sync():
@@ -194,39 +226,10 @@ class GroupCoordinator:
         return self._settle(request.group_id)
 
     def _handle_join(self, now_ms: int, request_id: int, join: Join) -> None:
-        error_code = self._join_refusal(join)
-        if error_code is not ErrorCode.NONE:
-            self._outbox.reply(request_id, join.refuse(error_code))
-            return
         group = self.groups.get(join.group_id) or Group(join.group_id)
         self._classic.joining.handle_join(group, now_ms, request_id, join)
         if group.members or group.pending:
             self.groups[join.group_id] = group
-
-    def _join_refusal(self, join: Join) -> ErrorCode:
-        shortest_ms = self._settings.group_min_session_timeout_ms
-        longest_ms = self._settings.group_max_session_timeout_ms
-        if not shortest_ms <= join.session_timeout_ms <= longest_ms:
-            return ErrorCode.INVALID_SESSION_TIMEOUT
-        names = [
-            join.new_member_id,
-            join.group_instance_id or "",
-            join.protocol_type,
-            *dict(join.protocols),
-        ]
-        if any(len(name.encode()) > NAME_BYTES_MAX for name in names):
-            return ErrorCode.INVALID_REQUEST
-        return ErrorCode.NONE if join.protocols else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-
-    def _handle_leave(
-        self, group: Group | None, now_ms: int, request_id: int, leave: Leave
-    ) -> None:
-        if group is None:
-            unknown = (ErrorCode.UNKNOWN_MEMBER_ID,) * len(leave.members)
-            result = LeaveResult(error_code=ErrorCode.NONE, members=unknown)
-            self._outbox.reply(request_id, result)
-        else:
-            self._classic.handle_leave(group, now_ms, request_id, leave)
 
     # Offsets.
 
@@ -249,6 +252,9 @@ class GroupCoordinator:
     def _commit_refusal(
         self, group: Group | None, now_ms: int, request: CommitOffsets
     ) -> ErrorCode:
+        refusal = self.consumer_side.commit_refusal(request)
+        if refusal is not None:
+            return refusal
         if group is None:
             has_offsets = bool(self.transactional.partitions(request.group_id))
             return stranger_refusal(request.generation_id, has_offsets=has_offsets)
@@ -257,6 +263,9 @@ class GroupCoordinator:
         return self._classic.commit_refusal(group, now_ms, request)
 
     def _transactional_refusal(self, request: CommitTransactionalOffsets) -> ErrorCode:
+        refusal = self.consumer_side.transactional_refusal(request)
+        if refusal is not None:
+            return refusal
         return self.transactional.member_refusal(self.groups.get(request.group_id), request)
 
     def _answer_commit(
@@ -332,10 +341,12 @@ class GroupCoordinator:
             group = self.groups.get(group_id)
             if group is not None and (group.state is not GroupState.EMPTY or group.pending):
                 continue  # a member that still reads needs its offsets (KAFKA-13636)
-            if self._outbox.is_writing(group_id):
+            if self.consumer_side.is_in_use(group_id) or self._outbox.is_writing(group_id):
                 continue
             expired, is_last = self._removal.expired(group_id, before_ms)
-            if expired or (is_last and group_id in self.committed.groups):
+            if is_last and self.consumer_side.owns(group_id):
+                self.consumer_side.delete(now_ms, group_id, OWN_REQUEST)
+            elif expired or (is_last and group_id in self.committed.groups):
                 self._forget(group_id, now_ms, expired, None)
             else:
                 self._drop_if_unused(group_id, now_ms)
@@ -359,13 +370,15 @@ class GroupCoordinator:
     def _handle_tick(self, now_ms: int) -> None:
         while (group_id := self._deadlines.pop_due(now_ms)) is not None:
             self._handle_deadlines(now_ms, group_id)
+        if now_ms >= self.consumer_side.next_deadline_ms:
+            self.consumer_side.feed(now_ms, events.Ticked())
         if now_ms >= self._next_cleanup_ms:
             self._next_cleanup_ms = now_ms + self._settings.offsets_retention_check_interval_ms
             self._clean_up(now_ms)
         self.rewrite.go_on()
 
     def _handle_deadlines(self, now_ms: int, group_id: str) -> None:
-        if group_id in self.groups:
+        if group_id in self.groups and not self.consumer_side.is_replacing(group_id):
             self._classic.handle_deadlines(self.groups[group_id], now_ms)
             self._drop_if_unused(group_id, now_ms)
             self._settle(group_id)

@@ -9,6 +9,8 @@ from quorumlog.broker.coordination.core.effects import (
     OwnEffect,
     WriteMarker,
 )
+from quorumlog.broker.groups.core.consumer.effects import MakeTarget
+from quorumlog.broker.groups.core.consumer.requests import HeartbeatResult
 from quorumlog.broker.groups.core.records import LogRecord
 from quorumlog.broker.groups.core.requests import CommitTransactionalOffsets, Result
 
@@ -17,6 +19,7 @@ __all__ = [
     "AnswerRequest",
     "AppendRecords",
     "Effect",
+    "MakeTarget",
     "VerifyTransaction",
     "WriteMarker",
 ]
@@ -33,7 +36,8 @@ class VerifyTransaction(OwnEffect):
 Effect = (
     AppendRecords[LogRecord]
     | WriteMarker
-    | AnswerRequest[Result]
+    | AnswerRequest[Result | HeartbeatResult]
     | AdvanceLogStart
     | VerifyTransaction
+    | MakeTarget
 )

@@ -1,4 +1,4 @@
-"""The events of a group coordinator: those of every coordinator, and deletions of topics."""
+"""The events of a group coordinator: those of every coordinator, and changes of topics."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,8 @@ from quorumlog.broker.coordination.core.events import (
     Ticked,
     WriteEnded,
 )
+from quorumlog.broker.groups.core.consumer.events import TargetMade, TopicsChanged
+from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
 from quorumlog.broker.groups.core.requests import (
     CommitTransactionalOffsets,
     Request,
@@ -19,7 +21,9 @@ __all__ = [
     "BecameLeader",
     "Event",
     "RequestReceived",
+    "TargetMade",
     "Ticked",
+    "TopicsChanged",
     "TopicsDeleted",
     "TransactionVerified",
     "WriteEnded",
@@ -45,9 +49,12 @@ class TransactionVerified:
 Event = (
     RequestReceived[Request]
     | RequestReceived[TransactionalRequest]
+    | RequestReceived[ConsumerHeartbeat]
     | WriteEnded
     | TopicsDeleted
     | TransactionVerified
+    | TopicsChanged
+    | TargetMade
     | BecameLeader
     | Ticked
 )

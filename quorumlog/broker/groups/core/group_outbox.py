@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from quorumlog.broker.groups.core.consumer.effects import MakeTarget
+from quorumlog.broker.groups.core.consumer.requests import HeartbeatResult
 from quorumlog.broker.groups.core.effects import (
     AdvanceLogStart,
     AnswerRequest,
@@ -48,7 +50,7 @@ class GroupOutbox:
         self._writes: deque[PendingWrite] = deque()
         self._last_write_id = 0
 
-    def reply(self, request_id: int, result: Result) -> None:
+    def reply(self, request_id: int, result: Result | HeartbeatResult) -> None:
         """Answer a request."""
         self._effects.append(AnswerRequest(request_id=request_id, result=result))
 
@@ -97,6 +99,10 @@ class GroupOutbox:
     def advance_log_start(self, offset: Offset) -> None:
         """Delete the records below `offset`."""
         self._effects.append(AdvanceLogStart(offset=offset))
+
+    def pass_on(self, effect: MakeTarget) -> None:
+        """Let the driver do that."""
+        self._effects.append(effect)
 
     def finish(self, write_id: int) -> PendingWrite:
         """Remove and return the oldest write, which must be this one."""

@@ -11,7 +11,7 @@ from typing import Final
 from quorumlog.broker.groups.core.group import Group, Member
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.rebalance import Rebalance
-from quorumlog.broker.groups.core.records import GroupRecord
+from quorumlog.broker.groups.core.records import NAME_BYTES_MAX, GroupRecord
 from quorumlog.broker.groups.core.requests import Join, JoinResult
 from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.broker.settings import BrokerSettings
@@ -25,6 +25,22 @@ class Joining:
 
     def __init__(self, settings: BrokerSettings, outbox: GroupOutbox, rebalance: Rebalance) -> None:
         self._settings, self._outbox, self._rebalance = settings, outbox, rebalance
+
+    def field_refusal(self, join: Join) -> ErrorCode:
+        """Return why no group admits a member that asks for this, or NONE."""
+        shortest_ms = self._settings.group_min_session_timeout_ms
+        longest_ms = self._settings.group_max_session_timeout_ms
+        if not shortest_ms <= join.session_timeout_ms <= longest_ms:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        names = [
+            join.new_member_id,
+            join.group_instance_id or "",
+            join.protocol_type,
+            *dict(join.protocols),
+        ]
+        if any(len(name.encode()) > NAME_BYTES_MAX for name in names):
+            return ErrorCode.INVALID_REQUEST
+        return ErrorCode.NONE if join.protocols else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     def handle_join(self, group: Group, now_ms: int, request_id: int, join: Join) -> None:
         """Admit a member, new or known; the answer comes when the rebalance completes."""

@@ -28,17 +28,19 @@ def decide_deletion(
     group: Group | None,
     offsets: Collection[TopicPartition],
     request: DeleteOffsets,
+    subscribed: frozenset[str] | None = None,
 ) -> tuple[CommitResult, tuple[LogRecord, ...]]:
     """Return the answer, and the tombstones that must be committed before it is given.
 
     `offsets`: of which the group has committed or pending ones; `group` is None if nothing else is
-    known of it.
+    known of it. `subscribed`: the topics of a consumer group; None: it is not one.
     A partition without an offset is NONE, as in Kafka: there is nothing to delete.
     """
-    refusal = _refusal(group, has_offsets=bool(offsets))
-    if refusal is not ErrorCode.NONE:
-        return request.refuse(refusal), ()
-    subscribed = _subscribed_topics(group)
+    if subscribed is None:
+        refusal = _refusal(group, has_offsets=bool(offsets))
+        if refusal is not ErrorCode.NONE:
+            return request.refuse(refusal), ()
+        subscribed = _subscribed_topics(group)
     outcomes = dict.fromkeys(request.partitions, ErrorCode.NONE)
     for where in request.partitions:
         if subscribed is ANY_TOPIC or where.topic in subscribed:

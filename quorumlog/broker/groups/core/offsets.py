@@ -5,6 +5,8 @@ Source: KIP-211 (offsets of a group expire only once the group has been empty fo
 
 from collections.abc import Iterable, Iterator
 
+from quorumlog.broker.groups.core.consumer.committed import CommittedGroups
+from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord, RecordKey
 from quorumlog.broker.groups.core.pending_offsets import PendingOffset, PendingOffsets
 from quorumlog.broker.groups.core.records import (
     GroupRecord,
@@ -20,10 +22,12 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 class CommittedState:
     """Invariants: only `apply` writes, and only committed records are applied.
 
-    `size` is the number of groups and offsets; `pending` are those of open transactions.
+    `size` is the number of classic groups and offsets; `consumer` has the consumer groups, and
+    `pending` the offsets of open transactions.
     """
 
     def __init__(self) -> None:
+        self.consumer = CommittedGroups()
         self.pending = PendingOffsets()
         self.groups: dict[str, StoredGroup] = {}
         self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
@@ -32,8 +36,9 @@ class CommittedState:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CommittedState):
             return NotImplemented
-        same_groups = (self.groups, self.offsets) == (other.groups, other.offsets)
-        return same_groups and self.pending == other.pending
+        same_offsets = (self.groups, self.offsets) == (other.groups, other.offsets)
+        same_groups = self.consumer.values == other.consumer.values
+        return same_offsets and same_groups and self.pending == other.pending
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
@@ -42,7 +47,9 @@ class CommittedState:
 
         A tombstone for an absent key changes nothing (compaction).
         """
-        if isinstance(record, GroupRecord):
+        if isinstance(record, ConsumerGroupRecord):
+            self.consumer.apply(record)
+        elif isinstance(record, GroupRecord):
             before = len(self.groups)
             if record.stored is None:
                 self.groups.pop(record.group_id, None)
@@ -71,15 +78,27 @@ class CommittedState:
         if not offsets:
             del self.offsets[record.group_id]
 
+    def group_ids(self) -> set[str]:
+        """Return the groups that have any record."""
+        return {*self.groups, *self.offsets, *self.consumer.values}
+
+    @property
+    def live_records(self) -> int:
+        """How many records are live."""
+        return self.size + self.consumer.size
+
     def keys_of(self, group_id: str) -> Iterator[Key]:
-        """Yield the keys that have records: the group's generation, then its offsets."""
+        """Yield the keys that have records: what is said of the group, then its offsets."""
         if group_id in self.groups:
             yield group_id, None
+        yield from self.consumer.keys_of(group_id)
         for where in self.offsets.get(group_id, ()):
             yield group_id, where
 
     def record_of(self, key: Key) -> LogRecord:
         """Return the record of the state of `key`: a tombstone if there is none."""
+        if isinstance(key, RecordKey):
+            return self.consumer.record_of(key)
         group_id, where = key
         if where is None:
             return GroupRecord(group_id=group_id, stored=self.groups.get(group_id))

@@ -2,14 +2,17 @@
 
 Written: OffsetCommitKey 1 with value 3, GroupMetadataKey 2 with value 3, each behind its version as
 an int16; an empty value (None) is a tombstone. Read: the same keys (and offset key 0), values 0 to
-4. Other keys are of kinds of groups that are not served here: skipped. Source: the schemas of
-Kafka's group coordinator; what a newer version appends is ignored.
+4. `consumer/records.py` has the keys of consumer groups. Other keys are of kinds of groups that are
+not served here: skipped. Source: the schemas of Kafka's group coordinator; what a newer version
+appends is ignored.
 """
 
 from dataclasses import dataclass, field
 from struct import Struct as Packer
 from typing import Final, TypeVar
 
+from quorumlog.broker.groups.core.consumer import records as consumer_records
+from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord, RecordKey
 from quorumlog.broker.groups.core.requests import CommittedOffset
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -19,6 +22,7 @@ from quorumlog.wire.codec.schemas import decode_message, encode_message
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
 VALUE_VERSION: Final = 3  # that is written
+NAME_BYTES_MAX: Final = 32_767  # of any string in a record
 _VERSION: Final = Packer(">h")
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -95,8 +99,9 @@ class _GroupKey(Message):
     FIELDS = (Field("group_id", "string", "2+"),)
 
 
-Key = tuple[str, TopicPartition | None]
-"""The subject of a record: a group's offset in a partition, or (None) the group's generation."""
+Key = tuple[str, TopicPartition | None] | RecordKey
+"""The subject of a record: a group's offset in a partition, or (None) the generation of a classic
+group; a RecordKey names what is said of a consumer group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,11 +131,13 @@ class GroupRecord:
         return self.group_id, None
 
 
-LogRecord = OffsetRecord | GroupRecord
+LogRecord = OffsetRecord | GroupRecord | ConsumerGroupRecord
 
 
 def encode(record: LogRecord) -> tuple[bytes, bytes | None]:
     """Return the record's key and value."""
+    if isinstance(record, ConsumerGroupRecord):
+        return consumer_records.encode(record)
     if isinstance(record, OffsetRecord):
         topic, partition = record.topic_partition
         key = _OffsetKey(group_id=record.group_id, topic=topic, partition=partition)
@@ -156,7 +163,7 @@ def decode(key: bytes, value: bytes | None) -> LogRecord | None:
         committed = None if value is None else _decoded(CommittedOffset, value)
         return OffsetRecord(group_id=found.group_id, topic_partition=where, committed=committed)
     if key_version not in _GroupKey.VERSIONS:
-        return None
+        return consumer_records.decode(key, value)
     stored = None if value is None else _decoded(StoredGroup, value)
     if stored is not None and _version_of(value or b"") == 0:
         for member in stored.members:  # version 0 knew one timeout only

@@ -29,10 +29,16 @@ class OffsetRemoval:
         self._transactional: Final = transactional
         self._outbox: Final = outbox
 
-    def handle_delete(self, group: Group | None, request_id: int, request: DeleteOffsets) -> None:
-        """Delete offsets; the group stays."""
+    def handle_delete(
+        self,
+        group: Group | None,
+        request_id: int,
+        request: DeleteOffsets,
+        subscribed: frozenset[str] | None,
+    ) -> None:
+        """Delete offsets; the group stays. `subscribed`: topics of a consumer group, or None."""
         offsets = self._transactional.partitions(request.group_id)
-        result, records = decide_deletion(group, offsets, request)
+        result, records = decide_deletion(group, offsets, request, subscribed)
 
         def done(_now_ms: int, error_code: ErrorCode) -> None:
             is_written = error_code is ErrorCode.NONE

@@ -184,11 +184,15 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOffsets(GroupRequest[CommitResult]):
-    """OffsetCommit; generation -1 and member "" from a consumer that is no member."""
+    """OffsetCommit; generation -1 and member "" from a consumer that is no member.
+
+    A member of a consumer group names its epoch as the generation.
+    """
 
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
+    api_version: int = 9  # from 9 on, members of consumer groups name their epoch
     offsets: Mapping[TopicPartition, CommittedOffset]
 
     def refuse(self, error_code: ErrorCode) -> CommitResult:

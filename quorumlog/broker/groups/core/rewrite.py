@@ -108,14 +108,14 @@ class Rewrite:
     def _is_due(self) -> bool:
         size = self._applied_end - self._log_start
         is_large = size > max(
-            self._limits.records_min, self._limits.live_factor * self._committed.size
+            self._limits.records_min, self._limits.live_factor * self._committed.live_records
         )
         # Records of other kinds would be lost: this version cannot write them.
         return is_large and self._applied_end >= self._not_before and not self.has_foreign_records
 
     def _begin(self, applied_end: int) -> None:
         self._begun_at = applied_end
-        self._groups = sorted({*self._committed.groups, *self._committed.offsets}, reverse=True)
+        self._groups = sorted(self._committed.group_ids(), reverse=True)
 
     def _write_slice(self) -> None:
         """Append what fits of the keys that have no record under way; the others wait."""

@@ -101,7 +101,7 @@ class Checkpoints:
         """Bound what a recovery must read, without an fsync per append. Raises StorageError."""
         for at, driver in list(self._drivers.items()):
             log = driver.log
-            if log.failure is None and log.flushed_offset < log.segment_base_offsets[-1]:
+            if log.failure is None and log.flushed_offset < log.active_base_offset:
                 with suppress(StorageError):  # the next tick takes the replica offline
                     await performed(self._disk, at, log.flush)
                     is_same = self._drivers.get(at) is driver and driver.log is log

@@ -1,11 +1,15 @@
-"""The disk queue of a running broker: a few threads, and per key one thing at a time."""
+"""The disk queue of a running broker: a few threads, and per key one thing at a time.
+
+To hand work over and to hear of its outcome costs as much CPU as to open a small log. So when many
+keys wait, a thread gets several pieces of work at once.
+"""
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue, outcome_of
 from quorumlog.storage.errors import StorageError
@@ -13,9 +17,18 @@ from quorumlog.storage.errors import StorageError
 THREADS: Final = 8  # enough that a file system makes the fsyncs of several logs durable together
 # That open logs. They wait for the disk little: more would keep the loop from its processor.
 OPENING_THREADS: Final = 3
+# Of n keys that wait, a thread gets n / WAITING_PER_WORK at once, and WORKS_MAX at most.
+WAITING_PER_WORK: Final = 25
+WORKS_MAX: Final = 8  # the outcome of the first is heard with that of the last
 
 T = TypeVar("T")
 _Work = tuple[Callable[[], Any], Callable[[Any], None]]
+
+
+class _Bug(NamedTuple):
+    """What a piece of work raised that is no StorageError."""
+
+    error: Exception
 
 
 class DiskThreads:
@@ -58,31 +71,46 @@ class DiskThreads:
         """Hand work to the threads, or let it wait: handing over thousands would take long."""
         if len(self._running) >= self._handed_over_max:
             self._waiting.append((key, one))
-            return
-        work, done = one
-        running = asyncio.get_running_loop().run_in_executor(self._pool, outcome_of, work)
-        self._running.add(running)
-        running.add_done_callback(partial(self._ended, key, done))
+        else:
+            self._hand_over([(key, one)])
 
-    def _ended(
-        self, key: Hashable, done: Callable[[Any], None], ended: asyncio.Future[Any]
-    ) -> None:
+    def _hand_over(self, works: list[tuple[Hashable, _Work]]) -> None:
+        to_do = [work for _, (work, _) in works]
+        running = asyncio.get_running_loop().run_in_executor(self._pool, _outcomes, to_do)
+        self._running.add(running)
+        running.add_done_callback(partial(self._ended, works))
+
+    def _ended(self, works: list[tuple[Hashable, _Work]], ended: asyncio.Future[list[Any]]) -> None:
         self._running.discard(ended)
-        error = ended.exception()
-        try:
-            if error is None:
-                done(ended.result())
+        for (key, (_, done)), outcome in zip(works, ended.result(), strict=True):
+            self._tell(done, outcome)
+            lane = self._lanes[key]
+            if lane:
+                self._waiting.append((key, lane.popleft()))
             else:
-                self._on_error(error)
+                del self._lanes[key]
+        while self._waiting and len(self._running) < self._handed_over_max:
+            count = min(max(len(self._waiting) // WAITING_PER_WORK, 1), WORKS_MAX)
+            self._hand_over([self._waiting.popleft() for _ in range(count)])
+
+    def _tell(self, done: Callable[[Any], None], outcome: object) -> None:
+        try:
+            if isinstance(outcome, _Bug):
+                self._on_error(outcome.error)
+            else:
+                done(outcome)
         except Exception as bug:  # noqa: BLE001 - a callback's outermost frame: the owner decides
             self._on_error(bug)
-        lane = self._lanes[key]
-        if lane:
-            self._waiting.append((key, lane.popleft()))
-        else:
-            del self._lanes[key]
-        while self._waiting and len(self._running) < self._handed_over_max:
-            self._begin(*self._waiting.popleft())
+
+
+def _outcomes(works: Iterable[Callable[[], Any]]) -> list[Any]:
+    outcomes: list[Any] = []
+    for work in works:
+        try:
+            outcomes.append(outcome_of(work))
+        except Exception as bug:  # noqa: BLE001 - a thread's outermost frame: the owner decides
+            outcomes.append(_Bug(bug))
+    return outcomes
 
 
 async def performed(queue: DiskQueue, key: Hashable, work: Callable[[], T]) -> T:

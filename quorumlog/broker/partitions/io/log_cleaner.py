@@ -80,7 +80,10 @@ class LogCleaner:
         One that cannot be cleaned leaves its turn to the next.
         """
         due: list[tuple[float, PartitionDriver]] = []
-        for number, driver in enumerate(list(self._replicas.drivers.values()), 1):
+        drivers = self._replicas.drivers
+        compacted = {topic for topic in {at.topic for at in drivers} if self._is_compacted(topic)}
+        candidates = [one for at, one in drivers.items() if at.topic in compacted]
+        for number, driver in enumerate(candidates, 1):
             found = await self._attempt(driver, self._look_at)
             if found is not None:
                 due.append((found.ratio, driver))
@@ -113,12 +116,15 @@ class LogCleaner:
                 self._uncleanable.add((driver.topic_partition, driver.topic_id))
             return None
 
+    def _is_compacted(self, topic: str) -> bool:
+        """Whether a cleaner has work with a topic: its coordinators rewrite the offsets topic."""
+        return topic != OFFSETS_TOPIC and "compact" in self._replicas.config_of(topic).policies
+
     async def _look_at(self, driver: PartitionDriver) -> Dirtiness | None:
         at = driver.topic_partition
         config = self._replicas.config_of(at.topic)
         if (
-            "compact" not in config.policies
-            or at.topic == OFFSETS_TOPIC  # its coordinators rewrite it
+            not self._is_compacted(at.topic)
             or (at, driver.topic_id) in self._uncleanable
             or driver.is_moving  # the copy would miss what a pass has done
             or not is_at_rest(self._replicas, driver)

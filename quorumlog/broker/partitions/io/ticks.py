@@ -68,8 +68,9 @@ class Ticks:
 
     async def _tick_all(self, now_ms: int) -> None:
         drivers = self._replicas.drivers
-        for number, (at, driver) in enumerate(list(drivers.items()), 1):
-            if drivers.get(at) is driver:  # it was not removed in another's turn
+        for number, at in enumerate(list(drivers), 1):  # pairs would be new objects to collect
+            driver = drivers.get(at)
+            if driver is not None:  # it was not removed in another's turn
                 driver.note_tick(now_ms)
             if not number % LOGS_PER_TURN:
                 await asyncio.sleep(0)

@@ -23,7 +23,7 @@ from quorumlog.storage.io.checkpoints import (
     read_partition_metadata,
     uuid_to_text,
 )
-from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.disk import Disk, write_file_durably
 from quorumlog.storage.io.epoch_checkpoint import was_flushed
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.planned_log import plan_log
@@ -31,6 +31,8 @@ from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
 STRAY_SUFFIX: Final = "-stray"
+REFUSED_FILE: Final = "refused-as-damaged"
+"""In the directory of a log that was refused: a start after a kill refuses it, too."""
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -70,6 +72,16 @@ class OrphanedRecords(CorruptCheckpoint):
             "was not deleted and made again just before, write the two lines 'version: 0' and "
             f"'topic_id: {uuid_to_text(topic_id)}' into that file; else move {path} away"
         )
+
+
+def _why_aside(found_id: TopicId | None, topic_id: TopicId) -> str:
+    if found_id is None:
+        return f"its {PARTITION_METADATA_FILE} is not whole, and no record had to last"
+    return (
+        f"its {PARTITION_METADATA_FILE} has the topic id {uuid_to_text(found_id)}, and the "
+        f"metadata has {uuid_to_text(topic_id)}: the topic was deleted and made again, or the "
+        "directory is another's"
+    )
 
 
 class LogDirectory:
@@ -158,7 +170,7 @@ class LogDirectory:
 
         `is_last`: no other replica is known to have all that was acknowledged. Raises
         CorruptCheckpoint if records are here, and it is not known whose, that had to last,
-        OrphanedRecords if they are the last ones; DamagedLog if it ends earlier than where it was
+        OrphanedRecords if they are the last ones; DamagedLog if it lacks records with which it was
         closed cleanly.
         """
         name, path = str(topic_partition), self._path(str(topic_partition))
@@ -168,7 +180,7 @@ class LogDirectory:
             if not is_new and found_id != topic_id:
                 if is_last and found_id is None and self._names.hold_records(name):
                     raise OrphanedRecords(path, topic_id)
-                self._set_aside(name)
+                self._set_aside(name, _why_aside(found_id, topic_id))
                 self._disk.fsync_dir(self.path)
                 is_new = True
             settings = self.settings_of(configs)
@@ -182,7 +194,8 @@ class LogDirectory:
         except DamagedLog as error:
             raise DamagedLog(
                 f"{error}. Restore the file; or, if another replica is in sync, stop this node and "
-                f"delete {path}"
+                f"delete {path}; or, to give up those records for good, delete "
+                f"{path}/{REFUSED_FILE}"
             ) from error
         except OSError as error:
             raise storage_error(f"cannot open {path}: {error}", error) from error
@@ -196,20 +209,28 @@ class LogDirectory:
         if self.must_last and not was_flushed(self._disk, path):
             self._names.make_last(name, topic_id)
         is_closed = self.was_clean and name in self._unopened
+        was_refused = self._disk.exists(f"{path}/{REFUSED_FILE}")
         recovery_point = self.checkpoints.recovery_point(topic_partition)
-        # DEVIATION: Kafka opens a log that has lost its end since it was closed.
+        # DEVIATION: Kafka opens a log that has lost its start or its end since it was closed.
         # docs/decisions/0116-a-log-that-was-closed-ends-where-it-was-closed.md
-        log = self._new_log.open(
-            self._disk,
-            path,
-            settings,
-            clean=is_closed,
-            recovery_point=recovery_point,
-            known_end_offset=recovery_point if is_closed else 0,
-            log_start_offset=self.checkpoints.log_start(topic_partition),
-            note_read=self.progress.note_read,
-            must_last=self.must_last,
-        )
+        try:
+            log = self._new_log.open(
+                self._disk,
+                path,
+                settings,
+                clean=is_closed,
+                recovery_point=recovery_point,
+                known_end_offset=recovery_point if is_closed or was_refused else 0,
+                log_start_offset=self.checkpoints.log_start(topic_partition),
+                note_read=self.progress.note_read,
+                must_last=self.must_last,
+            )
+        except DamagedLog as error:
+            write_file_durably(self._disk, f"{path}/{REFUSED_FILE}", f"{error}\n".encode())
+            raise
+        if was_refused:
+            self._disk.unlink(f"{path}/{REFUSED_FILE}")
+            self._disk.fsync_dir(path)
         # Recovery may have cut the log, or a truncation just before the crash.
         self.checkpoints.note_truncated(topic_partition, log)
         return log
@@ -271,7 +292,7 @@ class LogDirectory:
         try:
             strays = sorted(self._unopened - keep)
             for name in strays:
-                self._set_aside(name)
+                self._set_aside(name, "the metadata does not assign it to this broker")
             if strays:
                 self._disk.fsync_dir(self.path)
         except OSError as error:
@@ -313,14 +334,14 @@ class LogDirectory:
         topic, dash, index = name.rpartition("-")
         return bool(dash) and index.isdecimal() and topic != METADATA_TOPIC
 
-    def _set_aside(self, name: str) -> None:
+    def _set_aside(self, name: str, why: str) -> None:
         try:
             topic_id = read_partition_metadata(self._disk, self._path(name))
         except CorruptCheckpoint:
             topic_id = None  # it is not this broker's any more, whatever it was
         mark = "unknown" if topic_id is None else uuid_to_text(topic_id)
         stray = marked(name, f".{mark}{STRAY_SUFFIX}")
-        _logger.warning("%s is of topic id %s, not the metadata's: now %s", name, mark, stray)
+        _logger.warning("%s is set aside as %s: %s", self._path(name), stray, why)
         if self._disk.exists(self._path(stray)):
             self._names.remove_tree(stray)  # set aside once before, and made again since
         self._disk.rename(self._path(name), self._path(stray))

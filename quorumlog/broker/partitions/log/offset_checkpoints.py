@@ -2,7 +2,8 @@
 
 `replication-offset-checkpoint`: high watermarks. `recovery-point-offset-checkpoint`: what is below
 is durable and need not be checked. `log-start-offset-checkpoint`: where a log starts if that is
-not the start of a segment. `cleaner-offset-checkpoint`: up to where a log is compacted.
+not the start of a segment, or was closed. `cleaner-offset-checkpoint`: up to where a log is
+compacted.
 """
 
 import threading
@@ -46,7 +47,7 @@ class OffsetCheckpoints:
         self._written_high_watermarks: Offsets | None = None  # as they are on the disk
         self._high_watermarks: Offsets = {}
         self._recovery_points: Offsets = {}
-        self._log_starts: Offsets = {}  # of logs whose start has moved
+        self._log_starts: Offsets = {}  # of logs whose start has moved, and of those once closed
         self._cleaned: Offsets = {}  # of logs that were compacted
         self._deleted: set[TopicPartition] = set()  # the files may still name them
 
@@ -128,12 +129,13 @@ class OffsetCheckpoints:
             self.write_cleaned()
 
     def note_closed(self, logs: Mapping[TopicPartition, Log]) -> None:
-        """Take over where each cleanly closed log ends, and starts if that has moved."""
+        """Take over where each cleanly closed log starts and ends."""
         with self._noting:
             self._recovery_points.update({at: log.flushed_offset for at, log in logs.items()})
             for at, log in logs.items():
-                if log.log_start_offset > self._log_starts.get(at, log.segment_base_offsets[0]):
-                    self._log_starts[at] = log.log_start_offset
+                if not log.is_planned:
+                    known = self._log_starts.get(at, log.segment_base_offsets[0])
+                    self._log_starts[at] = max(log.log_start_offset, known)
 
     def forget(self, at: TopicPartition) -> None:
         """Forget a log that is deleted; the files follow before another gets its name."""

@@ -204,6 +204,8 @@ class PartitionDriver:
         if self.is_cutting:
             return TailRead([], 0, offset)
         end_offset = self.end(end)
+        if offset == end_offset and self.log.failure is None:
+            return TailRead([], 0, offset)  # as most fetches of a partition find
         recent = self._tail.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
         )
@@ -239,13 +241,16 @@ class PartitionDriver:
 
     def note_tick(self, now_ms: int) -> None:
         """Let a leader look at the clock, unless that can change nothing."""
-        self.maybe_fail()
+        log, state = self.log, self.partition.state
+        if log.failure is not None:
+            self.maybe_fail()
         if self.is_exchanging:
             return
-        if self._flusher.note_tick(now_ms):
+        is_flushed_by_itself = state.acks_after_flush or log.settings.is_flushed_by_itself
+        if is_flushed_by_itself and self._flusher.note_tick(now_ms):
             self._maybe_flush()  # again, if the disk has refused it
-        if self.partition.state.is_leader:
-            self._tail.forget_below(self.partition.state.high_watermark)
+        if state.is_leader:
+            self._tail.forget_below(state.high_watermark)
             if self.partition.needs_ticks():
                 self.feed(now_ms, events.Ticked())
 

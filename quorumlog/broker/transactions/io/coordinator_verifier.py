@@ -26,6 +26,7 @@ from quorumlog.wire.codec.messages.add_partitions_to_txn import (
 )
 
 Outcomes = Mapping[TopicPartition, ErrorCode]
+_Answers = tuple[Mapping[tuple[str, str, int], int], int]
 
 # A producer retries after NOT_ENOUGH_REPLICAS, also an old one, and asks for no metadata.
 _UNKNOWN: Final = frozenset(
@@ -60,6 +61,11 @@ class VerificationQuestion:
         return self.transactional_id
 
     @property
+    def group(self) -> tuple[int, int, bool]:
+        """Return what a transactional id is asked for in one request."""
+        return self.producer_id, self.producer_epoch, self.adds
+
+    @property
     def weight(self) -> int:
         """Return the number of partitions."""
         return len(self.partitions)
@@ -74,27 +80,29 @@ class VerificationExchange:
 
     def request_of(self, questions: Sequence[VerificationQuestion]) -> AddPartitionsToTxnRequest:
         """Return the request."""
-        return AddPartitionsToTxnRequest(transactions=[_transaction(one) for one in questions])
+        by_id: dict[str, list[VerificationQuestion]] = {}
+        for question in questions:
+            by_id.setdefault(question.transactional_id, []).append(question)
+        return AddPartitionsToTxnRequest(transactions=[*map(_transaction, by_id.values())])
 
-    def take(
-        self, questions: Sequence[VerificationQuestion], response: AddPartitionsToTxnResponse
-    ) -> None:
-        """Settle each question."""
+    def answers_of(self, response: AddPartitionsToTxnResponse) -> _Answers:
+        """Return the error of each partition, and that of those which the response leaves out."""
         codes = {
-            (
-                result.transactional_id,
-                TopicPartition(topic.name, one.partition_index),
-            ): error_code_of(one.partition_error_code)
+            (result.transactional_id, topic.name, one.partition_index): one.partition_error_code
             for result in response.results_by_transaction
             for topic in result.topic_results
             for one in topic.results_by_partition
         }
-        absent = error_code_of(response.error_code) or ErrorCode.UNKNOWN_SERVER_ERROR
-        for question in questions:
-            question.settle(
-                question,
-                {where: codes.get((question.key, where), absent) for where in question.partitions},
-            )
+        return codes, response.error_code or ErrorCode.UNKNOWN_SERVER_ERROR
+
+    def answer(self, question: VerificationQuestion, answers: _Answers) -> None:
+        """Settle one question."""
+        codes, absent = answers
+        outcomes = {
+            where: error_code_of(codes.get((question.key, *where), absent))
+            for where in question.partitions
+        }
+        question.settle(question, outcomes)
 
 
 class CoordinatorVerifier:
@@ -178,15 +186,17 @@ def _worded(error_code: ErrorCode, *, adds: bool) -> ErrorCode:
     return ErrorCode.NOT_ENOUGH_REPLICAS if error_code in _UNKNOWN or is_old_client else error_code
 
 
-def _transaction(question: VerificationQuestion) -> AddPartitionsToTxnTransaction:
+def _transaction(questions: Sequence[VerificationQuestion]) -> AddPartitionsToTxnTransaction:
+    """Ask for the partitions of all these questions, which are of one group."""
     topics: dict[str, AddPartitionsToTxnTopic] = {}
-    for topic, partition in question.partitions:
+    for topic, partition in sorted({where for one in questions for where in one.partitions}):
         of_topic = topics.setdefault(topic, AddPartitionsToTxnTopic(name=topic))
         of_topic.partitions.append(partition)
+    first = questions[0]
     return AddPartitionsToTxnTransaction(
-        transactional_id=question.transactional_id,
-        producer_id=question.producer_id,
-        producer_epoch=question.producer_epoch,
-        verify_only=not question.adds,
+        transactional_id=first.transactional_id,
+        producer_id=first.producer_id,
+        producer_epoch=first.producer_epoch,
+        verify_only=not first.adds,
         topics=[*topics.values()],
     )

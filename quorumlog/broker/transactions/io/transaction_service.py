@@ -6,7 +6,7 @@ is the leader of its partition.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, TypeVar
 
@@ -28,7 +28,7 @@ from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.features import TRANSACTION_FEATURE
 from quorumlog.tasks import OnError, Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
+from quorumlog.wire.codec.identifiers import NO_EPOCH, BrokerId, Epoch, TopicPartition
 from quorumlog.wire.codec.topic_names import TRANSACTIONS_TOPIC
 
 R = TypeVar("R")
@@ -82,6 +82,8 @@ class TransactionService:
         self.verifier: Final = CoordinatorVerifier(
             partition_of=self.partition_of, settings=settings, peers=peers
         )
+        self.coordinator: Final = self._shards.coordinator
+        self.coordinators: Final = self._shards.coordinators
         self.now_ms: Final = self._shards.now_ms
 
     # --- What this broker leads, and the image ---
@@ -126,27 +128,14 @@ class TransactionService:
 
     def ask(self, request: TransactionRequest[R]) -> asyncio.Future[R]:
         """Return the answer of the id's coordinator, or NOT_COORDINATOR if that is elsewhere."""
-        driver = self._shards.driver(request.transactional_id)
-        if driver is None:
-            return self._refused(request, ErrorCode.NOT_COORDINATOR)
-        partition = self._image.partition(self.partition_of(request.transactional_id))
+        where = self.partition_of(request.transactional_id)
+        partition, epoch = self._image.partition(where), self._shards.leader_epoch(where)
         shown = None if partition is None else (partition.leader_id, partition.leader_epoch)
-        if shown != (self._broker_id, driver.shard.leader_epoch):
-            # What we lead is changed behind the image, in slices: soon it is as the image has it.
-            return self._refused(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return driver.ask(request)
-
-    def coordinator(self, transactional_id: str) -> TransactionCoordinator | ErrorCode:
-        """Return the coordinator of the id, for reading; or why there is none here."""
-        return self._shards.coordinator(transactional_id)
-
-    def coordinators(self) -> Iterator[TransactionCoordinator | ErrorCode]:
-        """Yield the coordinator of each partition that we lead, or why it does not answer."""
-        return self._shards.coordinators()
-
-    def _refused(self, request: TransactionRequest[R], error_code: ErrorCode) -> asyncio.Future[R]:
+        if epoch == NO_EPOCH or shown == (self._broker_id, epoch):
+            return self._shards.ask(where, request)
+        # What we lead is changed behind the image, in slices: soon it is as the image has it.
         refusal: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        refusal.set_result(request.refuse(error_code))
+        refusal.set_result(request.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         return refusal
 
     # --- Effects ---

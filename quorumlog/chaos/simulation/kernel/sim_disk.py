@@ -300,6 +300,13 @@ class SimDisk:
             for name in sorted(names):
                 names[name].crash(rng)
 
+    def lose_handles(self, is_meant: Callable[[str], bool]) -> None:
+        """Let a pool close its handles; what is not fsynced behind those that are meant is lost."""
+        before, self.loses_write_back = self.loses_write_back, is_meant
+        while self._append_handles.close_oldest():
+            pass
+        self.loses_write_back = before
+
     def flip_bit(self, path: str, rng: Random) -> int:
         """Bit rot: change one bit of a file that is not empty; return the byte's position."""
         content = self._content(path)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.storage.core.appending import AppendInfo
 from quorumlog.storage.core.reading import ReadResult
@@ -32,6 +33,7 @@ class Storage:
     """What a process stores things by. `disk` is given the disk of the machine."""
 
     log: type[Log] = Log
+    directory: type[LogDirectory] = LogDirectory
     retention: type[Retention] = Retention
     disk: Callable[[Disk], Disk] = _unchanged
 

@@ -1,4 +1,4 @@
-"""A coordinator of consumer groups over a log in memory, and the requests of its members."""
+"""A group coordinator over a log in memory, and the requests of members of consumer groups."""
 
 import re
 from collections.abc import Iterable
@@ -7,6 +7,7 @@ from typing import Any
 
 from quorumlog.broker.groups.core.consumer import events
 from quorumlog.broker.groups.core.consumer.coordinator import ConsumerGroupCoordinator
+from quorumlog.broker.groups.core.consumer.effects import MakeTarget
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.partitions import (
     NO_PARTITIONS,
@@ -21,6 +22,9 @@ from quorumlog.broker.groups.core.consumer.topics import (
     TopicDescription,
     Topics,
 )
+from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.rewrite import DEFAULT_LIMITS, RewriteLimits
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
 from tests.support.coordination.driven_shard import DrivenShard
@@ -102,8 +106,20 @@ class TopicsOfTest(Topics):
         return frozenset(TopicIdPartition(self.id_of(name), index) for index in indexes)
 
 
-class ConsumerCoordination(DrivenShard[ConsumerGroupCoordinator]):
-    """The consumer groups of one partition, loaded."""
+def broker_settings(settings: ConsumerGroupSettings) -> BrokerSettings:
+    return BrokerSettings(
+        group_initial_rebalance_delay_ms=100,
+        group_min_session_timeout_ms=10,
+        group_consumer_session_timeout_ms=settings.session_timeout_ms,
+        group_consumer_heartbeat_interval_ms=settings.heartbeat_interval_ms,
+        group_consumer_max_size=settings.max_size,
+        group_consumer_assignors=",".join(settings.assignors),
+        group_consumer_migration_policy=settings.migration_policy,
+    )
+
+
+class ConsumerCoordination(DrivenShard[GroupCoordinator]):
+    """The groups of one partition, loaded; `consumer` coordinates the consumer groups."""
 
     def __init__(
         self,
@@ -112,18 +128,39 @@ class ConsumerCoordination(DrivenShard[ConsumerGroupCoordinator]):
         *,
         batches: Iterable[bytes] = (),
         now_ms: int = 0,
+        rewrite_limits: RewriteLimits = DEFAULT_LIMITS,
     ) -> None:
         if topics is None:
             topics = TopicsOfTest()
             topics.set("t", 4)
         self.topics, self.settings = topics, settings
-        new_coordinator = partial(ConsumerGroupCoordinator, settings, topics)
+        new_coordinator = partial(
+            GroupCoordinator, broker_settings(settings), rewrite_limits, topics=topics
+        )
         super().__init__(new_coordinator, batches=batches, now_ms=now_ms)
         self.load()
 
+    def make_target(self) -> None:
+        """Run the oldest job that the coordinator has given away."""
+        effect = self.own.pop(0)
+        assert isinstance(effect, MakeTarget)
+        self.step(events.TargetMade(job=effect.job, target=effect.job.run()))
+
+    def commit_writes(self) -> None:
+        """Commit all that is written, and make all targets, until nothing is under way."""
+        while self.writes or self.own:
+            if self.writes:
+                self.commit_write()
+            else:
+                self.make_target()
+
+    @property
+    def consumer(self) -> ConsumerGroupCoordinator:
+        return self.coordinator.consumer_side.coordinator
+
     @property
     def group(self) -> ConsumerGroup:
-        return self.coordinator.groups["g"]
+        return self.consumer.groups["g"]
 
     def answer(self, request: Any) -> Any:
         """Ask, and commit whatever must be committed for the answer."""
@@ -158,8 +195,8 @@ class ConsumerCoordination(DrivenShard[ConsumerGroupCoordinator]):
     def check_replayed(self) -> None:
         """What is served is what a replay of the log gives, if nothing is under way."""
         assert not self.writes
-        loaded = self.reloaded().coordinator.groups
-        live = self.coordinator.groups
+        loaded = self.reloaded().consumer.groups
+        live = self.consumer.groups
         assert {name: describe_all(group) for name, group in live.items()} == {
             name: describe_all(group) for name, group in loaded.items()
         }

@@ -262,7 +262,7 @@ class OneConsumerGroup(RuleBasedStateMachine):
             is_static = client.instance_id is not None
             epoch = -2 if how == "goes" and is_static else -1
             client.is_away = epoch == -2
-            group = self.groups.coordinator.groups.get("g")
+            group = self.groups.consumer.groups.get("g")
             member = None if group is None else group.members.get(client.member_id)
             keeps = client.is_away and member is not None  # it has nothing, but a place
             client.has &= member.current.assigned if member and keeps else NO_PARTITIONS
@@ -310,7 +310,7 @@ class OneConsumerGroup(RuleBasedStateMachine):
 
     def note_sessions(self) -> None:
         """Every member has a whole session to find the coordinator."""
-        group = self.groups.coordinator.groups.get("g")
+        group = self.groups.consumer.groups.get("g")
         for client in (*self.clients, *self.gone):
             if group is not None and client.member_id in group.members:
                 client.heard_ms = self.now_ms
@@ -320,7 +320,7 @@ class OneConsumerGroup(RuleBasedStateMachine):
     @invariant()
     def what_is_served_is_what_a_replay_gives(self) -> None:
         if not self.groups.writes:
-            coordinator = self.groups.coordinator
+            coordinator = self.groups.consumer
             group = coordinator.groups.get("g")
             values = coordinator.committed.of("g")
             assert (group is None) == (not values), "c"
@@ -346,7 +346,7 @@ class OneConsumerGroup(RuleBasedStateMachine):
         for _ in range(QUIET_ROUNDS):
             self.everybody_follows_the_protocol()
         self.groups.commit_writes()
-        group = self.groups.coordinator.groups.get("g")
+        group = self.groups.consumer.groups.get("g")
         if not self.clients:
             assert group is None or group.state is ConsumerGroupState.EMPTY, "d"
             return

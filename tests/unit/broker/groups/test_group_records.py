@@ -116,7 +116,7 @@ def test_older_values_are_read() -> None:
 
 
 def test_keys_of_other_kinds_of_groups_are_skipped() -> None:
-    assert decode(bytes.fromhex("0003 0001 67"), b"\0\0") is None
+    assert decode(bytes.fromhex("0011 0001 67"), b"\0\0") is None  # StreamsGroupMetadataKey
 
 
 @pytest.mark.parametrize("record", [OFFSET, GROUP], ids=["offset", "group"])

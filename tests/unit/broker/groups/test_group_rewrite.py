@@ -67,7 +67,7 @@ async def test_a_log_that_has_grown_long_is_rewritten_when_it_is_loaded() -> Non
 
 async def test_records_of_another_kind_of_group_are_not_let_go_of() -> None:
     log = MemoryLog()
-    foreign = struct.pack(">hh1s", 3, 1, b"g")  # ConsumerGroupMetadataKey
+    foreign = struct.pack(">hh1s", 17, 1, b"g")  # StreamsGroupMetadataKey
     log.append(
         WHERE,
         encode_batch([Record(0, 1, foreign, b"")]),

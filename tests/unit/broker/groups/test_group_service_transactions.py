@@ -1,6 +1,7 @@
 """Transactions through the service of groups: verification, markers, fail-overs in the middle."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -9,8 +10,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
-from tests.support.groups.memory_log import WHERE, World, code
-from tests.support.groups.scripted_verifier import Question
+from tests.support.groups.memory_log import SETTINGS, WHERE, World, code
 from tests.support.groups.transactions import PRODUCER, txn_commit
 from tests.support.waiting import loop_turns
 
@@ -33,7 +33,8 @@ async def test_an_offset_is_visible_when_its_marker_is_acknowledged() -> None:
     await world.lead()
     assert await write(world, txn_commit(5, adds=True)) is ErrorCode.NONE
     assert (world.offset(), unstable(world)) == (None, True)
-    assert world.transactions.questions == [Question("t7", PRODUCER, 0, (WHERE,), True)]
+    [asked] = world.verifier.asked
+    assert asked[:-1] == ("t7", PRODUCER, 0, (WHERE,), True)
     world.log.commits_at_once = False
     ended = world.service.end_transaction(WHERE, COMMIT)
     await loop_turns()
@@ -94,12 +95,12 @@ async def test_after_a_marker_of_unknown_outcome_the_log_tells(is_in_the_log: bo
 async def test_a_verification_that_comes_too_late_writes_nothing() -> None:
     world = World()
     await world.lead()
-    world.transactions.word = None
+    world.verifier.says = None
     waiting = world.service.ask(txn_commit(5))
     assert await world.service.end_transaction(WHERE, ABORT) is ErrorCode.NONE
     assert code(await waiting) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     written = len(world.log.batches)
-    world.transactions.say(ErrorCode.NONE)
+    world.verifier.asked[0].reply()
     await loop_turns()
     assert (len(world.log.batches), unstable(world)) == (written, False)
     world.service.stop()
@@ -108,13 +109,13 @@ async def test_a_verification_that_comes_too_late_writes_nothing() -> None:
 async def test_a_commit_that_waits_when_we_resign_is_told_to_look_elsewhere() -> None:
     world = World()
     await world.lead()
-    world.transactions.word = None
+    world.verifier.says = None
     waiting = world.service.ask(txn_commit(5))
     world.service.resigned(WHERE, Epoch(1))
     assert code(await waiting) is ErrorCode.NOT_COORDINATOR
     world.service.became_leader(WHERE, Epoch(2))
     await world.loaded()
-    world.transactions.say(ErrorCode.NONE)
+    world.verifier.asked[0].reply()
     await loop_turns()
     assert world.log.batches == [], "the answer was for the coordinator before"
     world.service.stop()
@@ -154,14 +155,6 @@ async def test_a_leader_that_loads_in_the_middle_waits_for_the_marker_to_be_comm
         one.service.stop()
 
 
-async def test_without_a_transaction_coordinator_no_commit_is_taken() -> None:
-    world = World()
-    world.service._verifier = None
-    await world.lead()
-    assert await write(world, txn_commit(5)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    world.service.stop()
-
-
 async def test_nobody_waits_for_an_answer_whose_client_has_gone() -> None:
     world = World()
     await world.lead()
@@ -171,4 +164,18 @@ async def test_nobody_waits_for_an_answer_whose_client_has_gone() -> None:
     world.log.commit_all()
     await loop_turns()
     assert await world.service.end_transaction(TopicPartition("t", 0), ABORT) is not ErrorCode.NONE
+    world.service.stop()
+
+
+async def test_without_verification_only_producers_that_add_nothing_are_believed() -> None:
+    """`transaction.partition.verification.enable=false`, as of old brokers."""
+    world = World()
+    settings = replace(SETTINGS, transaction_partition_verification_enable=False)
+    world.service._settings = settings
+    await world.lead()
+    assert await write(world, txn_commit(5)) is ErrorCode.NONE
+    assert world.verifier.asked == []
+    await world.service.end_transaction(WHERE, COMMIT)
+    await write(world, txn_commit(6, adds=True))
+    assert len(world.verifier.asked) == 1
     world.service.stop()

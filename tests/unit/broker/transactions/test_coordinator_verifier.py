@@ -116,11 +116,29 @@ async def test_questions_about_many_transactions_share_a_request() -> None:
         others = [world.verify(name=f"id-{index % 5}") for index in range(10)]
         answers = await asyncio.gather(first, *others)
         assert answers == [[ErrorCode.NONE] * 2] * 11
-        assert [len(request.transactions) for request in world.requests] == [1, 5, 5]
-        for request in world.requests:
-            names = [one.transactional_id for one in request.transactions]
-            assert len(names) == len({*names})  # an answer names nothing else
+        assert [len(request.transactions) for request in world.requests] == [1, 5]
         assert world.brokers[3].in_flight_max == 1
+
+
+async def test_only_what_an_answer_can_tell_apart_shares_a_request() -> None:
+    async with asked() as world:
+        verify = world.verifier.verify
+        first = verify("w", 5, 6, [T0], adds=True)
+        await asyncio.sleep(0.1 * ROUND_S)
+        others = [
+            verify("x", 5, 6, [T0], adds=True),
+            verify("x", 5, 7, [T1], adds=True),  # of another epoch
+            verify("x", 5, 6, [T1], adds=False),
+            verify("x", 5, 6, [T1, T0], adds=True),
+        ]
+        for answer in (first, *others):
+            assert {*(await answer).values()} == {ErrorCode.NONE}
+        sent = [
+            (one.producer_epoch, one.verify_only, one.topics[0].partitions)
+            for request in world.requests[1:]
+            for one in request.transactions
+        ]
+        assert sent == [(6, False, [0, 1]), (7, False, [1]), (6, True, [1])]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from quorumlog.broker.groups.core.consumer.partitions import (
     NO_PARTITIONS,
     Partitions,
     TopicIdPartition,
+    partitions_of,
 )
 from quorumlog.wire.codec.identifiers import TopicId
 
@@ -61,9 +62,7 @@ def assign_range(members: Members, counts: Counts) -> Assignment:
         start = 0
         for place, member_id in enumerate(readers[topic_id]):
             end = start + share + (place < extra)
-            assignment[member_id] += [
-                TopicIdPartition(topic_id, index) for index in range(start, end)
-            ]
+            assignment[member_id] += partitions_of(topic_id, range(start, end))
             start = end
     return {member_id: frozenset(partitions) for member_id, partitions in assignment.items()}
 
@@ -109,6 +108,7 @@ class _Uniform:
         self._held: list[dict[TopicId, list[TopicIdPartition]]] = [{} for _ in self.order]
         self._load = [0] * len(self.order)
         self._changed = [False] * len(self.order)
+        self._is_sorted = False
         self._given: dict[TopicId, set[int]] = {topic_id: set() for topic_id in counts}
         classes: dict[frozenset[TopicId], _Class] = {}
         self._class_of: list[_Class] = []
@@ -179,14 +179,25 @@ class _Uniform:
             movable = one.topic_ids & held.keys()
             if movable:
                 topic_id = min(movable)
-                partition = max(held[topic_id])
-                held[topic_id].remove(partition)
+                self._sort_once()
+                partition = held[topic_id].pop()
                 if not held[topic_id]:
                     del held[topic_id]
                 self._count(rich, -1)
                 self._give(poor, partition)
                 return True
         return False
+
+    def _sort_once(self) -> None:
+        """Let each member's last partition be the one to move, whatever the order of a set.
+
+        So a move costs the same however much the member holds.
+        """
+        if not self._is_sorted:
+            self._is_sorted = True
+            for held in self._held:
+                for partitions in held.values():
+                    partitions.sort()
 
     def _give(self, place: int, partition: TopicIdPartition) -> None:
         self._held[place].setdefault(partition.topic_id, []).append(partition)

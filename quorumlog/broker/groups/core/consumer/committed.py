@@ -36,6 +36,11 @@ class CommittedGroups:
         """Yield the keys of a group that have records."""
         yield from self.of(group_id)
 
+    def tombstones(self, group_id: str) -> tuple[ConsumerGroupRecord, ...]:
+        """Return what deletes all that is live of a group."""
+        keys = sorted(self.keys_of(group_id))
+        return tuple(ConsumerGroupRecord(subject=key, value=None) for key in keys)
+
     def record_of(self, key: RecordKey) -> ConsumerGroupRecord:
         """Return the record of the state of `key`: a tombstone if there is none."""
         return ConsumerGroupRecord(subject=key, value=self.of(key.group_id).get(key))

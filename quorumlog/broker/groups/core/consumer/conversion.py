@@ -5,7 +5,7 @@ that its members said can be read; else it stays as it is.
 docs/decisions/0117-a-group-is-converted-in-one-batch.md
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
@@ -27,9 +27,10 @@ from quorumlog.broker.groups.core.consumer.records import (
 from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.group import Group, Member
 from quorumlog.broker.groups.core.records import StoredGroup, StoredMember
+from quorumlog.broker.groups.core.requests import Join
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicId
-from quorumlog.wire.codec.message import Message
+from quorumlog.wire.codec.message import Buffer, Message
 from quorumlog.wire.codec.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from quorumlog.wire.codec.messages.consumer_protocol_assignment import (
     TopicPartition as AssignedTopic,
@@ -65,10 +66,8 @@ def to_consumer_records(
     owners: dict[TopicIdPartition, str] = {}
     names: set[str] = set()
     for member_id, member in group.members.items():
-        subscription = _read(
-            ConsumerProtocolSubscription, member.metadata(group.protocol_name), member_id
-        )
-        assigned = _assigned(member, topics)
+        subscription = read_subscription(member.metadata(group.protocol_name), member_id)
+        assigned = _assigned(member, topics, subscription.user_data)
         for one in assigned:
             if owners.setdefault(one, member_id) != member_id:
                 raise NotConvertible(f"{member_id} and {owners[one]} have the same partition")
@@ -79,7 +78,7 @@ def to_consumer_records(
             assigned=assigned,
         )
         stored = TargetMemberValue(topic_partitions=to_stored(assigned))
-        values[RecordKey(RecordKind.MEMBER, group.group_id, member_id)] = _metadata(
+        values[RecordKey(RecordKind.MEMBER, group.group_id, member_id)] = classic_metadata(
             member, subscription
         )
         values[RecordKey(RecordKind.TARGET_MEMBER, group.group_id, member_id)] = stored
@@ -109,7 +108,10 @@ def sorted_by_need(values: Mapping[RecordKey, Value]) -> list[tuple[RecordKey, V
     return sorted(values.items(), key=lambda item: (order.index(item[0].kind), item[0].name))
 
 
-def _metadata(member: Member, subscription: ConsumerProtocolSubscription) -> MemberValue:
+def classic_metadata(
+    member: Member | Join, subscription: ConsumerProtocolSubscription
+) -> MemberValue:
+    """Return what a consumer group keeps of a classic member, or of one that joins."""
     protocols = [
         ClassicProtocol(name=name, metadata=metadata) for name, metadata in member.protocols
     ]
@@ -126,19 +128,32 @@ def _metadata(member: Member, subscription: ConsumerProtocolSubscription) -> Mem
     )
 
 
-def _assigned(member: Member, topics: Topics) -> Partitions:
-    """Return what a classic member was assigned, of topics that exist."""
+def _assigned(member: Member, topics: Topics, own_data: Buffer | None) -> Partitions:
+    """Return what a classic member was assigned, of topics that exist.
+
+    librdkafka's leaders send every member the data back that it joined with: no assignor made it.
+    """
     if not member.assignment:
         return frozenset()
     assignment = _read(ConsumerProtocolAssignment, member.assignment, member.member_id)
-    if assignment.user_data:
+    if assignment.user_data and assignment.user_data != own_data:
         raise NotConvertible("its assignor adds data of its own to assignments")
+    return by_id(((one.topic, one.partitions) for one in assignment.assigned_partitions), topics)
+
+
+def by_id(named: Iterable[tuple[str, Iterable[int]]], topics: Topics) -> Partitions:
+    """Return partitions that a classic member names, those of topics that exist."""
     return frozenset(
         TopicIdPartition(found.topic_id, partition)
-        for one in assignment.assigned_partitions
-        if (found := topics.by_name.get(one.topic)) is not None
-        for partition in one.partitions
+        for name, partitions in named
+        if (found := topics.by_name.get(name)) is not None
+        for partition in partitions
     )
+
+
+def read_subscription(data: bytes, member_id: str) -> ConsumerProtocolSubscription:
+    """Return what a classic member subscribes to. Raises NotConvertible."""
+    return _read(ConsumerProtocolSubscription, data, member_id)
 
 
 def _read(kind: type[MessageT], data: bytes, member_id: str) -> MessageT:
@@ -194,12 +209,6 @@ def _stored(
     subscription = next(
         one.metadata for one in classic.supported_protocols if one.name == protocol_name
     )
-    topics = [
-        AssignedTopic(topic=topic_names[TopicId(one.topic_id)], partitions=one.partitions)
-        for one in to_stored(member.current.assigned)
-        if one.topic_id in topic_names
-    ]
-    assignment = ConsumerProtocolAssignment(assigned_partitions=topics)
     return StoredMember(
         member_id=member.member_id,
         group_instance_id=member.metadata.instance_id,
@@ -208,6 +217,17 @@ def _stored(
         rebalance_timeout_ms=member.metadata.rebalance_timeout_ms,
         session_timeout_ms=classic.session_timeout_ms,
         subscription=subscription,
-        assignment=ASSIGNMENT_VERSION.to_bytes(VERSION_BYTES, "big")
-        + b"".join(encode_message(assignment, ASSIGNMENT_VERSION)),
+        assignment=encode_assignment(member.current.assigned, topic_names),
     )
+
+
+def encode_assignment(assigned: Partitions, topic_names: Mapping[TopicId, str]) -> bytes:
+    """Return the partitions as a classic member reads them, those of topics that exist."""
+    topics = [
+        AssignedTopic(topic=topic_names[TopicId(one.topic_id)], partitions=one.partitions)
+        for one in to_stored(assigned)
+        if one.topic_id in topic_names
+    ]
+    assignment = ConsumerProtocolAssignment(assigned_partitions=topics)
+    version = ASSIGNMENT_VERSION.to_bytes(VERSION_BYTES, "big")
+    return version + b"".join(encode_message(assignment, ASSIGNMENT_VERSION))

@@ -7,84 +7,60 @@ all that waits is refused.
 docs/decisions/0121-a-consumer-group-changes-at-once-and-answers-when-committed.md
 """
 
-from collections import deque
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Set
 from typing import Final, assert_never
 
-from quorumlog.broker.groups.core.consumer import events
+from quorumlog.broker.groups.core.consumer import events, targets
 from quorumlog.broker.groups.core.consumer.admission import check_fields
+from quorumlog.broker.groups.core.consumer.assignors import Assignment
 from quorumlog.broker.groups.core.consumer.changes import Changes
+from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
 from quorumlog.broker.groups.core.consumer.committed import CommittedGroups
-from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
-from quorumlog.broker.groups.core.consumer.effects import AnswerRequest, AppendRecords, Effect
+from quorumlog.broker.groups.core.consumer.effects import (
+    AnswerRequest,
+    AppendRecords,
+    Effect,
+    MakeTarget,
+)
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
-from quorumlog.broker.groups.core.consumer.heartbeats import Heartbeats
+from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeats
+from quorumlog.broker.groups.core.consumer.member_deadlines import MemberDeadlines
 from quorumlog.broker.groups.core.consumer.records import (
     ConsumerGroupRecord,
     RecordKey,
     RecordKind,
     decode,
     encode,
-    estimated_size,
 )
 from quorumlog.broker.groups.core.consumer.requests import (
+    NOT_WRITTEN_HEARTBEAT,
+    ClassicRequest,
     ConsumerGroupRequest,
     ConsumerGroupResult,
     ConsumerHeartbeat,
     RequestRefused,
 )
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
-from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
+from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
+from quorumlog.broker.groups.core.consumer.targets import (
+    AwaitedTarget,
+    TargetJob,
+    Targets,
+    WaitingRequest,
+)
 from quorumlog.broker.groups.core.consumer.topics import Topics
-from quorumlog.broker.groups.core.requests import DeleteGroup
+from quorumlog.broker.groups.core.consumer.writes import GroupWrites, PendingAnswer, WriteBatch
+from quorumlog.broker.groups.core.requests import (
+    DeleteGroup,
+    Heartbeat,
+    Join,
+    Leave,
+    Sync,
+)
 from quorumlog.invariants import require, some
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 NEVER_MS: Final = 1 << 62
-BATCH_BYTES_MAX: Final = 256 << 10  # of what waits together: a log refuses large batches whole
-NOT_WRITTEN_HEARTBEAT: Final[Mapping[ErrorCode, ErrorCode]] = {
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-"""The append was refused: what a member is told of it, as by Kafka."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    request_id: int
-    request: ConsumerGroupRequest
-    result: ConsumerGroupResult
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Records, and the answers that may be given once they are committed."""
-
-    records: list[ConsumerGroupRecord] = field(default_factory=list)
-    answers: list[_Answer] = field(default_factory=list)
-    size: int = 0  # of the records, about, in bytes
-
-
-@dataclass(slots=True)
-class _Writes:
-    """The writes of one group: one at most is under way, the others wait in order."""
-
-    under_way: _Batch | None = None
-    waiting: deque[_Batch] = field(default_factory=deque)
-
-    def add(self, records: list[ConsumerGroupRecord], answer: _Answer | None) -> None:
-        """Let records and their answer wait, in the last batch if it has room for them."""
-        size = sum(estimated_size(record) for record in records)
-        last = self.waiting[-1] if self.waiting else None
-        if last is None or (last.records and last.size + size > BATCH_BYTES_MAX):
-            self.waiting.append(_Batch())
-        batch = self.waiting[-1]
-        batch.records += records
-        batch.size += size
-        if answer is not None:
-            batch.answers.append(answer)
 
 
 class ConsumerGroupCoordinator:
@@ -93,18 +69,25 @@ class ConsumerGroupCoordinator:
     Invariants:
       1. A group without writes is what its committed records say.
       2. An answer is given when all is committed that was decided before it in its group.
-      3. Every member has the deadline of its session; those that have partitions to give up, that
-         of their rebalance, too.
     """
 
-    def __init__(self, settings: ConsumerGroupSettings, topics: Topics) -> None:
+    def __init__(
+        self,
+        settings: ConsumerGroupSettings,
+        topics: Topics,
+        committed: CommittedGroups | None = None,
+    ) -> None:
+        """Serve no group yet; `committed` is where records are applied once they are committed."""
         self.not_written: Final = NOT_WRITTEN_HEARTBEAT
-        self.committed: Final = CommittedGroups()
+        self.committed: Final = CommittedGroups() if committed is None else committed
         self.groups: Final[dict[str, ConsumerGroup]] = {}
         self._settings: Final = settings
         self._heartbeats: Final = Heartbeats(settings, topics)
-        self._deadlines: Final = Deadlines()
-        self._writes: Final[dict[str, _Writes]] = {}
+        self.targets: Final = Targets(settings, topics)
+        self._awaited: Final[dict[str, AwaitedTarget]] = {}
+        self._classic: Final = ClassicMembers(settings, topics, self._heartbeats)
+        self._deadlines: Final = MemberDeadlines(settings)
+        self._writes: Final[dict[str, GroupWrites]] = {}
         self._group_of_write: Final[dict[int, str]] = {}
         self._last_write_id = 0
         self._effects: list[Effect] = []
@@ -125,20 +108,27 @@ class ConsumerGroupCoordinator:
         """Start to serve: every member has a whole session to find this coordinator."""
         del log_start_offset, log_end_offset
         for group_id in sorted(self.committed.values):
-            self._rebuild(group_id, now_ms)
+            self.rebuild(group_id, now_ms)
 
-    def _rebuild(self, group_id: str, now_ms: int) -> None:
+    # --- Groups that another part of the coordinator replaces ---
+
+    def is_writing(self, group_id: str) -> bool:
+        """Whether records of the group are under way, or a target is being made."""
+        return group_id in self._writes or group_id in self._awaited
+
+    def hold(self, group_id: str) -> None:
+        """Let no time pass for the members of a group without writes, until `rebuild`."""
+        for member_id in self.groups[group_id].members if group_id in self.groups else ():
+            self._deadlines.drop_all(group_id, member_id)
+
+    def rebuild(self, group_id: str, now_ms: int) -> None:
         """Let the group be what is committed of it; its members get whole sessions."""
-        given_up = self.groups.pop(group_id, None)
-        for member_id in () if given_up is None else given_up.members:
-            self._drop_deadlines(group_id, member_id)
+        self.hold(group_id)
+        self.groups.pop(group_id, None)
         values = self.committed.of(group_id)
         if values:
             group = self.groups[group_id] = ConsumerGroup.from_values(group_id, values)
-            for member_id in group.members:
-                self._begin_session(group, member_id, now_ms)
-            for member in group.unrevoked():
-                self._begin_rebalance(group, member.member_id, now_ms)
+            self._deadlines.begin_all(group, now_ms)
 
     # --- Events ---
 
@@ -155,6 +145,8 @@ class ConsumerGroupCoordinator:
                 self._handle_request(now_ms, request_id, request)
             case events.WriteEnded(write_id=write_id, error_code=error_code):
                 self._handle_written(now_ms, write_id, error_code)
+            case events.TargetMade(job=job, target=target):
+                self._handle_target_made(now_ms, job, target)
             case events.TopicsChanged(names=names):
                 self._handle_topics_changed(names)
             case events.Ticked():
@@ -173,10 +165,12 @@ class ConsumerGroupCoordinator:
                     self._handle_heartbeat(now_ms, request_id, request)
                 case DeleteGroup():
                     self._handle_delete(request_id, request)
+                case Join() | Sync() | Heartbeat() | Leave():
+                    self._handle_classic(now_ms, request_id, request)
                 case _:
                     assert_never(request)
         except RequestRefused as refusal:
-            result: ConsumerGroupResult = refusal.error_code
+            result: ConsumerGroupResult = request.refuse(refusal.error_code)
             if isinstance(request, ConsumerHeartbeat):
                 result = request.refuse(refusal.error_code, refusal.message)
             self._reply(request_id, result)
@@ -192,12 +186,120 @@ class ConsumerGroupCoordinator:
                 )
             group = ConsumerGroup(group_id)
         changes = Changes(group)
-        result = self._heartbeats.handle(changes, now_ms, request)
+        begun = self._heartbeats.begin(changes, now_ms, request)
         self.groups[group_id] = group
-        self._follow(changes, now_ms)
-        if result.member_id in group.members and request.member_epoch >= 0:
-            self._begin_session(group, result.member_id, now_ms)
-        self._settle(changes, _Answer(request_id, request, result))
+        if isinstance(begun, Admitted):
+            self._go_on(changes, now_ms, request_id, request, begun)
+            return
+        self._deadlines.follow(changes, now_ms)
+        if begun.member_id in group.members and request.member_epoch >= 0:
+            self._deadlines.begin_session(group, begun.member_id, now_ms)
+        self._settle(changes, PendingAnswer(request_id, request, begun))
+
+    # --- Targets ---
+
+    def _go_on(
+        self,
+        changes: Changes,
+        now_ms: int,
+        request_id: int,
+        request: ConsumerHeartbeat | Join,
+        admitted: Admitted,
+    ) -> None:
+        """Answer, if there is a target of the group's epoch, or when there is one."""
+        group = changes.group
+        waiting = WaitingRequest(
+            request_id=request_id, request=request, admitted=admitted, epoch=group.group_epoch
+        )
+        if group.group_epoch > group.assignment_epoch:
+            awaited = self._awaited.get(group.group_id)
+            job = self.targets.job(group) if awaited is None else awaited.job
+            if awaited is None and job.size <= targets.AT_ONCE_MAX:
+                self.targets.write(changes, job, job.run())
+            else:
+                if awaited is None:
+                    awaited = self._awaited[group.group_id] = AwaitedTarget(job)
+                    self._effects.append(MakeTarget(job=job))
+                awaited.waiting.append(waiting)
+                self._deadlines.follow(changes, now_ms)
+                self._deadlines.begin_session(group, admitted.member_id, now_ms)
+                self._settle(changes, None)
+                return
+        self._finish(changes, now_ms, waiting)
+
+    def _finish(self, changes: Changes, now_ms: int, waiting: WaitingRequest) -> None:
+        group, request = changes.group, waiting.request
+        member_id = waiting.admitted.member_id
+        result: ConsumerGroupResult
+        if isinstance(request, Join):
+            result = self._classic.finish_join(changes, request, member_id)
+            self._deadlines.follow(changes, now_ms)
+            self._deadlines.await_sync(group, member_id, now_ms)
+        else:
+            result = self._heartbeats.finish(changes, request, waiting.admitted)
+            self._deadlines.follow(changes, now_ms)
+            self._deadlines.note_heartbeat(group, member_id, now_ms)
+        self._settle(changes, PendingAnswer(waiting.request_id, request, result))
+
+    def _handle_target_made(self, now_ms: int, job: TargetJob, target: Assignment) -> None:
+        awaited = self._awaited.get(job.group_id)
+        if awaited is None or awaited.job is not job:
+            return
+        group = self.groups[job.group_id]
+        changes = Changes(group)
+        is_newest = job.epoch == group.group_epoch
+        # A static member that came back under another id begins no epoch, and is not in the job.
+        is_usable = not is_newest or group.members.keys() == job.members.keys()
+        if is_usable:
+            self.targets.write(changes, job, target)
+            self._settle(changes, None)
+        ready = [one for one in awaited.waiting if is_usable and one.epoch <= job.epoch]
+        awaited.waiting = [one for one in awaited.waiting if one not in ready]
+        if awaited.waiting:
+            awaited.job = self.targets.job(group)
+            self._effects.append(MakeTarget(job=awaited.job))
+        else:
+            del self._awaited[job.group_id]
+        for one in ready:
+            if one.admitted.member_id in group.members:
+                self._finish(Changes(group), now_ms, one)
+            else:
+                self._reply(one.request_id, one.request.refuse(ErrorCode.UNKNOWN_MEMBER_ID))
+
+    def _refuse_waiting(self, group_id: str, error_code: ErrorCode) -> None:
+        awaited = self._awaited.pop(group_id, None)
+        for one in () if awaited is None else awaited.waiting:
+            self._reply(one.request_id, one.request.refuse(error_code))
+
+    # --- Requests of classic members and of administrators ---
+
+    def _handle_classic(self, now_ms: int, request_id: int, request: ClassicRequest) -> None:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            raise RequestRefused(ErrorCode.UNKNOWN_MEMBER_ID, "there is no such group")
+        changes = Changes(group)
+        result: ConsumerGroupResult
+        match request:
+            case Join():
+                begun = self._classic.begin_join(changes, now_ms, request)
+                if isinstance(begun, Admitted):
+                    self._go_on(changes, now_ms, request_id, request, begun)
+                    return
+                result = begun
+            case Sync():
+                result = self._classic.sync(group, request)
+                self._deadlines.note_sync(group, request.member_id, now_ms)
+            case Heartbeat():
+                result = self._classic.heartbeat(changes, now_ms, request)
+                self._deadlines.begin_session(group, request.member_id, now_ms)
+                if result is ErrorCode.REBALANCE_IN_PROGRESS:
+                    self._deadlines.await_join(group, request.member_id, now_ms)
+            case Leave():
+                result = self._classic.leave(changes, now_ms, request)
+                self._deadlines.follow(changes, now_ms)
+            case _:
+                assert_never(request)
+        self._settle(changes, PendingAnswer(request_id, request, result))
 
     def _handle_delete(self, request_id: int, request: DeleteGroup) -> None:
         group = self.groups.get(request.group_id)
@@ -205,13 +307,14 @@ class ConsumerGroupCoordinator:
             raise RequestRefused(ErrorCode.GROUP_ID_NOT_FOUND, "there is no such group")
         if group.state is not ConsumerGroupState.EMPTY:
             raise RequestRefused(ErrorCode.NON_EMPTY_GROUP, "the group has members")
+        self._refuse_waiting(request.group_id, ErrorCode.UNKNOWN_MEMBER_ID)  # of former members
         changes = Changes(group)
         keys = {RecordKey(RecordKind.GROUP, request.group_id), *group.live_keys()}
         for kind, _, name in sorted(keys.union(self.committed.keys_of(request.group_id))):
             changes.write(kind, None, name)
         group.transition(ConsumerGroupState.DEAD)
         del self.groups[request.group_id]
-        self._enqueue(changes, _Answer(request_id, request, ErrorCode.NONE))
+        self._enqueue(changes, PendingAnswer(request_id, request, ErrorCode.NONE))
 
     def _handle_topics_changed(self, names: Set[str]) -> None:
         """Note which groups must look at their topics, with the next heartbeat of a member."""
@@ -222,7 +325,6 @@ class ConsumerGroupCoordinator:
     def _handle_tick(self, now_ms: int) -> None:
         overdue: dict[str, list[str]] = {}
         while (key := self._deadlines.pop_due(now_ms)) is not None:
-            self._drop_deadlines(key.group_id, key.member_id)
             overdue.setdefault(key.group_id, []).append(key.member_id)
         for group_id, member_ids in overdue.items():
             changes = Changes(self.groups[group_id])
@@ -238,59 +340,20 @@ class ConsumerGroupCoordinator:
         values = self.committed.of(group_id)
         return ConsumerGroup.from_values(group_id, values) if values else None
 
-    def assignor_name(self, group: ConsumerGroup) -> str:
-        """Return the name of the assignor that makes the group's next target."""
-        return self._heartbeats.assignor_name(group)
-
-    # --- Deadlines ---
-
-    def _follow(self, changes: Changes, now_ms: int) -> None:
-        """Set and drop deadlines as the records say."""
-        group = changes.group
-        for kind, _, member_id in (record.subject for record in changes.records):
-            if kind is RecordKind.MEMBER and member_id not in group.members:
-                self._drop_deadlines(group.group_id, member_id)
-            elif kind is RecordKind.MEMBER:
-                self._begin_session(group, member_id, now_ms)
-            elif kind is RecordKind.CURRENT_ASSIGNMENT and member_id in group.members:
-                if group.members[member_id].current.state is MemberState.UNREVOKED_PARTITIONS:
-                    self._begin_rebalance(group, member_id, now_ms)
-                else:
-                    self._deadlines.drop(
-                        DeadlineKey(group.group_id, member_id, DeadlineKind.REBALANCE)
-                    )
-
-    def _begin_session(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        classic = group.members[member_id].metadata.classic
-        timeout_ms = (
-            self._settings.session_timeout_ms if classic is None else classic.session_timeout_ms
-        )
-        key = DeadlineKey(group.group_id, member_id, DeadlineKind.SESSION)
-        self._deadlines.set(key, now_ms + timeout_ms)
-
-    def _begin_rebalance(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        timeout_ms = group.members[member_id].metadata.rebalance_timeout_ms
-        key = DeadlineKey(group.group_id, member_id, DeadlineKind.REBALANCE)
-        self._deadlines.set(key, now_ms + timeout_ms)
-
-    def _drop_deadlines(self, group_id: str, member_id: str) -> None:
-        for kind in DeadlineKind:
-            self._deadlines.drop(DeadlineKey(group_id, member_id, kind))
-
     # --- Writes ---
 
-    def _settle(self, changes: Changes, answer: _Answer | None) -> None:
+    def _settle(self, changes: Changes, answer: PendingAnswer | None) -> None:
         if changes.records:
             changes.group.settle_state()
         self._enqueue(changes, answer)
 
-    def _enqueue(self, changes: Changes, answer: _Answer | None) -> None:
+    def _enqueue(self, changes: Changes, answer: PendingAnswer | None) -> None:
         group_id = changes.group.group_id
-        writes = self._writes.setdefault(group_id, _Writes())
+        writes = self._writes.setdefault(group_id, GroupWrites())
         writes.add(changes.records, answer)
         self._write_on(group_id, writes)
 
-    def _write_on(self, group_id: str, writes: _Writes) -> None:
+    def _write_on(self, group_id: str, writes: GroupWrites) -> None:
         """Write what waits, if nothing is under way; answer if there is nothing to write."""
         while writes.under_way is None and writes.waiting:
             batch = writes.waiting.popleft()
@@ -319,15 +382,16 @@ class ConsumerGroupCoordinator:
             self._write_on(group_id, writes)
         else:
             del self._writes[group_id]
-            self._rebuild(group_id, now_ms)
+            self.rebuild(group_id, now_ms)
             for refused in (batch, *writes.waiting):
                 self._refuse(refused, error_code)
+            self._refuse_waiting(group_id, error_code)
 
-    def _answer(self, batch: _Batch) -> None:
+    def _answer(self, batch: WriteBatch) -> None:
         for answer in batch.answers:
             self._reply(answer.request_id, answer.result)
 
-    def _refuse(self, batch: _Batch, error_code: ErrorCode) -> None:
+    def _refuse(self, batch: WriteBatch, error_code: ErrorCode) -> None:
         for answer in batch.answers:
             self._reply(answer.request_id, answer.request.refuse(error_code))
 

@@ -11,6 +11,8 @@ class DeadlineKind(IntEnum):
 
     SESSION = 0  # send a heartbeat
     REBALANCE = 1  # give up what it has to give up
+    JOIN = 2  # join again, being a classic member
+    SYNC = 3  # ask for what it was assigned, being a classic member that has joined
 
 
 class DeadlineKey(NamedTuple):
@@ -32,6 +34,9 @@ class Deadlines:
     def first_ms(self) -> int | None:
         """The first deadline, if there is one."""
         return self._in_order[0][0] if self._in_order else None
+
+    def __contains__(self, key: DeadlineKey) -> bool:
+        return key in self._by_key
 
     def set(self, key: DeadlineKey, deadline_ms: int) -> None:
         """Set a deadline, or move it."""

@@ -17,6 +17,10 @@ CLASSIC_MEMBER: Final = 0  # values of member_type
 CONSUMER_MEMBER: Final = 1
 
 
+AssignedTopics = tuple[tuple[TopicId, str, tuple[int, ...]], ...]
+"""Partitions by topic: its id, its name, the indexes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
     """`assignment` and `target`: partitions by topic, the ones of topics that are gone left out."""
@@ -29,8 +33,8 @@ class MemberDescription:
     client_host: str
     subscribed_topic_names: tuple[str, ...]
     subscribed_topic_regex: str | None
-    assignment: tuple[tuple[TopicId, str, tuple[int, ...]], ...]
-    target: tuple[tuple[TopicId, str, tuple[int, ...]], ...]
+    assignment: AssignedTopics
+    target: AssignedTopics
     member_type: int
 
 
@@ -92,9 +96,7 @@ def _member(
     )
 
 
-def _by_topic(
-    partitions: Partitions, topic_names: Mapping[TopicId, str]
-) -> tuple[tuple[TopicId, str, tuple[int, ...]], ...]:
+def _by_topic(partitions: Partitions, topic_names: Mapping[TopicId, str]) -> AssignedTopics:
     found: dict[TopicId, list[int]] = {}
     for topic_id, partition in sorted(partitions):
         if topic_id in topic_names:

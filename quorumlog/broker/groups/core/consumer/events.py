@@ -1,4 +1,4 @@
-"""The events of a coordinator of consumer groups: those of every coordinator, and of topics."""
+"""The events of a coordinator of consumer groups: those of every coordinator, topics, targets."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -9,9 +9,19 @@ from quorumlog.broker.coordination.core.events import (
     Ticked,
     WriteEnded,
 )
+from quorumlog.broker.groups.core.consumer.assignors import Assignment
 from quorumlog.broker.groups.core.consumer.requests import ConsumerGroupRequest
+from quorumlog.broker.groups.core.consumer.targets import TargetJob
 
-__all__ = ["BecameLeader", "Event", "RequestReceived", "Ticked", "TopicsChanged", "WriteEnded"]
+__all__ = [
+    "BecameLeader",
+    "Event",
+    "RequestReceived",
+    "TargetMade",
+    "Ticked",
+    "TopicsChanged",
+    "WriteEnded",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,4 +31,19 @@ class TopicsChanged:
     names: Set[str]
 
 
-Event = RequestReceived[ConsumerGroupRequest] | WriteEnded | TopicsChanged | BecameLeader | Ticked
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetMade:
+    """The job of a MakeTarget has run. If nobody waits for it any more, it changes nothing."""
+
+    job: TargetJob
+    target: Assignment
+
+
+Event = (
+    RequestReceived[ConsumerGroupRequest]
+    | WriteEnded
+    | TopicsChanged
+    | TargetMade
+    | BecameLeader
+    | Ticked
+)

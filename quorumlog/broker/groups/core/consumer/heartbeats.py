@@ -1,18 +1,13 @@
-"""What one heartbeat does: the member is admitted, the target is made, the member is reconciled.
+"""What one heartbeat does: the member is admitted; once there is a target, it is reconciled.
 
 Source: KIP-848. Checks come first (`admission.py`), so that a heartbeat that is refused changes
 nothing.
 """
 
-from collections import Counter
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.broker.groups.core.consumer import admission
-from quorumlog.broker.groups.core.consumer.assignors import (
-    MemberSubscription,
-    assignors,
-)
 from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.group import (
     LEFT_EPOCH,
@@ -28,9 +23,6 @@ from quorumlog.broker.groups.core.consumer.reconciliation import (
 )
 from quorumlog.broker.groups.core.consumer.records import (
     RecordKind,
-    TargetMemberValue,
-    TargetValue,
-    to_stored,
 )
 from quorumlog.broker.groups.core.consumer.requests import (
     ConsumerHeartbeat,
@@ -41,7 +33,14 @@ from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression, Topics
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A member whose request is taken over; `told`: what it was told before, if it was there."""
+
+    member_id: str
+    told: CurrentAssignment | None = None
 
 
 class Heartbeats:
@@ -50,13 +49,14 @@ class Heartbeats:
     def __init__(self, settings: ConsumerGroupSettings, topics: Topics) -> None:
         self._settings: Final = settings
         self._topics: Final = topics
-        self._assignors: Final = assignors(settings.assignors)
         self.membership: Final = Membership(topics)
 
-    def handle(self, changes: Changes, now_ms: int, request: ConsumerHeartbeat) -> HeartbeatResult:
-        """Return the answer, to be given once the changes are committed.
+    def begin(
+        self, changes: Changes, now_ms: int, request: ConsumerHeartbeat
+    ) -> HeartbeatResult | Admitted:
+        """Take over what the request says; the answer needs the target of the epoch.
 
-        Raises RequestRefused: nothing has changed.
+        A member that leaves needs none: it is answered. Raises RequestRefused: nothing has changed.
         """
         if request.member_epoch in {LEFT_EPOCH, STATIC_LEFT_EPOCH}:
             return self._leave(changes, now_ms, request)
@@ -74,13 +74,22 @@ class Heartbeats:
             self.membership.replace(changes, owner, member_id)
         told = group.members[member_id].current if member_id in group.members else None
         has_changed = self.membership.admit(changes, member_id, request)
+        self.look_at_topics(changes, now_ms, has_changed=has_changed)
+        return Admitted(member_id=member_id, told=told)
+
+    def look_at_topics(self, changes: Changes, now_ms: int, *, has_changed: bool) -> None:
+        """Begin an epoch if subscriptions or topics have changed."""
+        group = changes.group
         begins_epoch = has_changed or group.group_epoch == 0
         if begins_epoch or group.is_metadata_due:
             self.membership.refresh(changes, now_ms, begins_epoch=begins_epoch)
-        if group.group_epoch > group.assignment_epoch:
-            self._make_target(changes)
-        self._reconcile(changes, member_id, request.owned)
-        return self._answer(group, member_id, request, told)
+
+    def finish(
+        self, changes: Changes, request: ConsumerHeartbeat, admitted: Admitted
+    ) -> HeartbeatResult:
+        """Return the answer, to be given once the changes are committed."""
+        self.reconcile(changes, admitted.member_id, request.owned)
+        return self._answer(changes.group, admitted.member_id, request, admitted.told)
 
     def _answer(
         self,
@@ -126,57 +135,24 @@ class Heartbeats:
                 f"subscribed_topic_regex {expression!r}: {error}",
             ) from error
 
-    def _make_target(self, changes: Changes) -> None:
-        """Assign all partitions anew, for the group epoch; write what differs."""
-        group = changes.group
-        subscriptions = {
-            member_id: MemberSubscription(
-                topic_ids=topic_ids,
-                instance_id=group.members[member_id].metadata.instance_id,
-                target=group.target_of(member_id),
-            )
-            for member_id, topic_ids in self._subscribed_ids(group)
-        }
-        counts = {
-            found.topic_id: found.partitions
-            for name in group.all_names()
-            if (found := self._topics.by_name.get(name)) is not None
-        }
-        assign = self._assignors[self.assignor_name(group)]
-        target = assign(subscriptions, counts)
-        for member_id, partitions in target.items():
-            if group.targets.get(member_id) != partitions:
-                value = TargetMemberValue(topic_partitions=to_stored(partitions))
-                changes.write(RecordKind.TARGET_MEMBER, value, member_id)
-        changes.write(RecordKind.TARGET, TargetValue(assignment_epoch=group.group_epoch))
+    def reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
+        """Bring a member nearer to its part of the target; `reported`: what it says it has."""
+        after = self.next_assignment(changes.group, member_id, reported)
+        if after != changes.group.members[member_id].current:
+            changes.write(RecordKind.CURRENT_ASSIGNMENT, after.to_value(), member_id)
 
-    def _subscribed_ids(self, group: ConsumerGroup) -> Iterator[tuple[str, frozenset[TopicId]]]:
-        """Yield each member and its topics; those of equal subscriptions are looked up once."""
-        known: dict[tuple[str, ...], frozenset[TopicId]] = {}
-        for member_id, member in group.members.items():
-            metadata = member.metadata
-            key = (metadata.subscribed_topic_regex or "", *metadata.subscribed_topic_names)
-            if key not in known:
-                known[key] = self._topics.ids(group.names_of(member))
-            yield member_id, known[key]
-
-    def assignor_name(self, group: ConsumerGroup) -> str:
-        """Return the assignor that most members ask for; of equals, the first in the settings."""
-        votes = Counter(member.metadata.server_assignor for member in group.members.values())
-        return max(self._assignors, key=lambda name: votes[name])
-
-    def _reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
-        group = changes.group
+    def next_assignment(
+        self, group: ConsumerGroup, member_id: str, reported: Partitions | None
+    ) -> CurrentAssignment:
+        """Return what a member that reports this may be told next."""
         member = group.members[member_id]
         if member.current.is_reconciled_to(group.assignment_epoch):
-            return
+            return member.current
         aim = Aim(
             epoch=group.assignment_epoch,
             target=group.target_of(member_id),
             subscribed=self._topics.ids(group.names_of(member)),
         )
-        after = reconcile(
+        return reconcile(
             member.current, aim, member_id=member_id, owners=group.owners, reported=reported
         )
-        if after != member.current:
-            changes.write(RecordKind.CURRENT_ASSIGNMENT, after.to_value(), member_id)

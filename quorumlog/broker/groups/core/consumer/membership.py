@@ -37,10 +37,14 @@ class Membership:
 
     def admit(self, changes: Changes, member_id: str, request: ConsumerHeartbeat) -> bool:
         """Take over what the request says; return whether the subscription has changed."""
-        group = changes.group
-        member = group.members.get(member_id)
+        member = changes.group.members.get(member_id)
         before = MemberValue() if member is None else member.metadata
-        after = _updated(before, request)
+        return self.take(changes, member_id, _updated(before, request))
+
+    def take(self, changes: Changes, member_id: str, after: MemberValue) -> bool:
+        """Let this be said of a member; return whether the subscription has changed."""
+        member = changes.group.members.get(member_id)
+        before = MemberValue() if member is None else member.metadata
         if member is None or after != before:
             changes.write(RecordKind.MEMBER, after, member_id)
         has_other_names = before.subscribed_topic_names != after.subscribed_topic_names

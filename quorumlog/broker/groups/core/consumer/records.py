@@ -10,10 +10,11 @@ group coordinator, KIP-848, KIP-1101.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import chain
 from struct import Struct as Packer
 from typing import Final, NamedTuple, TypeVar
 
-from quorumlog.broker.groups.core.consumer.partitions import Partitions, TopicIdPartition
+from quorumlog.broker.groups.core.consumer.partitions import Partitions, partitions_of
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicId
 from quorumlog.wire.codec.message import ZERO_UUID, Field, Message, Struct
@@ -359,7 +360,5 @@ def to_stored(partitions: Partitions) -> list[StoredPartitions]:
 def from_stored(stored: list[StoredPartitions]) -> Partitions:
     """Return the partitions of all topics."""
     return frozenset(
-        TopicIdPartition(TopicId(one.topic_id), partition)
-        for one in stored
-        for partition in one.partitions
+        chain.from_iterable(partitions_of(TopicId(one.topic_id), one.partitions) for one in stored)
     )

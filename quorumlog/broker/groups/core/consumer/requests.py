@@ -1,10 +1,29 @@
 """The requests of members of consumer groups, and the answers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
-from quorumlog.broker.groups.core.requests import DeleteGroup, GroupRequest
+from quorumlog.broker.groups.core.requests import (
+    DeleteGroup,
+    GroupRequest,
+    Heartbeat,
+    Join,
+    JoinResult,
+    Leave,
+    LeaveResult,
+    Sync,
+    SyncResult,
+)
 from quorumlog.wire.codec.error_codes import ErrorCode
+
+NOT_WRITTEN_HEARTBEAT: Final[Mapping[ErrorCode, ErrorCode]] = {
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""The append was refused: what a member is told of it, as by Kafka."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +73,11 @@ class ConsumerHeartbeat(GroupRequest[HeartbeatResult]):
         return HeartbeatResult(error_code=error_code, error_message=message)
 
 
-ConsumerGroupRequest = ConsumerHeartbeat | DeleteGroup
-ConsumerGroupResult = HeartbeatResult | ErrorCode
+ClassicRequest = Join | Sync | Heartbeat | Leave
+"""What members of the classic protocol ask, in a consumer group, too."""
+
+ConsumerGroupRequest = ConsumerHeartbeat | DeleteGroup | ClassicRequest
+ConsumerGroupResult = HeartbeatResult | JoinResult | SyncResult | LeaveResult | ErrorCode
 
 
 class RequestRefused(Exception):

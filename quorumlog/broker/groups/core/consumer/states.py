@@ -35,7 +35,12 @@ class MemberState(IntEnum):
 
 GROUP_TRANSITIONS: Final[Mapping[ConsumerGroupState, frozenset[ConsumerGroupState]]] = {
     ConsumerGroupState.EMPTY: frozenset(
-        {ConsumerGroupState.RECONCILING, ConsumerGroupState.STABLE, ConsumerGroupState.DEAD}
+        {
+            ConsumerGroupState.ASSIGNING,
+            ConsumerGroupState.RECONCILING,
+            ConsumerGroupState.STABLE,
+            ConsumerGroupState.DEAD,
+        }
     ),
     ConsumerGroupState.ASSIGNING: frozenset(
         {ConsumerGroupState.RECONCILING, ConsumerGroupState.STABLE, ConsumerGroupState.EMPTY}
@@ -48,7 +53,7 @@ GROUP_TRANSITIONS: Final[Mapping[ConsumerGroupState, frozenset[ConsumerGroupStat
     ),
     ConsumerGroupState.DEAD: frozenset(),
 }
-"""From -> to. The join of the first member computes a target, so Empty is never Assigning next."""
+"""From -> to. A target that is small is made at once: then a group is not seen to be Assigning."""
 
 MEMBER_TRANSITIONS: Final[Mapping[MemberState, frozenset[MemberState]]] = {
     MemberState.STABLE: frozenset(

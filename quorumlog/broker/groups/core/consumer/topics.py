@@ -27,6 +27,14 @@ class TopicMatcher(Protocol):
         """Return whether a whole name matches. Raises InvalidRegularExpression."""
 
 
+class NoExpressions:
+    """A TopicMatcher of a broker without a library for them."""
+
+    def compile(self, expression: str) -> IsMatch:
+        """Refuse every expression."""
+        raise InvalidRegularExpression(f"{expression!r}: this broker reads no expressions")
+
+
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
     """What a group needs to know of a topic."""

@@ -7,19 +7,20 @@ crash, and each other step, may come between any two of them.
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.log_directory import LogDirectory, OrphanedRecords
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.worlds.logs.damage import Damage, records_on_disk
 from quorumlog.chaos.simulation.worlds.logs.oracle import LogOracle, Said
 from quorumlog.chaos.simulation.worlds.storage_mutants import Storage
 from quorumlog.storage.core.cleaning import CleaningRules, dirtiness
 from quorumlog.storage.core.producer_snapshot import SnapshotEntry
 from quorumlog.storage.core.retention import EVERYTHING, RetentionLimits
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import StorageError
+from quorumlog.storage.errors import DamagedLog, StorageError
 from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
@@ -28,6 +29,7 @@ from quorumlog.wire.codec.records import Record, encode_batch
 
 LOG_DIR: Final = "/data"
 AT: Final = TopicPartition("logs", 0)
+LOG_PATH: Final = f"{LOG_DIR}/{AT}"
 TOPIC_ID: Final = TopicId(b"one topic of all")
 WALL_MS: Final = 1_700_000_000_000  # when a run begins
 KEYS: Final = 6
@@ -51,6 +53,9 @@ class LogNode:
         self._rng: Final = seeded(f"log {machine.node_id}", environment.seed)
         self._later_rng: Final = seeded(f"log lookups {machine.node_id}", environment.seed)
         self._step_us: Final = options.number("step_us")
+        self._is_damaged: Final = options.flag("is_damaged")
+        damage_rng = seeded(f"log damage {machine.node_id}", environment.seed)
+        self._damage: Final = Damage(machine, damage_rng, LOG_PATH)
         self._min_lag_ms: Final = options.number("min_lag_ms")
         self._delete_retention_ms: Final = options.number("delete_retention_ms")
         self._is_compacted: Final = options.flag("is_compacted")
@@ -89,6 +94,7 @@ class LogNode:
                 if self._is_compacted
                 else [(self._retain, 6), (self._delete_records, 2)]
             ),
+            *([(self._lose_handles, 2)] if self._is_damaged else []),
         ]
 
     # --- a life of the process ---
@@ -97,15 +103,22 @@ class LogNode:
         """Open the log. Raises StorageError."""
         self._cleaning, self._replaced = None, []
         disk = self._storage.disk(self.machine.disk)
-        self._logs = LogDirectory(disk, LOG_DIR, self._settings, new_log=self._storage.log)
+        self._logs = self._storage.directory(disk, LOG_DIR, self._settings, self._storage.log)
         self._logs.start()
-        self.log, high_watermark = self._logs.open(AT, TOPIC_ID, {})
-        self.oracle.recovered(self.log, has_lost_power=self._has_lost_power)
+        on_disk = 0 if self.oracle.was_flushed else records_on_disk(self.machine.disk, LOG_PATH)
+        try:
+            self.log, high_watermark = self._logs.open(AT, TOPIC_ID, {}, is_last=True)
+        except (DamagedLog, OrphanedRecords) as error:
+            self._damage.repair(error)
+            raise
+        self.oracle.recovered(self.log, has_lost_power=self._has_lost_power, on_disk=on_disk)
         check(high_watermark <= self.oracle.committed, f"commit: {high_watermark} is too much")
         self._check_producers()
         self._has_lost_power = False
         self._lead()
         self.machine.later(self._step_us, self._step)
+        if self._has_damage and not self.oracle.was_flushed:
+            self._damage.lose_power_soon(10 * self._step_us)
 
     def stopped(self, *, loses_power: bool) -> None:
         """Note whether what was not flushed may be gone."""
@@ -128,6 +141,10 @@ class LogNode:
         what = f"{action.__name__[1:]} [{self.log.log_start_offset}, {self.log.log_end_offset})"
         now_us = self._environment.timeline.now_us
         self._environment.trace.stepped(now_us, self.machine.node_id, what.encode(), str, what)
+
+    @property
+    def _has_damage(self) -> bool:
+        return self._is_damaged and not self._environment.is_calm
 
     def _wall_ms(self) -> int:
         return WALL_MS + self._environment.timeline.now_us // 1000
@@ -161,6 +178,12 @@ class LogNode:
 
     def _flush(self) -> None:
         self.oracle.flushed(int(self.log.flush()))
+
+    def _lose_handles(self) -> None:
+        """Lose what was written and not flushed; the flush must notice it."""
+        if self._has_damage:
+            self._damage.lose_handles()
+        self._flush()
 
     def _commit(self) -> None:
         ends = self.oracle.batch_ends(self.oracle.committed, int(self.log.flushed_offset))
@@ -217,6 +240,8 @@ class LogNode:
         self._logs.finish({AT: self.log}, {AT: committed}, 1, is_clean=True)
         self.oracle.start_kept(int(self.log.log_start_offset))
         self.machine.stop(self._step_us, loses_power=self._rng.random() < 0.5)
+        if self._has_damage:
+            self._damage.maybe_take_segment()
 
     # --- what makes it shorter ---
 

@@ -111,12 +111,21 @@ class LogOracle:
         """Take note of where it starts after any crash."""
         self._start_kept = max(self._start_kept, offset)
 
-    def recovered(self, log: Log, *, has_lost_power: bool) -> None:
-        """Compare a log with what the process before has left."""
+    @property
+    def was_flushed(self) -> bool:
+        """Whether any record was flushed: then a start knows whose log it is."""
+        return self._flushed > 0
+
+    def recovered(self, log: Log, *, has_lost_power: bool, on_disk: int = 0) -> None:
+        """Compare a log with what the process before has left.
+
+        on_disk: with how many records the disk begins, if the log was never flushed.
+        """
         end, start = int(log.log_end_offset), int(log.log_start_offset)
         least = self._flushed if has_lost_power else len(self.records)
         check(end >= least, f"durability: the log ends at {end}, and {least} was there")
         check(end <= len(self.records), f"recovery: the log ends at {end}: never written")
+        check(end >= on_disk, f"set-aside: the log ends at {end}, and {on_disk} are on the disk")
         check(
             self._start_kept <= start <= self._start,
             f"start-kept: the log starts at {start}, not in [{self._start_kept}, {self._start}]",

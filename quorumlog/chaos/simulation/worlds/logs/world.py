@@ -11,6 +11,7 @@ from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.log_mutants import LOG_MUTANTS
+from quorumlog.chaos.simulation.worlds.logs.damage_mutants import DAMAGE_MUTANTS
 from quorumlog.chaos.simulation.worlds.logs.log_node import LogNode
 from quorumlog.chaos.simulation.worlds.storage_mutants import (
     SOUND_STORAGE,
@@ -19,7 +20,8 @@ from quorumlog.chaos.simulation.worlds.storage_mutants import (
 )
 from quorumlog.storage.core.retention import UNLIMITED
 
-BROKEN_RULES_OF_LOGS: Final = LOG_MUTANTS.rules | STORAGE_MUTANTS.rules
+_MUTANTS: Final = LOG_MUTANTS.made | STORAGE_MUTANTS.made | DAMAGE_MUTANTS.made
+BROKEN_RULES_OF_LOGS: Final = LOG_MUTANTS.rules | STORAGE_MUTANTS.rules | DAMAGE_MUTANTS.rules
 """The mutants that run here: name -> the rule that it breaks."""
 
 
@@ -37,6 +39,7 @@ def draw_log_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
         "retention_ms": UNLIMITED if unlimited == 2 else retention_ms,
         "delete_retention_ms": rng.randrange(100, 2_000),
         "min_lag_ms": rng.choice((0, rng.randrange(100, 1_500))),
+        "is_damaged": rng.random() < 0.25,
     }
 
 
@@ -92,5 +95,4 @@ class LogsWorld:
 
 def build_logs(schedule: Schedule, mutant: str | None) -> LogsWorld:
     """Make the world of a schedule, with one rule broken if a mutant is named."""
-    made = LOG_MUTANTS.made | STORAGE_MUTANTS.made
-    return LogsWorld(schedule, SOUND_STORAGE if mutant is None else made[mutant])
+    return LogsWorld(schedule, SOUND_STORAGE if mutant is None else _MUTANTS[mutant])

@@ -171,7 +171,7 @@ def test_a_field_that_makes_no_sense_is_refused(
 ) -> None:
     groups = ConsumerCoordination()
     assert groups.refused(request_) is error_code
-    assert groups.coordinator.groups == {}
+    assert groups.consumer.groups == {}
 
 
 def test_a_member_of_version_0_is_named_by_the_coordinator() -> None:
@@ -237,7 +237,7 @@ def test_an_empty_group_is_deleted(ends_with: str) -> None:
     if ends_with == "commit":
         groups.commit_writes()
         assert groups.replies[request_id] is ErrorCode.NONE
-        assert groups.coordinator.committed.values == {}
+        assert groups.consumer.committed.values == {}
         assert groups.beat(join("a")).member_epoch == 1
     else:
         groups.fail_write()

@@ -114,22 +114,22 @@ def test_a_description_shows_what_is_committed_only() -> None:
     groups = ConsumerCoordination()
     groups.beat(join("a"))
     groups.ask(join("b"))
-    committed = groups.coordinator.committed_group("g")
+    committed = groups.consumer.committed_group("g")
     assert committed is not None
     assert [*committed.members] == ["a"]
     assert [*groups.group.members] == ["a", "b"]
     groups.commit_writes()
-    assert groups.coordinator.committed_group("g") is groups.group
-    assert groups.coordinator.committed_group("x") is None
+    assert groups.consumer.committed_group("g") is groups.group
+    assert groups.consumer.committed_group("x") is None
     groups.ask(join("c", group_id="x"))
-    assert groups.coordinator.committed_group("x") is None
+    assert groups.consumer.committed_group("x") is None
 
 
 def test_the_assignor_of_the_next_target_is_named() -> None:
     groups = shared()
-    assert groups.coordinator.assignor_name(groups.group) == "uniform"
+    assert groups.consumer.targets.assignor_name(groups.group) == "uniform"
     groups.beat(heartbeat("a", 1, server_assignor="range"))
-    assert groups.coordinator.assignor_name(groups.group) == "range"
+    assert groups.consumer.targets.assignor_name(groups.group) == "range"
     assert SETTINGS.assignors == ("uniform", "range")
 
 
@@ -138,7 +138,7 @@ def test_groups_are_listed_by_state_and_type() -> None:
     groups.beat(join("a", group_id="stable"))
     groups.beat(join("a", group_id="empty"))
     groups.beat(heartbeat("a", -1, group_id="empty"))
-    everything = groups.coordinator.groups.values()
+    everything = groups.consumer.groups.values()
     empty = GroupListing(group_id="empty", state="Empty")
     stable = GroupListing(group_id="stable", state="Stable")
     assert list_groups(everything) == [empty, stable]

@@ -17,6 +17,7 @@ from quorumlog.broker.groups.core.consumer.states import (
 from quorumlog.invariants import InvariantViolation
 
 GROUP_LEGAL = {
+    ("EMPTY", "ASSIGNING"),
     ("EMPTY", "RECONCILING"),
     ("EMPTY", "STABLE"),
     ("EMPTY", "DEAD"),

@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.broker.coordination.core import events as shard_events
 from quorumlog.broker.coordination.core.coordinator_shard import Phase
-from quorumlog.broker.groups.core.consumer.coordinator import BATCH_BYTES_MAX
+from quorumlog.broker.groups.core.consumer import targets, writes
 from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
@@ -143,15 +143,20 @@ def test_a_group_whose_first_write_is_refused_is_not_there() -> None:
     request_id = groups.ask(join("a"))
     groups.fail_write(ErrorCode.RECORD_LIST_TOO_LARGE)
     assert groups.replies[request_id].error_code is ErrorCode.UNKNOWN_SERVER_ERROR
-    assert groups.coordinator.groups == {}
+    assert groups.consumer.groups == {}
     groups.tick(5000)
     assert not groups.writes
 
 
-def test_what_waits_is_written_in_batches_of_a_bounded_size() -> None:
+def test_what_waits_is_written_in_batches_of_a_bounded_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A log would refuse a batch that is too large, and all that waits with it."""
+    batch_bytes_max = writes.BATCH_BYTES_MAX // 10
+    monkeypatch.setattr(writes, "BATCH_BYTES_MAX", batch_bytes_max)
+    monkeypatch.setattr(targets, "AT_ONCE_MAX", 1 << 30)
     topics = TopicsOfTest()
-    topics.set("t", 10_000)
+    topics.set("t", 1000)
     groups = ConsumerCoordination(topics)
     asked = [groups.ask(join(f"m{number}")) for number in range(12)]
     sizes = []
@@ -159,7 +164,7 @@ def test_what_waits_is_written_in_batches_of_a_bounded_size() -> None:
         sizes.append(len(groups.writes[0].records))
         groups.commit_write()
     assert len(sizes) > 2
-    assert max(sizes) < 2 * BATCH_BYTES_MAX
+    assert max(sizes) < 2 * batch_bytes_max
     assert [*groups.replies] == asked
     groups.check_replayed()
 
@@ -199,7 +204,7 @@ def test_a_write_that_ends_twice_is_a_bug_of_ours() -> None:
     groups.beat(join("a"))
     ended = shard_events.WriteEnded(write_id=1)
     with pytest.raises(InvariantViolation, match="write 1"):
-        groups.coordinator.step(0, ended)
+        groups.consumer.step(0, ended)
 
 
 def test_a_member_of_a_state_that_is_not_known_here_starts_from_scratch() -> None:

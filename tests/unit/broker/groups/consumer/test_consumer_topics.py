@@ -92,9 +92,7 @@ def test_an_expression_subscribes_to_the_topics_that_match_whole() -> None:
     groups.set_topic("tt", 0)
     told = groups.beat(heartbeat("a", 1, owned=some("t", 0, 1, 2, 3)))
     assert told.assignment == some("t", 0, 1, 2, 3) | some("ttt", 0)
-    stored = groups.coordinator.committed.of("g")[
-        RecordKey(RecordKind.REGULAR_EXPRESSION, "g", "t+")
-    ]
+    stored = groups.consumer.committed.of("g")[RecordKey(RecordKind.REGULAR_EXPRESSION, "g", "t+")]
     assert isinstance(stored, RegularExpressionValue)
     assert (stored.topics, stored.version) == (["t", "ttt"], groups.topics.version)
     groups.check_replayed()
@@ -151,7 +149,7 @@ def test_the_metadata_of_topics_that_kafka_4_0_wrote_is_deleted() -> None:
     groups = groups.reloaded()
     assert groups.group.has_partition_metadata
     groups.beat(heartbeat("a", 1))
-    assert record.subject not in groups.coordinator.committed.of("g")
+    assert record.subject not in groups.consumer.committed.of("g")
     groups.check_replayed()
 
 

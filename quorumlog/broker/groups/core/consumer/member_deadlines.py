@@ -1,0 +1,104 @@
+"""What each member must do before when, as the records of its group say."""
+
+from typing import Final
+
+from quorumlog.broker.groups.core.consumer.changes import Changes
+from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
+from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.records import RecordKind
+from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.consumer.states import MemberState
+
+
+class MemberDeadlines:
+    """The deadlines of all members.
+
+    Invariants:
+    1. Every member has the deadline of its session.
+    2. A member that has partitions to give up has the deadline of its rebalance; a classic member
+       that must join, or sync, has one for that.
+    """
+
+    def __init__(self, settings: ConsumerGroupSettings) -> None:
+        self._settings: Final = settings
+        self._deadlines: Final = Deadlines()
+
+    @property
+    def first_ms(self) -> int | None:
+        """The first deadline, if there is one."""
+        return self._deadlines.first_ms
+
+    def pop_due(self, now_ms: int) -> DeadlineKey | None:
+        """Return a member whose time is over, without any deadline from now on."""
+        key = self._deadlines.pop_due(now_ms)
+        if key is not None:
+            self.drop_all(key.group_id, key.member_id)
+        return key
+
+    def follow(self, changes: Changes, now_ms: int) -> None:
+        """Set and drop deadlines as the records say."""
+        group = changes.group
+        for kind, _, member_id in (record.subject for record in changes.records):
+            if kind is RecordKind.MEMBER and member_id not in group.members:
+                self.drop_all(group.group_id, member_id)
+            elif kind is RecordKind.MEMBER:
+                self.begin_session(group, member_id, now_ms)
+            elif kind is RecordKind.CURRENT_ASSIGNMENT and member_id in group.members:
+                if group.members[member_id].current.state is MemberState.UNREVOKED_PARTITIONS:
+                    self.begin_rebalance(group, member_id, now_ms)
+                else:
+                    self._deadlines.drop(_key(group, member_id, DeadlineKind.REBALANCE))
+
+    def begin_all(self, group: ConsumerGroup, now_ms: int) -> None:
+        """Give every member a whole session, and a whole rebalance if it has one to do."""
+        for member_id in group.members:
+            self.begin_session(group, member_id, now_ms)
+        for member in group.unrevoked():
+            self.begin_rebalance(group, member.member_id, now_ms)
+
+    def begin_session(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        """Give a member that was heard of a whole session."""
+        classic = group.members[member_id].metadata.classic
+        timeout_ms = (
+            self._settings.session_timeout_ms if classic is None else classic.session_timeout_ms
+        )
+        self._deadlines.set(_key(group, member_id, DeadlineKind.SESSION), now_ms + timeout_ms)
+
+    def begin_rebalance(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        """Give a member that has partitions to give up a whole rebalance timeout."""
+        self._set(group, member_id, DeadlineKind.REBALANCE, now_ms)
+
+    def await_join(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        """Give a classic member that was told to join again its rebalance timeout for it."""
+        if _key(group, member_id, DeadlineKind.JOIN) not in self._deadlines:
+            self._set(group, member_id, DeadlineKind.JOIN, now_ms)
+
+    def await_sync(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        """Give a classic member that has joined its rebalance timeout to sync."""
+        self._deadlines.drop(_key(group, member_id, DeadlineKind.JOIN))
+        self._set(group, member_id, DeadlineKind.SYNC, now_ms)
+        self.begin_session(group, member_id, now_ms)
+
+    def note_sync(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        """Note that a classic member has synced."""
+        self._deadlines.drop(_key(group, member_id, DeadlineKind.SYNC))
+        self.begin_session(group, member_id, now_ms)
+
+    def note_heartbeat(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        """Note a heartbeat of the consumer protocol, perhaps of a member that was a classic one."""
+        self._deadlines.drop(_key(group, member_id, DeadlineKind.JOIN))
+        self._deadlines.drop(_key(group, member_id, DeadlineKind.SYNC))
+        self.begin_session(group, member_id, now_ms)
+
+    def drop_all(self, group_id: str, member_id: str) -> None:
+        """Forget a member."""
+        for kind in DeadlineKind:
+            self._deadlines.drop(DeadlineKey(group_id, member_id, kind))
+
+    def _set(self, group: ConsumerGroup, member_id: str, kind: DeadlineKind, now_ms: int) -> None:
+        timeout_ms = group.members[member_id].metadata.rebalance_timeout_ms
+        self._deadlines.set(_key(group, member_id, kind), now_ms + timeout_ms)
+
+
+def _key(group: ConsumerGroup, member_id: str, kind: DeadlineKind) -> DeadlineKey:
+    return DeadlineKey(group.group_id, member_id, kind)

@@ -1,0 +1,129 @@
+"""The target of a group: made at once if it is small, else by the driver, outside of the step.
+
+A target of thousands of partitions takes tens of ms. `TargetJob` needs nothing but what it holds,
+so a thread can run it; the coordinator goes on meanwhile.
+docs/decisions/0133-a-large-target-is-made-outside-of-the-step.md
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from quorumlog.broker.groups.core.consumer.assignors import (
+    Assign,
+    Assignment,
+    Counts,
+    Members,
+    MemberSubscription,
+    assignors,
+)
+from quorumlog.broker.groups.core.consumer.changes import Changes
+from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.heartbeats import Admitted
+from quorumlog.broker.groups.core.consumer.records import (
+    RecordKind,
+    TargetMemberValue,
+    TargetValue,
+    to_stored,
+)
+from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
+from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.consumer.topics import Topics
+from quorumlog.broker.groups.core.requests import Join
+from quorumlog.wire.codec.identifiers import TopicId
+
+AT_ONCE_MAX: Final = 1000  # members and partitions of a target that is made within the step: 3 ms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TargetJob:
+    """What the target of one epoch of a group is made of. Nothing in it changes."""
+
+    group_id: str
+    epoch: int
+    assign: Assign
+    members: Members
+    counts: Counts
+
+    @property
+    def size(self) -> int:
+        """How much work it is, about."""
+        return len(self.members) + sum(self.counts.values())
+
+    def run(self) -> Assignment:
+        """Return the target. It may be called in any thread."""
+        return self.assign(self.members, self.counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingRequest:
+    """A request that is taken over, and not answered. `epoch`: of the target that it needs."""
+
+    request_id: int
+    request: ConsumerHeartbeat | Join
+    admitted: Admitted
+    epoch: int
+
+
+@dataclass(slots=True)
+class AwaitedTarget:
+    """The job that is under way for a group, and the requests that wait for it or for the next."""
+
+    job: TargetJob
+    waiting: list[WaitingRequest] = field(default_factory=list)
+
+
+class Targets:
+    """Has no state but the topics: every method takes the group that it is about."""
+
+    def __init__(self, settings: ConsumerGroupSettings, topics: Topics) -> None:
+        self._topics: Final = topics
+        self._assignors: Final = assignors(settings.assignors)
+
+    def job(self, group: ConsumerGroup) -> TargetJob:
+        """Return what there is to do for the present epoch."""
+        members = {
+            member_id: MemberSubscription(
+                topic_ids=topic_ids,
+                instance_id=group.members[member_id].metadata.instance_id,
+                target=group.target_of(member_id),
+            )
+            for member_id, topic_ids in self._subscribed_ids(group)
+        }
+        counts = {
+            found.topic_id: found.partitions
+            for name in group.all_names()
+            if (found := self._topics.by_name.get(name)) is not None
+        }
+        return TargetJob(
+            group_id=group.group_id,
+            epoch=group.group_epoch,
+            assign=self._assignors[self.assignor_name(group)],
+            members=members,
+            counts=counts,
+        )
+
+    def write(self, changes: Changes, job: TargetJob, target: Assignment) -> None:
+        """Let this be the target of the job's epoch; write what differs."""
+        group = changes.group
+        for member_id, partitions in target.items():
+            if member_id in group.members and group.targets.get(member_id) != partitions:
+                value = TargetMemberValue(topic_partitions=to_stored(partitions))
+                changes.write(RecordKind.TARGET_MEMBER, value, member_id)
+        changes.write(RecordKind.TARGET, TargetValue(assignment_epoch=job.epoch))
+
+    def _subscribed_ids(self, group: ConsumerGroup) -> Iterator[tuple[str, frozenset[TopicId]]]:
+        """Yield each member and its topics; those of equal subscriptions are looked up once."""
+        known: dict[tuple[str, ...], frozenset[TopicId]] = {}
+        for member_id, member in group.members.items():
+            metadata = member.metadata
+            key = (metadata.subscribed_topic_regex or "", *metadata.subscribed_topic_names)
+            if key not in known:
+                known[key] = self._topics.ids(group.names_of(member))
+            yield member_id, known[key]
+
+    def assignor_name(self, group: ConsumerGroup) -> str:
+        """Return the assignor that most members ask for; of equals, the first in the settings."""
+        votes = Counter(member.metadata.server_assignor for member in group.members.values())
+        return max(self._assignors, key=lambda name: votes[name])

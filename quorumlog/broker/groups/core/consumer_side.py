@@ -1,0 +1,331 @@
+"""The consumer groups of a `GroupCoordinator`, and groups that change their protocol.
+
+It gives its `ConsumerGroupCoordinator` the requests that are about consumer groups, and passes the
+effects on in the order of one log. A group changes its protocol in one batch: what deletes it in
+the one, what it is in the other. Until that is committed nothing else is served of it.
+docs/decisions/0132-two-coordinators-share-one-log.md
+"""
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final, assert_never
+
+from quorumlog.broker.groups.core.classic import ClassicProtocol
+from quorumlog.broker.groups.core.consumer import events
+from quorumlog.broker.groups.core.consumer.admission import check_fields
+from quorumlog.broker.groups.core.consumer.conversion import (
+    NotConvertible,
+    to_classic_group,
+    to_consumer_records,
+)
+from quorumlog.broker.groups.core.consumer.coordinator import ConsumerGroupCoordinator
+from quorumlog.broker.groups.core.consumer.effects import AnswerRequest, AppendRecords, MakeTarget
+from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.offsets import (
+    commit_refusal,
+    fetch_refusal,
+    transactional_commit_refusal,
+)
+from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, RequestRefused
+from quorumlog.broker.groups.core.consumer.settings import consumer_group_settings
+from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
+from quorumlog.broker.groups.core.consumer.topics import NoExpressions, Topics
+from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.group_outbox import GroupOutbox
+from quorumlog.broker.groups.core.offsets import CommittedState
+from quorumlog.broker.groups.core.records import GroupRecord, LogRecord
+from quorumlog.broker.groups.core.requests import (
+    CommitOffsets,
+    CommitTransactionalOffsets,
+    DeleteGroup,
+    Heartbeat,
+    Join,
+    Leave,
+    Request,
+    Sync,
+)
+from quorumlog.broker.groups.core.states import GroupState
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+OWN_REQUEST: Final = -1  # the coordinator's own: nobody waits for its answer
+BUSY: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+"""Try again soon: every client of either protocol does, without leaving its group."""
+
+Replaced = Callable[[int, ErrorCode], None]
+
+
+class ConsumerSide:
+    """The consumer groups, beside the classic ones.
+
+    Invariants:
+    1. A group is a classic one, or a consumer group, or neither.
+    2. While a group is replaced nothing else is written of it, but for offsets of deleted topics.
+    """
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        topics: Topics | None,
+        outbox: GroupOutbox,
+        committed: CommittedState,
+        *,
+        offsets_of: Callable[[str], Collection[TopicPartition]],
+        classic: "ClassicSide",
+    ) -> None:
+        """`offsets_of` a group: the partitions with an offset, be it pending in a transaction."""
+        self.topics: Final = Topics(NoExpressions()) if topics is None else topics
+        self._settings: Final = consumer_group_settings(settings)
+        self.coordinator: Final = ConsumerGroupCoordinator(
+            self._settings, self.topics, committed.consumer
+        )
+        self._outbox: Final = outbox
+        self._committed: Final = committed
+        self._offsets_of: Final = offsets_of
+        self._classic: Final = classic
+        self._replaced: Final[set[str]] = set()  # by what is being written
+
+    def owns(self, group_id: str) -> bool:
+        """Whether it is a consumer group."""
+        return group_id in self.coordinator.groups
+
+    def is_in_use(self, group_id: str) -> bool:
+        """Whether it is a consumer group with members."""
+        group = self.coordinator.groups.get(group_id)
+        return group is not None and group.state is not ConsumerGroupState.EMPTY
+
+    def is_replacing(self, group_id: str) -> bool:
+        """Whether the group changes its protocol now."""
+        return group_id in self._replaced
+
+    # --- Requests ---
+
+    def take(self, now_ms: int, request_id: int, request: Request | ConsumerHeartbeat) -> bool:
+        """Serve the request if it is about a consumer group, or makes one; else return False."""
+        group_id = request.group_id
+        group = self.coordinator.groups.get(group_id)
+        if group_id in self._replaced:
+            self._outbox.reply(request_id, request.refuse(BUSY))
+            return True
+        match request:
+            case ConsumerHeartbeat():
+                self._handle_heartbeat(now_ms, request_id, request)
+            case _ if group is None:
+                return False
+            case DeleteGroup():
+                self.delete(now_ms, group_id, request_id)
+            case Join() if group.state is ConsumerGroupState.EMPTY:
+                self._give_way(request_id, request)
+            case Join() | Sync() | Heartbeat() | Leave():
+                self.feed(now_ms, _received(request_id, request))
+            case _:
+                return False
+        return True
+
+    def _handle_heartbeat(self, now_ms: int, request_id: int, heartbeat: ConsumerHeartbeat) -> None:
+        group = self._classic.groups.get(heartbeat.group_id)
+        if group is None or heartbeat.member_epoch != 0:
+            self.feed(now_ms, _received(request_id, heartbeat))
+            return
+        try:
+            check_fields(heartbeat, self._settings)
+            records = self._as_consumer_group(group)
+        except RequestRefused as refusal:
+            refused = heartbeat.refuse(refusal.error_code, refusal.message)
+            self._outbox.reply(request_id, refused)
+            return
+
+        def replaced(now_ms: int, error_code: ErrorCode) -> None:
+            if error_code is ErrorCode.NONE:
+                del self._classic.groups[group.group_id]
+                self.feed(now_ms, _received(request_id, heartbeat))
+            else:
+                self._outbox.reply(request_id, heartbeat.refuse(_told(error_code)))
+
+        self._classic.interrupt(group, now_ms)
+        self._replace(group.group_id, records, replaced)
+
+    def _as_consumer_group(self, group: Group) -> tuple[LogRecord, ...]:
+        """Return what makes a consumer group of a classic one. Raises RequestRefused."""
+        tombstone = GroupRecord(group_id=group.group_id, stored=None)
+        if not group.members:
+            return (tombstone,)
+        if not self._settings.may_upgrade:
+            raise RequestRefused(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"{group.group_id!r} is a classic group with members, and "
+                f"group.consumer.migration.policy is {self._settings.migration_policy}",
+            )
+        if group.protocol_name is None:
+            raise RequestRefused(BUSY, "the classic group has no generation yet: try again")
+        try:
+            max_size = self._settings.max_size
+            converted = to_consumer_records(group, self.topics, max_size=max_size)
+        except NotConvertible as error:
+            is_stable = group.state is GroupState.STABLE  # else it may be another in a moment
+            raise RequestRefused(
+                ErrorCode.GROUP_ID_NOT_FOUND if is_stable else BUSY,
+                f"{group.group_id!r} is a classic group that stays one: {error}",
+            ) from error
+        return (tombstone, *converted)
+
+    def _give_way(self, request_id: int, join: Join) -> None:
+        """Delete a consumer group without members, so that a classic one can take its place."""
+        if self.coordinator.is_writing(join.group_id):
+            self._outbox.reply(request_id, join.refuse(BUSY))
+            return
+
+        def replaced(now_ms: int, error_code: ErrorCode) -> None:
+            if error_code is ErrorCode.NONE:
+                self._classic.handle_join(now_ms, request_id, join)
+            else:
+                self._outbox.reply(request_id, join.refuse(_told(error_code)))
+
+        self._replace(join.group_id, self._committed.consumer.tombstones(join.group_id), replaced)
+
+    def delete(self, now_ms: int, group_id: str, request_id: int) -> None:
+        """Delete a group without members, and its offsets, in one batch."""
+        request = DeleteGroup(group_id=group_id)
+        if not self.is_in_use(group_id) and self.coordinator.is_writing(group_id):
+            self._outbox.reply(request_id, BUSY)
+            return
+        offsets = self._committed.tombstones(group_id, self._offsets_of(group_id))
+        self.feed(now_ms, _received(request_id, request), tuple(offsets))
+
+    # --- Offsets ---
+
+    def commit_refusal(self, request: CommitOffsets) -> ErrorCode | None:
+        """Return why offsets of a consumer group may not be committed; None: it is not one."""
+        group = self.coordinator.groups.get(request.group_id)
+        if group is None:
+            return None
+        member_id, epoch = request.member_id, request.generation_id
+        return commit_refusal(group, member_id, epoch, api_version=request.api_version)
+
+    def transactional_refusal(self, request: CommitTransactionalOffsets) -> ErrorCode | None:
+        """Return why a transaction may not commit offsets here; None: it is no consumer group."""
+        if request.group_id in self._replaced:
+            return BUSY
+        group = self.coordinator.groups.get(request.group_id)
+        if group is None:
+            return None
+        instance_id, epoch = request.group_instance_id, request.generation_id
+        return transactional_commit_refusal(group, request.member_id, instance_id, epoch)
+
+    def fetch_refusal(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """Return why a member may not fetch offsets, or NONE."""
+        group = self.coordinator.groups.get(group_id)
+        return ErrorCode.NONE if group is None else fetch_refusal(group, member_id, member_epoch)
+
+    def subscribed_topics(self, group_id: str) -> frozenset[str] | None:
+        """Return the topics of a consumer group's members; None: it is not one."""
+        group = self.coordinator.groups.get(group_id)
+        return None if group is None else group.all_names()
+
+    # --- Groups that change their protocol ---
+
+    def _replace(self, group_id: str, records: tuple[LogRecord, ...], replaced: Replaced) -> None:
+        """Write what the group is to be instead; serve nothing of it until that has ended."""
+        self._replaced.add(group_id)
+        self.coordinator.hold(group_id)
+
+        def done(now_ms: int, error_code: ErrorCode) -> None:
+            self._replaced.remove(group_id)
+            self.coordinator.rebuild(group_id, now_ms)
+            replaced(now_ms, error_code)
+
+        self._outbox.append(records, done)
+
+    def _maybe_downgrade(self, now_ms: int, group_id: str) -> None:
+        """Let a group be a classic one if its last member of the consumer protocol has gone."""
+        group = self.coordinator.groups.get(group_id)
+        if group is None or self.coordinator.is_writing(group_id) or group_id in self._replaced:
+            return
+        if not self._settings.may_downgrade or not _is_classic(group):
+            return
+        if len(group.members) > self._classic.max_size:
+            return
+        try:
+            stored = to_classic_group(group, self.topics.names, now_ms=now_ms)
+        except NotConvertible:
+            return  # it goes on as a consumer group, which serves classic members as well
+
+        def replaced(now_ms: int, error_code: ErrorCode) -> None:
+            if error_code is ErrorCode.NONE:
+                self._classic.continue_with(Group.from_stored(group_id, stored, now_ms), now_ms)
+
+        classic = GroupRecord(group_id=group_id, stored=stored)
+        self._replace(group_id, (*self._committed.consumer.tombstones(group_id), classic), replaced)
+
+    # --- The coordinator of consumer groups ---
+
+    @property
+    def next_deadline_ms(self) -> int:
+        """The time of its next tick, if nothing else happens."""
+        return self.coordinator.next_deadline_ms
+
+    def feed(self, now_ms: int, event: events.Event, ahead: tuple[LogRecord, ...] = ()) -> None:
+        """Let it handle an event; `ahead`: records that go with those that it writes now."""
+        for effect in self.coordinator.step(now_ms, event):
+            match effect:
+                case AppendRecords(write_id=write_id, records=records):
+                    done = partial(self._handle_written, write_id, records[0].group_id)
+                    self._outbox.append((*ahead, *records), done)
+                case MakeTarget():
+                    self._outbox.pass_on(effect)
+                case AnswerRequest(request_id=request_id, result=result):
+                    if request_id != OWN_REQUEST:
+                        self._outbox.reply(request_id, result)
+                case _:
+                    assert_never(effect)
+
+    def _handle_written(
+        self, write_id: int, group_id: str, now_ms: int, error_code: ErrorCode
+    ) -> None:
+        ended = events.WriteEnded(write_id=write_id, error_code=_told(error_code))
+        self.feed(now_ms, ended)
+        self._maybe_downgrade(now_ms, group_id)
+
+
+class ClassicSide:
+    """The classic groups of the same coordinator, which become consumer groups and back."""
+
+    def __init__(
+        self,
+        groups: dict[str, Group],
+        protocol: ClassicProtocol,
+        handle_join: Callable[[int, int, Join], None],
+        max_size: int,
+    ) -> None:
+        self.groups: Final = groups
+        self.handle_join: Final = handle_join
+        self.max_size: Final = max_size
+        self._protocol: Final = protocol
+
+    def interrupt(self, group: Group, now_ms: int) -> None:
+        """Answer what waits: members must join again, whatever becomes of the group."""
+        if group.members:
+            self._protocol.interrupt(group, now_ms)
+
+    def continue_with(self, group: Group, now_ms: int) -> None:
+        """Serve a group that was a consumer group; its members join again."""
+        self.groups[group.group_id] = group
+        self._protocol.interrupt(group, now_ms)
+
+
+def _received(
+    request_id: int, request: ConsumerHeartbeat | DeleteGroup | Join | Sync | Heartbeat | Leave
+) -> events.Event:
+    return events.RequestReceived(request_id=request_id, request=request)
+
+
+def _told(error_code: ErrorCode) -> ErrorCode:
+    """Return what a member is told of records that are too large: it commits no offset."""
+    is_too_large = error_code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    return ErrorCode.UNKNOWN_SERVER_ERROR if is_too_large else error_code
+
+
+def _is_classic(group: ConsumerGroup) -> bool:
+    """Whether it has members, and all of them speak the classic protocol."""
+    return bool(group.members) and all(member.is_classic for member in group.members.values())

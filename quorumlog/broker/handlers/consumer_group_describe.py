@@ -1,0 +1,97 @@
+"""ConsumerGroupDescribe (69): consumer groups, their members and what these have. KIP-848."""
+
+from quorumlog.broker.groups.core.consumer.descriptions import (
+    AssignedTopics,
+    GroupDescription,
+    MemberDescription,
+    describe,
+)
+from quorumlog.broker.responses.authorized_operations import ALL_OF_GROUP
+from quorumlog.broker.responses.controller_answers import shortened
+from quorumlog.broker.responses.group_protocols import consumer_groups_problem
+from quorumlog.broker.server.api import BrokerContext, answers
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.consumer_group_describe import (
+    Assignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+    Member,
+    TopicPartitions,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+
+@answers(ConsumerGroupDescribeRequest, 0, 1)
+def handle(
+    context: BrokerContext, header: RequestHeader, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    """Describe each group that is asked for, as it is committed."""
+    del header
+    groups = [_describe(context, group_id) for group_id in request.group_ids]
+    if request.include_authorized_operations:
+        for group in groups:
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = ALL_OF_GROUP
+    return ConsumerGroupDescribeResponse(groups=groups)
+
+
+def _describe(context: BrokerContext, group_id: str) -> DescribedGroup:
+    problem = consumer_groups_problem(context)
+    if problem is not None:
+        return _refused(group_id, ErrorCode.UNSUPPORTED_VERSION, problem)
+    if not group_id:
+        return _refused(group_id, ErrorCode.INVALID_GROUP_ID, "the group id is empty")
+    coordinator = context.groups.coordinator(group_id)
+    if isinstance(coordinator, ErrorCode):
+        return DescribedGroup(group_id=group_id, error_code=coordinator)
+    side = coordinator.consumer_side
+    group = side.coordinator.committed_group(group_id)
+    if group is None:
+        is_classic = group_id in coordinator.groups
+        text = "is not a consumer group" if is_classic else "is not there"
+        return _refused(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} {text}")
+    assignor_name = side.coordinator.targets.assignor_name(group)
+    return _described(describe(group, assignor_name, side.topics.names))
+
+
+def _refused(group_id: str, error_code: ErrorCode, message: str) -> DescribedGroup:
+    return DescribedGroup(
+        group_id=group_id, error_code=error_code, error_message=shortened(message)
+    )
+
+
+def _described(group: GroupDescription) -> DescribedGroup:
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state,
+        group_epoch=group.group_epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=group.assignor_name,
+        members=[_member(member) for member in group.members],
+    )
+
+
+def _member(member: MemberDescription) -> Member:
+    return Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=[*member.subscribed_topic_names],
+        subscribed_topic_regex=member.subscribed_topic_regex,
+        assignment=_assignment(member.assignment),
+        target_assignment=_assignment(member.target),
+        member_type=member.member_type,
+    )
+
+
+def _assignment(topics: AssignedTopics) -> Assignment:
+    return Assignment(
+        topic_partitions=[
+            TopicPartitions(topic_id=topic_id, topic_name=name, partitions=[*indexes])
+            for topic_id, name, indexes in topics
+        ]
+    )

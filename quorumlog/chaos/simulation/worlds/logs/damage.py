@@ -1,0 +1,94 @@
+"""What the system and people do to the files of a log, and how a person repairs them.
+
+Power is lost again and again before the first flush (docs/decisions, 115). The first or the last
+segment is gone after a clean stop (116). The system loses what was written to a file, and with it
+the error, while nothing has the file open (107).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from quorumlog.broker.partitions.log.log_directory import OrphanedRecords
+from quorumlog.chaos.simulation.kernel.machine import Machine
+from quorumlog.chaos.simulation.kernel.randomness import Rng
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.chaos.simulation.worlds.brokers.disk_queue import maybe_repair
+from quorumlog.storage.errors import DamagedLog, StorageError
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.records import iterate_headers, validate_batch
+
+
+class Damage:
+    """Of the log of one machine, in `directory`."""
+
+    def __init__(self, machine: Machine, rng: Rng, directory: str) -> None:
+        self._machine: Final = machine
+        self._rng: Final = rng
+        self._directory: Final = directory
+        self._taken: tuple[str, bytes] | None = None  # the path and the content of a segment
+
+    def lose_power_soon(self, within_us: int) -> None:
+        """Lose the power at a time that is drawn."""
+        self._machine.later(
+            self._rng.randrange(1, within_us),
+            lambda: self._machine.stop(within_us, loses_power=True),
+        )
+
+    def maybe_take_segment(self) -> None:
+        """Take the first or the last away from a log that was closed cleanly, or none."""
+        self._taken = None
+        paths = [path for path, _ in self._machine.disk.files()]
+        segments = [path for path in paths if path.endswith(".log")]
+        if segments and self._rng.random() < 0.5:
+            path = segments[self._rng.choice((0, -1))]
+            with _undisturbed(self._machine.disk) as disk:
+                file = disk.open(path)
+                self._taken = path, file.pread(file.size(), 0)
+                disk.unlink(path)
+                disk.fsync_dir(self._directory)
+
+    def lose_handles(self) -> None:
+        """Lose what is not fsynced of the segments; no later fsync tells of it."""
+        self._machine.disk.lose_handles(lambda path: path.endswith(".log"))
+
+    def repair(self, error: StorageError) -> None:
+        """Do what the error says: restore the file that is gone, or say whose records those are.
+
+        A person may be late: the node starts once more before.
+        """
+        if self._rng.random() < 0.5:
+            return
+        with _undisturbed(self._machine.disk) as disk:
+            if isinstance(error, OrphanedRecords):
+                maybe_repair(disk, error)
+            elif isinstance(error, DamagedLog) and self._taken is not None:
+                path, content = self._taken
+                file = disk.open(path, create=True)
+                file.append([content])
+                file.fsync()
+                disk.fsync_dir(self._directory)
+                self._taken = None
+
+
+def records_on_disk(disk: SimDisk, directory: str) -> int:
+    """Count the records of the whole batches with which a log begins, in its first segment."""
+    end_offset = 0
+    content = dict(disk.files()).get(f"{directory}/{0:020d}.log", b"")
+    with suppress(CorruptBatch):
+        for position, header in iterate_headers(content):
+            validate_batch(content, position, header)
+            if header.base_offset != end_offset:
+                break
+            end_offset = int(header.next_offset)
+    return end_offset
+
+
+@contextmanager
+def _undisturbed(disk: SimDisk) -> Iterator[SimDisk]:
+    """Use the disk while its faults wait."""
+    faults, disk.on_operation = disk.on_operation, None
+    try:
+        yield disk
+    finally:
+        disk.on_operation = faults

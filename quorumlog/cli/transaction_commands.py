@@ -1,0 +1,185 @@
+"""`quorumlog transactions`: list, describe, find-hanging, abort. Source: KIP-664."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from quorumlog.cli.connect import Bootstrap, ask_admin
+from quorumlog.cli.duration import parse_duration_ms
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
+from quorumlog.cli.output import outcome
+from quorumlog.cli.table import table
+from quorumlog.client import TopicPartition
+from quorumlog.clock import wall_clock_ms
+
+if TYPE_CHECKING:
+    from quorumlog.client import Admin
+    from quorumlog.client.descriptions import ProducerStateDescription, TransactionListing
+
+app = command_group("Show transactions, and abort one that hangs.")
+
+_HANGING: Final = ("topic", "partition", "producer_id", "producer_epoch", "start_offset", "idle_ms")
+
+
+@app.command(name="list")
+def list_transactions(
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATE", help="Only these: Ongoing, CompleteCommit, ... Repeatable."),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """List the transactional ids with their states.
+
+    \b
+    Examples:
+      quorumlog transactions list
+      quorumlog transactions list --state Ongoing --json
+    """
+
+    async def work(admin: "Admin") -> list["TransactionListing"]:
+        return await admin.transactions.list(states=state or ())
+
+    found = [asdict(one) for one in ask_admin(bootstrap, directory, work)]
+    rows = [list(one.values()) for one in found]
+    names = ("TRANSACTIONAL ID", "STATE", "PRODUCER ID", "COORDINATOR")
+    outcome({"transactions": found}, *(table(names, rows) if rows else ()), json=json)
+
+
+@app.command()
+def describe(
+    transactional_id: Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")],
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Show what a coordinator knows of an id.
+
+    \b
+    Example:
+      quorumlog transactions describe copy-1
+    """
+
+    async def work(admin: "Admin") -> dict[str, Any]:
+        return asdict((await admin.transactions.describe([transactional_id]))[transactional_id])
+
+    found = ask_admin(bootstrap, directory, work)
+    partitions = [str(TopicPartition(*one)) for one in found.pop("partitions")]
+    document = {"transactional_id": transactional_id, **found, "partitions": partitions}
+    lines = [f"{name.replace('_', ' ')}: {value}" for name, value in found.items()]
+    lines.append(f"partitions: {' '.join(partitions) or 'none'}")
+    outcome(document, transactional_id, *(f"  {line}" for line in lines), json=json)
+
+
+@app.command(name="find-hanging")
+def find_hanging(
+    topic: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this topic. Repeatable.")
+    ] = None,
+    older_than: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="How long its producer wrote nothing in the partition."),
+    ] = "15m",
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Find transactions that no coordinator will end.
+
+    They are open in a partition, and hold back consumers of read_committed. Transactions of which
+    a coordinator knows are not shown: it ends them when their time is over.
+
+    \b
+    Examples:
+      quorumlog transactions find-hanging
+      quorumlog transactions find-hanging --topic orders --older-than 1m --json
+    """
+    idle_ms = parse_duration_ms(older_than)
+
+    async def work(admin: "Admin") -> list[dict[str, Any]]:
+        return await _hanging(admin, topic, idle_ms)
+
+    found = ask_admin(bootstrap, directory, work)
+    rows = [[one[name] for name in _HANGING] for one in found]
+    names = [name.replace("_", " ").upper() for name in _HANGING]
+    lines = table(names, rows) if rows else ("no transaction hangs",)
+    outcome({"hanging": found}, *lines, json=json)
+
+
+async def _hanging(admin: "Admin", names: list[str] | None, idle_ms: int) -> list[dict[str, Any]]:
+    topics = await admin.describe_topics(names)
+    partitions = [
+        TopicPartition(name, index) for name in topics for index in topics[name].partitions
+    ]
+    now_ms = wall_clock_ms()
+    idle = [
+        (at, one)
+        for at, producers in (await admin.describe_producers(partitions)).items()
+        for one in producers
+        if one.current_txn_start_offset >= 0 and now_ms - one.last_timestamp_ms >= idle_ms
+    ]
+    if not idle:
+        return []
+    ids = {one.producer_id for _, one in idle}
+    listed = await admin.transactions.list(producer_ids=sorted(ids))
+    known = await admin.transactions.describe([one.transactional_id for one in listed])
+    ending = {(one.producer_id, at) for one in known.values() for at in one.partitions}
+    return [
+        {
+            "topic": at.topic,
+            "partition": at.partition,
+            "producer_id": one.producer_id,
+            "producer_epoch": one.producer_epoch,
+            "start_offset": one.current_txn_start_offset,
+            "idle_ms": now_ms - one.last_timestamp_ms,
+        }
+        for at, one in sorted(idle, key=lambda found: found[0])
+        if (one.producer_id, at) not in ending
+    ]
+
+
+@app.command()
+def abort(
+    topic: Annotated[str, typer.Option(metavar="NAME", help="The topic.")],
+    partition: Annotated[int, typer.Option(metavar="N", min=0, help="The partition.")],
+    start_offset: Annotated[
+        int, typer.Option(metavar="OFFSET", min=0, help="Where it begins: see find-hanging.")
+    ],
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Abort a transaction in one partition.
+
+    Its coordinator is not asked. Only for one that hangs: else the coordinator may commit in other
+    partitions what this aborts.
+
+    \b
+    Example:
+      quorumlog transactions abort --topic orders --partition 0 --start-offset 40
+    """
+    at = TopicPartition(topic, partition)
+
+    async def work(admin: "Admin") -> "ProducerStateDescription":
+        producers = (await admin.describe_producers([at]))[at]
+        found = [one for one in producers if one.current_txn_start_offset == start_offset]
+        if not found:
+            raise ValueError(f"no open transaction begins at offset {start_offset} of {at}")
+        [one] = found
+        await admin.transactions.abort(
+            at, one.producer_id, one.producer_epoch, max(one.coordinator_epoch, 0)
+        )
+        return one
+
+    one = ask_admin(bootstrap, directory, work)
+    done = {
+        "topic": topic,
+        "partition": partition,
+        "start_offset": start_offset,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+    }
+    outcome(done, f"{at}: aborted the transaction of producer {one.producer_id}", json=json)

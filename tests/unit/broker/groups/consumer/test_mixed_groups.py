@@ -1,0 +1,367 @@
+"""Groups that change their protocol, and members of both protocols in one group."""
+
+from typing import Any
+
+from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.requests import (
+    CommitOffsets,
+    CommittedOffset,
+    DeleteGroup,
+    DeleteOffsets,
+    JoinResult,
+    SyncResult,
+)
+from quorumlog.broker.groups.core.rewrite import RewriteLimits
+from quorumlog.broker.groups.core.states import GroupState
+from quorumlog.client.core.group_protocol import decode_assignment
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.records import iterate_headers
+from tests.support.groups.consumer.classic import (
+    classic_beat,
+    classic_join,
+    classic_leave,
+    classic_sync,
+    some,
+)
+from tests.support.groups.consumer.coordination import (
+    SETTINGS,
+    ConsumerCoordination,
+    TopicsOfTest,
+    heartbeat,
+    join,
+)
+
+T0, T1 = some(0, 1)
+
+
+def classic_group(
+    settings: ConsumerGroupSettings = SETTINGS, topics: TopicsOfTest | None = None
+) -> tuple[ConsumerCoordination, int]:
+    """a and b are Stable members of a classic group, and have two partitions each."""
+    groups = ConsumerCoordination(topics, settings)
+    for member_id in ("a", "b"):
+        groups.ask(classic_join("", new_member_id=member_id))
+    groups.tick(250)
+    generation_id = groups.coordinator.groups["g"].generation_id
+    assigned = {"a": some(0, 1), "b": some(2, 3)}
+    groups.ask(classic_sync("b", generation_id))
+    groups.answer(classic_sync("a", generation_id, **assigned))
+    assert groups.coordinator.groups["g"].state is GroupState.STABLE
+    return groups, generation_id
+
+
+def rejoined(
+    groups: ConsumerCoordination, member_id: str, *owned: Any
+) -> tuple[int, tuple[Any, ...]]:
+    """Join and sync as a classic member that has these; return its generation, what it has."""
+    joined = groups.answer(classic_join(member_id, owned=owned))
+    assert isinstance(joined, JoinResult)
+    assert joined.error_code is ErrorCode.NONE
+    assert (joined.protocol_name, joined.leader) == ("cooperative-sticky", "")
+    synced = groups.answer(classic_sync(member_id, joined.generation_id))
+    assert isinstance(synced, SyncResult)
+    assert synced.error_code is ErrorCode.NONE
+    return joined.generation_id, decode_assignment(synced.assignment)
+
+
+def commit(member_id: str, epoch: int, offset: int = 7, version: int = 9) -> CommitOffsets:
+    return CommitOffsets(
+        group_id="g",
+        member_id=member_id,
+        generation_id=epoch,
+        offsets={T0: CommittedOffset(offset=offset)},
+        api_version=version,
+    )
+
+
+def test_a_classic_group_becomes_a_consumer_group_and_its_members_go_on() -> None:
+    groups, generation_id = classic_group()
+    request_id = groups.ask(join("c"))
+    assert request_id not in groups.replies  # the conversion is written first, alone
+    [_] = groups.writes
+    groups.commit_writes()
+    assert groups.replies[request_id].member_epoch == generation_id + 1
+    assert "g" not in groups.coordinator.groups
+    assert {*groups.group.members} == {"a", "b", "c"}
+    told = groups.answer(classic_beat("a", generation_id))
+    assert told is ErrorCode.REBALANCE_IN_PROGRESS
+    generation, has = rejoined(groups, "a", T0, T1)
+    assert (generation, len(has)) == (generation_id, 1)  # it must give the other one up first
+    assert rejoined(groups, "a", *has) == (generation_id + 1, has)
+    groups.check_replayed()
+
+
+def test_two_classic_members_and_a_new_one_come_to_rest() -> None:
+    groups, _ = classic_group()
+    groups.answer(join("c"))
+    owned: dict[str, tuple[Any, ...]] = {"a": some(0, 1), "b": some(2, 3)}
+    epochs = {"a": 0, "b": 0}
+    for _ in range(4):
+        for member_id in ("a", "b"):
+            epochs[member_id], has = rejoined(groups, member_id, *owned[member_id])
+            owned[member_id] = has
+        current = groups.group.members["c"].current
+        groups.beat(heartbeat("c", current.member_epoch, owned=current.assigned))
+    counts = sorted(
+        [*(len(has) for has in owned.values()), len(groups.group.members["c"].current.assigned)]
+    )
+    assert counts == [1, 1, 2]
+    assert {groups.answer(classic_beat(name, epochs[name])) for name in "ab"} == {ErrorCode.NONE}
+    assert groups.group.state.value == "Stable"
+    groups.check_replayed()
+
+
+def test_the_last_consumer_member_leaves_and_the_group_is_classic_again() -> None:
+    groups, _ = classic_group()
+    groups.answer(join("c"))
+    left = groups.beat(heartbeat("c", -1))
+    assert left.member_epoch == -1
+    assert groups.consumer.groups == {}
+    group = groups.coordinator.groups["g"]
+    assert (group.state, {*group.members}) == (GroupState.PREPARING_REBALANCE, {"a", "b"})
+    loaded = groups.reloaded()
+    assert loaded.consumer.groups == {}
+    assert loaded.coordinator.groups["g"].state is GroupState.STABLE
+    assert loaded.coordinator.committed == groups.coordinator.committed
+    assert {m.member_id: decode_assignment(m.assignment) for m in group.members.values()} == {
+        "a": some(0, 1),
+        "b": some(2, 3),
+    }
+
+
+def test_a_consumer_member_whose_session_ends_lets_the_group_be_classic_again() -> None:
+    groups, generation_id = classic_group()
+    groups.answer(join("c"))
+    for _ in range(4):
+        groups.tick(300)
+        groups.commit_writes()
+        for member_id in ("a", "b"):
+            groups.ask(classic_beat(member_id, generation_id))
+            groups.ask(
+                classic_join(member_id, owned=some(0, 1) if member_id == "a" else some(2, 3))
+            )
+            groups.commit_writes()
+    assert groups.consumer.groups == {}
+    assert {*groups.coordinator.groups["g"].members} == {"a", "b"}
+
+
+def test_nothing_is_served_of_a_group_while_it_changes_its_protocol() -> None:
+    groups, generation_id = classic_group()
+    groups.ask(join("c"))
+    busy = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    for request in (
+        classic_beat("a", generation_id),
+        DeleteGroup(group_id="g"),
+    ):
+        assert groups.replies[groups.ask(request)] is busy
+    for refused in (
+        classic_join("a"),
+        classic_sync("a", generation_id),
+        commit("a", generation_id),
+        join("d"),
+        DeleteOffsets(group_id="g", partitions=(T0,)),
+    ):
+        assert groups.replies[groups.ask(refused)].error_code is busy
+    groups.tick(10_000)  # nor does time pass for its members
+    groups.commit_writes()
+    assert {*groups.group.members} == {"a", "b", "c"}
+
+
+def test_a_conversion_that_is_not_written_changes_nothing() -> None:
+    groups, generation_id = classic_group()
+    request_id = groups.ask(join("c"))
+    groups.fail_write()
+    assert groups.replies[request_id].error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert groups.consumer.groups == {}
+    told = groups.answer(classic_beat("a", generation_id))
+    assert told is ErrorCode.REBALANCE_IN_PROGRESS
+    assert groups.reloaded().coordinator.groups["g"].state is GroupState.STABLE
+    groups.answer(join("c"))
+    assert {*groups.group.members} == {"a", "b", "c"}
+
+
+def test_a_downgrade_that_is_not_written_leaves_a_consumer_group() -> None:
+    groups, _ = classic_group()
+    groups.answer(join("c"))
+    groups.ask(heartbeat("c", -1))
+    groups.commit_write()
+    groups.fail_write()
+    assert "g" not in groups.coordinator.groups
+    assert {*groups.group.members} == {"a", "b"}
+    groups.check_replayed()
+    groups.answer(classic_join("a", owned=(T0, T1)))  # and the next write of the group tries again
+    assert groups.consumer.groups == {}
+
+
+def test_waiting_members_of_a_group_that_is_converted_join_again() -> None:
+    groups, generation_id = classic_group()
+    waits = groups.ask(
+        classic_join(
+            "a",
+            session_timeout_ms=900,
+            protocols=(("cooperative-sticky", classic_join("a").protocols[0][1]), ("range", b"")),
+        )
+    )
+    assert groups.coordinator.groups["g"].state is GroupState.PREPARING_REBALANCE
+    groups.answer(join("c"))
+    assert groups.replies[waits].error_code is ErrorCode.REBALANCE_IN_PROGRESS
+    assert generation_id <= groups.group.group_epoch
+    assert {*groups.group.members} == {"a", "b", "c"}
+
+
+def test_a_policy_may_forbid_either_conversion() -> None:
+    forbidden = ConsumerGroupSettings(
+        session_timeout_ms=1000, heartbeat_interval_ms=100, migration_policy="downgrade"
+    )
+    groups, _ = classic_group(forbidden)
+    assert groups.refused(join("c")) is ErrorCode.GROUP_ID_NOT_FOUND
+    one_way = ConsumerGroupSettings(
+        session_timeout_ms=1000, heartbeat_interval_ms=100, migration_policy="upgrade"
+    )
+    groups, _ = classic_group(one_way)
+    groups.answer(join("c"))
+    groups.beat(heartbeat("c", -1))
+    assert {*groups.group.members} == {"a", "b"}
+    assert groups.coordinator.groups == {}
+
+
+def test_a_group_whose_members_cannot_be_read_stays_classic() -> None:
+    groups = ConsumerCoordination()
+    unreadable = classic_join("", new_member_id="a", protocols=(("range", b"?"),))
+    groups.ask(unreadable)
+    assert groups.refused(join("c")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    groups.tick(250)
+    assert groups.refused(join("c")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    groups.answer(classic_sync("a", 1, a=()))
+    assert groups.refused(join("c")) is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_bad_heartbeat_converts_nothing() -> None:
+    groups, _ = classic_group()
+    assert groups.refused(join("c", server_assignor="none")) is ErrorCode.UNSUPPORTED_ASSIGNOR
+    assert groups.refused(join("c", member_epoch=4)) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.coordinator.groups["g"].state is GroupState.STABLE
+
+
+def test_groups_without_members_give_way_to_either_protocol() -> None:
+    groups, _ = classic_group()
+    groups.answer(classic_leave("a", "b"))
+    groups.answer(join("c"))
+    assert {*groups.group.members} == {"c"}
+    assert groups.coordinator.groups == {}
+    groups.beat(heartbeat("c", -1))
+    assert groups.group.state.value == "Empty"
+    request_id = groups.ask(classic_join("", new_member_id="a"))
+    groups.commit_writes()
+    groups.tick(200)
+    assert groups.replies[request_id].error_code is ErrorCode.NONE
+    assert groups.consumer.groups == {}
+    assert {*groups.coordinator.groups["g"].members} == {"a"}
+
+
+def test_a_member_may_change_its_protocol_itself() -> None:
+    groups, generation_id = classic_group()
+    result = groups.beat(join("a"))
+    assert result.member_epoch == generation_id
+    assert not groups.group.members["a"].is_classic
+    assert groups.answer(classic_beat("a", generation_id)) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.answer(classic_beat("b", generation_id)) is ErrorCode.NONE
+    groups.beat(join("b"))
+    assert groups.group.state.value == "Stable"
+
+
+def test_a_classic_member_that_does_not_join_again_is_removed() -> None:
+    groups, generation_id = classic_group()
+    groups.answer(join("c"))
+    for _ in range(6):
+        groups.ask(classic_beat("a", generation_id))
+        epoch = groups.group.members["c"].current.member_epoch
+        groups.ask(heartbeat("c", epoch))
+        groups.tick(100)
+        groups.commit_writes()
+    assert "a" not in groups.group.members
+
+
+def test_a_classic_member_that_does_not_sync_is_removed() -> None:
+    groups, _ = classic_group()
+    groups.answer(join("c"))
+    joined = groups.answer(classic_join("a", owned=(T0, T1)))
+    for _ in range(6):
+        groups.ask(classic_beat("a", joined.generation_id))
+        groups.ask(heartbeat("c", groups.group.members["c"].current.member_epoch))
+        groups.tick(100)
+        groups.commit_writes()
+    assert "a" not in groups.group.members
+
+
+def test_members_of_both_kinds_commit_with_what_they_know() -> None:
+    groups, generation_id = classic_group()
+    epoch = groups.beat(join("c")).member_epoch
+
+    def code(request: CommitOffsets) -> ErrorCode:
+        result = groups.answer(request)
+        found: ErrorCode = result.partitions.get(T0, result.error_code)
+        return found
+
+    assert code(commit("c", epoch)) is ErrorCode.NONE
+    assert code(commit("c", epoch - 1)) is ErrorCode.STALE_MEMBER_EPOCH
+    assert code(commit("c", epoch, version=8)) is ErrorCode.UNSUPPORTED_VERSION
+    assert code(commit("x", epoch)) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert code(commit("a", generation_id, version=8)) is ErrorCode.NONE
+    assert code(commit("a", generation_id + 1)) is ErrorCode.ILLEGAL_GENERATION
+    assert code(commit("", -1)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_offsets_and_groups_are_deleted_when_nobody_needs_them() -> None:
+    groups = ConsumerCoordination()
+    epoch = groups.beat(join("c")).member_epoch
+    groups.answer(commit("c", epoch))
+    subscribed = groups.answer(DeleteOffsets(group_id="g", partitions=(T0,)))
+    assert subscribed.partitions == {T0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
+    assert groups.answer(DeleteGroup(group_id="g")) is ErrorCode.NON_EMPTY_GROUP
+    groups.ask(heartbeat("c", -1))
+    assert groups.replies[groups.ask(DeleteGroup(group_id="g"))] is (
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # the departure is not written yet
+    )
+    groups.commit_writes()
+    request_id = groups.ask(DeleteGroup(group_id="g"))
+    [_] = groups.writes  # the group and its offsets in one batch
+    groups.commit_writes()
+    assert groups.replies[request_id] is ErrorCode.NONE
+    assert groups.coordinator.known_groups() == []
+    assert groups.reloaded().coordinator.known_groups() == []
+
+
+def test_an_empty_group_is_forgotten_when_its_offsets_have_expired() -> None:
+    groups = ConsumerCoordination()
+    epoch = groups.beat(join("c")).member_epoch
+    groups.answer(commit("c", epoch))
+    groups.beat(heartbeat("c", -1))
+    groups.tick(7 * 24 * 3_600_000 - 700_000)
+    groups.commit_writes()
+    assert groups.coordinator.known_groups() == ["g"]
+    groups.tick(1_400_000)
+    groups.commit_writes()
+    assert groups.coordinator.known_groups() == []
+    assert groups.reloaded().coordinator.known_groups() == []
+
+
+def test_a_log_of_consumer_groups_is_rewritten_with_them() -> None:
+    groups = ConsumerCoordination(rewrite_limits=RewriteLimits(records_min=20))
+    epoch = groups.beat(join("c")).member_epoch
+    for offset in range(60):
+        groups.answer(commit("c", epoch, offset))
+    assert groups.starts
+    live = groups.coordinator.committed
+    first = next(
+        place
+        for place in range(len(groups.batches))
+        if sum(_count(batch) for batch in groups.batches[:place]) >= groups.starts[-1]
+    )
+    loaded = ConsumerCoordination(groups.topics, batches=groups.batches[first:])
+    assert loaded.coordinator.committed == live
+    assert {*loaded.group.members} == {"c"}
+
+
+def _count(batch: bytes) -> int:
+    return sum(header.record_count for _, header in iterate_headers(batch))
