@@ -131,11 +131,12 @@ class TransactionalOffsets:
         A batch of the transaction that is in our log already has been verified. An older commit
         that still waits gives way: its producer has given it up.
         """
-        self._end_wait(request.producer_id, request.group_id)
         error_code = _malformed(request)
         if error_code is not ErrorCode.NONE:
             self._outbox.reply(request_id, request.refuse(error_code))
-        elif self._begun.get(request.producer_id) == request.producer_epoch:
+            return
+        self._end_wait(request.producer_id, request.group_id)
+        if self._begun.get(request.producer_id) == request.producer_epoch:
             self._write(now_ms, request_id, request)
         else:
             self._verifying.setdefault(request.producer_id, {})[request.group_id] = request_id

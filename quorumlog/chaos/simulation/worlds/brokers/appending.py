@@ -18,7 +18,7 @@ def append(
     *,
     now_ms: int,
     timeout_ms: int,
-    marker: TransactionMarker | None,
+    marker: TransactionMarker | None = None,
 ) -> None:
     """Append one batch with acks=all; `done` is told now, or when the outcome is known.
 

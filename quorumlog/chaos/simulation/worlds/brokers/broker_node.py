@@ -40,7 +40,6 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicPartition
-from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 LOG_DIR: Final = "/logs"
 HEARTBEAT_US: Final = 300_000
@@ -348,11 +347,10 @@ class BrokerNode:
         batch: bytes,
         done: ProduceDone,
         timeout_ms: int = PRODUCE_TIMEOUT_MS,
-        marker: TransactionMarker | None = None,
     ) -> None:
         """Append one batch with acks=all; `done` is told now, or when the outcome is known."""
         now_ms = self.machine.now_ms()
-        append(self.replicas, at, batch, done, now_ms=now_ms, timeout_ms=timeout_ms, marker=marker)
+        append(self.replicas, at, batch, done, now_ms=now_ms, timeout_ms=timeout_ms)
 
 
 def _render(

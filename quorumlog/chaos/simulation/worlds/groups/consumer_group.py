@@ -26,7 +26,7 @@ MEMBERS_MAX: Final = 4
 def draw_group_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
     """Draw the options of a run: `nodes` are the brokers, and machines of members follow them."""
     members = rng.randrange(2, MEMBERS_MAX + 1)
-    return nodes + members, {
+    options: dict[str, Option] = {
         "nodes": nodes,
         "partitions": 1,
         "min_insync_replicas": min(2, nodes),
@@ -37,9 +37,11 @@ def draw_group_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
         "session_ms": rng.choice((800, 1_200, 3_000)),  # the last: longer than a rebalance
         "fetch_bytes_max": rng.choice((1, 300, 1_000_000)),  # 1: one batch at a time
         "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
-        "transactional_members": rng.randrange(members + 1),
-        "bumps_epoch": rng.random() < 0.5,  # transaction.version 2
     }
+    has_transactions = rng.random() >= 0.5
+    options["transactional_members"] = rng.randrange(members + 1) if has_transactions else 0
+    options["bumps_epoch"] = rng.random() < 0.5  # transaction.version 2
+    return nodes + members, options
 
 
 class ConsumerGroup:

@@ -16,6 +16,7 @@ from quorumlog.broker.groups.core.requests import (
 )
 from quorumlog.broker.partitions.core.data_path import LocalRead, ProduceResult
 from quorumlog.broker.partitions.log.local_reads import LocalReads
+from quorumlog.chaos.simulation.worlds.brokers.appending import append
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicPartition
@@ -120,8 +121,16 @@ class CoordinatorHost:
                 self._node.produce(self._at, records, done, NO_TIMEOUT_MS)
             case effects.AppendMarker(append_id=append_id, marker=marker):
                 done = partial(self._appended, shard, append_id)
-                encoded = encode_marker(marker, self._node.machine.now_ms())
-                self._node.produce(self._at, encoded, done, NO_TIMEOUT_MS, marker)
+                now_ms = self._node.machine.now_ms()
+                append(
+                    self._node.replicas,
+                    self._at,
+                    encode_marker(marker, now_ms),
+                    done,
+                    now_ms=now_ms,
+                    timeout_ms=NO_TIMEOUT_MS,
+                    marker=marker,
+                )
             case effects.ReadLog(offset=offset):
                 self._soon(self._read, shard, offset)
             case VerifyTransaction():

@@ -38,28 +38,6 @@ class _ShowsUnstableOffsets(_Broken):
     transactional_class = _AlwaysStable
 
 
-class _WaitsOn(TransactionalOffsets):
-    def _end_wait(self, producer_id: int, group_id: str) -> None:
-        pass
-
-
-@TRANSACTION_MUTANTS.breaks(
-    "a commit is written although its transaction has ended since it was verified (KAFKA-14884)"
-)
-class _WritesAfterTheMarker(_Broken):
-    transactional_class = _WaitsOn
-
-
-class _AnyMember(TransactionalOffsets):
-    def member_refusal(self, *_arguments: object) -> ErrorCode:
-        return ErrorCode.NONE
-
-
-@TRANSACTION_MUTANTS.breaks("a producer commits for a generation that is over (KIP-447)")
-class _TakesAnyMemberInTransactions(_Broken):
-    transactional_class = _AnyMember
-
-
 class _NeverAsks(TransactionalOffsets):
     def _handle_commit(
         self, now_ms: int, request_id: int, request: CommitTransactionalOffsets

@@ -68,9 +68,11 @@ class TransactionCoordinator:
     def end(self, producer_id: int, epoch: int, *, commits: bool) -> bool:
         """Decide; return whether the transaction is committed."""
         producer = self._producers[producer_id]
-        if producer.epoch != epoch or not producer.is_open:
+        if producer.epoch != epoch:
             return False
         producer.epoch += self.bumps_epoch
+        if not producer.is_open:  # the end of nothing fences a commit that is late (KIP-890)
+            return False
         self._end(producer_id, producer, commits=commits)
         return commits
 
