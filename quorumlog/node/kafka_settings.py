@@ -38,15 +38,16 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             transaction.abort.timed.out.transaction.cleanup.interval.ms
             transaction.remove.expired.transaction.cleanup.interval.ms
             transaction.two.phase.commit.enable""",
-        "the consumer protocol, share groups and streams groups are not there yet": """
-            group.consumer.assignors group.consumer.heartbeat.interval.ms
+        "single groups have no configurations yet": """
             group.consumer.max.heartbeat.interval.ms group.consumer.max.session.timeout.ms
-            group.consumer.max.size group.consumer.migration.policy
-            group.consumer.min.heartbeat.interval.ms group.consumer.min.session.timeout.ms
-            group.consumer.regex.refresh.interval.ms group.consumer.session.timeout.ms
+            group.consumer.min.heartbeat.interval.ms group.consumer.min.session.timeout.ms""",
+        "expressions of topics are looked at when topics change": """
+            group.consumer.regex.refresh.interval.ms""",
+        "a coordinator writes at once, in the event loop": """
             group.coordinator.append.linger.ms group.coordinator.cached.buffer.max.bytes
-            group.coordinator.new.enable group.coordinator.rebalance.protocols
-            group.coordinator.threads group.share.assignors group.share.delivery.count.limit
+            group.coordinator.new.enable group.coordinator.threads""",
+        "share groups and streams groups are not there yet": """
+            group.share.assignors group.share.delivery.count.limit
             group.share.enable group.share.heartbeat.interval.ms
             group.share.max.heartbeat.interval.ms group.share.max.partition.max.record.locks
             group.share.max.record.lock.duration.ms group.share.max.session.timeout.ms

@@ -128,10 +128,10 @@ class _DecoderSource(SourceWriter):
         else:
             value = self.name("value")
             if field.nullable:
-                # KIP-893: a byte says whether the struct is there.
+                # KIP-893: a byte says whether the struct is there. In a tagged field null is 0.
                 self.fixed("b", value)
                 self._flush(depth)
-                self.emit(depth, f"if {value} < 0:")
+                self.emit(depth, f"if {value} < {0 if field.tag is None else 1}:")
                 self.emit(depth + 1, f"{target} = None")
                 self.emit(depth, "else:")
                 depth += 1

@@ -130,12 +130,13 @@ class _EncoderSource(SourceWriter):
         elif field.struct is None:
             self._scalar(depth, field, expression)
         elif field.nullable:
-            # KIP-893: a byte says whether the struct is there.
+            # KIP-893: a byte says whether the struct is there. In a tagged field null is 0.
             self._flush(depth)
             value = self.name("value")
+            null = r"\xff" if field.tag is None else r"\0"
             self.emit(depth, f"{value} = {expression}")
             self.emit(depth, f"if {value} is None:")
-            self.emit(depth + 1, rf'{self._write}(b"\xff")')
+            self.emit(depth + 1, f'{self._write}(b"{null}")')
             self.emit(depth, "else:")
             self.fixed("b", "1")
             self._struct(depth + 1, field.struct, value)
@@ -224,7 +225,12 @@ class _EncoderSource(SourceWriter):
         self.emit(depth + 1, rf'{outer}(b"\0")')
 
     def _differs(self, field: FieldLayout, expression: str) -> str:
-        """Return the condition under which a tagged field is written: not its default."""
+        """Return the condition under which a tagged field is written: not its default.
+
+        Kafka's default of a struct is the empty one, and never ours: it is always written.
+        """
+        if field.struct is not None and field.nullable and not field.is_array:
+            return "True"
         if field.default is None:
             return f"{expression} is not None"
         if field.default in ([], b""):

@@ -48,7 +48,8 @@ class DumbEncoder:
         if field.struct is not None:
             if not is_nullable:
                 return self.struct(value)
-            return b"\xff" if value is None else b"\x01" + self.struct(value)
+            null = b"\xff" if field.tag is None else b"\0"
+            return null if value is None else b"\x01" + self.struct(value)
         if field.wire_type in FIXED_FORMATS:
             return struct.pack(">" + FIXED_FORMATS[field.wire_type], value)
         length_format = ">h" if field.wire_type == "string" else ">i"

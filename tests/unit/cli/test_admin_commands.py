@@ -11,6 +11,7 @@ from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, EXIT_VALID
 from quorumlog.client import ErrorCode
 from quorumlog.client.core.group_protocol import encode_assignment
 from quorumlog.client.io import cluster
+from quorumlog.wire.codec.messages import consumer_group_describe as consumer_group_describe_
 from quorumlog.wire.codec.messages import create_partitions as create_partitions_
 from quorumlog.wire.codec.messages import delete_groups as delete_groups_
 from quorumlog.wire.codec.messages import delete_records as delete_records_
@@ -192,20 +193,24 @@ def test_settings_are_altered(shell: Shell) -> None:
 
 
 def test_groups_are_listed_and_described(shell: Shell) -> None:
-    listed = list_groups_.ListedGroup(group_id="g", protocol_type="consumer", group_state="Stable")
+    listed = list_groups_.ListedGroup(
+        group_id="g", protocol_type="consumer", group_state="Stable", group_type="classic"
+    )
     shell.cluster.offer(
         list_groups_.ListGroupsRequest, list_groups_.ListGroupsResponse(groups=[listed])
     )
     assert shell("groups", "list").splitlines() == [
-        "GROUP  STATE   PROTOCOL TYPE",
-        "g      Stable  consumer",
+        "GROUP  TYPE     STATE   PROTOCOL TYPE",
+        "g      classic  Stable  consumer",
     ]
     assert shell.json("groups", "list") == {
-        "groups": [{"group": "g", "state": "Stable", "protocol_type": "consumer"}]
+        "groups": [
+            {"group": "g", "type": "classic", "state": "Stable", "protocol_type": "consumer"}
+        ]
     }
     shell.group("Stable", reads=True)
     assert shell("groups", "describe", "g").splitlines() == [
-        "g: Stable, coordinator 1, range",
+        "g: classic, Stable, coordinator 1, range",
         "MEMBER  CLIENT  HOST        PARTITIONS",
         "m-1     app     /127.0.0.1  t-0",
     ]
@@ -215,7 +220,42 @@ def test_groups_are_listed_and_described(shell: Shell) -> None:
 
 def test_a_group_without_a_protocol_names_none(shell: Shell) -> None:
     shell.group("Empty")
-    assert shell("groups", "describe", "g") == "g: Empty, coordinator 1\n"
+    assert shell("groups", "describe", "g") == "g: classic, Empty, coordinator 1\n"
+
+
+def test_a_group_of_kip_848_is_described_by_its_own_api(shell: Shell) -> None:
+    has = consumer_group_describe_.Assignment(
+        topic_partitions=[consumer_group_describe_.TopicPartitions(topic_name="t", partitions=[0])]
+    )
+    member = consumer_group_describe_.Member(
+        member_id="m-1", client_id="app", client_host="/127.0.0.1", assignment=has
+    )
+    group = consumer_group_describe_.DescribedGroup(
+        group_id="g", group_state="Reconciling", assignor_name="uniform", members=[member]
+    )
+    gone = consumer_group_describe_.DescribedGroup(
+        group_id="g", error_code=ErrorCode.GROUP_ID_NOT_FOUND
+    )
+    for answers in ([group, group], [gone]):
+        shell.group("Dead")
+        shell.cluster.offer(
+            consumer_group_describe_.ConsumerGroupDescribeRequest,
+            *(
+                consumer_group_describe_.ConsumerGroupDescribeResponse(groups=[one])
+                for one in answers
+            ),
+        )
+        if answers == [gone]:
+            said = shell("groups", "describe", "g", status=EXIT_FAILED)
+            assert "there is no group g" in said
+            continue
+        assert shell("groups", "describe", "g").splitlines() == [
+            "g: consumer, Reconciling, coordinator 1, uniform",
+            "MEMBER  CLIENT  HOST        PARTITIONS",
+            "m-1     app     /127.0.0.1  t-0",
+        ]
+        described = dict(shell.json("groups", "describe", "g"))  # type: ignore[call-overload]
+        assert described["type"] == "consumer"
 
 
 def test_the_lag_is_what_is_not_committed_yet(shell: Shell) -> None:

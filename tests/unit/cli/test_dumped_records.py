@@ -6,6 +6,12 @@ from typing import Final
 
 import pytest
 
+from quorumlog.broker.groups.core.consumer.records import (
+    ConsumerGroupRecord,
+    MemberValue,
+    RecordKey,
+    RecordKind,
+)
 from quorumlog.broker.groups.core.records import (
     GroupRecord,
     OffsetRecord,
@@ -105,7 +111,13 @@ def group_records() -> list[tuple[bytes, bytes | None]]:
         encode(OffsetRecord(group_id="g", topic_partition=at, committed=committed)),
         encode(OffsetRecord(group_id="g", topic_partition=at, committed=None)),
         encode(GroupRecord(group_id="g", stored=stored)),
-        (b"\0\x03later", b"x"),
+        encode(
+            ConsumerGroupRecord(
+                subject=RecordKey(RecordKind.MEMBER, "g", "m"),
+                value=MemberValue(subscribed_topic_names=["orders"]),
+            )
+        ),
+        (b"\0\x11later", b"x"),
     ]
 
 
@@ -114,7 +126,7 @@ def test_the_records_of_groups_are_decoded(tmp_path: Path) -> None:
     path = segment_of(tmp_path / "__consumer_offsets-3", encode_batch(records))
     (found,), problems = told(path)
     assert problems == []
-    offset, tombstone, group, later = (record["decoded"] for record in found["records"])
+    offset, tombstone, group, one, later = (record["decoded"] for record in found["records"])
     at = {"type": "OffsetCommit", "group": "g", "topic": "orders", "partition": 1}
     committed = {"offset": 9, "leader_epoch": -1, "metadata": "", "commit_timestamp_ms": 5}
     assert offset == at | {"committed": committed | {"topic_id": None}}
@@ -122,7 +134,9 @@ def test_the_records_of_groups_are_decoded(tmp_path: Path) -> None:
     assert (group["type"], group["stored"]["generation_id"]) == ("GroupMetadata", 4)
     (member,) = group["stored"]["members"]
     assert (member["subscription"]["topics"], member["assignment"]) == (["orders"], ["orders-1"])
-    assert later["type"] == "group record 3"
+    assert (one["type"], one["group"], one["name"]) == ("ConsumerGroupMemberMetadata", "g", "m")
+    assert one["value"]["subscribed_topic_names"] == ["orders"]
+    assert later["type"] == "group record 17"
 
 
 def test_offsets_in_a_transaction_and_their_marker_are_decoded(tmp_path: Path) -> None:

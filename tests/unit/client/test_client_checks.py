@@ -18,6 +18,7 @@ from quorumlog.client.checks import (
     checked_names,
     checked_partitions,
     checked_places,
+    checked_subscription,
     checked_timestamps,
 )
 from quorumlog.client.io import coordinator
@@ -69,6 +70,23 @@ async def assigned() -> AsyncIterator[tuple[GroupCluster, Consumer]]:
     ):
         consumer.assign([T])
         yield cluster, consumer
+
+
+@pytest.mark.parametrize(
+    ("pattern", "protocol", "error", "text"),
+    [
+        ("t.*", "classic", ValueError, "group_protocol='consumer'"),
+        ("", "consumer", ValueError, "an empty pattern"),
+        (b"t", "consumer", TypeError, "a pattern is a str"),
+    ],
+)
+def test_a_pattern_that_cannot_be_is_refused(
+    pattern: Any, protocol: str, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        checked_subscription([], pattern, protocol)
+    assert checked_subscription(["u"], "t.*", "consumer") == ["u"]
+    assert checked_subscription(["u"], None, "classic") == ["u"]
 
 
 async def test_a_consumer_checks_before_it_does_anything() -> None:

@@ -220,6 +220,25 @@ async def test_an_older_commit_never_comes_after_a_newer_one() -> None:
             assert cluster.commits == [7]
 
 
+async def test_a_commit_of_an_older_epoch_is_tried_again_only_for_what_the_member_has() -> None:
+    """Its answer was on its way when a heartbeat brought the next epoch (KIP-848)."""
+    options: ConsumerOptions = {**OPTIONS, "retry_backoff_ms": 5}
+    async with asyncio.timeout(30), group_cluster() as cluster:
+        cluster.fill(9)
+        async with Consumer(cluster.bootstrap, **options) as consumer:
+            consumer.subscribe(["t"])
+            await values(consumer, 1)
+            cluster.refusals = [ErrorCode.STALE_MEMBER_EPOCH] * 2
+            await consumer.commit({T: 7})
+            assert cluster.commits == [7]
+            cluster.refusals = [ErrorCode.STALE_MEMBER_EPOCH] * 2
+            with pytest.raises(KafkaError, match="STALE_MEMBER_EPOCH") as stale:
+                await consumer.commit({TopicPartition("t", 1): 7})
+            assert stale.value.definite
+            assert cluster.commits == [7]
+            cluster.refusals = []
+
+
 async def test_a_consumer_of_a_dead_cluster_closes_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -14,6 +14,7 @@ from quorumlog.client.settings import (
     ProducerOptions,
     ProducerSettings,
     addresses,
+    build,
 )
 
 KINDS = [
@@ -141,7 +142,6 @@ def test_what_is_no_address_says_how_settings_are_given() -> None:
         (Producer, "security_protocol", "plain TCP"),
         (Admin, "sasl_mechanism", "plain TCP"),
         (Admin, "ssl.keystore.location", "plain TCP"),
-        (Consumer, "group_protocol", "classic protocol only"),
         (Consumer, "interceptor_classes", "no interceptors"),
     ],
 )
@@ -151,3 +151,12 @@ def test_a_setting_that_is_not_there_yet_is_no_mistyped_one(
     options: dict[str, Any] = {name: "anything"}
     with pytest.raises(TypeError, match=f"setting '{name}' is not supported yet: .*{reason}"):
         kind("x:1", **options)
+
+
+def test_an_assignor_of_the_coordinator_needs_its_protocol() -> None:
+    with pytest.raises(ValueError, match="group_protocol='consumer'"):
+        build(ConsumerSettings, "x:1", {"group_remote_assignor": "range"})
+    options = {"group_protocol": "consumer", "group_remote_assignor": "range"}
+    assert build(ConsumerSettings, "x:1", options).group_remote_assignor == "range"
+    with pytest.raises(ValueError, match="group_protocol must be one of 'classic', 'consumer'"):
+        build(ConsumerSettings, "x:1", {"group_protocol": "share"})

@@ -1,5 +1,7 @@
 """The bytes of the records of consumer groups, field by field as in Kafka's schemas."""
 
+from pathlib import Path
+
 import pytest
 
 from quorumlog.broker.groups.core.consumer.partitions import TopicIdPartition
@@ -28,6 +30,7 @@ from quorumlog.broker.groups.core.consumer.records import (
 from quorumlog.broker.groups.core.consumer.states import MemberState
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicId
+from quorumlog.wire.codec.records import decode_batches
 
 ID = bytes(range(16))
 ID_HEX = ID.hex()
@@ -77,7 +80,7 @@ RECORDS: dict[str, tuple[RecordKind, str, Value, str, str]] = {
             server_assignor="range",
         ),
         "0005 0001 67 0001 6d",
-        "0000 02 69 00 02 63 02 68 03 02 74 02 75 03 782e 00001388 06 72616e6765 00",
+        "0000 02 69 00 02 63 02 68 03 02 74 02 75 03 782e 00001388 06 72616e6765 01 00 01 00",
     ),
     "classic member": (
         RecordKind.MEMBER,
@@ -198,3 +201,26 @@ def test_partitions_are_stored_topic_by_topic_in_order() -> None:
 def test_a_state_of_a_newer_version_is_unknown() -> None:
     assert MemberState(5) is MemberState.UNKNOWN
     assert MemberState(2) is MemberState.UNRELEASED_PARTITIONS
+
+
+def test_the_records_of_a_group_that_apache_kafka_has_served_are_read() -> None:
+    """It always writes whether a member is a classic one; null in a tagged field is a zero."""
+    path = Path(__file__).parents[4] / "data/apache_kafka/__consumer_offsets-1" / f"{0:020d}.log"
+    pairs = [
+        (record.key or b"", record.value)
+        for _, records in decode_batches(path.read_bytes())
+        for record in records
+    ]
+    found = [(pair, record) for pair in pairs if (record := decode(*pair)) is not None]
+    assert [record.subject.kind for _, record in found] == [
+        *(RecordKind.MEMBER, RecordKind.GROUP, RecordKind.TARGET_MEMBER, RecordKind.TARGET),
+        *(RecordKind.CURRENT_ASSIGNMENT, RecordKind.CURRENT_ASSIGNMENT),
+        *(RecordKind.TARGET_MEMBER, RecordKind.MEMBER, RecordKind.GROUP),
+    ]
+    (pair, member), (_, group), *_ = found
+    assert isinstance(member.value, MemberValue)
+    assert member.value.classic is None
+    assert member.value.subscribed_topic_names == ["orders"]
+    assert isinstance(group.value, GroupValue)
+    assert group.value.epoch == 2
+    assert encode(member) == pair
