@@ -345,13 +345,16 @@ class ReplicaFetcher:
             for topic in response.responses
             for answer in topic.partitions
         )
+        jitter = random_fraction()  # asking the system for each partition costs more
         while part := tuple(islice(answers, TAKEN_AT_ONCE)):
-            self._take_slice(session, part)
+            self._take_slice(session, part, jitter)
             if len(part) == TAKEN_AT_ONCE:
                 await asyncio.sleep(0)
 
-    def _take_slice(self, session: _Session, answers: Iterable[tuple[_Key, PartitionData]]) -> None:
-        now_ms, jitter = monotonic_ms(), random_fraction()  # asking the system for each costs more
+    def _take_slice(
+        self, session: _Session, answers: Iterable[tuple[_Key, PartitionData]], jitter: float
+    ) -> None:
+        now_ms = monotonic_ms()
         for key, answer in answers:
             session.touch(key)
             asked, followed = session.asked.get(key), self._followed.get(key)

@@ -1,7 +1,7 @@
 """The disk queue of a running broker: a few threads, and per key one thing at a time.
 
-To hand work over and to hear of its outcome costs as much CPU as to open a small log. So when many
-keys wait, a thread gets several pieces of work at once.
+To hand work over and to hear of its outcome costs up to a third of the CPU that opens a small log.
+So when many keys wait, a thread gets several pieces of work at once.
 """
 
 import asyncio

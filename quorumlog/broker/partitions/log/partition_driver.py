@@ -120,10 +120,8 @@ class PartitionDriver:
 
         Raises StorageError: nothing changed.
         """
-        leader_epoch = self.partition.state.leader_epoch
-        info = self.log.append_as_leader(
-            records, header, leader_epoch=leader_epoch, wall_ms=wall_ms
-        )
+        epoch = self.partition.state.leader_epoch
+        info = self.log.append_as_leader(records, header, leader_epoch=epoch, wall_ms=wall_ms)
         if info.first_offset == self.log.active_base_offset:
             self._keep_producers(info.first_offset)
         self._record(header, info.first_offset, wall_ms, marker)
