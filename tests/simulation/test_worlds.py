@@ -50,7 +50,9 @@ FOUND = [
     ("logs", "forgets_keys_when_full", 1, "cleaned"),
     ("logs", "doubts_no_fsync", 7, "durability"),
     ("logs", "sets_the_last_records_aside", 7, "set-aside"),
-    ("logs", "opens_logs_without_their_end", 9, "durability"),
+    ("logs", "refuses_only_once", 7, "durability"),
+    ("logs", "opens_logs_without_their_start", 25, "start-kept"),
+    ("logs", "opens_logs_without_their_end", 7, "durability"),
 ]
 LONGER = {
     "elects_any_that_lives",

@@ -315,6 +315,20 @@ def test_a_log_that_starts_later_than_it_was_closed_is_refused_and_not_cut(tmp_p
     log.close(clean=False)
 
 
+def test_a_clean_stop_keeps_a_start_below_which_files_are_left(tmp_path: Path) -> None:
+    """The log starts with a segment, and so Kafka's checkpoint would not name it."""
+    logs = started(tmp_path)
+    log, _ = logs.open(AT, OLD, {"segment.bytes": str(len(BATCH))})
+    for _ in range(2):
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    log.flush()
+    log.advance_log_start_offset(4)  # the dead segment is removed later
+    close_all(logs, {AT: log}, {AT: Offset(8)}, broker_epoch=9)
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    assert (log.log_start_offset, log.log_end_offset) == (4, 8)
+    log.close(clean=False)
+
+
 @pytest.mark.parametrize("start", [0, 4])
 def test_a_log_is_opened_whose_start_at_its_close_is_not_known(tmp_path: Path, start: int) -> None:
     """Kafka's checkpoint names a log only if it does not start with a segment."""
