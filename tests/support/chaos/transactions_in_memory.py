@@ -106,7 +106,7 @@ class TransactionsInMemory:
     def read(self, partition: int, position: int, most: int) -> tuple[list[Record], int]:
         """Return what a reader at read_committed gets from `position`, and where it is then."""
         end = self.last_stable_offset(partition)
-        log, records = self.logs[partition], []
+        log, records = self.logs[partition], list[Record]()
         beyond = min(len(log), end + 2)
         if self.fault == "shows_open" and end < len(log) and position < beyond and self.strikes():
             end = beyond
