@@ -108,3 +108,18 @@ def _mapping(value: Any, what: str) -> Mapping[Any, Any]:
     if not isinstance(value, Mapping):
         raise TypeError(f"a dict of TopicPartition to {what} is wanted, not {value!r}")
     return value
+
+
+def checked_subscription(
+    topics: Iterable[str], pattern: str | None, group_protocol: str
+) -> list[str]:
+    """Return the topics as a list. Raises TypeError or ValueError, for the pattern as well."""
+    if pattern is None:
+        return checked_names(topics, "topics")
+    if not isinstance(pattern, str):
+        raise TypeError(f"a pattern is a str, not {pattern!r}")
+    if not pattern:
+        raise ValueError("an empty pattern matches no topic")
+    if group_protocol == "classic":
+        raise ValueError("subscribe by pattern needs group_protocol='consumer'")
+    return checked_names(topics, "topics")

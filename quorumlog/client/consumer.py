@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
 
 from quorumlog.client.async_client import AsyncClient
 from quorumlog.client.checks import (
-    checked_names,
     checked_offset,
     checked_partition,
     checked_partitions,
     checked_places,
+    checked_subscription,
     checked_timestamps,
 )
 from quorumlog.client.core.positions import (
@@ -138,17 +138,14 @@ class Consumer(AsyncClient[_Opened]):
     ) -> None:
         """Read these topics as a member of `group_id`; the group decides which partitions.
 
-        A topic that does not exist is waited for; a WARNING in the log says so. `pattern` is an
-        expression of RE2 that whole names match: with group_protocol="consumer" only, because the
-        brokers look for the topics.
+        A topic that does not exist is waited for; a WARNING in the log says so. `pattern`: also
+        those whose names match; with group_protocol="consumer" only, because brokers look for them.
         """
         opened = self._running()
         group = opened.group
         if group is None:
             raise ValueError("subscribe needs a group_id; without one, use assign")
-        if pattern is not None and self.settings.group_protocol == "classic":
-            raise ValueError("subscribe by pattern needs group_protocol='consumer'")
-        wanted = {*checked_names(topics, "topics")}
+        wanted = {*checked_subscription(topics, pattern, self.settings.group_protocol)}
         if not group.is_subscribed and self._positions.by_partition:
             raise ValueError("the consumer has partitions from assign; unsubscribe first")
         opened.cluster.add_topics(wanted)

@@ -40,7 +40,7 @@ EVERY_FAULT = Schedule(
 )
 LEADER_ALONE = Schedule(
     seed=1,
-    duration_us=10_000_000,
+    duration_us=5_000_000,
     actions=(action(500, "pause_kill", "partition-leader", 2_000),),
 )
 
@@ -111,7 +111,7 @@ def test_somebody_elses_cluster_is_judged_without_being_broken(tmp_path: Path) -
 def test_a_leader_that_acknowledges_what_it_alone_holds_is_found(tmp_path: Path) -> None:
     mutant = mutant_module("high-watermark")
     # One partition, so that every producer writes to the leader that is left alone.
-    carry_out(tmp_path, LEADER_ALONE, node_module=mutant, partitions=1)
+    carry_out(tmp_path, LEADER_ALONE, duration_s=5.0, node_module=mutant, partitions=1)
     verdict = verify_history(tmp_path, engine="local")
     assert verdict.valid is False
     names = {result.name for result in verdict.results}
@@ -180,7 +180,8 @@ def test_a_node_that_serves_late_loses_nothing_and_is_named(tmp_path: Path) -> N
 
 
 def test_a_node_that_ends_by_itself_is_a_finding(tmp_path: Path) -> None:
-    carry_out(tmp_path, LEADER_ALONE, node_module=mutant_module("broken-invariant"))
+    mutant = mutant_module("broken-invariant")
+    carry_out(tmp_path, LEADER_ALONE, duration_s=5.0, node_module=mutant)
     verdict = verify_history(tmp_path, engine="local")
     assert verdict.valid is False
     assert "node-ended" in {result.name for result in verdict.results}

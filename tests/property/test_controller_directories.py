@@ -174,6 +174,7 @@ def test_no_replica_leads_without_every_acknowledged_record(
     tell(steps, least)
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize(
     ("owner", "name", "broken"),
     [

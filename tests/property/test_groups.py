@@ -358,6 +358,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MUTANTS[name])

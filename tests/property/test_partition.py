@@ -231,6 +231,7 @@ def test_the_invariants_hold_under_any_schedule() -> None:
     run_state_machine_as_test(OneReplica, settings=EXAMPLES)
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("mutant", MUTANTS, ids=_broken_rule)
 def test_a_mutant_is_found(mutant: PartitionRules) -> None:
     machine = type("Mutated", (OneReplica,), {"partition_rules": mutant})

@@ -152,6 +152,7 @@ def run_many(
         Cluster(seed, rules, producers_class).run()
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_mutant_loses_what_was_committed(mutant: str) -> None:
     rules = replace(MUTANTS[mutant], invariants=Unchecked)
@@ -159,6 +160,7 @@ def test_a_mutant_loses_what_was_committed(mutant: str) -> None:
         run_many(FIRST_SEEDS.get(mutant, 0), rules=rules)
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("mutant", PRODUCER_MUTANTS)
 def test_a_mutant_repeats_or_misses_a_batch(mutant: type[ProducerStates]) -> None:
     with pytest.raises(Loss):

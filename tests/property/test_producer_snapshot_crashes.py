@@ -145,6 +145,7 @@ def test_a_cut_reads_on_from_the_last_snapshot(monkeypatch: pytest.MonkeyPatch) 
     assert read_from == [last]
 
 
+@pytest.mark.planted
 def test_the_first_test_finds_a_cut_that_leaves_later_snapshots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -153,6 +154,7 @@ def test_the_first_test_finds_a_cut_that_leaves_later_snapshots(
         check_all(seeds=20)
 
 
+@pytest.mark.planted
 def test_the_first_test_finds_a_drop_that_is_not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     def drop_above(snapshots: ProducerSnapshots, offset: int) -> None:
         snapshots._drop([known for known in snapshots.offsets if known > offset])
@@ -162,6 +164,7 @@ def test_the_first_test_finds_a_drop_that_is_not_durable(monkeypatch: pytest.Mon
         check_all(seeds=20)
 
 
+@pytest.mark.planted
 def test_the_first_test_finds_a_snapshot_that_is_taken_too_late(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

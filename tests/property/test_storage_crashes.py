@@ -152,6 +152,7 @@ SIM = "quorumlog.chaos.simulation.kernel.sim_disk."
 STORAGE = "quorumlog.storage."
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize(
     "duty",
     [
@@ -168,6 +169,7 @@ def test_the_test_above_finds_a_log_that_skips_one_duty(
         check_power_loss_at_every_operation()
 
 
+@pytest.mark.planted
 def test_the_test_above_finds_a_truncation_that_is_not_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -183,6 +185,7 @@ def test_the_test_above_finds_a_truncation_that_is_not_durable(
         check_power_loss_at_every_operation()
 
 
+@pytest.mark.planted
 def test_the_test_above_finds_a_flush_that_leaves_out_new_epochs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

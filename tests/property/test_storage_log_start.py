@@ -142,6 +142,7 @@ def without_the_dead(self: SegmentList, *, flushed_offset: int, end_offset: int)
 rename_dead, sync = SegmentList.rename_dead, SegmentList.sync
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize(
     ("duty", "broken"), [("rename_dead", newest_first), ("sync", without_the_dead)]
 )

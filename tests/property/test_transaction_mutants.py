@@ -326,6 +326,7 @@ UNTIL_FOUND = settings(
 )
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize(("rule", "kind"), ALL, ids=[kind.__name__ for _, kind in ALL])
 def test_a_mutant_is_found(rule: str, kind: type) -> None:
     mutated: TransactionRules = replace(SOUND, **{rule: kind})

@@ -53,6 +53,18 @@ def test_what_holds_is_accepted() -> None:
     oracle.finish(shown(0, 6))
 
 
+def test_an_offset_of_a_transaction_is_shown_once_that_is_committed() -> None:
+    oracle = grouped()
+    pending = commit(B1, 1, 6, "late")
+    oracle.began(pending)
+    with broken("transaction-shown"):
+        oracle.fetched(A1, shown(1, 6, "late"))
+    with broken("transaction-shown"):
+        oracle.finish({**shown(0, 5), **shown(1, 6, "late")})
+    oracle.decided(pending)
+    oracle.fetched(A1, {**shown(0, 5), **shown(1, 6, "late")})
+
+
 def test_a_commit_of_the_last_generation_may_be_acknowledged_late() -> None:
     oracle = grouped()
     oracle.assigned(B2, "y", [0])

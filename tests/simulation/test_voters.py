@@ -47,6 +47,7 @@ def test_a_leader_that_was_alone_and_a_new_node_do_not_end_without_a_leader() ->
     assert result.valid, result
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize("mutant", FOUND)
 def test_a_mutant_is_found(mutant: str) -> None:
     seed, rule = FOUND[mutant]

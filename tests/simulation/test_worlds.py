@@ -6,6 +6,7 @@ from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.simulation import WORLDS, replay, shrink, simulate
 from quorumlog.chaos.simulation.kernel.rules import Violation
 from quorumlog.chaos.simulation.kernel.timeline import EVENTS_AT_ONE_INSTANT_MAX, Timeline
+from tests.support.sizes import tries
 
 # Mutants that the swarm finds often: a seed of each. docs/architecture/simulation.md counts all.
 FOUND = [
@@ -63,7 +64,7 @@ MOVING = {
     ("world", "seeds"), [("partition", 8), ("composed", 8), ("groups", 8), ("logs", 3)]
 )
 def test_seeds_hold(world: str, seeds: int) -> None:
-    for seed in range(seeds):
+    for seed in range(tries(seeds)):
         result = simulate(seed, world=world, duration_ms=5_000)
         assert result.valid, result
         assert result.committed > 0
@@ -109,6 +110,7 @@ def test_a_seed_that_has_failed_holds(world: str, seed: int) -> None:
     assert result.valid, result
 
 
+@pytest.mark.planted
 @pytest.mark.parametrize(("world", "mutant", "seed", "rule"), FOUND)
 def test_a_mutant_is_found(world: str, mutant: str, seed: int, rule: str) -> None:
     duration_ms = 10_000 if mutant in LONGER else 6_000
@@ -129,6 +131,7 @@ def test_equal_arguments_give_an_equal_result(world: str) -> None:
     assert replay(read_again) == first
 
 
+@pytest.mark.planted
 def test_a_failing_run_shows_its_end_and_shrinks() -> None:
     mutant = "keeps_the_elr_while_it_commits"
     failing = simulate(1, world="composed", mutant=mutant, duration_ms=6_000)

@@ -51,7 +51,8 @@ def _describe(context: BrokerContext, group_id: str) -> DescribedGroup:
         is_classic = group_id in coordinator.groups
         text = "is not a consumer group" if is_classic else "is not there"
         return _refused(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} {text}")
-    return _described(describe(group, side.coordinator.assignor_name(group), side.topics.names))
+    assignor_name = side.coordinator.targets.assignor_name(group)
+    return _described(describe(group, assignor_name, side.topics.names))
 
 
 def _refused(group_id: str, error_code: ErrorCode, message: str) -> DescribedGroup:

@@ -171,7 +171,7 @@ def join_steps(
     for one in steps:
         by_key.setdefault(one[0], []).append(Step(*one))
     twice, left_out, beyond = list[Witness](), list[Witness](), list[str]()
-    ends: Mapping[str, int] = dict(inputs)
+    ends: Mapping[str, int] = {str(key): int(end) for key, end in inputs}
     for key, of_key in sorted(by_key.items()):
         sure = [one for one in of_key if one.outcome == OK or one.op in committed]
         maybe = [

@@ -1,6 +1,11 @@
 """ConsumerGroupHeartbeat, as a member of a consumer group sends it and reads its answer."""
 
+from uuid import UUID
+
+from quorumlog.chance import random_bytes
 from quorumlog.client.core import membership_events as facts
+from quorumlog.client.core.consumer_membership import ConsumerMembership
+from quorumlog.client.core.membership import Membership
 from quorumlog.client.core.membership_events import AssignedTopics
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.settings import ConsumerSettings
@@ -12,6 +17,13 @@ from quorumlog.wire.codec.messages.consumer_group_heartbeat import (
     RequestTopicPartitions,
 )
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
+
+
+def new_membership(settings: ConsumerSettings) -> Membership | ConsumerMembership:
+    """Return a member of the protocol that the settings name."""
+    if settings.group_protocol == "classic":
+        return Membership(settings)
+    return ConsumerMembership(settings, str(UUID(bytes=random_bytes(16), version=4)))
 
 
 def heartbeat_request(

@@ -8,13 +8,9 @@ import asyncio
 import logging
 from collections import deque
 from typing import Any, Final, Protocol, assert_never
-from uuid import UUID
 
-from quorumlog.chance import random_bytes
 from quorumlog.client.core import membership_events as facts
-from quorumlog.client.core.consumer_membership import ConsumerMembership
 from quorumlog.client.core.group_protocol import PROTOCOL_TYPE
-from quorumlog.client.core.membership import Membership
 from quorumlog.client.core.membership_events import Effect, Event
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import Cluster
@@ -22,6 +18,7 @@ from quorumlog.client.io.consumer_heartbeats import (
     answered,
     heartbeat_request,
     names_of_topics,
+    new_membership,
 )
 from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.settings import ConsumerSettings
@@ -75,7 +72,7 @@ class GroupSession:
     def __init__(
         self, cluster: Cluster, settings: ConsumerSettings, coordinator: Coordinator, reader: Reader
     ) -> None:
-        self.membership: Final = _membership(settings)
+        self.membership: Final = new_membership(settings)
         self._cluster: Final = cluster
         self._settings: Final = settings
         self._coordinator: Final = coordinator
@@ -337,13 +334,6 @@ class GroupSession:
             if isinstance(effect, facts.SendConsumerHeartbeat) and self._coordinator.is_known:
                 group_id = self._coordinator.group_id
                 await self._say_goodbye(heartbeat_request(effect, self._settings, group_id))
-
-
-def _membership(settings: ConsumerSettings) -> Membership | ConsumerMembership:
-    """Return a member of the protocol that the settings name."""
-    if settings.group_protocol == "classic":
-        return Membership(settings)
-    return ConsumerMembership(settings, str(UUID(bytes=random_bytes(16), version=4)))
 
 
 def _as_lost(error: KafkaError) -> int:

@@ -212,7 +212,7 @@ def _recover(
             _logger.warning("%s: cut at byte %d: %s", segment.path, scan.index.size, scan.fault)
             if not is_last and segments[slot + 1].base_offset != expected:  # records are gone
                 _drop(disk, directory, segments, slot + 1)  # first: else a gap might show
-        segment.cut_tail(scan, must_last=known.must_last or not is_last)
+        segment.cut_tail(must_last=known.must_last or not is_last)
         if slot < len(segments) - 1:
             _seal(segment)
     if segments and not segments[-1].is_loaded:

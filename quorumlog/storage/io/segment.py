@@ -174,14 +174,11 @@ class Segment:
         self._index, self._written_size, self._synced_size = scan.index, None, 0
         return scan
 
-    def cut_tail(self, scan: SegmentScan, *, must_last: bool) -> None:
-        """Cut what the scan has found behind the last whole batch; then the rest is durable.
-
-        Raises OSError.
-        """
-        has_tail = scan.fault is not None
-        if has_tail:
-            self._file_to_change().truncate(self._index.size)
+    def cut_tail(self, *, must_last: bool = True) -> None:
+        """Cut what is behind the last whole batch; then the rest is durable. Raises OSError."""
+        file = self._file_to_change()
+        if has_tail := file.size() > self._index.size:
+            file.truncate(self._index.size)
         if has_tail or must_last:  # a power loss must not mix it and what is appended next
             self.sync()
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from quorumlog.broker.replicas import Replicas
-from quorumlog.metadata_quorum.image import ClusterDelta
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.core.cleaning import Dirtiness, dirtiness
 from quorumlog.storage.core.retention import SegmentFacts
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
@@ -19,13 +19,13 @@ from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
 from tests.support.broker.faulty_disk import FaultyDisk
 from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.one_broker import AT, one_broker, publish, publish_all, run
 from tests.support.broker.replica_calls import append_to
-from tests.support.broker.replicas import image
+from tests.support.broker.replicas import ALL_ALIVE, image
 
 SMALL = LogSettings(segment_bytes=1, cleanup_policy="compact")  # one batch in each segment
 ALONE = image(1, 0, 0, (1,), replicas=(1,))
@@ -119,6 +119,23 @@ async def test_a_log_that_is_only_deleted_is_left_alone(tmp_path: Path) -> None:
             write(replicas, "same", f"{number}")
         assert not await replicas.ticks.cleaner.clean_dirtiest()
         assert len(found(replicas)) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "is_cleaned"), [("__transaction_state", True), ("__consumer_offsets", False)]
+)
+async def test_the_records_of_transactions_are_compacted_and_groups_rewrite_their_own(
+    tmp_path: Path, name: str, *, is_cleaned: bool
+) -> None:
+    at, topic_id = TopicPartition(name, 0), TopicId(bytes(range(16)))
+    configs = {"cleanup.policy": "compact"}
+    topic = TopicImage(name=name, topic_id=topic_id, partitions=(ALONE,), configs=configs)
+    cluster = ClusterImage(brokers=ALL_ALIVE, topics={name: topic}, topic_names={topic_id: name})
+    async with one_broker(tmp_path, log_settings=SMALL) as replicas:
+        replicas.publish(ClusterDelta(partitions=frozenset({at})), cluster)
+        for number in range(4):
+            write(replicas, "id", f"{number}", at)
+        assert await replicas.ticks.cleaner.clean_dirtiest() is is_cleaned
 
 
 async def test_a_record_is_compacted_at_last_however_little_is_dirty(tmp_path: Path) -> None:

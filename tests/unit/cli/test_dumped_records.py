@@ -35,7 +35,8 @@ from quorumlog.wire.codec.identifiers import (
     TopicId,
     TopicPartition,
 )
-from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
+from quorumlog.wire.codec.records import Record, decode_batches, encode_batch, restamp
+from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 from tests.support.cli.dumps import add_small_files, segment_of, told, told_of
 from tests.support.metadata_quorum.voters import voter_set
 from tests.support.storage.batches import open_log, read_all
@@ -122,6 +123,20 @@ def test_the_records_of_groups_are_decoded(tmp_path: Path) -> None:
     (member,) = group["stored"]["members"]
     assert (member["subscription"]["topics"], member["assignment"]) == (["orders"], ["orders-1"])
     assert later["type"] == "group record 3"
+
+
+def test_offsets_in_a_transaction_and_their_marker_are_decoded(tmp_path: Path) -> None:
+    records = [Record(0, 1, *group_records()[0])]
+    batch = encode_batch(records, producer_id=7, producer_epoch=2, is_transactional=True)
+    marker = bytearray(encode_marker(TransactionMarker(7, 2, 5, commits=True), 1))
+    restamp(marker, 0, base_offset=1, leader_epoch=-1)
+    path = segment_of(tmp_path / "__consumer_offsets-3", batch + bytes(marker))
+    (pending, ended), problems = told(path)
+    assert problems == []
+    assert (pending["is_transactional"], pending["producer_id"]) == (True, 7)
+    assert pending["records"][0]["decoded"]["committed"]["offset"] == 9
+    assert (ended["is_control"], ended["producer_epoch"]) == (True, 2)
+    assert ended["records"][0]["decoded"] == {"type": "COMMIT", "coordinator_epoch": 5}
 
 
 def test_the_records_of_transactions_are_decoded(tmp_path: Path) -> None:

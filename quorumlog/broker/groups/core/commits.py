@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
-from quorumlog.broker.groups.core.records import OffsetRecord
+from quorumlog.broker.groups.core.records import NAME_BYTES_MAX, OffsetRecord
 from quorumlog.broker.groups.core.requests import CommittedOffset
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-
-NAME_BYTES_MAX: Final = 32_767  # of any string in a record
 
 
 def offset_records(

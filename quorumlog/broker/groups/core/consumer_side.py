@@ -27,9 +27,9 @@ from quorumlog.broker.groups.core.consumer.offsets import (
     transactional_commit_refusal,
 )
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, RequestRefused
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.consumer.settings import consumer_group_settings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
-from quorumlog.broker.groups.core.consumer.topics import Topics
+from quorumlog.broker.groups.core.consumer.topics import NoExpressions, Topics
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState
@@ -44,6 +44,8 @@ from quorumlog.broker.groups.core.requests import (
     Request,
     Sync,
 )
+from quorumlog.broker.groups.core.states import GroupState
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -64,8 +66,8 @@ class ConsumerSide:
 
     def __init__(
         self,
-        settings: ConsumerGroupSettings,
-        topics: Topics,
+        settings: BrokerSettings,
+        topics: Topics | None,
         outbox: GroupOutbox,
         committed: CommittedState,
         *,
@@ -73,9 +75,11 @@ class ConsumerSide:
         classic: "ClassicSide",
     ) -> None:
         """`offsets_of` a group: the partitions with an offset, be it pending in a transaction."""
-        self.coordinator: Final = ConsumerGroupCoordinator(settings, topics, committed.consumer)
-        self.topics: Final = topics
-        self._settings: Final = settings
+        self.topics: Final = Topics(NoExpressions()) if topics is None else topics
+        self._settings: Final = consumer_group_settings(settings)
+        self.coordinator: Final = ConsumerGroupCoordinator(
+            self._settings, self.topics, committed.consumer
+        )
         self._outbox: Final = outbox
         self._committed: Final = committed
         self._offsets_of: Final = offsets_of
@@ -159,8 +163,9 @@ class ConsumerSide:
             max_size = self._settings.max_size
             converted = to_consumer_records(group, self.topics, max_size=max_size)
         except NotConvertible as error:
+            is_stable = group.state is GroupState.STABLE  # else it may be another in a moment
             raise RequestRefused(
-                ErrorCode.GROUP_ID_NOT_FOUND,
+                ErrorCode.GROUP_ID_NOT_FOUND if is_stable else BUSY,
                 f"{group.group_id!r} is a classic group that stays one: {error}",
             ) from error
         return (tombstone, *converted)

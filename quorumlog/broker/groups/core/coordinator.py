@@ -11,13 +11,11 @@ from typing import Final, assert_never, cast
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.commits import (
-    NAME_BYTES_MAX,
     offset_records,
     stranger_refusal,
 )
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
-from quorumlog.broker.groups.core.consumer.settings import consumer_group_settings
-from quorumlog.broker.groups.core.consumer.topics import NoExpressions, Topics
+from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.consumer_side import OWN_REQUEST, ClassicSide, ConsumerSide
 from quorumlog.broker.groups.core.deadlines import GroupDeadlines
 from quorumlog.broker.groups.core.effects import Effect
@@ -26,6 +24,7 @@ from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox, WriteDone
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.records import (
+    NAME_BYTES_MAX,
     LogRecord,
     decode,
     encode,
@@ -87,8 +86,8 @@ class GroupCoordinator:
         self._removal: Final = OffsetRemoval(self.committed, self.transactional, self._outbox)
         self.groups: Final[dict[str, Group]] = {}
         self.consumer_side: Final = ConsumerSide(
-            consumer_group_settings(settings),
-            Topics(NoExpressions()) if topics is None else topics,
+            settings,
+            topics,
             self._outbox,
             self.committed,
             offsets_of=self.transactional.partitions,

@@ -11,13 +11,12 @@ from typing import Final
 from quorumlog.broker.groups.core.group import Group, Member
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.rebalance import Rebalance
-from quorumlog.broker.groups.core.records import GroupRecord
+from quorumlog.broker.groups.core.records import NAME_BYTES_MAX, GroupRecord
 from quorumlog.broker.groups.core.requests import Join, JoinResult
 from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 
-NAME_BYTES_MAX: Final = 32_767  # of any string in a record
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000  # a new member may wait that long for its first join
 
 

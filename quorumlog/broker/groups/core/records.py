@@ -22,6 +22,7 @@ from quorumlog.wire.codec.schemas import decode_message, encode_message
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
 VALUE_VERSION: Final = 3  # that is written
+NAME_BYTES_MAX: Final = 32_767  # of any string in a record
 _VERSION: Final = Packer(">h")
 MessageT = TypeVar("MessageT", bound=Message)
 

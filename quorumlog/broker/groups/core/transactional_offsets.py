@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, assert_never
 
 from quorumlog.broker.groups.core import events
-from quorumlog.broker.groups.core.commits import NAME_BYTES_MAX, offset_records, stranger_refusal
+from quorumlog.broker.groups.core.commits import offset_records, stranger_refusal
 from quorumlog.broker.groups.core.effects import VerifyTransaction
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.records import OffsetRecord, decode
+from quorumlog.broker.groups.core.records import NAME_BYTES_MAX, OffsetRecord, decode
 from quorumlog.broker.groups.core.requests import (
     CommitResult,
     CommitTransactionalOffsets,
@@ -83,8 +83,8 @@ class TransactionalOffsets:
     def unstable(self, group_id: str) -> frozenset[TopicPartition]:
         """Return the partitions whose offset a transaction may still change.
 
-        An offset that is being written counts: its commit was taken before a member of the next
-        generation asks here, and may be acknowledged after that.
+        An offset that is being written counts, as in Kafka: its commit may be acknowledged a moment
+        later, to a producer that then commits its transaction.
         """
         return frozenset(self._pending.partitions(group_id)).union(
             self._under_way.get(group_id, ())

@@ -190,6 +190,9 @@ class GroupService:
             )
             feed(event)
 
+        if not (request.adds or self._settings.transaction_partition_verification_enable):
+            verified(ErrorCode.NONE)  # as Kafka: the producer has said so itself
+            return
         answer = self._verifier.verify(
             request.transactional_id,
             request.producer_id,

@@ -29,8 +29,9 @@ from quorumlog.wire.io.connection import (
     UnsupportedVersion,
 )
 
-REQUEST_WEIGHT_MAX: Final = 10_000  # partitions in one request, but for one large question
+REQUEST_WEIGHT_MAX: Final = 1_000  # partitions in one request, but for one large question
 WAITING_WEIGHT_MAX: Final = 100_000  # partitions that wait for one broker: some 20 MB
+ANSWERED_AT_ONCE: Final = 20  # an answer may complete a transaction: some tenths of a millisecond
 BACKOFF: Final = Backoff(20, 1000)
 
 _logger: Final = logging.getLogger(__name__)
@@ -66,8 +67,11 @@ class Exchange(Protocol[Question_contra]):
     def request_of(self, questions: Sequence[Question_contra], /) -> Request[Any]:
         """Return the request."""
 
-    def take(self, questions: Sequence[Question_contra], response: Any, /) -> None:
-        """Answer each of the questions."""
+    def answers_of(self, response: Any, /) -> Any:
+        """Return what `answer` needs of the response."""
+
+    def answer(self, question: Question_contra, answers: Any, /) -> None:
+        """Answer one question."""
 
 
 class Connection(Protocol):
@@ -211,8 +215,7 @@ class _Channel(Generic[QuestionT]):
                     await asyncio.sleep(BACKOFF.delay_ms(failures, random_fraction()) / 1000)
                     continue
                 failures = 0
-                asked, self._asked = self._asked, []
-                self._exchange.take(asked, response)
+                await self._answer(response)
         finally:
             with suppress(asyncio.CancelledError):
                 await self._discard()
@@ -243,6 +246,16 @@ class _Channel(Generic[QuestionT]):
         if self._connection is None:
             self._connection = await self._open(*self.address)
         return await self._connection.send(self._exchange.request_of(self._asked))
+
+    async def _answer(self, response: Any) -> None:
+        """Answer what was asked, in slices; `close` refuses what is left."""
+        answers = self._exchange.answers_of(response)
+        while self._asked:
+            part, self._asked = self._asked[:ANSWERED_AT_ONCE], self._asked[ANSWERED_AT_ONCE:]
+            for question in part:
+                self._exchange.answer(question, answers)
+            if self._asked:
+                await asyncio.sleep(0)
 
     def _refuse_all(self) -> None:
         refused = [*self._asked, *self._waiting]

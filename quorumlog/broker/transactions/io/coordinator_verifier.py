@@ -26,6 +26,7 @@ from quorumlog.wire.codec.messages.add_partitions_to_txn import (
 )
 
 Outcomes = Mapping[TopicPartition, ErrorCode]
+_Answers = tuple[Mapping[tuple[str, str, int], int], int]
 
 # A producer retries after NOT_ENOUGH_REPLICAS, also an old one, and asks for no metadata.
 _UNKNOWN: Final = frozenset(
@@ -84,25 +85,24 @@ class VerificationExchange:
             by_id.setdefault(question.transactional_id, []).append(question)
         return AddPartitionsToTxnRequest(transactions=[*map(_transaction, by_id.values())])
 
-    def take(
-        self, questions: Sequence[VerificationQuestion], response: AddPartitionsToTxnResponse
-    ) -> None:
-        """Settle each question."""
+    def answers_of(self, response: AddPartitionsToTxnResponse) -> _Answers:
+        """Return the error of each partition, and that of those which the response leaves out."""
         codes = {
-            (
-                result.transactional_id,
-                TopicPartition(topic.name, one.partition_index),
-            ): error_code_of(one.partition_error_code)
+            (result.transactional_id, topic.name, one.partition_index): one.partition_error_code
             for result in response.results_by_transaction
             for topic in result.topic_results
             for one in topic.results_by_partition
         }
-        absent = error_code_of(response.error_code) or ErrorCode.UNKNOWN_SERVER_ERROR
-        for question in questions:
-            question.settle(
-                question,
-                {where: codes.get((question.key, where), absent) for where in question.partitions},
-            )
+        return codes, response.error_code or ErrorCode.UNKNOWN_SERVER_ERROR
+
+    def answer(self, question: VerificationQuestion, answers: _Answers) -> None:
+        """Settle one question."""
+        codes, absent = answers
+        outcomes = {
+            where: error_code_of(codes.get((question.key, *where), absent))
+            for where in question.partitions
+        }
+        question.settle(question, outcomes)
 
 
 class CoordinatorVerifier:

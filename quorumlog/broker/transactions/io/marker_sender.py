@@ -25,6 +25,7 @@ from quorumlog.wire.codec.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
+_Codes = Mapping[tuple[int, str, int], int]  # by producer id, topic and partition
 Written = Callable[[Mapping[TopicPartition, ErrorCode]], None]
 """Called with what became of some of the markers of a SendMarkers."""
 
@@ -64,24 +65,24 @@ class MarkerExchange:
         """Return the request."""
         return WriteTxnMarkersRequest(markers=[_marker(question) for question in questions])
 
-    def take(self, questions: Sequence[MarkerQuestion], response: WriteTxnMarkersResponse) -> None:
-        """Tell what became of each marker."""
-        codes = {
-            (
-                of_producer.producer_id,
-                TopicPartition(topic.name, one.partition_index),
-            ): error_code_of(one.error_code)
+    def answers_of(self, response: WriteTxnMarkersResponse) -> _Codes:
+        """Return the error of each marker."""
+        return {
+            (of_producer.producer_id, topic.name, one.partition_index): one.error_code
             for of_producer in response.markers
             for topic in of_producer.topics
             for one in topic.partitions
         }
-        for question in questions:
-            question.written(
-                {
-                    where: codes.get((question.key, where), ErrorCode.UNKNOWN_SERVER_ERROR)
-                    for where in question.partitions
-                }
-            )
+
+    def answer(self, question: MarkerQuestion, answers: _Codes) -> None:
+        """Tell what became of each marker of one transaction."""
+        absent = ErrorCode.UNKNOWN_SERVER_ERROR
+        question.written(
+            {
+                where: error_code_of(answers.get((question.key, *where), absent))
+                for where in question.partitions
+            }
+        )
 
 
 class MarkerSender:

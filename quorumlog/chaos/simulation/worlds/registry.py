@@ -29,6 +29,7 @@ from quorumlog.chaos.simulation.worlds.groups.consumer_group import (
     draw_group_options,
 )
 from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS, shards_of
+from quorumlog.chaos.simulation.worlds.groups.transaction_mutants import TRANSACTION_MUTANTS
 from quorumlog.chaos.simulation.worlds.logs.world import (
     BROKEN_RULES_OF_LOGS,
     build_logs,
@@ -111,7 +112,8 @@ def _build_brokers(
 
 
 def _build_groups(schedule: Schedule, mutant: str | None) -> World:
-    new_shard = shards_of() if mutant is None else GROUP_MUTANTS.made[mutant]
+    broken = GROUP_MUTANTS.made | TRANSACTION_MUTANTS.made
+    new_shard = shards_of() if mutant is None else broken[mutant]
     return BrokersWorld(schedule, ConsumerGroup(schedule, new_shard))
 
 
@@ -161,7 +163,7 @@ _KINDS: Final = (
         name="groups",
         text="a consumer group, its coordinators on brokers that fail, and its members",
         faults=BROKER_FAULTS,
-        mutants=GROUP_MUTANTS.rules,
+        mutants=GROUP_MUTANTS.rules | TRANSACTION_MUTANTS.rules,
         options=draw_group_options,
         hunt=_BROKER_HUNT,
         build=_build_groups,

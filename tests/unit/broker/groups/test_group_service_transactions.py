@@ -1,6 +1,7 @@
 """Transactions through the service of groups: verification, markers, fail-overs in the middle."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
-from tests.support.groups.memory_log import WHERE, World, code
+from tests.support.groups.memory_log import SETTINGS, WHERE, World, code
 from tests.support.groups.transactions import PRODUCER, txn_commit
 from tests.support.waiting import loop_turns
 
@@ -163,4 +164,18 @@ async def test_nobody_waits_for_an_answer_whose_client_has_gone() -> None:
     world.log.commit_all()
     await loop_turns()
     assert await world.service.end_transaction(TopicPartition("t", 0), ABORT) is not ErrorCode.NONE
+    world.service.stop()
+
+
+async def test_without_verification_only_producers_that_add_nothing_are_believed() -> None:
+    """`transaction.partition.verification.enable=false`, as of old brokers."""
+    world = World()
+    settings = replace(SETTINGS, transaction_partition_verification_enable=False)
+    world.service._settings = settings
+    await world.lead()
+    assert await write(world, txn_commit(5)) is ErrorCode.NONE
+    assert world.verifier.asked == []
+    await world.service.end_transaction(WHERE, COMMIT)
+    await write(world, txn_commit(6, adds=True))
+    assert len(world.verifier.asked) == 1
     world.service.stop()

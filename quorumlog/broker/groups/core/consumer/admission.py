@@ -15,9 +15,9 @@ from quorumlog.broker.groups.core.consumer.group import (
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, RequestRefused
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import MemberState
+from quorumlog.broker.groups.core.records import NAME_BYTES_MAX
 from quorumlog.wire.codec.error_codes import ErrorCode
 
-NAME_BYTES_MAX: Final = 32_767  # of any string in a record
 MEMBER_ID_SINCE_VERSION: Final = 1
 
 

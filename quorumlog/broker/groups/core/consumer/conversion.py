@@ -30,7 +30,7 @@ from quorumlog.broker.groups.core.records import StoredGroup, StoredMember
 from quorumlog.broker.groups.core.requests import Join
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicId
-from quorumlog.wire.codec.message import Message
+from quorumlog.wire.codec.message import Buffer, Message
 from quorumlog.wire.codec.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from quorumlog.wire.codec.messages.consumer_protocol_assignment import (
     TopicPartition as AssignedTopic,
@@ -67,7 +67,7 @@ def to_consumer_records(
     names: set[str] = set()
     for member_id, member in group.members.items():
         subscription = read_subscription(member.metadata(group.protocol_name), member_id)
-        assigned = _assigned(member, topics)
+        assigned = _assigned(member, topics, subscription.user_data)
         for one in assigned:
             if owners.setdefault(one, member_id) != member_id:
                 raise NotConvertible(f"{member_id} and {owners[one]} have the same partition")
@@ -128,12 +128,15 @@ def classic_metadata(
     )
 
 
-def _assigned(member: Member, topics: Topics) -> Partitions:
-    """Return what a classic member was assigned, of topics that exist."""
+def _assigned(member: Member, topics: Topics, own_data: Buffer | None) -> Partitions:
+    """Return what a classic member was assigned, of topics that exist.
+
+    librdkafka's leaders send every member the data back that it joined with: no assignor made it.
+    """
     if not member.assignment:
         return frozenset()
     assignment = _read(ConsumerProtocolAssignment, member.assignment, member.member_id)
-    if assignment.user_data:
+    if assignment.user_data and assignment.user_data != own_data:
         raise NotConvertible("its assignor adds data of its own to assignments")
     return by_id(((one.topic, one.partitions) for one in assignment.assigned_partitions), topics)
 

@@ -42,9 +42,13 @@ from quorumlog.broker.groups.core.consumer.requests import (
 )
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
-from quorumlog.broker.groups.core.consumer.targets import TargetJob, Targets
+from quorumlog.broker.groups.core.consumer.targets import (
+    AwaitedTarget,
+    TargetJob,
+    Targets,
+    WaitingRequest,
+)
 from quorumlog.broker.groups.core.consumer.topics import Topics
-from quorumlog.broker.groups.core.consumer.waiting import AwaitedTarget, WaitingRequest
 from quorumlog.broker.groups.core.consumer.writes import GroupWrites, PendingAnswer, WriteBatch
 from quorumlog.broker.groups.core.requests import (
     DeleteGroup,
@@ -79,7 +83,7 @@ class ConsumerGroupCoordinator:
         self.groups: Final[dict[str, ConsumerGroup]] = {}
         self._settings: Final = settings
         self._heartbeats: Final = Heartbeats(settings, topics)
-        self._targets: Final = Targets(settings, topics)
+        self.targets: Final = Targets(settings, topics)
         self._awaited: Final[dict[str, AwaitedTarget]] = {}
         self._classic: Final = ClassicMembers(settings, topics, self._heartbeats)
         self._deadlines: Final = MemberDeadlines(settings)
@@ -104,7 +108,7 @@ class ConsumerGroupCoordinator:
         """Start to serve: every member has a whole session to find this coordinator."""
         del log_start_offset, log_end_offset
         for group_id in sorted(self.committed.values):
-            self._rebuild(group_id, now_ms)
+            self.rebuild(group_id, now_ms)
 
     # --- Groups that another part of the coordinator replaces ---
 
@@ -118,10 +122,6 @@ class ConsumerGroupCoordinator:
             self._deadlines.drop_all(group_id, member_id)
 
     def rebuild(self, group_id: str, now_ms: int) -> None:
-        """Let the group be what is committed of it by now, perhaps nothing."""
-        self._rebuild(group_id, now_ms)
-
-    def _rebuild(self, group_id: str, now_ms: int) -> None:
         """Let the group be what is committed of it; its members get whole sessions."""
         self.hold(group_id)
         self.groups.pop(group_id, None)
@@ -213,9 +213,9 @@ class ConsumerGroupCoordinator:
         )
         if group.group_epoch > group.assignment_epoch:
             awaited = self._awaited.get(group.group_id)
-            job = self._targets.job(group) if awaited is None else awaited.job
+            job = self.targets.job(group) if awaited is None else awaited.job
             if awaited is None and job.size <= targets.AT_ONCE_MAX:
-                self._targets.write(changes, job, job.run())
+                self.targets.write(changes, job, job.run())
             else:
                 if awaited is None:
                     awaited = self._awaited[group.group_id] = AwaitedTarget(job)
@@ -251,12 +251,12 @@ class ConsumerGroupCoordinator:
         # A static member that came back under another id begins no epoch, and is not in the job.
         is_usable = not is_newest or group.members.keys() == job.members.keys()
         if is_usable:
-            self._targets.write(changes, job, target)
+            self.targets.write(changes, job, target)
             self._settle(changes, None)
         ready = [one for one in awaited.waiting if is_usable and one.epoch <= job.epoch]
         awaited.waiting = [one for one in awaited.waiting if one not in ready]
         if awaited.waiting:
-            awaited.job = self._targets.job(group)
+            awaited.job = self.targets.job(group)
             self._effects.append(MakeTarget(job=awaited.job))
         else:
             del self._awaited[job.group_id]
@@ -340,10 +340,6 @@ class ConsumerGroupCoordinator:
         values = self.committed.of(group_id)
         return ConsumerGroup.from_values(group_id, values) if values else None
 
-    def assignor_name(self, group: ConsumerGroup) -> str:
-        """Return the name of the assignor that makes the group's next target."""
-        return self._targets.assignor_name(group)
-
     # --- Writes ---
 
     def _settle(self, changes: Changes, answer: PendingAnswer | None) -> None:
@@ -386,7 +382,7 @@ class ConsumerGroupCoordinator:
             self._write_on(group_id, writes)
         else:
             del self._writes[group_id]
-            self._rebuild(group_id, now_ms)
+            self.rebuild(group_id, now_ms)
             for refused in (batch, *writes.waiting):
                 self._refuse(refused, error_code)
             self._refuse_waiting(group_id, error_code)

@@ -7,7 +7,7 @@ docs/decisions/0133-a-large-target-is-made-outside-of-the-step.md
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from quorumlog.broker.groups.core.consumer.assignors import (
@@ -20,14 +20,17 @@ from quorumlog.broker.groups.core.consumer.assignors import (
 )
 from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.heartbeats import Admitted
 from quorumlog.broker.groups.core.consumer.records import (
     RecordKind,
     TargetMemberValue,
     TargetValue,
     to_stored,
 )
+from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.topics import Topics
+from quorumlog.broker.groups.core.requests import Join
 from quorumlog.wire.codec.identifiers import TopicId
 
 AT_ONCE_MAX: Final = 1000  # members and partitions of a target that is made within the step: 3 ms
@@ -51,6 +54,24 @@ class TargetJob:
     def run(self) -> Assignment:
         """Return the target. It may be called in any thread."""
         return self.assign(self.members, self.counts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingRequest:
+    """A request that is taken over, and not answered. `epoch`: of the target that it needs."""
+
+    request_id: int
+    request: ConsumerHeartbeat | Join
+    admitted: Admitted
+    epoch: int
+
+
+@dataclass(slots=True)
+class AwaitedTarget:
+    """The job that is under way for a group, and the requests that wait for it or for the next."""
+
+    job: TargetJob
+    waiting: list[WaitingRequest] = field(default_factory=list)
 
 
 class Targets:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from quorumlog.broker.partitions.core.data_path import (
-    ACKS_ALL,
     LeadershipListener,
     ProduceDone,
     ProduceResult,
@@ -21,6 +20,7 @@ from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.worlds.brokers.appending import append
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import ControllerNode
 from quorumlog.chaos.simulation.worlds.brokers.controller_requests import ControllerRequests
 from quorumlog.chaos.simulation.worlds.brokers.disk_queue import SimulatedDiskQueue, maybe_repair
@@ -40,7 +40,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicPartition
-from quorumlog.wire.codec.records import iterate_headers
+from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 LOG_DIR: Final = "/logs"
 HEARTBEAT_US: Final = 300_000
@@ -348,36 +348,11 @@ class BrokerNode:
         batch: bytes,
         done: ProduceDone,
         timeout_ms: int = PRODUCE_TIMEOUT_MS,
+        marker: TransactionMarker | None = None,
     ) -> None:
         """Append one batch with acks=all; `done` is told now, or when the outcome is known."""
-        driver = self.replicas.drivers.get(at)
-        if driver is None:
-            done(ProduceResult(self.replicas.error_for_missing(at)))
-            return
-        refusal = driver.partition.serving.append_refusal(ACKS_ALL)
-        if refusal is not ErrorCode.NONE:
-            done(ProduceResult(refusal))
-            return
-        [(_, header)] = iterate_headers(batch)
         now_ms = self.machine.now_ms()
-        stored = None
-        if header.producer_id >= 0:
-            error_code, stored = driver.producers.check(header)
-            if error_code is not ErrorCode.NONE:
-                done(ProduceResult(error_code))
-                return
-        if stored is None:
-            info = driver.append_as_leader(batch, header, now_ms=now_ms, wall_ms=now_ms)
-            base_offset, end_offset = info.first_offset, Offset(info.last_offset + 1)
-        else:
-            base_offset, end_offset = Offset(stored.base_offset), Offset(stored.last_offset + 1)
-        result = ProduceResult(ErrorCode.NONE, base_offset)
-        if driver.partition.state.high_watermark >= end_offset:
-            outcome = driver.partition.serving.commit_outcome()
-            done(result if outcome is ErrorCode.NONE else ProduceResult(outcome))
-        else:
-            deadline_ms = now_ms + timeout_ms
-            driver.waiting.commits.add(deadline_ms, end_offset, result, done)
+        append(self.replicas, at, batch, done, now_ms=now_ms, timeout_ms=timeout_ms, marker=marker)
 
 
 def _render(

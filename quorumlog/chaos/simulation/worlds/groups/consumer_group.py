@@ -8,11 +8,13 @@ from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
+from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
 from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_of
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost, GroupShard
 from quorumlog.chaos.simulation.worlds.groups.member import GROUP_ID, Member
 from quorumlog.chaos.simulation.worlds.groups.oracle import GroupOracle
+from quorumlog.chaos.simulation.worlds.groups.transactions import TransactionCoordinator
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 TAG: Final = re.compile(rb"<\d+\.\d+>")
@@ -35,6 +37,8 @@ def draw_group_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
         "session_ms": rng.choice((800, 1_200, 3_000)),  # the last: longer than a rebalance
         "fetch_bytes_max": rng.choice((1, 300, 1_000_000)),  # 1: one batch at a time
         "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
+        "transactional_members": rng.randrange(members + 1),
+        "bumps_epoch": rng.random() < 0.5,  # transaction.version 2
     }
 
 
@@ -51,6 +55,7 @@ class ConsumerGroup:
         self.machine_ids = tuple(range(first, first + self._options.number("members")))
         self._brokers: BrokersWorld
         self._cluster: Cluster
+        self._transactions: TransactionCoordinator
         self._oracle: Final = GroupOracle(self._find)
         self._tags: Final[dict[bytes, int]] = {}  # -> the offset of the first record with it
         self._searched_up_to = 0
@@ -61,8 +66,17 @@ class ConsumerGroup:
         environment, options = brokers.environment, self._options
         cluster = Cluster(brokers.places[0], brokers.nodes, environment.network.arrivals_us)
         self._cluster = cluster
+        self._transactions = TransactionCoordinator(
+            environment.timeline,
+            cluster,
+            seeded("transactions", self._seed),
+            bumps_epoch=options.flag("bumps_epoch"),
+        )
+        plain_members = options.number("members") - options.number("transactional_members")
         for node_id, node in brokers.nodes.items():
-            host = cluster.hosts[node_id] = CoordinatorHost(node, cluster.at, self._new_shard)
+            verify = self._transactions.verify
+            host = CoordinatorHost(node, cluster.at, self._new_shard, verify)
+            cluster.hosts[node_id] = host
             node.coordinators.append(host)
         members = []
         for index, machine_id in enumerate(self.machine_ids):
@@ -76,6 +90,7 @@ class ConsumerGroup:
                 commit_every_us=options.number("commit_every_us"),
                 session_ms=options.number("session_ms"),
                 is_static=index < options.number("static_members"),
+                transactions=self._transactions if index >= plain_members else None,
             )
             machine.process = member
             members.append(member)
@@ -85,8 +100,10 @@ class ConsumerGroup:
         """Check what the coordinator shows against what was acknowledged, once it has loaded."""
         leader_id = self._cluster.find_coordinator(seeded("end", self._seed))
         coordinator = None if leader_id is None else self._cluster.hosts[leader_id].coordinator
-        if not isinstance(coordinator, GroupCoordinator):
+        if not isinstance(coordinator, GroupCoordinator) or not self._transactions.is_idle():
             return False
+        is_stable = not coordinator.transactional.unstable(GROUP_ID)
+        check(is_stable, "transaction-ends: an offset is pending that nothing ends")
         self._oracle.finish(positions_of(coordinator.fetch_offsets(GROUP_ID, None)))
         return True
 

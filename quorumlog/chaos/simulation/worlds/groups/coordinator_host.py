@@ -1,25 +1,33 @@
 """The group coordinator of one simulated broker: drives the `CoordinatorShard` of a real one."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, assert_never
 
 from quorumlog.broker.coordination.core import effects, events
+from quorumlog.broker.coordination.core.coordinator import CoordinatorRequest
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
-from quorumlog.broker.groups.core.effects import MakeTarget
-from quorumlog.broker.groups.core.events import TargetMade
-from quorumlog.broker.groups.core.requests import CommittedOffset, GroupRequest
+from quorumlog.broker.groups.core.effects import VerifyTransaction
+from quorumlog.broker.groups.core.events import TransactionVerified
+from quorumlog.broker.groups.core.requests import (
+    CommittedOffset,
+    CommitTransactionalOffsets,
+)
 from quorumlog.broker.partitions.core.data_path import LocalRead, ProduceResult
 from quorumlog.broker.partitions.log.local_reads import LocalReads
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicPartition
+from quorumlog.wire.codec.transaction_markers import encode_marker
 
 LOAD_BYTES: Final = 400  # little, so that a load takes several reads
 NO_TIMEOUT_MS: Final = 2_147_483_647
 
 Answer = Callable[[Any], None]
 GroupShard = CoordinatorShard[GroupCoordinator]
+Verify = Callable[[CommitTransactionalOffsets, Callable[[ErrorCode], None]], None]
+"""Asks the transaction coordinator, and is answered later."""
 Offsets = Mapping[TopicPartition, CommittedOffset | None]
 
 
@@ -27,9 +35,14 @@ class CoordinatorHost:
     """The shard of the partition `at` on a BrokerNode, if the node has ever led it."""
 
     def __init__(
-        self, node: BrokerNode, at: TopicPartition, new_shard: Callable[[int], GroupShard]
+        self,
+        node: BrokerNode,
+        at: TopicPartition,
+        new_shard: Callable[[int], GroupShard],
+        verify: Verify,
     ) -> None:
         """`new_shard(now_ms)` makes a shard that begins to load."""
+        self._verify: Final = verify
         self._node: Final = node
         self._at: Final = at
         self._new_shard: Final = new_shard
@@ -55,7 +68,7 @@ class CoordinatorHost:
         del topic_partition
         self._feed(self._shard, events.Resigned(leader_epoch=leader_epoch))
 
-    def ask(self, request: GroupRequest[Any], answer: Answer) -> None:
+    def ask(self, request: CoordinatorRequest[Any], answer: Answer) -> None:
         """Give the answer of the coordinator: now, or once it is committed."""
         if self._shard is None:
             answer(request.refuse(ErrorCode.NOT_COORDINATOR))
@@ -67,10 +80,15 @@ class CoordinatorHost:
         self._feed(self._shard, received)
 
     def fetch_offsets(self, group_id: str, answer: Answer) -> None:
-        """Give the committed offsets of a group, or the ErrorCode that says why not."""
+        """Give the committed offsets of a group, or the ErrorCode that says why not.
+
+        None is given while a transaction may change one of them (KIP-447).
+        """
         coordinator = self.coordinator
         if isinstance(coordinator, ErrorCode):
             answer(coordinator)
+        elif coordinator.transactional.unstable(group_id):
+            answer(ErrorCode.UNSTABLE_OFFSET_COMMIT)
         else:
             answer(coordinator.fetch_offsets(group_id, None))
 
@@ -98,27 +116,34 @@ class CoordinatorHost:
             case effects.AnswerRequest(request_id=request_id, result=result):
                 self._answers.pop(request_id)(result)
             case effects.AppendBatch(append_id=append_id, records=records):
-
-                def done(result: ProduceResult) -> None:
-                    ended = events.AppendEnded(
-                        append_id=append_id,
-                        error_code=result.error_code,
-                        base_offset=result.base_offset,
-                    )
-                    self._soon(self._feed, shard, ended)
-
+                done = partial(self._appended, shard, append_id)
                 self._node.produce(self._at, records, done, NO_TIMEOUT_MS)
+            case effects.AppendMarker(append_id=append_id, marker=marker):
+                done = partial(self._appended, shard, append_id)
+                encoded = encode_marker(marker, self._node.machine.now_ms())
+                self._node.produce(self._at, encoded, done, NO_TIMEOUT_MS, marker)
             case effects.ReadLog(offset=offset):
                 self._soon(self._read, shard, offset)
-            case effects.AppendMarker():
-                raise NotImplementedError
-            case MakeTarget(job=job):
-                made = TargetMade(job=job, target=job.run())
-                self._soon(self._feed, shard, made)
+            case VerifyTransaction():
+                self._verify(effect.request, partial(self._verified, shard, effect))
             case effects.AdvanceLogStart() | effects.OwnEffect() | effects.Report():
                 pass  # no simulated log loses its start
             case _:
                 assert_never(effect)
+
+    def _appended(self, shard: GroupShard, append_id: int, result: ProduceResult) -> None:
+        ended = events.AppendEnded(
+            append_id=append_id, error_code=result.error_code, base_offset=result.base_offset
+        )
+        self._soon(self._feed, shard, ended)
+
+    def _verified(
+        self, shard: GroupShard, effect: VerifyTransaction, error_code: ErrorCode
+    ) -> None:
+        verified = TransactionVerified(
+            request_id=effect.request_id, request=effect.request, error_code=error_code
+        )
+        self._soon(self._feed, shard, verified)
 
     def _read(self, shard: GroupShard, offset: Offset) -> None:
         def done(read: LocalRead) -> None:

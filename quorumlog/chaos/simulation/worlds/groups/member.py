@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
-    CommitResult,
     CommittedOffset,
     Heartbeat,
     Join,
@@ -24,6 +23,7 @@ from quorumlog.broker.groups.core.requests import (
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_of
+from quorumlog.chaos.simulation.worlds.groups.commits import Commits
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import Offsets
 from quorumlog.chaos.simulation.worlds.groups.oracle import (
     Commit,
@@ -31,6 +31,7 @@ from quorumlog.chaos.simulation.worlds.groups.oracle import (
     Membership,
     Position,
 )
+from quorumlog.chaos.simulation.worlds.groups.transactions import TransactionCoordinator
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -69,8 +70,8 @@ class Member:
         commit_every_us: int,
         session_ms: int,
         is_static: bool,
+        transactions: TransactionCoordinator | None = None,
     ) -> None:
-        self.acknowledged = 0
         self._machine: Final = machine
         self._cluster: Final = cluster
         self._oracle: Final = oracle
@@ -81,6 +82,9 @@ class Member:
         self._instance: Final = f"instance {machine.node_id}" if is_static else None
         self._names = 0  # of member ids, assignments and commits: none is used twice
         self._is_stopped = False
+        self._commits: Final = Commits(
+            machine, oracle, rng, send=self._send, take=self._take, transactions=transactions
+        )
         self._inbox: Final = deque[tuple[Callable[..., None], tuple[object, ...]]]()
         self._forget()
 
@@ -91,8 +95,8 @@ class Member:
         self._assignments: dict[str, bytes] = {}  # if it leads
         self._owned: list[int] = []
         self._positions: dict[int, int] = {}  # the newest that was committed or shown
-        self._control = self._commits = 0  # numbers of the connections
-        self._is_asking = self._is_committing = False
+        self._control = 0  # the number of the connection
+        self._is_asking = False
         self._inbox.clear()
 
     # --- a life of the process ---
@@ -100,6 +104,7 @@ class Member:
     def boot(self) -> None:
         """Start with nothing in memory."""
         self._forget()
+        self._commits.boot()
         self._join()
         self._every(HEARTBEAT_US, self._heartbeat)
         self._every(self._commit_every_us, self._commit)
@@ -119,6 +124,11 @@ class Member:
     def stop(self) -> None:
         """Commit and leave no more; stay a member."""
         self._is_stopped = True
+
+    @property
+    def acknowledged(self) -> int:
+        """How many commits were acknowledged."""
+        return self._commits.acknowledged
 
     @property
     def _membership(self) -> Membership:
@@ -297,6 +307,11 @@ class Member:
         self._ask(None, self._fetched)
 
     def _fetched(self, answer: Offsets | ErrorCode) -> None:
+        if answer is ErrorCode.UNSTABLE_OFFSET_COMMIT:
+            self._control += 1
+            self._is_asking = True
+            self._machine.later(BACKOFF_US, self._take, self._look_elsewhere)
+            return
         if isinstance(answer, ErrorCode):
             self._look_elsewhere()
             return
@@ -328,7 +343,7 @@ class Member:
 
     def _commit(self) -> None:
         """Commit the next offsets of all that the member owns, or leave now and then."""
-        if self._phase is not _Phase.OWNING or self._is_stopped or self._is_committing:
+        if self._phase is not _Phase.OWNING or self._is_stopped or self._commits.is_under_way:
             return
         if self._instance is None and self._rng.random() < LEAVES:
             self._leave()
@@ -353,30 +368,7 @@ class Member:
                 for partition, position in positions.items()
             },
         )
-        self._commits += 1
-        connection, self._is_committing = self._commits, True
-        self._machine.later(REQUEST_TIMEOUT_US, self._take, self._give_commit_up, connection)
-
-        def is_open() -> bool:
-            return self._commits == connection
-
-        def committed(result: CommitResult) -> None:
-            if is_open():
-                self._is_committing = False
-                self._commit_answered(commit, result)
-
-        self._send(request, is_open, committed)
-
-    def _give_commit_up(self, connection: int) -> None:
-        if connection == self._commits:
-            self._commits += 1
-            self._is_committing = False
-
-    def _commit_answered(self, commit: Commit, result: CommitResult) -> None:
-        codes = {*result.partitions.values(), result.error_code}
-        if codes == {ErrorCode.NONE}:
-            self._oracle.acknowledge(commit)
-            self.acknowledged += 1
+        self._commits.commit(commit, request)
 
     def _leave(self) -> None:
         leaving = LeavingMember(member_id=self._member_id)

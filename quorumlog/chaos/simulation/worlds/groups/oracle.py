@@ -58,6 +58,7 @@ class GroupOracle:
         self._acknowledged: Final[dict[int, list[_Acknowledged]]] = defaultdict(list)
         self._owners: Final[dict[int, dict[int, str]]] = defaultdict(dict)
         self._assignments: Final[dict[int, str]] = {}
+        self._undecided: Final[set[str]] = set()  # tags of commits in transactions
         self._stored_at: Final[dict[int, int]] = {}  # generation -> its offset in the log
 
     def assigned(self, membership: Membership, assignment: str, partitions: list[int]) -> None:
@@ -79,6 +80,19 @@ class GroupOracle:
         for commits in self._acknowledged.values():
             for one in commits:
                 self._check_order(one, generation_id)
+
+    def began(self, commit: Commit) -> None:
+        """Note that a commit counts only if its transaction is committed."""
+        self._undecided.update(position.tag for position in commit.positions.values())
+
+    def decided(self, commit: Commit) -> None:
+        """Note that the transaction of a commit is committed."""
+        self._undecided.difference_update(one.tag for one in commit.positions.values())
+
+    def _check_shown(self, shown: Mapping[int, Position]) -> None:
+        for partition, position in shown.items():
+            rule = f"transaction-shown: {position} of {partition} is not of a committed one"
+            check(position.tag not in self._undecided, rule)
 
     def acknowledge(self, commit: Commit) -> None:
         """Note that a commit was acknowledged."""
@@ -104,6 +118,7 @@ class GroupOracle:
         commits of generations before, and those of the process that had the member's place before.
         Commits of the same generation may have come after the answer was given.
         """
+        self._check_shown(shown)
         for partition, position in shown.items():
             rule = f"fetched-committed: {position} of {partition} is not in the log"
             check(self._find(position.tag) is not None, rule)
@@ -118,6 +133,7 @@ class GroupOracle:
 
     def finish(self, shown: Mapping[int, Position]) -> None:
         """Compare what the last coordinator shows with all that was acknowledged."""
+        self._check_shown(shown)
         for partition, commits in self._acknowledged.items():
             _check_reached(partition, max(one.offset for one in commits), shown)
 

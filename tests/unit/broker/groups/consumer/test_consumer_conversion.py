@@ -105,6 +105,17 @@ def test_every_member_keeps_what_it_has() -> None:
     assert group.metadata_hash == topics.metadata_hash(["t"])
 
 
+def test_data_that_the_leader_sends_back_is_no_data_of_an_assignor() -> None:
+    """As librdkafka does: what the member joined with is in its assignment."""
+    topics = topics_of_test()
+    joined_with = bytes_of(ConsumerProtocolSubscription(topics=["t"], user_data=b"x"), 3)
+    echoed = member("a", assignment("t", 0, user_data=b"x"), subscription=joined_with)
+    assert converted(classic(echoed), topics).target_of("a") == topics.some("t", 0)
+    other = member("a", assignment("t", 0, user_data=b"y"), subscription=joined_with)
+    with pytest.raises(NotConvertible, match="data of its own"):
+        to_consumer_records(classic(other), topics, max_size=MAX_SIZE)
+
+
 def test_a_consumer_joins_a_group_that_was_converted() -> None:
     topics = topics_of_test()
     batches = [

@@ -127,9 +127,9 @@ def test_a_description_shows_what_is_committed_only() -> None:
 
 def test_the_assignor_of_the_next_target_is_named() -> None:
     groups = shared()
-    assert groups.consumer.assignor_name(groups.group) == "uniform"
+    assert groups.consumer.targets.assignor_name(groups.group) == "uniform"
     groups.beat(heartbeat("a", 1, server_assignor="range"))
-    assert groups.consumer.assignor_name(groups.group) == "range"
+    assert groups.consumer.targets.assignor_name(groups.group) == "range"
     assert SETTINGS.assignors == ("uniform", "range")
 
 

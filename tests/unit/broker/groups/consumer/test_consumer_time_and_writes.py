@@ -4,11 +4,10 @@ import pytest
 
 from quorumlog.broker.coordination.core import events as shard_events
 from quorumlog.broker.coordination.core.coordinator_shard import Phase
-from quorumlog.broker.groups.core.consumer import targets
+from quorumlog.broker.groups.core.consumer import targets, writes
 from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
-from quorumlog.broker.groups.core.consumer.writes import BATCH_BYTES_MAX
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.groups.consumer.coordination import (
@@ -153,9 +152,11 @@ def test_what_waits_is_written_in_batches_of_a_bounded_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A log would refuse a batch that is too large, and all that waits with it."""
+    batch_bytes_max = writes.BATCH_BYTES_MAX // 10
+    monkeypatch.setattr(writes, "BATCH_BYTES_MAX", batch_bytes_max)
     monkeypatch.setattr(targets, "AT_ONCE_MAX", 1 << 30)
     topics = TopicsOfTest()
-    topics.set("t", 10_000)
+    topics.set("t", 1000)
     groups = ConsumerCoordination(topics)
     asked = [groups.ask(join(f"m{number}")) for number in range(12)]
     sizes = []
@@ -163,7 +164,7 @@ def test_what_waits_is_written_in_batches_of_a_bounded_size(
         sizes.append(len(groups.writes[0].records))
         groups.commit_write()
     assert len(sizes) > 2
-    assert max(sizes) < 2 * BATCH_BYTES_MAX
+    assert max(sizes) < 2 * batch_bytes_max
     assert [*groups.replies] == asked
     groups.check_replayed()
 

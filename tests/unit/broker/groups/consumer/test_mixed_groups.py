@@ -231,6 +231,8 @@ def test_a_group_whose_members_cannot_be_read_stays_classic() -> None:
     groups.ask(unreadable)
     assert groups.refused(join("c")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     groups.tick(250)
+    assert groups.refused(join("c")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    groups.answer(classic_sync("a", 1, a=()))
     assert groups.refused(join("c")) is ErrorCode.GROUP_ID_NOT_FOUND
 
 

@@ -1,0 +1,115 @@
+"""Coordinators that break one rule of offsets in transactions each: the world must find them."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.offsets import CommittedState
+from quorumlog.broker.groups.core.pending_offsets import PendingOffset
+from quorumlog.broker.groups.core.requests import CommitTransactionalOffsets, CompleteTransaction
+from quorumlog.broker.groups.core.transactional_offsets import TransactionalOffsets
+from quorumlog.chaos.simulation.kernel.mutants import Mutants
+from quorumlog.chaos.simulation.worlds.groups.mutants import shards_of
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.records import BatchHeader, Record
+
+TRANSACTION_MUTANTS: Final = Mutants(shards_of)
+
+
+class _Broken(GroupCoordinator):
+    """Takes another class for its transactional offsets."""
+
+    transactional_class: type[TransactionalOffsets] = TransactionalOffsets
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.transactional.__class__ = self.transactional_class
+
+
+class _AlwaysStable(TransactionalOffsets):
+    def unstable(self, group_id: str) -> frozenset[TopicPartition]:
+        del group_id
+        return frozenset()
+
+
+@TRANSACTION_MUTANTS.breaks("an offset that a transaction may change is shown as stable (KIP-447)")
+class _ShowsUnstableOffsets(_Broken):
+    transactional_class = _AlwaysStable
+
+
+class _WaitsOn(TransactionalOffsets):
+    def _end_wait(self, producer_id: int, group_id: str) -> None:
+        pass
+
+
+@TRANSACTION_MUTANTS.breaks(
+    "a commit is written although its transaction has ended since it was verified (KAFKA-14884)"
+)
+class _WritesAfterTheMarker(_Broken):
+    transactional_class = _WaitsOn
+
+
+class _AnyMember(TransactionalOffsets):
+    def member_refusal(self, *_arguments: object) -> ErrorCode:
+        return ErrorCode.NONE
+
+
+@TRANSACTION_MUTANTS.breaks("a producer commits for a generation that is over (KIP-447)")
+class _TakesAnyMemberInTransactions(_Broken):
+    transactional_class = _AnyMember
+
+
+class _NeverAsks(TransactionalOffsets):
+    def _handle_commit(
+        self, now_ms: int, request_id: int, request: CommitTransactionalOffsets
+    ) -> None:
+        self._begun[request.producer_id] = request.producer_epoch
+        super()._handle_commit(now_ms, request_id, request)
+
+
+@TRANSACTION_MUTANTS.breaks("no transaction is verified (KIP-890)")
+class _VerifiesNothing(_Broken):
+    transactional_class = _NeverAsks
+
+
+@TRANSACTION_MUTANTS.breaks("a coordinator that takes over forgets the transactions that are open")
+class _ForgetsOpenTransactions(GroupCoordinator):
+    def replay_transactional(self, header: BatchHeader, records: Sequence[Record]) -> None:
+        pass
+
+
+@TRANSACTION_MUTANTS.breaks("a coordinator that takes over counts what is pending")
+class _LoadsPendingAsCommitted(GroupCoordinator):
+    def replay_transactional(self, header: BatchHeader, records: Sequence[Record]) -> None:
+        for record in () if header.is_control else records:
+            self.replay_encoded(record.key or b"", record.value)
+
+
+class _CommitsAll(CommittedState):
+    def end_transaction(self, producer_id: int, *, commits: bool) -> list[PendingOffset]:
+        del commits
+        return super().end_transaction(producer_id, commits=True)
+
+
+@TRANSACTION_MUTANTS.breaks("the offsets of an aborted transaction count")
+class _CommitsWhatIsAborted(GroupCoordinator):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.committed.__class__ = _CommitsAll
+
+
+class _RepliesEarly(TransactionalOffsets):
+    def _handle_complete(self, request_id: int, request: CompleteTransaction) -> None:
+        self._begun.pop(request.marker.producer_id, None)
+        self._outbox.reply(request_id, ErrorCode.NONE)
+        self._outbox.write_marker(
+            request.marker,
+            apply=lambda _next_offset: self._end(request.marker),
+            done=lambda _now_ms, _error_code: None,
+        )
+
+
+@TRANSACTION_MUTANTS.breaks("a marker is acknowledged before its offsets count (KAFKA-17507)")
+class _AcknowledgesMarkersEarly(_Broken):
+    transactional_class = _RepliesEarly

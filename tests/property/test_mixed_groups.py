@@ -1,0 +1,315 @@
+"""One group with members of both protocols under any schedule, converted both ways.
+
+The model knows what clients are told. A classic client *has* what its last sync told it, until it
+joins and says that it has less; a client of KIP-848, until it says so in a heartbeat. What must
+hold:
+  a. No client is told to have what another one has, unless the coordinator may have given that one
+     up: then its session or its rebalance is over, by the model's clock.
+  b. What is served is what a replay of the log gives, whenever nothing is under way.
+  c. A quiet group comes to rest: every partition is had by one client.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_machine
+
+from quorumlog.broker.groups.core.consumer import classic_members, conversion
+from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
+from quorumlog.broker.groups.core.consumer_side import ConsumerSide
+from quorumlog.broker.groups.core.requests import JoinResult, SyncResult
+from quorumlog.broker.groups.core.states import GroupState
+from quorumlog.client.core.group_protocol import decode_assignment
+from quorumlog.invariants import InvariantViolation
+from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.support.groups.consumer.classic import (
+    classic_beat,
+    classic_join,
+    classic_leave,
+    classic_sync,
+    some,
+)
+from tests.support.groups.consumer.coordination import ConsumerCoordination, heartbeat, join
+from tests.support.sizes import examples
+
+PARTITIONS = 4
+SESSION_MS, REBALANCE_MS = 1000, 500
+EXAMPLES = examples(40, stateful_step_count=30)
+UNTIL_FOUND = settings(EXAMPLES, max_examples=150, phases=[Phase.generate])
+Has = frozenset[int]
+
+
+@dataclass
+class Client:
+    name: str
+    is_classic: bool
+    has: Has = frozenset()
+    told: Has = frozenset()  # what it may have; it gives the rest up before it speaks again
+    epoch: int = 0  # or the generation
+    must_join: bool = True
+    safe_until_ms: int = 0  # when the coordinator may give it up
+    has_joined: bool = field(default=False)  # and not synced
+
+    def lose_all(self) -> None:
+        self.has = self.told = frozenset()
+        self.epoch, self.must_join, self.has_joined = 0, True, False
+
+
+class MixedGroup(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups = ConsumerCoordination()
+        self.clients: list[Client] = []
+        self.names = 0
+
+    # --- What clients do; every request is answered, or given up, before the next ---
+
+    def ask(self, request: Any) -> Any:
+        """Return the answer, or None: it did not come."""
+        request_id = self.groups.ask(request)
+        self.groups.commit_writes()
+        return self.groups.replies.get(request_id)
+
+    def beat(self, client: Client, *, syncs: bool = True) -> None:
+        client.has &= client.told
+        if client.is_classic:
+            self.beat_classic(client, syncs=syncs)
+        else:
+            self.beat_consumer(client)
+
+    def beat_consumer(self, client: Client) -> None:
+        owned = self.groups.topics.some("t", *client.has)
+        if client.must_join:
+            client.lose_all()
+            result = self.ask(join(client.name))
+        else:
+            result = self.ask(heartbeat(client.name, client.epoch, owned=owned))
+        if result.error_code is ErrorCode.NONE:
+            client.must_join, client.epoch = False, result.member_epoch
+            self.lives(client)
+            if result.assignment is not None:
+                wanted = frozenset(index for _, index in result.assignment)
+                self.take(client, wanted)
+        elif result.error_code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            client.lose_all()
+
+    def beat_classic(self, client: Client, *, syncs: bool) -> None:
+        if not client.must_join and not client.has_joined:
+            code = self.ask(classic_beat(client.name, client.epoch))
+            if code is ErrorCode.NONE:
+                self.lives(client)
+                return
+            if code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION}:
+                client.lose_all()
+            client.must_join = True
+        if client.must_join:
+            request_id = self.groups.ask(classic_join(client.name, owned=some(*client.has)))
+            self.groups.commit_writes()
+            if request_id not in self.groups.replies:
+                self.wait_for_others(client, request_id)
+            joined: JoinResult | None = self.groups.replies.get(request_id)
+            if joined is None or joined.error_code is not ErrorCode.NONE:
+                if joined is not None and joined.error_code is ErrorCode.UNKNOWN_MEMBER_ID:
+                    client.lose_all()
+                    self.ask(classic_join("", new_member_id=client.name))
+                return
+            client.epoch, client.must_join, client.has_joined = joined.generation_id, False, True
+            self.lives(client)
+        if syncs:
+            self.sync(client)
+
+    def wait_for_others(self, client: Client, request_id: int) -> None:
+        """In a classic group a join waits until all have joined."""
+        for _ in range(8):
+            for other in self.clients:
+                if (
+                    other is not client
+                    and other.is_classic
+                    and request_id not in self.groups.replies
+                ):
+                    self.groups.ask(classic_join(other.name, owned=some(*other.has)))
+                    other.must_join = True
+            self.groups.tick(100)
+            self.groups.commit_writes()
+
+    def sync(self, client: Client) -> None:
+        group = self.groups.coordinator.groups.get("g")
+        assignments: dict[str, Any] = {}
+        if group is not None and group.leader == client.name:
+            members = sorted(group.members)
+            kept = {one.name: one.has for one in self.clients}
+            for index in range(PARTITIONS):
+                owner = next((name for name in members if index in kept.get(name, ())), None)
+                name = owner or members[index % len(members)]
+                assignments.setdefault(name, []).append(some(index)[0])
+        synced: SyncResult | None = self.ask(classic_sync(client.name, client.epoch, **assignments))
+        if synced is None:
+            client.must_join = True
+            return
+        client.has_joined = False
+        if synced.error_code is not ErrorCode.NONE:
+            client.must_join = True
+            return
+        wanted = frozenset(one.partition for one in decode_assignment(synced.assignment))
+        self.lives(client)
+        self.take(client, wanted)
+        client.must_join = not client.has <= wanted  # a cooperative member gives up, and joins
+
+    def lives(self, client: Client) -> None:
+        client.safe_until_ms = self.groups.now_ms + REBALANCE_MS
+
+    def take(self, client: Client, wanted: Has) -> None:
+        for other in self.clients:
+            if other is not client and other.safe_until_ms > self.groups.now_ms:
+                both = wanted & other.has
+                assert not both, f"a: {client.name} and {other.name} have {sorted(both)}"
+        client.told = wanted
+        client.has |= wanted
+
+    # --- What may happen ---
+
+    @precondition(lambda self: len(self.clients) < 4)
+    @rule(is_classic=st.booleans())
+    def client_starts(self, is_classic: bool) -> None:
+        self.names += 1
+        client = Client(f"m{self.names}", is_classic)
+        self.clients.append(client)
+        if is_classic:
+            self.ask(classic_join("", new_member_id=client.name))
+        self.beat(client)
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), syncs=st.booleans())
+    def client_beats(self, data: st.DataObject, syncs: bool) -> None:
+        self.beat(data.draw(st.sampled_from(self.clients)), syncs=syncs)
+
+    @precondition(lambda self: self.clients)
+    @rule()
+    def all_beat(self) -> None:
+        for client in self.clients:
+            self.beat(client)
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data(), says_so=st.booleans())
+    def client_ends(self, data: st.DataObject, says_so: bool) -> None:
+        client = data.draw(st.sampled_from(self.clients))
+        if says_so:
+            client.has = frozenset()
+            leaves = classic_leave(client.name) if client.is_classic else heartbeat(client.name, -1)
+            self.ask(leaves)
+        self.clients.remove(client)
+
+    @rule(elapsed_ms=st.sampled_from((50, 200, 600, 1500)))
+    def time_passes(self, elapsed_ms: int) -> None:
+        self.groups.tick(elapsed_ms)
+        self.groups.commit_writes()
+
+    @precondition(lambda self: self.clients)
+    @rule(data=st.data())
+    def a_write_is_refused(self, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from(self.clients))
+        if client.is_classic:
+            client.must_join = True
+            self.groups.ask(classic_join(client.name, owned=some(*client.has)))
+        else:
+            self.groups.ask(heartbeat(client.name, client.epoch))
+        if self.groups.writes:
+            self.groups.fail_write()
+
+    @rule()
+    def coordinator_fails_over(self) -> None:
+        last_request_id = self.groups.last_request_id
+        self.groups = self.groups.reloaded()
+        self.groups.last_request_id = last_request_id
+
+    # --- What must hold ---
+
+    @invariant()
+    def what_is_served_is_what_a_replay_gives(self) -> None:
+        if not self.groups.writes and not self.groups.own:
+            self.groups.check_replayed()
+            loaded = self.groups.reloaded().coordinator
+            assert loaded.committed == self.groups.coordinator.committed, "b"
+            both = loaded.groups.keys() & loaded.consumer_side.coordinator.groups.keys()
+            assert not both, "a group has one protocol"
+
+    def teardown(self) -> None:
+        for _ in range(30):
+            for client in self.clients:
+                self.beat(client)
+            self.groups.tick(100)
+            self.groups.commit_writes()
+        if self.clients:
+            had = sorted(index for client in self.clients for index in client.has)
+            assert had == list(range(PARTITIONS)), f"c: {self.clients}"
+            speaks = {client.is_classic for client in self.clients}
+            group = self.groups.coordinator.groups.get("g")
+            if False in speaks:
+                assert group is None, "c: a group with a member of KIP-848 is a consumer group"
+            elif group is not None:
+                assert group.state is GroupState.STABLE, "c"
+
+
+def test_the_promises_hold_under_any_schedule() -> None:
+    run_machine(MixedGroup, settings=EXAMPLES)
+
+
+# --- Planted bugs ---
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+REPLACE = ConsumerSide._replace
+
+
+def _a_join_says_that_it_has_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(classic_members, "by_id", lambda named, topics: frozenset())
+
+
+def _a_classic_member_is_never_told_to_join(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        ClassicMembers, "heartbeat", lambda self, changes, now_ms, request: ErrorCode.NONE
+    )
+
+
+def _a_group_is_not_deleted_in_its_former_form(patch: pytest.MonkeyPatch) -> None:
+    def replace(self: ConsumerSide, group_id: str, records: Any, replaced: Any) -> None:
+        kept = tuple(
+            record
+            for record in records
+            if getattr(record, "stored", None) is not None or getattr(record, "value", None)
+        )
+        REPLACE(self, group_id, kept or records, replaced)
+
+    patch.setattr(ConsumerSide, "_replace", replace)
+
+
+def _what_members_have_is_lost_on_the_way(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(conversion, "_assigned", lambda member, topics, own_data: frozenset())
+
+
+def _a_member_that_does_not_sync_stays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        ClassicMembers,
+        "sync",
+        lambda self, group, request: SyncResult(error_code=ErrorCode.REBALANCE_IN_PROGRESS),
+    )
+
+
+MUTANTS: dict[str, Patch] = {
+    "a join says that it has nothing": _a_join_says_that_it_has_nothing,
+    "a classic member is never told to join": _a_classic_member_is_never_told_to_join,
+    "a group is not deleted in its former form": _a_group_is_not_deleted_in_its_former_form,
+    "what members have is lost on the way": _what_members_have_is_lost_on_the_way,
+    "no sync is answered": _a_member_that_does_not_sync_stays,
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTANTS[name](monkeypatch)
+    with pytest.raises((AssertionError, InvariantViolation, KeyError)):
+        run_machine(MixedGroup, settings=UNTIL_FOUND)
