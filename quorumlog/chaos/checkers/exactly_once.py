@@ -1,8 +1,8 @@
 """Rules of groups whose offsets are committed in transactions: everything is consumed exactly once.
 
-A key with `offsets` in transactions is an input. What a transaction polled there, and the offset
-that it commits, are one step of the group through the log. Each key tells its steps; `join_steps`
-joins them with what all keys tell of the transactions whose outcome is unknown:
+A key with `offsets` in transactions is an input, of one group. What a transaction polled there, and
+the offset that it commits, are one step of the group through the log. Each key tells its steps;
+`join_steps` joins them with what all keys tell of the transactions whose outcome is unknown:
   - the steps of transactions that are committed do not overlap (consumed-twice), and leave no
     record out (unconsumed);
   - an answer to what the group has committed is not above what any transaction tried to commit that

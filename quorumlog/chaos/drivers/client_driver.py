@@ -29,7 +29,7 @@ from quorumlog.client import (
     Producer,
     RebalanceListener,
 )
-from quorumlog.client.settings import CompressionType
+from quorumlog.client.settings import CompressionType, GroupProtocol
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -130,6 +130,7 @@ class ClientMember(Committed, RebalanceListener):
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._changes: list[Rebalance] = []
+        self._has_generation = consumer.settings.group_protocol == "classic"
 
     async def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
         """Note what was added."""
@@ -163,7 +164,12 @@ class ClientMember(Committed, RebalanceListener):
         return changes
 
     def generation(self) -> int:
-        """Return the generation that the member is in, or NO_GENERATION."""
+        """Return the generation that the member is in, or NO_GENERATION.
+
+        By the consumer protocol, each member has an epoch of its own, and groups no generation.
+        """
+        if not self._has_generation:
+            return NO_GENERATION
         generation = self._consumer.group_metadata().generation_id
         return generation if generation >= 0 else NO_GENERATION
 
@@ -234,7 +240,7 @@ class ClientDriver:
     """quorumlog's own client. Each new consumer is in the next one of `racks`, if there are any."""
 
     capabilities: Final = frozenset(
-        {"groups", "offsets", "max-timestamp", "topics", "transactions"}
+        {"groups", "offsets", "max-timestamp", "topics", "transactions", "consumer-protocol"}
     )
 
     def __init__(self, racks: Sequence[str] = ()) -> None:
@@ -311,6 +317,7 @@ class ClientDriver:
             client_id=client_id,
             group_id=membership.group_id,
             group_instance_id=membership.instance_id,
+            group_protocol=cast(GroupProtocol, membership.protocol),
             session_timeout_ms=membership.session_timeout_ms,
             heartbeat_interval_ms=membership.session_timeout_ms // 10,
             max_poll_interval_ms=membership.max_poll_interval_ms,

@@ -6,7 +6,7 @@ a group that it commits, and `commit`: when the commit was asked for, on the his
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from quorumlog.chaos.drivers.driver import (
@@ -74,22 +74,40 @@ async def send_all(
     producer: TransactionalProducer, told: list[Message], places: Sequence[int]
 ) -> None:
     """Send the messages of `told` at these places, and note their offsets. Raises SendFailed."""
-    pending = []
+    records = []
     for place in places:
         topic, _, partition = told[place].key.rpartition("-")
-        value = str(told[place].value).encode()
-        pending.append(await producer.send(topic, int(partition), value))
-    offsets = await asyncio.gather(*pending, return_exceptions=True)
-    failed = None
-    for place, offset in zip(places, offsets, strict=True):
-        if isinstance(offset, int):
-            told[place] = told[place]._replace(offset=offset)
-        elif isinstance(offset, SendFailed):
-            failed = failed or offset
-        else:
-            raise offset
-    if failed is not None:
-        raise failed
+        records.append((topic, int(partition), str(told[place].value).encode(), None))
+    results = await send_in_order(producer, records)
+    for place, result in zip(places, results, strict=False):  # the rest was not tried
+        if isinstance(result, int):
+            told[place] = told[place]._replace(offset=result)
+    raise_first(results)
+
+
+async def send_in_order(
+    producer: TransactionalProducer, records: Iterable[tuple[str, int, bytes, bytes | None]]
+) -> list[int | BaseException]:
+    """Send (topic, partition, value, key); return the offset of each, or why there is none.
+
+    What follows one that could not be put in line is not tried.
+    """
+    pending: list[asyncio.Future[int]] = []
+    refused: list[SendFailed] = []
+    for topic, partition, value, key in records:
+        try:
+            pending.append(await producer.send(topic, partition, value, key=key))
+        except SendFailed as error:
+            refused.append(error)
+            break
+    return [*await asyncio.gather(*pending, return_exceptions=True), *refused]
+
+
+def raise_first(results: Iterable[int | BaseException]) -> None:
+    """Raise the first error among these results, if there is one."""
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
 
 
 class Lives:

@@ -22,7 +22,13 @@ from quorumlog.chaos.drivers.driver import (
     TransactionalProducer,
 )
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
-from quorumlog.chaos.workloads.transacting import Lives, transact, transactions_of
+from quorumlog.chaos.workloads.transacting import (
+    Lives,
+    raise_first,
+    send_in_order,
+    transact,
+    transactions_of,
+)
 from quorumlog.chaos.workloads.workload import (
     REOPEN_S,
     LaneOptions,
@@ -233,19 +239,16 @@ class _Teller:
         setup.history.append(self._process, "invoke", "transfer", meant)
 
         async def work() -> bool:
-            pending = [
-                await self._producer.send(
+            records = [
+                (
                     setup.topic,
                     account % setup.partitions,
                     str(balance).encode(),
-                    key=f"{name}/{account}".encode(),
+                    f"{name}/{account}".encode(),
                 )
                 for account, balance in changed.items()
             ]
-            results = await asyncio.gather(*pending, return_exceptions=True)
-            for result in results:
-                if isinstance(result, BaseException):
-                    raise result
+            raise_first(await send_in_order(self._producer, records))
             if successor is not None:
                 successor.set()
                 await asyncio.sleep(lingers_s)
