@@ -14,6 +14,7 @@ from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.records import Record, encode_batch, read_header
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
+from tests.support.sizes import tries
 from tests.support.storage.batches import DIRECTORY
 
 SETTINGS = LogSettings(segment_bytes=400, index_interval_bytes=0)
@@ -149,7 +150,7 @@ def check(disk: SimDisk, recovery_point: int) -> None:
 def test_a_start_knows_its_transactions_after_power_loss_anywhere() -> None:
     operations: list[str] = []
     live(SimDisk(on_operation=lambda operation, path: operations.append(operation)), [])
-    for number in range(len(operations), 0, -1):
+    for number in range(len(operations), 0, -(len(operations) // tries(len(operations)))):
         for seed in range(SEEDS):
             disk, recovery_points = SimDisk(on_operation=lose_power_at(number)), [0]
             with pytest.raises(PowerLoss):

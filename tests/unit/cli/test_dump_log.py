@@ -14,6 +14,7 @@ from quorumlog.cli.dump.files import open_contents
 from quorumlog.cli.dump.printers import PROBLEMS_MAX
 from quorumlog.cli.main import main
 from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID
+from quorumlog.storage.core.aborted_transactions import AbortedTransaction, encode_index
 from quorumlog.storage.io.checkpoints import (
     uuid_to_text,
     write_partition_metadata,
@@ -368,3 +369,17 @@ def test_an_index_without_its_log_cannot_be_compared(orders: Path, dump_log: Com
     assert dump_log.json(path)["problem_count"] == 0
     document = dump_log.json(path, "--index-sanity", status=EXIT_UNKNOWN)
     assert ".log: No such file" in document["files"][0]["problems"][0]["problem"]
+
+
+def test_a_transaction_index_is_told_up_to_what_is_wrong(orders: Path) -> None:
+    path = orders / "00000000000000000002.txnindex"
+    entries = [AbortedTransaction(9, 1, 2, 3), AbortedTransaction(8, 2, 3, 4)]
+    path.write_bytes(encode_index(entries))
+    found, problems = told(path)
+    assert (found, problems) == ([one._asdict() for one in entries], [])
+    path.write_bytes(encode_index(entries)[:-1])
+    found, ((position, what),) = told(path)
+    assert (found, position) == ([entries[0]._asdict()], 34)
+    assert what == "33 bytes; 33 bytes are not read"
+    path.write_bytes(b"")
+    assert told(path) == ([], [])
