@@ -5,7 +5,7 @@ release does not know is written only once the level that has it is in force, wh
 record: docs/decisions/0099-records-of-a-new-kind-wait-for-a-level.md
 
 The levels of Kafka's `group.version` and `transaction.version` say which protocols clients may use:
-docs/decisions/0130-a-new-cluster-begins-with-the-newest-protocols.md
+docs/decisions/0126-a-new-cluster-begins-with-the-newest-protocols.md
 """
 
 from collections.abc import Mapping

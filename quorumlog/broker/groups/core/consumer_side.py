@@ -3,7 +3,7 @@
 It gives its `ConsumerGroupCoordinator` the requests that are about consumer groups, and passes the
 effects on in the order of one log. A group changes its protocol in one batch: what deletes it in
 the one, what it is in the other. Until that is committed nothing else is served of it.
-docs/decisions/0132-two-coordinators-share-one-log.md
+docs/decisions/0128-two-coordinators-share-one-log.md
 """
 
 from collections.abc import Callable, Collection

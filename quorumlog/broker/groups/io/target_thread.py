@@ -1,6 +1,6 @@
 """The thread that makes large targets of consumer groups.
 
-docs/decisions/0133-a-large-target-is-made-outside-of-the-step.md
+docs/decisions/0129-a-large-target-is-made-outside-of-the-step.md
 """
 
 import asyncio

@@ -43,7 +43,7 @@ class TransactionService:
     Invariant: a coordinator adds a partition only while our image shows both that partition and
     this broker as the coordinator, in the coordinator's own leader epoch. So an image that shows a
     later coordinator has shown the partition before; if it lacks it, the partition was deleted:
-    docs/decisions/0129-a-partition-that-the-image-lacks-was-deleted.md
+    docs/decisions/0125-a-partition-that-the-image-lacks-was-deleted.md
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 A target of thousands of partitions takes tens of ms. `TargetJob` needs nothing but what it holds,
 so a thread can run it; the coordinator goes on meanwhile.
-docs/decisions/0133-a-large-target-is-made-outside-of-the-step.md
+docs/decisions/0129-a-large-target-is-made-outside-of-the-step.md
 """
 
 from collections import Counter
