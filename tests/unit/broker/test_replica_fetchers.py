@@ -43,7 +43,8 @@ class Fetchers:
         self.made: list[FakeFetcher] = []
         self.fetchers = ReplicaFetchers(cast(Any, self.make), {})
         brokers = {
-            BrokerId(leader): SimpleNamespace(host="localhost", port=leader) for leader in (2, 3)
+            BrokerId(leader): SimpleNamespace(broker_id=leader, host="localhost", port=leader)
+            for leader in (2, 3)
         }
         self.image = cast(ClusterImage, SimpleNamespace(brokers=brokers))
 

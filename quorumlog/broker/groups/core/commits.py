@@ -1,4 +1,4 @@
-"""What plain commits of offsets and those of transactions have in common."""
+"""What requests about groups have in common: names, and offsets with or without a transaction."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,6 +8,11 @@ from quorumlog.broker.groups.core.requests import CommittedOffset
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+
+
+def is_group_name(group_id: str, *, may_be_empty: bool) -> bool:
+    """Whether a group may have this name: it must fit into a record."""
+    return len(group_id.encode()) <= NAME_BYTES_MAX and (bool(group_id) or may_be_empty)
 
 
 def offset_records(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Final, assert_never
 
-from quorumlog.broker.groups.core.classic import ClassicProtocol
+from quorumlog.broker.groups.core.classic_side import ClassicSide
 from quorumlog.broker.groups.core.consumer import events
 from quorumlog.broker.groups.core.consumer.admission import check_fields
 from quorumlog.broker.groups.core.consumer.conversion import (
@@ -44,7 +44,6 @@ from quorumlog.broker.groups.core.requests import (
     Request,
     Sync,
 )
-from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -72,7 +71,7 @@ class ConsumerSide:
         committed: CommittedState,
         *,
         offsets_of: Callable[[str], Collection[TopicPartition]],
-        classic: "ClassicSide",
+        classic: ClassicSide,
     ) -> None:
         """`offsets_of` a group: the partitions with an offset, be it pending in a transaction."""
         self.topics: Final = Topics(NoExpressions()) if topics is None else topics
@@ -163,7 +162,7 @@ class ConsumerSide:
             max_size = self._settings.max_size
             converted = to_consumer_records(group, self.topics, max_size=max_size)
         except NotConvertible as error:
-            is_stable = group.state is GroupState.STABLE  # else it may be another in a moment
+            is_stable = self._classic.is_stable(group)  # else it may be another in a moment
             raise RequestRefused(
                 ErrorCode.GROUP_ID_NOT_FOUND if is_stable else BUSY,
                 f"{group.group_id!r} is a classic group that stays one: {error}",
@@ -286,32 +285,6 @@ class ConsumerSide:
         ended = events.WriteEnded(write_id=write_id, error_code=_told(error_code))
         self.feed(now_ms, ended)
         self._maybe_downgrade(now_ms, group_id)
-
-
-class ClassicSide:
-    """The classic groups of the same coordinator, which become consumer groups and back."""
-
-    def __init__(
-        self,
-        groups: dict[str, Group],
-        protocol: ClassicProtocol,
-        handle_join: Callable[[int, int, Join], None],
-        max_size: int,
-    ) -> None:
-        self.groups: Final = groups
-        self.handle_join: Final = handle_join
-        self.max_size: Final = max_size
-        self._protocol: Final = protocol
-
-    def interrupt(self, group: Group, now_ms: int) -> None:
-        """Answer what waits: members must join again, whatever becomes of the group."""
-        if group.members:
-            self._protocol.interrupt(group, now_ms)
-
-    def continue_with(self, group: Group, now_ms: int) -> None:
-        """Serve a group that was a consumer group; its members join again."""
-        self.groups[group.group_id] = group
-        self._protocol.interrupt(group, now_ms)
 
 
 def _received(

@@ -5,31 +5,26 @@ What is durable changes only then (`CommittedState`), so that a write that fails
 and no member reads an offset that could be lost (which excludes bugs like KAFKA-17507).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final, assert_never, cast
 
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.classic import ClassicProtocol
+from quorumlog.broker.groups.core.classic_side import ClassicSide
 from quorumlog.broker.groups.core.commits import (
+    is_group_name,
     offset_records,
     stranger_refusal,
 )
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
 from quorumlog.broker.groups.core.consumer.topics import Topics
-from quorumlog.broker.groups.core.consumer_side import OWN_REQUEST, ClassicSide, ConsumerSide
+from quorumlog.broker.groups.core.consumer_side import OWN_REQUEST, ConsumerSide
 from quorumlog.broker.groups.core.deadlines import GroupDeadlines
 from quorumlog.broker.groups.core.effects import Effect
-from quorumlog.broker.groups.core.events import Event
 from quorumlog.broker.groups.core.group import Group
-from quorumlog.broker.groups.core.group_outbox import GroupOutbox, WriteDone
-from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.records import (
-    NAME_BYTES_MAX,
-    LogRecord,
-    decode,
-    encode,
-)
+from quorumlog.broker.groups.core.group_outbox import WriteDone
 from quorumlog.broker.groups.core.removal import OffsetRemoval
+from quorumlog.broker.groups.core.replayed_groups import ReplayedGroups
 from quorumlog.broker.groups.core.requests import (
     NOT_WRITTEN,
     CommitOffsets,
@@ -45,17 +40,15 @@ from quorumlog.broker.groups.core.requests import (
     Request,
     Sync,
 )
-from quorumlog.broker.groups.core.rewrite import DEFAULT_LIMITS, Rewrite, RewriteLimits
+from quorumlog.broker.groups.core.rewrite import DEFAULT_LIMITS, RewriteLimits
 from quorumlog.broker.groups.core.states import GroupState
-from quorumlog.broker.groups.core.transactional_offsets import TransactionalOffsets
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-from quorumlog.wire.codec.records import BatchHeader, Record
 
 
-class GroupCoordinator:
+class GroupCoordinator(ReplayedGroups):
     """Load: `replay` each committed record, then `loaded`; `step` from then on.
 
     Invariants (with those of `Group`, after every step):
@@ -70,19 +63,10 @@ class GroupCoordinator:
         topics: Topics | None = None,
     ) -> None:
         """`topics`: those that consumer groups may subscribe to; None: there is none."""
+        super().__init__(settings, rewrite_limits, refusal=self._transactional_refusal)
         self.not_written: Final = NOT_WRITTEN
         self._settings: Final = settings
-        self._outbox: Final = GroupOutbox()
         self._classic: Final = ClassicProtocol(settings, self._outbox)
-        self.committed: Final = CommittedState()
-        self.rewrite: Final = Rewrite(self.committed, self._outbox, rewrite_limits)
-        self.transactional: Final = TransactionalOffsets(
-            settings,
-            self._outbox,
-            self.committed,
-            self.rewrite,
-            refusal=self._transactional_refusal,
-        )
         self._removal: Final = OffsetRemoval(self.committed, self.transactional, self._outbox)
         self.groups: Final[dict[str, Group]] = {}
         self.consumer_side: Final = ConsumerSide(
@@ -97,33 +81,6 @@ class GroupCoordinator:
         )
         self._deadlines: Final = GroupDeadlines()
         self._next_cleanup_ms = 0
-
-    def replay_encoded(self, key: bytes, value: bytes | None) -> None:
-        """Apply a committed record; a record of an unknown kind forbids a rewrite."""
-        record = decode(key, value)
-        if record is None:
-            self.rewrite.has_foreign_records = True
-        else:
-            self.replay(record)
-
-    def replay_transactional(self, header: BatchHeader, records: Sequence[Record]) -> None:
-        """Apply a committed batch of a transaction, or its marker."""
-        if header.is_control:
-            self.transactional.replay_marker(header, records)
-            return
-        for record in records:
-            if record.key is not None and not self.transactional.replay(header, record):
-                self.replay_encoded(record.key, record.value)
-
-    def encode(self, record: LogRecord) -> tuple[bytes, bytes | None]:
-        """Return key and value of a record."""
-        return encode(record)
-
-    def replay(self, record: LogRecord) -> None:
-        """Apply a committed record, written by an earlier coordinator or by this one."""
-        # DEVIATION: Kafka applies what its log holds, committed or not.
-        # docs/decisions/0005-groups-change-when-their-record-is-committed.md
-        self.committed.apply(record)
 
     def loaded(self, now_ms: int, log_start_offset: int = 0, log_end_offset: int = 0) -> None:
         """Start to serve: every member has a whole session to find this coordinator.
@@ -146,7 +103,7 @@ class GroupCoordinator:
         next_ms = self._deadlines.next_ms
         return first_ms if next_ms is None else min(first_ms, next_ms)
 
-    def step(self, now_ms: int, event: Event) -> list[Effect]:
+    def step(self, now_ms: int, event: events.Event) -> list[Effect]:
         """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
         match event:
             case events.RequestReceived(request_id=request_id, request=request):
@@ -189,10 +146,8 @@ class GroupCoordinator:
         self, now_ms: int, request_id: int, request: Request | ConsumerHeartbeat
     ) -> None:
         # Offsets of the empty group are kept for clients that are older than groups, as in Kafka.
-        is_nameless = not request.group_id
         may_be_nameless = isinstance(request, CommitOffsets | DeleteGroup | ConsumerHeartbeat)
-        is_too_long = len(request.group_id.encode()) > NAME_BYTES_MAX
-        if is_too_long or (is_nameless and not may_be_nameless):
+        if not is_group_name(request.group_id, may_be_empty=may_be_nameless):
             self._outbox.reply(request_id, request.refuse(ErrorCode.INVALID_GROUP_ID))
         elif isinstance(request, Join) and (
             refusal := self._classic.joining.field_refusal(request)

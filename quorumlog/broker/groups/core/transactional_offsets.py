@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, assert_never
 
 from quorumlog.broker.groups.core import events
-from quorumlog.broker.groups.core.commits import offset_records, stranger_refusal
+from quorumlog.broker.groups.core.commits import is_group_name, offset_records, stranger_refusal
 from quorumlog.broker.groups.core.effects import VerifyTransaction
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.records import NAME_BYTES_MAX, OffsetRecord, decode
+from quorumlog.broker.groups.core.records import OffsetRecord, decode
 from quorumlog.broker.groups.core.requests import (
     CommitResult,
     CommitTransactionalOffsets,
@@ -259,7 +259,7 @@ class TransactionalOffsets:
 
 
 def _malformed(request: CommitTransactionalOffsets) -> ErrorCode:
-    if not 0 < len(request.group_id.encode()) <= NAME_BYTES_MAX:
+    if not is_group_name(request.group_id, may_be_empty=False):
         return ErrorCode.INVALID_GROUP_ID
     if not request.transactional_id:
         return ErrorCode.INVALID_REQUEST

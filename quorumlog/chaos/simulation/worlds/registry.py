@@ -28,8 +28,11 @@ from quorumlog.chaos.simulation.worlds.groups.consumer_group import (
     ConsumerGroup,
     draw_group_options,
 )
-from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS, shards_of
-from quorumlog.chaos.simulation.worlds.groups.transaction_mutants import TRANSACTION_MUTANTS
+from quorumlog.chaos.simulation.worlds.groups.transaction_mutants import (
+    ALL_MADE,
+    ALL_RULES,
+    shards_of,
+)
 from quorumlog.chaos.simulation.worlds.logs.world import (
     BROKEN_RULES_OF_LOGS,
     build_logs,
@@ -112,7 +115,7 @@ def _build_brokers(
 
 
 def _build_groups(schedule: Schedule, mutant: str | None) -> World:
-    broken = GROUP_MUTANTS.made | TRANSACTION_MUTANTS.made
+    broken = ALL_MADE
     new_shard = shards_of() if mutant is None else broken[mutant]
     return BrokersWorld(schedule, ConsumerGroup(schedule, new_shard))
 
@@ -163,7 +166,7 @@ _KINDS: Final = (
         name="groups",
         text="a consumer group, its coordinators on brokers that fail, and its members",
         faults=BROKER_FAULTS,
-        mutants=GROUP_MUTANTS.rules | TRANSACTION_MUTANTS.rules,
+        mutants=ALL_RULES,
         options=draw_group_options,
         hunt=_BROKER_HUNT,
         build=_build_groups,

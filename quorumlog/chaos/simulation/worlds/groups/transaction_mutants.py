@@ -9,10 +9,12 @@ from quorumlog.broker.groups.core.pending_offsets import PendingOffset
 from quorumlog.broker.groups.core.requests import CommitTransactionalOffsets, CompleteTransaction
 from quorumlog.broker.groups.core.transactional_offsets import TransactionalOffsets
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
-from quorumlog.chaos.simulation.worlds.groups.mutants import shards_of
+from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS, shards_of
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import BatchHeader, Record
+
+__all__ = ["ALL_MADE", "ALL_RULES", "TRANSACTION_MUTANTS", "shards_of"]
 
 TRANSACTION_MUTANTS: Final = Mutants(shards_of)
 
@@ -91,3 +93,7 @@ class _RepliesEarly(TransactionalOffsets):
 @TRANSACTION_MUTANTS.breaks("a marker is acknowledged before its offsets count (KAFKA-17507)")
 class _AcknowledgesMarkersEarly(_Broken):
     transactional_class = _RepliesEarly
+
+
+ALL_RULES: Final = GROUP_MUTANTS.rules | TRANSACTION_MUTANTS.rules
+ALL_MADE: Final = GROUP_MUTANTS.made | TRANSACTION_MUTANTS.made
