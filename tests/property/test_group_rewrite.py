@@ -160,7 +160,7 @@ class GivesUpOnKeysThatAreUnderWay(Rewrite):
 def test_the_test_above_finds_a_planted_bug(
     mutant: type[Rewrite], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quorumlog.broker.groups.core.coordinator.Rewrite", mutant)
+    monkeypatch.setattr("quorumlog.broker.groups.core.replayed_groups.Rewrite", mutant)
     assert rewrite.Rewrite is Rewrite
     with pytest.raises((Loss, InvariantViolation)):
         run_all()
