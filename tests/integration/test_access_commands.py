@@ -187,10 +187,11 @@ def test_features_are_shown_lowered_and_raised(run: Run, cluster: LocalCluster) 
     assert run("features", "describe").splitlines() == [
         "FEATURE                           LEVEL  LEAST  GREATEST",
         "eligible.leader.replicas.version      1      1         1",
-        "group.version                         0      0         0",
+        "group.version                         1      0         1",
         "kraft.version                         0      0         1",
         "metadata.version                     27     27        27",
         "quorumlog.metadata.version            2      1         3",
+        "transaction.version                   2      0         2",
     ]
     run("acls", "remove", "--all")
     name = "quorumlog.metadata.version"
