@@ -142,8 +142,8 @@ def expected_of(path: str, damage: str, copy: str) -> str | None:
     is_missing = damage == "missing"
     if path.endswith(REBUILT) or (is_missing and path.endswith(BEGUN_ANEW)):
         return "whole"
-    if is_missing and path == FIRST_SEGMENT:
-        return "later"  # as retention leaves it
+    if is_missing and path == FIRST_SEGMENT and copy == "crashed":
+        return "later"  # as retention leaves it; a clean stop says where the log starts
     if path.startswith("t-0/0") and copy == "crashed":
         return "cut"  # as a torn tail
     return None
