@@ -59,9 +59,13 @@ def _write(
         asked.coordinator_epoch,
         asked.transaction_result,
     )
+    outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+    refusal = _refusal(context, at, asked)
+    if refusal is not ErrorCode.NONE:
+        outcome.set_result(refusal)
+        return outcome
     if at.topic == OFFSETS_TOPIC:  # the offsets are to be seen when it is answered (KAFKA-17507)
         return context.groups.end_transaction(at, marker)
-    outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
     def done(result: ProduceResult) -> None:
         if not outcome.done():  # the connection may be gone
@@ -71,3 +75,14 @@ def _write(
         at, marker, done=done, transaction_version=asked.transaction_version
     )
     return outcome
+
+
+def _refusal(context: BrokerContext, at: TopicPartition, asked: WritableTxnMarker) -> ErrorCode:
+    """Say what is wrong with the request itself; Kafka fails at a marker of no producer."""
+    if asked.producer_id < 0:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if asked.producer_epoch < 0:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if context.image.partition(at) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE

@@ -30,11 +30,12 @@ from quorumlog.wire.codec.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.transactional import PRODUCER, idempotent, transactional
-from tests.support.groups.asking import asking, create, versions
+from tests.support.groups.asking import asking, coordinator_is_ready, create, versions
 
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 async def produce(
@@ -122,6 +123,32 @@ async def test_a_transaction_is_written_marked_read_and_described(tmp_path: Path
         assert aborted == [(PRODUCER, 0)]
         assert found.last_stable_offset == 3
         assert await latest(connection, READ_COMMITTED) == 3
+
+
+async def test_a_marker_of_no_producer_or_for_no_partition_is_refused(tmp_path: Path) -> None:
+    """Kafka fails at the first; the offsets of groups are no exception to the last."""
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t", 1)
+        await coordinator_is_ready(connection)
+        refusals = {
+            (-1, 0, "t", 0): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+            (5, -1, "t", 0): ErrorCode.INVALID_PRODUCER_EPOCH,
+            (5, 0, "t", -1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            (5, 0, OFFSETS_TOPIC, -2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            (5, 0, OFFSETS_TOPIC, 3): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+        markers = [
+            WritableTxnMarker(
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                topics=[WritableTxnMarkerTopic(name=name, partition_indexes=[index])],
+            )
+            for producer_id, epoch, name, index in refusals
+        ]
+        response = await connection.send(WriteTxnMarkersRequest(markers=markers))
+        codes = [one.topics[0].partitions[0].error_code for one in response.markers]
+        assert codes == [*refusals.values()]
+        assert await latest(connection, READ_UNCOMMITTED) == 0
 
 
 async def test_who_adds_the_partition_depends_on_the_version(tmp_path: Path) -> None:
