@@ -291,13 +291,18 @@ class TestController:
 
 
 class SingleBroker:
-    """What a test may look at; `violations` and `failures` must stay empty."""
+    """What a test may look at; `violations` and `failures` must stay empty.
+
+    `has_real_verifier`: transaction coordinators are asked, not `verifier`.
+    """
 
     def __init__(
         self,
         directory: Path,
         settings: BrokerSettings = SETTINGS,
         controller: TestController | None = None,
+        *,
+        has_real_verifier: bool = False,
     ) -> None:
         self.violations: list[InvariantViolation] = []
         self.failures: list[BaseException] = []
@@ -310,13 +315,6 @@ class SingleBroker:
             controller=self.controller,
         )
         self.verifier = ScriptedVerifier()
-        self.groups = GroupService(
-            replicas=self.replicas,
-            settings=settings,
-            verifier=self.verifier,
-            wall_ms=wall_clock_ms,
-            on_fatal=self.violations.append,
-        )
         self.metadata = ImageWatch()
         producer_ids = ProducerIds(
             broker_id=BROKER, metadata=self.metadata, controller=self.controller
@@ -331,6 +329,14 @@ class SingleBroker:
             wall_ms=wall_clock_ms,
             on_fatal=fail,
         )
+        verifier = self.transactions.verifier if has_real_verifier else self.verifier
+        self.groups = GroupService(
+            replicas=self.replicas,
+            settings=settings,
+            verifier=verifier,
+            wall_ms=wall_clock_ms,
+            on_fatal=self.violations.append,
+        )
         self.replicas.add_leadership_listener(self.groups)
         self.replicas.add_leadership_listener(self.transactions)
         parts: list[ImagePublisher] = [self.replicas, self.groups, self.transactions, self.metadata]
@@ -344,7 +350,7 @@ class SingleBroker:
             replicas=self.replicas,
             groups=self.groups,
             transactions=self.transactions,
-            verifier=self.verifier,
+            verifier=verifier,
             producer_ids=producer_ids,
             controller=self.controller,
             handlers=HANDLERS,
@@ -377,8 +383,10 @@ async def single_broker(
     directory: Path,
     settings: BrokerSettings = SETTINGS,
     controller: TestController | None = None,
+    *,
+    has_real_verifier: bool = False,
 ) -> AsyncIterator[SingleBroker]:
-    broker = SingleBroker(directory, settings, controller)
+    broker = SingleBroker(directory, settings, controller, has_real_verifier=has_real_verifier)
     await broker.start()
     try:
         yield broker
