@@ -32,6 +32,10 @@ from quorumlog.wire.codec.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from quorumlog.wire.codec.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
 from quorumlog.wire.codec.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -49,12 +53,15 @@ from tests.support.groups.single_broker import (
 )
 from tests.support.sizes import tries
 from tests.support.transactions.hostile_requests import HostileRequests, mutated
+from tests.support.waiting import until
 
-FEATURES: Final = {"group.version": 1, "transaction.version": 2}
+NEWEST: Final = {"group.version": 1, "transaction.version": 2}
+FEATURES: Final = (NEWEST, NEWEST, {"group.version": 1, "transaction.version": 1}, {})
 HOSTILE: Final = ("t", "u")
 SOUND: Final = "sound"
-# What a marker may claim here without being newer than the coordinator, which is of epoch 0.
-COORDINATOR_EPOCHS: Final = (-(2**31), -1, 0)
+
+COORDINATORS: Final = 6  # those of three partitions of both topics
+Committed = tuple[str, str, int, int, str | None]
 
 COORDINATOR: Final = "NOT_COORDINATOR COORDINATOR_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS "
 PRODUCER: Final = "INVALID_PRODUCER_EPOCH INVALID_PRODUCER_ID_MAPPING PRODUCER_FENCED "
@@ -79,7 +86,7 @@ KAFKA_GIVES: Final = {
     "TxnOffsetCommit": COMMIT + TRANSACTION + "TRANSACTION_ABORTABLE",
     "EndTxn": TRANSACTION,
     "WriteTxnMarkers": "UNKNOWN_TOPIC_OR_PARTITION INVALID_PRODUCER_EPOCH "
-    "INVALID_PRODUCER_ID_MAPPING TRANSACTION_COORDINATOR_FENCED",
+    "INVALID_PRODUCER_ID_MAPPING TRANSACTION_COORDINATOR_FENCED UNKNOWN_LEADER_EPOCH",
     "DescribeTransactions": COORDINATOR + "TRANSACTIONAL_ID_NOT_FOUND INVALID_REQUEST",
     "ListTransactions": "COORDINATOR_LOAD_IN_PROGRESS",
     "DescribeProducers": "UNKNOWN_TOPIC_OR_PARTITION",
@@ -93,7 +100,7 @@ KAFKA_GIVES: Final = {
     "ListOffsets": REPLICA + "INVALID_REQUEST UNSUPPORTED_VERSION",
     "ConsumerGroupHeartbeat": GROUP + "INVALID_REQUEST FENCED_MEMBER_EPOCH UNRELEASED_INSTANCE_ID "
     "FENCED_INSTANCE_ID UNSUPPORTED_ASSIGNOR INVALID_REGULAR_EXPRESSION UNSUPPORTED_VERSION",
-    "ConsumerGroupDescribe": GROUP,
+    "ConsumerGroupDescribe": GROUP + "UNSUPPORTED_VERSION",
     "OffsetCommit": COMMIT + "UNKNOWN_TOPIC_ID STALE_MEMBER_EPOCH REBALANCE_IN_PROGRESS "
     "UNSUPPORTED_VERSION",
     "OffsetFetch": GROUP + "UNKNOWN_TOPIC_ID UNSTABLE_OFFSET_COMMIT STALE_MEMBER_EPOCH",
@@ -114,23 +121,47 @@ def error_codes(answer: Struct) -> Iterator[str]:
                 yield from error_codes(one)
 
 
-@asynccontextmanager
-async def attacked(
-    directory: Path, draw: random.Random
-) -> AsyncIterator[tuple[SingleBroker, HostileRequests]]:
-    """A broker with topics of its clients, and what the hostile ones of them send."""
-    controller = TestController()
-    controller.image = replace(controller.image, features=FEATURES)
-    settings = replace(SETTINGS, auto_create_topics_enable=False, group_max_size=3)
-    async with single_broker(directory, settings, controller, has_real_verifier=True) as broker:
-        client = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
-        ids = {name: await create(client, name) for name in (*HOSTILE, SOUND)}
+class Attacked:
+    """A broker that its hostile clients leave alive, and that can be started again."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self._directory = directory
+        self._controller = TestController()
+        features = FEATURES[seed % len(FEATURES)]
+        self._controller.image = replace(self._controller.image, features=features)
+        self.draw = random.Random(seed)
+        self._before: list[Committed] = []
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[tuple[SingleBroker, KafkaConnection]]:
+        settings = replace(SETTINGS, auto_create_topics_enable=False, group_max_size=3)
+        async with single_broker(
+            self._directory, settings, self._controller, has_real_verifier=True
+        ) as broker:
+            client = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
+            yield broker, client
+            await client.close()
+
+    async def prepare(self, client: KafkaConnection) -> HostileRequests:
+        """Create the topics and the coordinators; return what hostile clients send."""
+        ids = {name: await create(client, name) for name in HOSTILE}
+        await create(client, SOUND)
         search = FindCoordinatorRequest(key_type=1, key="x", coordinator_keys=["x"])
         await client.send(search)
         await coordinator_is_ready(client)
-        await client.close()
-        del ids[SOUND]
-        yield broker, HostileRequests(draw, ids, COORDINATOR_EPOCHS)
+        return HostileRequests(self.draw, ids)
+
+    async def still_serves(self, broker: SingleBroker, client: KafkaConnection) -> None:
+        """Sound clients are served, also by the next broker, which reads what the first wrote."""
+        await serves(broker, client, runs=1)
+        self._before = await committed(client)
+
+    async def starts_again(self) -> None:
+        """The next broker reads what the first one wrote, and understands it in the same way."""
+        async with self.serving() as (broker, client):
+            await until(lambda: all_are_loaded(broker))
+            assert await committed(client) == self._before
+            await serves(broker, client, runs=2)
 
 
 async def ask(port: int, request: Any, version: int) -> Message:
@@ -204,28 +235,47 @@ async def read(bootstrap: str, topic: str) -> list[bytes | None]:
         return found
 
 
-async def still_serves(broker: SingleBroker) -> None:
+async def serves(broker: SingleBroker, client: KafkaConnection, *, runs: int) -> None:
     """A committed record is seen, an aborted one is not, and nothing stays open."""
     async with asyncio.timeout(30):
         for topic in (SOUND, "t"):
             await write(broker.bootstrap, topic)
-        client = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
         await end_all(client)
         assert await ends(client, 0) == await ends(client, 1)
-        await client.close()
-        assert await read(broker.bootstrap, SOUND) == [b"kept", b"also kept"]
-        last = await read(broker.bootstrap, "t")
-        assert last[-2:] == [b"kept", b"also kept"]
+        kept = [b"kept", b"also kept"]
+        assert await read(broker.bootstrap, SOUND) == kept * runs
+        assert (await read(broker.bootstrap, "t"))[-2:] == kept
     assert broker.violations == broker.failures == []
+
+
+async def committed(client: KafkaConnection) -> list[Committed]:
+    groups = [OffsetFetchRequestGroup(group_id=group, topics=None) for group in ("g", "h")]
+    answer = await client.send(OffsetFetchRequest(groups=groups), version=8)
+    assert {*error_codes(answer)} <= {"NONE"}
+    return sorted(
+        (group.group_id, topic.name, part.partition_index, part.committed_offset, part.metadata)
+        for group in answer.groups
+        for topic in group.topics
+        for part in topic.partitions
+    )
+
+
+def all_are_loaded(broker: SingleBroker) -> bool:
+    services = broker.groups, broker.transactions
+    coordinators = [one for service in services for one in service.coordinators()]
+    return len(coordinators) == COORDINATORS and not any(
+        isinstance(one, ErrorCode) for one in coordinators
+    )
 
 
 @pytest.mark.parametrize("seed", range(tries(8)))
 async def test_what_is_wrong_gets_an_error_that_kafka_gives(
     seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    draw = random.Random(seed)
+    attacked = Attacked(tmp_path, seed)
     given: Counter[str] = Counter()
-    async with attacked(tmp_path, draw) as (broker, requests):
+    async with attacked.serving() as (broker, client):
+        requests = await attacked.prepare(client)
         for _ in range(250):
             request, version = requests.next()
             answer = await ask(broker.port, request, version)
@@ -234,8 +284,9 @@ async def test_what_is_wrong_gets_an_error_that_kafka_gives(
             unexpected = names - {"NONE", *KAFKA_GIVES[name_of(request)].split()}
             assert not unexpected, (version, request, answer)
             given.update(names)
-        await still_serves(broker)
+        await attacked.still_serves(broker, client)
     assert len(given) > 10, given
+    await attacked.starts_again()
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
@@ -243,21 +294,27 @@ async def test_what_is_wrong_gets_an_error_that_kafka_gives(
 async def test_changed_bytes_are_answered_or_close_the_connection(
     seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    draw = random.Random(seed)
-    async with attacked(tmp_path, draw) as (broker, requests):
+    attacked = Attacked(tmp_path, seed)
+    async with attacked.serving() as (broker, client):
+        requests = await attacked.prepare(client)
         for _ in range(400):
-            request, version = requests.next()
-            frame = b"".join(
-                encode_request(request, api_version=version, correlation_id=7, client_id="test")
-            )
-            body = mutated(draw, frame[4:])
-            size = len(body) if draw.random() < 0.9 else draw.choice((-1, 0, 1, 2**31 - 1))
-            async with connected(broker.port) as peer:
-                peer.writer.write(size.to_bytes(4, "big", signed=True) + body)
-                peer.writer.write_eof()
-                async with asyncio.timeout(5):
-                    with suppress(ConnectionResetError):  # closed before it had read all
-                        while await peer.reader.read(65_536):
-                            pass
-        await still_serves(broker)
+            await send_changed(broker.port, attacked.draw, *requests.next())
+        await attacked.still_serves(broker, client)
+    await attacked.starts_again()
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def send_changed(port: int, draw: random.Random, request: Any, version: int) -> None:
+    """Send a frame with changed bytes, and no more; return when the connection is closed."""
+    frame = b"".join(
+        encode_request(request, api_version=version, correlation_id=7, client_id="test")
+    )
+    body = mutated(draw, frame[4:])
+    size = len(body) if draw.random() < 0.9 else draw.choice((-1, 0, 1, 2**31 - 1))
+    async with connected(port) as peer:
+        peer.writer.write(size.to_bytes(4, "big", signed=True) + body)
+        peer.writer.write_eof()
+        async with asyncio.timeout(5):
+            with suppress(ConnectionResetError):  # closed before all was read
+                while await peer.reader.read(65_536):
+                    pass

@@ -365,10 +365,10 @@ class SingleBroker:
 
     async def start(self) -> None:
         await self.replicas.start()
-        self.replicas.registered(1)
         self.port = await self.server.start("127.0.0.1", 0)
         self.context.static.texts["advertised.listeners"] = f"PLAINTEXT://{self.bootstrap}"
         self.controller.register(self.port)
+        self.replicas.registered(1)  # by now the image shows what a former process led
 
     async def stop(self) -> None:
         await self.server.stop(grace_ms=100)

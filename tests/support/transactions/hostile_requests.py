@@ -95,6 +95,7 @@ POOLS: Final[dict[str, tuple[Any, ...]]] = {
     "index": INT32,
     "partition_indexes": INT32,
     "partitions": INT32,
+    "coordinator_epoch": INT32,
     "current_leader_epoch": INT32,
     "member_epoch": INT32,
     "generation_id": INT32,
@@ -162,15 +163,9 @@ class HostileRequests:
     `topic_ids`: by name, of topics with two partitions.
     """
 
-    def __init__(
-        self,
-        draw: random.Random,
-        topic_ids: dict[str, bytes],
-        coordinator_epochs: tuple[int, ...] = INT32,
-    ) -> None:
+    def __init__(self, draw: random.Random, topic_ids: dict[str, bytes]) -> None:
         self._draw: Final = draw
         self._topic_ids: Final = topic_ids
-        self._epochs: Final = coordinator_epochs
         self._known: Final = [Known(name) for name in ("x", "y", "z")]
         self._member: tuple[str, int] = ("m", 0)
         self._subject = self._known[0]
@@ -241,8 +236,6 @@ class HostileRequests:
 
     def _odd(self, name: str, value: Any) -> Any:
         draw = self._draw
-        if name == "coordinator_epoch":
-            return draw.choice(self._epochs)
         if name in {"producer_id", "producer_epoch"} and draw.random() < 0.5:
             other = draw.choice(self._known)  # another client's, or one that was fenced
             given = getattr(other, name)

@@ -15,6 +15,7 @@ from quorumlog.wire.codec.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorRequest
 from quorumlog.wire.codec.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -149,6 +150,26 @@ async def test_a_marker_of_no_producer_or_for_no_partition_is_refused(tmp_path: 
         codes = [one.topics[0].partitions[0].error_code for one in response.markers]
         assert codes == [*refusals.values()]
         assert await latest(connection, READ_UNCOMMITTED) == 0
+
+
+async def test_a_marker_of_a_coordinator_that_is_not_yet_there_is_refused(tmp_path: Path) -> None:
+    """Written, it would fence the true one."""
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t", 1)
+        await connection.send(FindCoordinatorRequest(key_type=1, coordinator_keys=["shop"]))
+        outcomes = {
+            2**31 - 1: ErrorCode.UNKNOWN_LEADER_EPOCH,
+            1: ErrorCode.UNKNOWN_LEADER_EPOCH,
+            0: ErrorCode.NONE,
+        }
+        for coordinator_epoch, code in outcomes.items():
+            where = WritableTxnMarkerTopic(name="t", partition_indexes=[0])
+            marker = WritableTxnMarker(
+                producer_id=PRODUCER, coordinator_epoch=coordinator_epoch, topics=[where]
+            )
+            response = await connection.send(WriteTxnMarkersRequest(markers=[marker]))
+            assert response.markers[0].topics[0].partitions[0].error_code == code
+        assert (await described(connection)).coordinator_epoch == 0
 
 
 async def test_who_adds_the_partition_depends_on_the_version(tmp_path: Path) -> None:
