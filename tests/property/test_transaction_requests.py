@@ -27,6 +27,7 @@ from quorumlog.wire.codec.messages.describe_producers import (
     TopicRequest,
 )
 from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorRequest
+from quorumlog.wire.codec.messages.init_producer_id import InitProducerIdRequest
 from quorumlog.wire.codec.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -56,11 +57,17 @@ from tests.support.transactions.hostile_requests import HostileRequests, mutated
 from tests.support.waiting import until
 
 NEWEST: Final = {"group.version": 1, "transaction.version": 2}
-FEATURES: Final = (NEWEST, NEWEST, {"group.version": 1, "transaction.version": 1}, {})
+FEATURES: Final[tuple[dict[str, int], ...]] = (
+    NEWEST,
+    NEWEST,
+    {"group.version": 1, "transaction.version": 1},
+    {},
+)
 HOSTILE: Final = ("t", "u")
 SOUND: Final = "sound"
 
 COORDINATORS: Final = 6  # those of three partitions of both topics
+NEW_IDS: Final = ("new-0", "new-1", "new-2", "new-3", "new-4")  # some of each coordinator
 Committed = tuple[str, str, int, int, str | None]
 
 COORDINATOR: Final = "NOT_COORDINATOR COORDINATOR_NOT_AVAILABLE COORDINATOR_LOAD_IN_PROGRESS "
@@ -240,12 +247,16 @@ async def serves(broker: SingleBroker, client: KafkaConnection, *, runs: int) ->
     async with asyncio.timeout(30):
         for topic in (SOUND, "t"):
             await write(broker.bootstrap, topic)
+        for name in NEW_IDS:
+            request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
+            assert {*error_codes(await client.send(request))} == {"NONE"}
         await end_all(client)
         assert await ends(client, 0) == await ends(client, 1)
         kept = [b"kept", b"also kept"]
         assert await read(broker.bootstrap, SOUND) == kept * runs
         assert (await read(broker.bootstrap, "t"))[-2:] == kept
     assert broker.violations == broker.failures == []
+    assert len({*map(broker.transactions.partition_of, NEW_IDS)}) == COORDINATORS / 2
 
 
 async def committed(client: KafkaConnection) -> list[Committed]:

@@ -316,18 +316,15 @@ class SingleBroker:
         )
         self.verifier = ScriptedVerifier()
         self.metadata = ImageWatch()
-        producer_ids = ProducerIds(
-            broker_id=BROKER, metadata=self.metadata, controller=self.controller
-        )
-        fail = self.failures.append
+        ids = ProducerIds(broker_id=BROKER, metadata=self.metadata, controller=self.controller)
         self.transactions = TransactionService(
             broker_id=BROKER,
             replicas=self.replicas,
-            next_producer_id=producer_ids.next,
-            peers=kafka_peers(BROKER, settings, {}, fail),
+            next_producer_id=ids.next,
+            peers=kafka_peers(BROKER, settings, {}, self.failures.append),
             settings=settings,
             wall_ms=wall_clock_ms,
-            on_fatal=fail,
+            on_fatal=self.failures.append,
         )
         verifier = self.transactions.verifier if has_real_verifier else self.verifier
         self.groups = GroupService(
@@ -339,8 +336,8 @@ class SingleBroker:
         )
         self.replicas.add_leadership_listener(self.groups)
         self.replicas.add_leadership_listener(self.transactions)
-        parts: list[ImagePublisher] = [self.replicas, self.groups, self.transactions, self.metadata]
-        self.controller.publishers = parts
+        parts = (self.replicas, self.groups, self.transactions, self.metadata)
+        self.controller.publishers = [*parts]
         self.context = BrokerContext(
             broker_id=BROKER,
             cluster_id="test",
@@ -351,7 +348,7 @@ class SingleBroker:
             groups=self.groups,
             transactions=self.transactions,
             verifier=verifier,
-            producer_ids=producer_ids,
+            producer_ids=ids,
             controller=self.controller,
             handlers=HANDLERS,
             wall_ms=wall_clock_ms,
