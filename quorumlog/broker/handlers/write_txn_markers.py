@@ -19,10 +19,11 @@ from quorumlog.wire.codec.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
-from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 MARKERS_AT_ONCE: Final = 100  # written without a break: some milliseconds
+EPOCH_MAX: Final = 2**31 - 1
 
 
 @answers(WriteTxnMarkersRequest, 1, 2)
@@ -31,6 +32,7 @@ async def handle(
 ) -> WriteTxnMarkersResponse:
     """Write all markers; answer when each is committed, or refused."""
     response = WriteTxnMarkersResponse()
+    epoch_max = _newest_coordinator_epoch(context)
     waiting: list[tuple[WritableTxnMarkerPartitionResult, asyncio.Future[ErrorCode]]] = []
     for asked in request.markers:
         result = WritableTxnMarkerResult(producer_id=asked.producer_id)
@@ -42,7 +44,7 @@ async def handle(
                 slot = WritableTxnMarkerPartitionResult(partition_index=index)
                 slots.partitions.append(slot)
                 at = TopicPartition(topic.name, index)
-                waiting.append((slot, _write(context, at, asked)))
+                waiting.append((slot, _write(context, at, asked, epoch_max)))
                 if len(waiting) % MARKERS_AT_ONCE == 0:
                     await asyncio.sleep(0)
     for slot, outcome in waiting:
@@ -51,7 +53,7 @@ async def handle(
 
 
 def _write(
-    context: BrokerContext, at: TopicPartition, asked: WritableTxnMarker
+    context: BrokerContext, at: TopicPartition, asked: WritableTxnMarker, epoch_max: int
 ) -> asyncio.Future[ErrorCode]:
     marker = TransactionMarker(
         asked.producer_id,
@@ -59,9 +61,13 @@ def _write(
         asked.coordinator_epoch,
         asked.transaction_result,
     )
+    outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+    refusal = _refusal(context, at, asked, epoch_max)
+    if refusal is not ErrorCode.NONE:
+        outcome.set_result(refusal)
+        return outcome
     if at.topic == OFFSETS_TOPIC:  # the offsets are to be seen when it is answered (KAFKA-17507)
         return context.groups.end_transaction(at, marker)
-    outcome: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
     def done(result: ProduceResult) -> None:
         if not outcome.done():  # the connection may be gone
@@ -71,3 +77,26 @@ def _write(
         at, marker, done=done, transaction_version=asked.transaction_version
     )
     return outcome
+
+
+def _newest_coordinator_epoch(context: BrokerContext) -> int:
+    """Return the highest epoch of a transaction coordinator that this broker has heard of."""
+    topic = context.image.topics.get(TRANSACTIONS_TOPIC)
+    return max((one.leader_epoch for one in topic.partitions), default=-1) if topic else EPOCH_MAX
+
+
+def _refusal(
+    context: BrokerContext, at: TopicPartition, asked: WritableTxnMarker, epoch_max: int
+) -> ErrorCode:
+    """Say what is wrong with the request itself; Kafka fails at a marker of no producer."""
+    if asked.producer_id < 0:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if asked.producer_epoch < 0:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if context.image.partition(at) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    # DEVIATION: Kafka takes any epoch. One that no coordinator has would fence all there are.
+    # docs/decisions/0119-where-a-transaction-coordinator-differs.md
+    if asked.coordinator_epoch > epoch_max:  # or our image is late: the coordinator asks again
+        return ErrorCode.UNKNOWN_LEADER_EPOCH
+    return ErrorCode.NONE

@@ -291,13 +291,18 @@ class TestController:
 
 
 class SingleBroker:
-    """What a test may look at; `violations` and `failures` must stay empty."""
+    """What a test may look at; `violations` and `failures` must stay empty.
+
+    `has_real_verifier`: transaction coordinators are asked, not `verifier`.
+    """
 
     def __init__(
         self,
         directory: Path,
         settings: BrokerSettings = SETTINGS,
         controller: TestController | None = None,
+        *,
+        has_real_verifier: bool = False,
     ) -> None:
         self.violations: list[InvariantViolation] = []
         self.failures: list[BaseException] = []
@@ -310,31 +315,29 @@ class SingleBroker:
             controller=self.controller,
         )
         self.verifier = ScriptedVerifier()
-        self.groups = GroupService(
-            replicas=self.replicas,
-            settings=settings,
-            verifier=self.verifier,
-            wall_ms=wall_clock_ms,
-            on_fatal=self.violations.append,
-        )
         self.metadata = ImageWatch()
-        producer_ids = ProducerIds(
-            broker_id=BROKER, metadata=self.metadata, controller=self.controller
-        )
-        fail = self.failures.append
+        ids = ProducerIds(broker_id=BROKER, metadata=self.metadata, controller=self.controller)
         self.transactions = TransactionService(
             broker_id=BROKER,
             replicas=self.replicas,
-            next_producer_id=producer_ids.next,
-            peers=kafka_peers(BROKER, settings, {}, fail),
+            next_producer_id=ids.next,
+            peers=kafka_peers(BROKER, settings, {}, self.failures.append),
             settings=settings,
             wall_ms=wall_clock_ms,
-            on_fatal=fail,
+            on_fatal=self.failures.append,
+        )
+        verifier = self.transactions.verifier if has_real_verifier else self.verifier
+        self.groups = GroupService(
+            replicas=self.replicas,
+            settings=settings,
+            verifier=verifier,
+            wall_ms=wall_clock_ms,
+            on_fatal=self.violations.append,
         )
         self.replicas.add_leadership_listener(self.groups)
         self.replicas.add_leadership_listener(self.transactions)
-        parts: list[ImagePublisher] = [self.replicas, self.groups, self.transactions, self.metadata]
-        self.controller.publishers = parts
+        parts = (self.replicas, self.groups, self.transactions, self.metadata)
+        self.controller.publishers = [*parts]
         self.context = BrokerContext(
             broker_id=BROKER,
             cluster_id="test",
@@ -344,8 +347,8 @@ class SingleBroker:
             replicas=self.replicas,
             groups=self.groups,
             transactions=self.transactions,
-            verifier=self.verifier,
-            producer_ids=producer_ids,
+            verifier=verifier,
+            producer_ids=ids,
             controller=self.controller,
             handlers=HANDLERS,
             wall_ms=wall_clock_ms,
@@ -359,10 +362,10 @@ class SingleBroker:
 
     async def start(self) -> None:
         await self.replicas.start()
-        self.replicas.registered(1)
         self.port = await self.server.start("127.0.0.1", 0)
         self.context.static.texts["advertised.listeners"] = f"PLAINTEXT://{self.bootstrap}"
         self.controller.register(self.port)
+        self.replicas.registered(1)  # by now the image shows what a former process led
 
     async def stop(self) -> None:
         await self.server.stop(grace_ms=100)
@@ -377,8 +380,10 @@ async def single_broker(
     directory: Path,
     settings: BrokerSettings = SETTINGS,
     controller: TestController | None = None,
+    *,
+    has_real_verifier: bool = False,
 ) -> AsyncIterator[SingleBroker]:
-    broker = SingleBroker(directory, settings, controller)
+    broker = SingleBroker(directory, settings, controller, has_real_verifier=has_real_verifier)
     await broker.start()
     try:
         yield broker

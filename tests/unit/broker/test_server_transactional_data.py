@@ -15,6 +15,7 @@ from quorumlog.wire.codec.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorRequest
 from quorumlog.wire.codec.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -30,11 +31,12 @@ from quorumlog.wire.codec.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.transactional import PRODUCER, idempotent, transactional
-from tests.support.groups.asking import asking, create, versions
+from tests.support.groups.asking import asking, coordinator_is_ready, create, versions
 
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 async def produce(
@@ -122,6 +124,52 @@ async def test_a_transaction_is_written_marked_read_and_described(tmp_path: Path
         assert aborted == [(PRODUCER, 0)]
         assert found.last_stable_offset == 3
         assert await latest(connection, READ_COMMITTED) == 3
+
+
+async def test_a_marker_of_no_producer_or_for_no_partition_is_refused(tmp_path: Path) -> None:
+    """Kafka fails at the first; the offsets of groups are no exception to the last."""
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t", 1)
+        await coordinator_is_ready(connection)
+        refusals = {
+            (-1, 0, "t", 0): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+            (5, -1, "t", 0): ErrorCode.INVALID_PRODUCER_EPOCH,
+            (5, 0, "t", -1): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            (5, 0, OFFSETS_TOPIC, -2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            (5, 0, OFFSETS_TOPIC, 3): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+        markers = [
+            WritableTxnMarker(
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                topics=[WritableTxnMarkerTopic(name=name, partition_indexes=[index])],
+            )
+            for producer_id, epoch, name, index in refusals
+        ]
+        response = await connection.send(WriteTxnMarkersRequest(markers=markers))
+        codes = [one.topics[0].partitions[0].error_code for one in response.markers]
+        assert codes == [*refusals.values()]
+        assert await latest(connection, READ_UNCOMMITTED) == 0
+
+
+async def test_a_marker_of_a_coordinator_that_is_not_yet_there_is_refused(tmp_path: Path) -> None:
+    """Written, it would fence the true one."""
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t", 1)
+        await connection.send(FindCoordinatorRequest(key_type=1, coordinator_keys=["shop"]))
+        outcomes = {
+            2**31 - 1: ErrorCode.UNKNOWN_LEADER_EPOCH,
+            1: ErrorCode.UNKNOWN_LEADER_EPOCH,
+            0: ErrorCode.NONE,
+        }
+        for coordinator_epoch, code in outcomes.items():
+            where = WritableTxnMarkerTopic(name="t", partition_indexes=[0])
+            marker = WritableTxnMarker(
+                producer_id=PRODUCER, coordinator_epoch=coordinator_epoch, topics=[where]
+            )
+            response = await connection.send(WriteTxnMarkersRequest(markers=[marker]))
+            assert response.markers[0].topics[0].partitions[0].error_code == code
+        assert (await described(connection)).coordinator_epoch == 0
 
 
 async def test_who_adds_the_partition_depends_on_the_version(tmp_path: Path) -> None:

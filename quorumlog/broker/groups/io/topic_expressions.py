@@ -1,5 +1,7 @@
 """Regular expressions of topics by RE2, which takes linear time and little memory for any of them.
 
+Linear is in the length of a name, times the size of the expression's program, which has a limit.
+
 docs/decisions/0122-expressions-of-topics-are-re2s.md
 """
 
@@ -10,6 +12,10 @@ import re2
 from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression, IsMatch
 
 MEMORY_BYTES_MAX: Final = 1 << 20  # of one compiled expression
+# DEVIATION: Kafka has no limit, and matches in a thread. Here every topic is tried on the event
+# loop: an ordinary name takes microseconds, up to this size 0.3 ms, and beyond it much more.
+# docs/decisions/0122-expressions-of-topics-are-re2s.md
+PROGRAM_SIZE_MAX: Final = 2000  # instructions; as many characters of an alternation of names
 
 
 class Re2Matcher:
@@ -18,6 +24,7 @@ class Re2Matcher:
     def __init__(self) -> None:
         self._options: Final = re2.Options()
         self._options.max_mem = MEMORY_BYTES_MAX
+        self._options.never_capture = True  # each thread of a match would copy all groups
         self._options.log_errors = False  # a client's mistake is no line of our log
 
     def compile(self, expression: str) -> IsMatch:
@@ -28,6 +35,9 @@ class Re2Matcher:
             text = error.args[0] if error.args else "it is not one of RE2's"
             shown = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
             raise InvalidRegularExpression(shown) from error
+        if pattern.programsize > PROGRAM_SIZE_MAX:
+            size = f"{pattern.programsize} instructions, at most {PROGRAM_SIZE_MAX} are taken"
+            raise InvalidRegularExpression(f"the expression is too large: {size}")
 
         def is_match(name: str) -> bool:
             return pattern.fullmatch(name) is not None
