@@ -79,7 +79,8 @@ def test_kafka_python_reads_features_partitions_and_resources(bootstrap: str) ->
     partitions = str(admin.describe_topic_partitions(["t"]))
     admin.close()
     assert features["eligible.leader.replicas.version"]["finalized"] == (1, 1)
-    assert features["group.version"] == {"supported": (0, 0)}
+    assert features["group.version"]["supported"] == (0, 1)
+    assert features["transaction.version"]["finalized"] == (2, 2)
     assert features["metadata.version"]["finalized"] == (27, 27)
     assert ("t" in resources["topic"], resources["broker"]) == (True, ["1"])
     assert "eligible_leader_replicas" in partitions
@@ -93,21 +94,6 @@ def test_kafka_python_deletes_an_offset(bootstrap: str) -> None:
     admin.delete_group_offsets("deleted", [where])
     assert where not in admin.list_group_offsets(["deleted"]).get("deleted", {})
     admin.close()
-
-
-def test_confluent_kafka_reports_that_the_new_group_protocol_is_not_there(bootstrap: str) -> None:
-    """Without an answer it would ask for ever and say nothing (KIP-848)."""
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "new", "group.protocol": "consumer"}
-    )
-    consumer.subscribe(["t"])
-    message = consumer.poll(WAIT_S)
-    consumer.close()
-    assert message is not None
-    error = message.error()
-    assert error is not None
-    assert error.code() == confluent_kafka.KafkaError._FATAL
-    assert "API version not supported" in error.str()
 
 
 def test_confluent_kafka_reads_the_settings_in_force(bootstrap: str) -> None:
