@@ -195,12 +195,14 @@ class MixedGroup(RuleBasedStateMachine):
             self.beat(client)
 
     @precondition(lambda self: self.clients)
-    @rule(data=st.data(), says_so=st.booleans())
-    def client_ends(self, data: st.DataObject, says_so: bool) -> None:
+    @rule(data=st.data(), how=st.sampled_from(("leaves", "is removed", "dies")))
+    def client_ends(self, data: st.DataObject, how: str) -> None:
+        """An administrator removes a member of either protocol as a classic member leaves."""
         client = data.draw(st.sampled_from(self.clients))
-        if says_so:
+        if how != "dies":
             client.has = frozenset()
-            leaves = classic_leave(client.name) if client.is_classic else heartbeat(client.name, -1)
+            is_classic = client.is_classic or how == "is removed"
+            leaves = classic_leave(client.name) if is_classic else heartbeat(client.name, -1)
             self.ask(leaves)
         self.clients.remove(client)
 

@@ -1,8 +1,10 @@
 """ListTransactions (66): the transactional ids that this broker coordinates.
 
-Source: KIP-664, KIP-994 (v1: by duration).
+Source: KIP-664, KIP-994 (v1: by duration), KIP-1152 (v2: by an expression of RE2's).
 """
 
+from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression
+from quorumlog.broker.groups.io.topic_expressions import Re2Matcher
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.broker.transactions.core.requests import TransactionFilter
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -14,15 +16,21 @@ from quorumlog.wire.codec.messages.list_transactions import (
 from quorumlog.wire.codec.schemas import RequestHeader
 
 
-@answers(ListTransactionsRequest, 0, 1)
+@answers(ListTransactionsRequest, 0, 2)
 def handle(
     context: BrokerContext, header: RequestHeader, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
     """List those that pass; without any if a partition is not loaded yet: try again."""
+    pattern = request.transactional_id_pattern
+    try:
+        matches_id = Re2Matcher().compile(pattern) if pattern else None
+    except InvalidRegularExpression:
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     wanted = TransactionFilter(
         states=frozenset(request.state_filters),
         producer_ids=frozenset(request.producer_id_filters),
         duration_ms=request.duration_filter,
+        matches_id=matches_id,
     )
     response = ListTransactionsResponse(unknown_state_filters=wanted.unknown_states)
     now_ms = context.transactions.now_ms()

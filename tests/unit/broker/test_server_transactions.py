@@ -309,6 +309,12 @@ async def test_transactions_are_described_and_listed(tmp_path: Path) -> None:
         assert await listed(state_filters=["Ongoing"]) == ["x"]
         assert await listed(producer_id_filters=[other.producer_id]) == ["y"]
         assert await listed(duration_filter=3_600_000, state_filters=["Ongoing"]) == []
+        assert await listed(transactional_id_pattern="") == await listed()
+        assert await listed(transactional_id_pattern="[ab]|y") == ["y"]
+        assert await listed(transactional_id_pattern="xy*", state_filters=["Ongoing"]) == ["x"]
+        assert await listed(transactional_id_pattern="xy") == []
+        bad = await connection.send(ListTransactionsRequest(transactional_id_pattern="x("))
+        assert ErrorCode(bad.error_code).name == "INVALID_REGULAR_EXPRESSION"
         odd = await connection.send(ListTransactionsRequest(state_filters=["Odd", "Empty"]))
         assert odd.unknown_state_filters == ["Odd"]
 

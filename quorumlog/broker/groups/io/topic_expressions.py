@@ -1,4 +1,6 @@
-"""Regular expressions of topics by RE2, which takes linear time and little memory for any of them.
+"""Regular expressions by RE2, which takes linear time and little memory for any of them.
+
+They are for names of topics, and ListTransactions has them for transactional ids.
 
 Linear is in the length of a name, times the size of the expression's program, which has a limit.
 

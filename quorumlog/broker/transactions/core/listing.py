@@ -39,7 +39,8 @@ def list_transactions(
 ) -> list[TransactionListing]:
     """Return the ids that pass the filter, sorted. A name that no state has lets nothing pass."""
 
-    def passes(transaction: Transaction) -> bool:
+    def passes(transactional_id: str, transaction: Transaction) -> bool:
+        has_wanted_id = wanted.matches_id is None or wanted.matches_id(transactional_id)
         is_of_producer = (
             not wanted.producer_ids or transaction.producer.producer_id in wanted.producer_ids
         )
@@ -47,7 +48,7 @@ def list_transactions(
         lasts = wanted.duration_ms < 0 or (
             now_ms - transaction.metadata.start_ms > wanted.duration_ms
         )
-        return is_of_producer and has_state and lasts
+        return has_wanted_id and is_of_producer and has_state and lasts
 
     return [
         TransactionListing(
@@ -56,5 +57,5 @@ def list_transactions(
             state=transaction.state,
         )
         for transactional_id, transaction in sorted(transactions.items())
-        if not transaction.is_new and passes(transaction)
+        if not transaction.is_new and passes(transactional_id, transaction)
     ]

@@ -4,7 +4,7 @@ Each request builds its own refusal, so that the code that routes requests needs
 it as the sender's version of the API knows it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
@@ -185,14 +185,16 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionFilter:
-    """What ListTransactions asks for; what is empty or -1 lets everything pass.
+    """What ListTransactions asks for; what is empty, -1 or None lets everything pass.
 
-    `duration_ms` (v1, KIP-994): only transactions that began more than this ago.
+    `duration_ms` (v1, KIP-994): only transactions that began more than this ago. `matches_id` (v2,
+    KIP-1152): whether an id is wanted, by an expression that the whole id must match.
     """
 
     states: frozenset[str] = frozenset()
     producer_ids: frozenset[int] = frozenset()
     duration_ms: int = -1
+    matches_id: Callable[[str], bool] | None = None
 
     @property
     def unknown_states(self) -> list[str]:

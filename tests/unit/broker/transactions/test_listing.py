@@ -1,4 +1,4 @@
-"""DescribeTransactions and ListTransactions (KIP-664, KIP-994)."""
+"""DescribeTransactions and ListTransactions (KIP-664, KIP-994, KIP-1152)."""
 
 from quorumlog.broker.transactions.core.requests import TransactionFilter
 from quorumlog.broker.transactions.core.states import TransactionState
@@ -42,6 +42,8 @@ def test_a_filter_lets_pass_what_it_names() -> None:
     assert listed(driven, states=ongoing, duration_ms=499) == ["open"]
     assert listed(driven, states=ongoing, duration_ms=500) == []
     assert listed(driven, states=ongoing, producer_ids=frozenset({1002})) == []
+    assert listed(driven, matches_id=lambda name: "n" in name) == ["done", "open"]
+    assert listed(driven, states=ongoing, matches_id=lambda name: name == "x") == []
 
 
 def test_a_state_that_does_not_exist_is_named_and_lets_nothing_pass() -> None:

@@ -148,7 +148,10 @@ class ClassicMembers:
         return ErrorCode.REBALANCE_IN_PROGRESS if must_join else ErrorCode.NONE
 
     def leave(self, changes: Changes, now_ms: int, leave: Leave) -> LeaveResult:
-        """Remove classic members, one outcome each."""
+        """Remove members of either protocol, one outcome each.
+
+        A member of KIP-848 leaves by a heartbeat; an administrator removes it by LeaveGroup.
+        """
         group = changes.group
         outcomes: list[ErrorCode] = []
         gone: list[str] = []
@@ -183,15 +186,14 @@ class ClassicMembers:
 
 
 def _leaving(group: ConsumerGroup, leaving: LeavingMember) -> tuple[ErrorCode, str]:
-    """Return whether a classic member of that name may leave, and its id."""
+    """Return whether a member of that name may leave, and its id."""
     member_id = leaving.member_id
     if leaving.group_instance_id is not None:
         owner = group.static.get(leaving.group_instance_id)
         if owner is not None and member_id and owner != member_id:
             return ErrorCode.FENCED_INSTANCE_ID, member_id
         member_id = owner or ""
-    member = group.members.get(member_id)
-    is_there = member is not None and member.is_classic
+    is_there = member_id in group.members
     return (ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_MEMBER_ID), member_id
 
 

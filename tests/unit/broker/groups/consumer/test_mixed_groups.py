@@ -9,6 +9,9 @@ from quorumlog.broker.groups.core.requests import (
     DeleteGroup,
     DeleteOffsets,
     JoinResult,
+    Leave,
+    LeaveResult,
+    LeavingMember,
     SyncResult,
 )
 from quorumlog.broker.groups.core.rewrite import RewriteLimits
@@ -257,6 +260,35 @@ def test_groups_without_members_give_way_to_either_protocol() -> None:
     assert groups.replies[request_id].error_code is ErrorCode.NONE
     assert groups.consumer.groups == {}
     assert {*groups.coordinator.groups["g"].members} == {"a"}
+
+
+def test_an_administrator_removes_members_of_either_protocol_by_leave_group() -> None:
+    groups, generation_id = classic_group()
+    groups.beat(join("c"))
+    groups.beat(join("d", instance_id="i"))
+    by_instance = Leave(group_id="g", members=(LeavingMember(member_id="", group_instance_id="i"),))
+    left = groups.answer(by_instance)
+    assert left == LeaveResult(error_code=ErrorCode.NONE, members=(ErrorCode.NONE,))
+    assert {*groups.group.members} == {"a", "b", "c"}
+    groups.check_replayed()
+    gone = groups.answer(classic_leave("c", "b", "nobody"))
+    assert gone == LeaveResult(
+        error_code=ErrorCode.NONE,
+        members=(ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID),
+    )
+    assert groups.consumer.groups == {}  # none of KIP-848 is left: it is a classic group again
+    assert {*groups.coordinator.groups["g"].members} == {"a"}
+    assert groups.answer(classic_beat("a", generation_id)) is not ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.refused(heartbeat("c", generation_id)) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_of_kip_848_that_was_removed_joins_again() -> None:
+    groups = ConsumerCoordination()
+    epoch = groups.beat(join("c")).member_epoch
+    groups.answer(classic_leave("c"))
+    assert groups.group.members == {}
+    assert groups.refused(heartbeat("c", epoch)) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.beat(join("c")).member_epoch > epoch
 
 
 def test_a_member_may_change_its_protocol_itself() -> None:
