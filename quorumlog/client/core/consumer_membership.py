@@ -13,7 +13,7 @@ from typing import Final, assert_never
 
 from quorumlog.backoff import Backoff
 from quorumlog.client.core import membership_events as facts
-from quorumlog.client.core.membership_events import AssignedTopics, Effect, Event
+from quorumlog.client.core.membership_events import COORDINATOR_LOST, AssignedTopics, Effect, Event
 from quorumlog.client.errors import FATAL
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.invariants import require
@@ -42,14 +42,6 @@ CONSUMER_TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     S.REVOKING: frozenset({S.MEMBER, S.UNJOINED}),
 }
 
-_COORDINATOR_LOST: Final = frozenset(
-    {
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.REQUEST_TIMED_OUT,
-    }
-)
 _FENCED: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
 _IN_GROUP: Final = frozenset({State.MEMBER, State.REVOKING})
 
@@ -199,7 +191,7 @@ class ConsumerMembership:
         return facts.Revoke(partitions=partitions, lost=lost)
 
     def _lose_coordinator(self) -> None:
-        """Look for it, and tell it all: nobody knows whether it has the last heartbeat."""
+        """Look for it, and tell it all: it may not have the last heartbeat."""
         self.coordinator_known = self._is_pending = False
         self._attempt += 1
         self._tells_all = True
@@ -230,7 +222,7 @@ class ConsumerMembership:
         code = event.error_code
         self._tells_all = True
         self._back_off(now_ms)
-        if code in _COORDINATOR_LOST:
+        if code in COORDINATOR_LOST:
             self._lose_coordinator()
             return []
         if code in _FENCED:

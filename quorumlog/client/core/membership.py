@@ -17,7 +17,7 @@ from quorumlog.backoff import Backoff
 from quorumlog.client.core import group_protocol
 from quorumlog.client.core import membership_events as facts
 from quorumlog.client.core.assignors import ASSIGNORS, COOPERATIVE, Subscription
-from quorumlog.client.core.membership_events import Effect, Event
+from quorumlog.client.core.membership_events import COORDINATOR_LOST, Effect, Event
 from quorumlog.client.errors import FATAL
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.invariants import require
@@ -52,14 +52,6 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     S.STABLE: frozenset({S.REVOKING, S.JOINING, S.UNJOINED}),
 }
 
-_COORDINATOR_LOST: Final = frozenset(
-    {
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.REQUEST_TIMED_OUT,
-    }
-)
 _GIVING_UP: Final = frozenset({State.REVOKING, State.YIELDING})
 """States in which the user's listener may take its time, and heartbeats keep the membership."""
 _EXPELLED: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
@@ -285,7 +277,7 @@ class Membership:
             return []
         if self.state in _GIVING_UP:
             return []  # the join that comes next finds out
-        if event.error_code in _COORDINATOR_LOST:
+        if event.error_code in COORDINATOR_LOST:
             self.coordinator_known = False
             return []
         return self._handle_refused(now_ms, event.error_code)
@@ -294,7 +286,7 @@ class Membership:
         """Handle a failed join or sync, or a heartbeat which shows that we are no member."""
         self.rejoin_wanted = True
         self._back_off(now_ms)
-        if error_code in _COORDINATOR_LOST or error_code in _TRY_AGAIN:
+        if error_code in COORDINATOR_LOST or error_code in _TRY_AGAIN:
             self._become(State.UNJOINED)
             self.coordinator_known = self.coordinator_known and error_code in _TRY_AGAIN
             return []

@@ -2,8 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+
+COORDINATOR_LOST: Final = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+"""The errors by which a member looks for its coordinator anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

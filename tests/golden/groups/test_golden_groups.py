@@ -107,7 +107,7 @@ class Story:
             case AdvanceLogStart(offset=offset):
                 return f"start at {offset}"
             case WriteMarker() | VerifyTransaction():
-                raise NotImplementedError
+                raise ValueError("no transaction is in these stories")
             case MakeTarget():
                 raise ValueError("no consumer group is in these stories")
 

@@ -48,7 +48,7 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-OWN_REQUEST: Final = -1  # the coordinator's own: nobody waits for its answer
+OWN_REQUEST: Final = -1  # the coordinator's own: no client waits for its answer
 BUSY: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 """Try again soon: every client of either protocol does, without leaving its group."""
 

@@ -176,7 +176,7 @@ class ProducerStates:
         if self.is_in_transaction(batch.producer_id, batch.producer_epoch) or not is_asked:
             return ErrorCode.NONE
         if guard is None or not self.guards.counts(batch.producer_id, guard):
-            return ErrorCode.INVALID_TXN_STATE  # a marker came meanwhile, or nobody asked
+            return ErrorCode.INVALID_TXN_STATE  # a marker came meanwhile, or no question was asked
         return self._check_first(batch, guard)
 
     def _check_first(self, batch: BatchHeader, guard: Guard) -> ErrorCode:

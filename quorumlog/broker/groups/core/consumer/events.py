@@ -33,7 +33,7 @@ class TopicsChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetMade:
-    """The job of a MakeTarget has run. If nobody waits for it any more, it changes nothing."""
+    """The job of a MakeTarget has run. If no group awaits it any more, it changes nothing."""
 
     job: TargetJob
     target: Assignment
