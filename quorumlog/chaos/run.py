@@ -220,9 +220,8 @@ def _cluster(
         return
     progress("start", 0.0, f"{len(settings.shape.roles)} nodes")
     cluster = _own_cluster(settings, settings.out / CLUSTER_DIRECTORY)
-    with started(
-        cluster, equipment_for(schedule, settings.network), seed=schedule.seed
-    ) as back_end:
+    equipment = equipment_for(schedule, settings.network)
+    with started(cluster, equipment, seed=schedule.seed, topic=settings.topic) as back_end:
         progress("start", 1.0, cluster.bootstrap)
         yield cluster.bootstrap, back_end
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from quorumlog.chaos.back_ends.admin_churner import AdminChurner
+from quorumlog.chaos.back_ends import administrator
+from quorumlog.chaos.back_ends.administrator import Administrator
 from quorumlog.chaos.back_ends.back_end import (
     GROUPS_TOPIC,
     BackEndFailed,
@@ -56,10 +57,9 @@ _ORDERS: Final[Mapping[str, Callable[[Orders, int], None]]] = {
     "reset_clock": lambda orders, _: orders.step_clock(0),
 }
 """What a shim in each node does."""
-_PLAIN: Final = frozenset(
-    {"kill", "start", "stop", "pause", "resume", "starve", "feed", "wipe", "lose_records"}
-    | {"churn", "calm"}
-)
+_PLAIN: Final = administrator.OPERATIONS | {
+    "kill", "start", "stop", "pause", "resume", "starve", "feed", "wipe", "lose_records",
+}  # fmt: skip
 
 
 class LocalProcesses:
@@ -70,7 +70,10 @@ class LocalProcesses:
     """
 
     name = "local processes"
-    text = "signals, broken disks and clocks, and forwarders between nodes: no root is needed"
+    text = (
+        "signals, broken disks and clocks, an administrator, and forwarders between nodes: "
+        "no root is needed"
+    )
 
     def __init__(
         self,
@@ -79,14 +82,20 @@ class LocalProcesses:
         shim: Shim | None = None,
         *,
         network: NetworkKind = "proxy",
+        topic: str = "chaos",
     ) -> None:
-        """`network`: what kind of links these are, or would be."""
+        """`network`: what kind of links these are, or would be. `topic`: of the workload."""
         self.cluster: Final = cluster
         self.effects: Final = NETWORKS[network]
         self._network: Final = network
         self._links: Final = links
         self._shim: Final = shim
-        self._churner: Final = AdminChurner(cluster.bootstrap)
+        self._administrator: Final = Administrator(
+            cluster.bootstrap,
+            topic=topic,
+            brokers=len([node for node in cluster.nodes if node.is_broker]),
+            fewer=1,
+        )
         self._for_each: Final[Mapping[str, Callable[[int], Awaitable[None]]]] = {
             "kill": self._kill,
             "stop": self._stop,
@@ -115,10 +124,8 @@ class LocalProcesses:
                 await self._start(node_ids)
             case "starve":
                 self._starve(node_ids, share_percent=amount)
-            case "churn":
-                self._churner.start(per_s=amount)
-            case "calm":
-                await self._churner.stop()
+            case _ if operation in administrator.OPERATIONS:
+                await self._administrator.perform(operation, amount)
             case _ if operation in _ORDERS:
                 self._order(operation, node_ids, amount)
             case _ if operation in self._for_each:
@@ -129,7 +136,7 @@ class LocalProcesses:
     def times_met(self, operation: str, node_ids: Sequence[int]) -> int | None:
         """Return how often it was met: changes of an administrator, and calls that a shim broke."""
         if operation == "churn":
-            return self._churner.changes
+            return self._administrator.changes
         if self._shim is not None and operation in {"fail_disk", "fill_disk", "slow_fsync"}:
             return sum(orders.hit for orders in self._shim.of(node_ids))
         return None
@@ -317,7 +324,7 @@ class LocalProcesses:
 
     async def restore(self) -> None:
         """Let no node starve, and no topic change: all end with the run."""
-        await self._churner.stop()
+        await self._administrator.stop()
         for node_id in [*self._starved]:
             with suppress(ClusterError):
                 await self._feed(node_id)
@@ -348,7 +355,7 @@ def equipment_for(schedule: Schedule, network: NetworkKind) -> Equipment:
 
 @contextmanager
 def started(
-    cluster: LocalCluster, equipment: Equipment, *, seed: int = 0
+    cluster: LocalCluster, equipment: Equipment, *, seed: int = 0, topic: str = "chaos"
 ) -> Iterator[LocalProcesses]:
     """Start a cluster with its equipment, and stop it. Raises ClusterError."""
     with ExitStack() as stack:
@@ -373,7 +380,7 @@ def started(
             stack.enter_context(cluster)
         except (LinksFailed, ShimFailed) as error:
             raise ClusterError(str(error)) from error
-        yield LocalProcesses(cluster, links, shim, network=equipment.network)
+        yield LocalProcesses(cluster, links, shim, network=equipment.network, topic=topic)
 
 
 def _shim_of(cluster: LocalCluster) -> Shim:

@@ -1,10 +1,11 @@
-"""The administrator of simulated machines: moves replicas, adds partitions, changes settings.
+"""The administrator of a run: moves replicas, adds partitions, changes settings.
 
-Its requests take the network of the simulation, so they are late, lost or refused as any other. One
-that was not answered may still have its effect: replicas are moving as long as that can be.
+It is a client of the cluster, so that its requests are late, lost or refused as any other. One that
+was not answered may still have its effect: replicas are moving as long as that can be.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -18,9 +19,9 @@ from quorumlog.chaos.back_ends.admin_churner import (
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
 from quorumlog.client import Admin, TopicPartition
 
-OPERATIONS: Final = frozenset(
-    {"churn", "calm", "reassign", "alter_log_dirs", "grow", "throttle", "release"}
-)
+OPERATIONS: Final = frozenset({"churn", "calm", "reassign", "grow", "throttle", "release"})
+WITH_DIRECTORIES: Final = OPERATIONS | {"alter_log_dirs"}
+"""Where brokers may have several log directories."""
 PARTITIONS_MAX: Final = 6  # of a topic that grows
 REPLICAS: Final = 3  # of a partition, at most
 _LEAST: Final = 2  # replicas of a partition, where there are as many brokers
@@ -50,8 +51,8 @@ class Administrator:
         topic: str,
         brokers: int,
         fewer: int,
-        why_not_move: Callable[[], str],
-        now_s: Callable[[], float],
+        why_not_move: Callable[[], str] = lambda: "",
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bootstrap: Final = bootstrap
         self._topic: Final = topic
@@ -78,7 +79,7 @@ class Administrator:
         return self._asking > 0 or self._now_s() < self._in_doubt_until_s
 
     async def perform(self, operation: str, amount: int = 0) -> None:
-        """Do one of OPERATIONS. Raises NodeUnavailable if the cluster does not do it."""
+        """Do one of WITH_DIRECTORIES. Raises NodeUnavailable if the cluster does not do it."""
         match operation:
             case "churn":
                 self._churner.start(per_s=amount)
@@ -95,10 +96,14 @@ class Administrator:
             case _:
                 await self._ask(self._release)
 
+    async def stop(self) -> None:
+        """Change nothing more by itself; what was changed may stay."""
+        await self._churner.stop()
+
     async def settle(self) -> None:
         """Take back all that is not taken back yet, now that no fault lasts any more."""
         deadline_s = self._now_s() + _SETTLE_TIMEOUT_S
-        await self._churner.stop()
+        await self.stop()
         while self._throttled and self._now_s() < deadline_s:
             try:
                 await self._ask(self._release)
