@@ -64,6 +64,7 @@ class Administrator:
         self._asking = 0  # requests under way that give up copies
         self._in_doubt_until_s = 0.0
         self._throttled: Final[set[str]] = set()  # topics
+        self._throttling: Final = asyncio.Lock()  # each node that is let go asks for the release
         self._churner: Final = AdminChurner(
             bootstrap, may_move=self._churner_may_move, may_forget=lambda: fewer > 0, fewer=fewer
         )
@@ -94,7 +95,7 @@ class Administrator:
             case "throttle":
                 await self._ask(lambda admin: self._throttle(admin, amount))
             case _:
-                await self._ask(self._release)
+                await self._release()
 
     async def stop(self) -> None:
         """Change nothing more by itself; what was changed may stay."""
@@ -106,7 +107,7 @@ class Administrator:
         await self.stop()
         while self._throttled and self._now_s() < deadline_s:
             try:
-                await self._ask(self._release)
+                await self._release()
             except NodeUnavailable:
                 await asyncio.sleep(_SETTLE_PAUSE_S)
 
@@ -190,9 +191,12 @@ class Administrator:
             await admin.alter_configs("topic", topic, dict.fromkeys(_THROTTLED, _ALL))
         await admin.alter_configs("broker", "", dict.fromkeys(_RATES, bytes_per_s))
 
-    async def _release(self, admin: Admin) -> None:
-        if not self._throttled:
-            return
+    async def _release(self) -> None:
+        async with self._throttling:
+            if self._throttled:
+                await self._ask(self._unthrottle)
+
+    async def _unthrottle(self, admin: Admin) -> None:
         await admin.alter_configs("broker", "", delete=_RATES)
         there_are = {*await admin.list_topics(include_internal=True)}
         for topic in sorted(self._throttled & there_are):
