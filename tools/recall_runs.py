@@ -91,6 +91,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "keeps_offsets_of_the_aborted": NodesOptions(
         workload="consume_transform_produce", faults=("kill",)
     ),
+    "takes_no_batch_that_began_earlier": NodesOptions(faults=("delete_records", "wipe", "kill")),
     "never_releases_throttles": _THROTTLED,
     "throttles_in_sync_replicas": _THROTTLED,
     **{

@@ -17,9 +17,11 @@ from quorumlog.chaos.back_ends.admin_churner import (
     drawn_replicas,
 )
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
-from quorumlog.client import Admin, TopicPartition
+from quorumlog.client import Admin, NewTopic, Producer, TopicPartition
 
-OPERATIONS: Final = frozenset({"churn", "calm", "reassign", "grow", "throttle", "release"})
+OPERATIONS: Final = frozenset(
+    {"churn", "calm", "reassign", "grow", "throttle", "release", "delete_records"}
+)
 WITH_DIRECTORIES: Final = OPERATIONS | {"alter_log_dirs"}
 """Where brokers may have several log directories."""
 PARTITIONS_MAX: Final = 6  # of a topic that grows
@@ -31,6 +33,9 @@ _SETTLE_TIMEOUT_S: Final = 20.0
 _SETTLE_PAUSE_S: Final = 0.5
 _OURS_SHARE: Final = 0.6  # of the moves, for the topic of the workload
 _CANCELLED_SHARE: Final = 0.3  # of the requests for a partition that is moving
+DELETED_TOPIC: Final = "deleted-records"
+_BATCHES, _TOGETHER = 3, 5  # written before each deletion, and the records of each
+_LINGER_MS: Final = 50  # so that records which are sent together are one batch
 _SIDES: Final = ("leader", "follower")
 _RATES: Final = tuple(f"{side}.replication.throttled.rate" for side in _SIDES)
 _THROTTLED: Final = tuple(f"{side}.replication.throttled.replicas" for side in _SIDES)
@@ -92,6 +97,8 @@ class Administrator:
                 await self._ask(self._alter_log_dirs)
             case "grow":
                 await self._ask(self._grow)
+            case "delete_records":
+                await self._ask(self._delete_records)
             case "throttle":
                 await self._ask(lambda admin: self._throttle(admin, amount))
             case _:
@@ -182,6 +189,19 @@ class Administrator:
         if there_are >= PARTITIONS_MAX:
             raise NodeUnavailable(f"{self._topic} has {there_are} partitions")
         await admin.create_partitions({self._topic: there_are + 1})
+
+    async def _delete_records(self, admin: Admin) -> None:
+        """Write batches to a topic, then delete what is below any offset of it (KIP-107)."""
+        if DELETED_TOPIC not in await admin.list_topics():
+            await admin.create_topics([NewTopic(DELETED_TOPIC, 1)])
+        async with Producer(self._bootstrap, linger_ms=_LINGER_MS) as producer:
+            for _ in range(_BATCHES):
+                sends = (producer.send_and_wait(DELETED_TOPIC, b"") for _ in range(_TOGETHER))
+                await asyncio.gather(*sends)
+        at = TopicPartition(DELETED_TOPIC, 0)
+        start = (await admin.list_offsets({at: "earliest"}))[at].offset
+        end = (await admin.list_offsets({at: "latest"}))[at].offset
+        await admin.delete_records({at: start + 1 + chance.random_number(end - start)})
 
     async def _throttle(self, admin: Admin, bytes_per_s: int) -> None:
         """Let each broker give and get so many bytes of replicas that are not in sync (KIP-73)."""

@@ -45,7 +45,7 @@ def equipment_for(schedule: Schedule, network: NetworkKind) -> Equipment:
 
 
 def check_equipment(cluster: LocalCluster, schedule: Schedule, network: NetworkKind) -> None:
-    """Raise InvalidArgument or ValueError if this machine cannot start it, or inflict the faults."""
+    """Raise InvalidArgument or ValueError if it cannot be started here, or broken that way."""
     cluster.check()
     if network == "netns" and (reason := namespaces.why_not()):
         raise ValueError(f"--network netns: {reason}")

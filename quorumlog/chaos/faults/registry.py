@@ -10,6 +10,7 @@ from quorumlog.chaos.faults import (
     crash_loop,
     delay,
     delay_request,
+    delete_records,
     disk_error,
     disk_full,
     drop_request,
@@ -63,6 +64,7 @@ _ON_NODES: Final = (
     reassign,
     grow,
     throttle,
+    delete_records,
     wipe_majority,
 )
 _ON_LINKS: Final = (
