@@ -201,6 +201,8 @@ class Administrator:
         at = TopicPartition(DELETED_TOPIC, 0)
         start = (await admin.list_offsets({at: "earliest"}))[at].offset
         end = (await admin.list_offsets({at: "latest"}))[at].offset
+        if end <= start:  # a new leader does not know yet what is committed
+            raise NodeUnavailable(f"no record of {DELETED_TOPIC} is known to be committed")
         await admin.delete_records({at: start + 1 + chance.random_number(end - start)})
 
     async def _throttle(self, admin: Admin, bytes_per_s: int) -> None:
