@@ -252,7 +252,7 @@ def _require_chain(
         return
     for hole in holes(disk, directory, [one.base_offset for one in segments], settings):
         if hole.start < known.end and known.start < hole.end:
-            where = f"{directory} has no segment between those that end and begin there"
+            where = f"two segments of {directory} do not follow each other"
             raise _lacking(where, hole.start, hole.end)
 
 
