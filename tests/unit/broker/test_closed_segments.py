@@ -50,9 +50,16 @@ def test_a_middle_segment_that_may_be_gone_is_not_missed(
     log.close(clean=False)
 
 
-def test_a_full_segment_without_its_index_is_left_to_its_readers(tmp_path: Path) -> None:
-    second = three_segments(tmp_path)
-    second.with_suffix(".index").unlink()
+@pytest.mark.parametrize("damage", ["no index", "shorter", "zeros"])
+def test_a_damaged_segment_is_left_to_its_readers(tmp_path: Path, damage: str) -> None:
+    second = three_segments(tmp_path, batches=3)
+    match damage:
+        case "no index":
+            second.with_suffix(".index").unlink()
+        case "shorter":
+            second.write_bytes(second.read_bytes()[: len(BATCH)])
+        case _:
+            second.write_bytes(bytes(second.stat().st_size))
     log, _ = started(tmp_path).open(AT, OLD, {})
-    assert log.log_end_offset == 12
+    assert log.log_end_offset == 36
     log.close(clean=False)
