@@ -91,6 +91,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "keeps_offsets_of_the_aborted": NodesOptions(
         workload="consume_transform_produce", faults=("kill",)
     ),
+    "takes_no_batch_that_began_earlier": NodesOptions(faults=("delete_records", "wipe", "kill")),
     "never_releases_throttles": _THROTTLED,
     "throttles_in_sync_replicas": _THROTTLED,
     **{
@@ -106,18 +107,26 @@ def subjects_of(mutant: str) -> list[str]:
     return [*(name for name, world in WORLDS.items() if mutant in world.mutants), NODES]
 
 
-def simulated_command(mutant: str, subject: str, seed: int) -> str:
-    """Return the command that a person types for an attempt in simulation."""
-    command = ["quorumlog", "simulate", subject, "--seed", str(seed), "--mutant", mutant]
+def simulated_command(mutant: str, subject: str, seed: int, *, is_sound: bool = False) -> str:
+    """Return the command that a person types for an attempt in simulation.
+
+    is_sound: the same run of the product itself.
+    """
+    command = ["quorumlog", "simulate", subject, "--seed", str(seed)]
+    command += [] if is_sound else ["--mutant", mutant]
     if subject == NODES:
         return shlex.join([*command, *_nodes_options(mutant).arguments()])
     return shlex.join([*command, "--duration", f"{_world_ms(mutant) // 1000}s"])
 
 
-def simulated(mutant: str, subject: str, seed: int) -> str:
-    """Run one seed; return the rule or the anomaly that tells of the bug, "" if none does."""
+def simulated(mutant: str, subject: str, seed: int, *, is_sound: bool = False) -> str:
+    """Run one seed; return the rule or the anomaly that tells of the bug, "" if none does.
+
+    is_sound: run the product itself, with the mutant's options.
+    """
+    planted = None if is_sound else mutant
     if subject != NODES:
-        result = simulate(seed, world=subject, mutant=mutant, duration_ms=_world_ms(mutant))
+        result = simulate(seed, world=subject, mutant=planted, duration_ms=_world_ms(mutant))
         return (result.violation or "").partition(":")[0]
     options = _nodes_options(mutant)
     try:
@@ -128,7 +137,7 @@ def simulated(mutant: str, subject: str, seed: int) -> str:
             faults=options.faults,
             config=dict(setting.split("=", 1) for setting in options.config),
             shape=options.shape,
-            mutant=mutant,
+            mutant=planted,
         )
     except RunFailed:
         return ""

@@ -87,6 +87,7 @@ class BrokerLifecycle:
         self._wake: Final = asyncio.Event()
         self._may_stop: Final = asyncio.Event()
         self._is_started = self._wants_to_stop = False
+        self._refusal = ""
         self._tasks: Final = Tasks(self._fail)
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - the Protocol's
@@ -159,6 +160,15 @@ class BrokerLifecycle:
             self._wake.set()
 
     async def _run(self) -> None:
+        """Only the first registration has a time limit: later the controllers may be long away."""
+        timeout_s = self._settings.initial_broker_registration_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._register()
+        except TimeoutError:
+            why = f"broker {self._id} cannot register: {self._refusal}"
+            raise RegistrationFailed(why) from None
+        await self._send_heartbeats()
         while not self._may_stop.is_set():
             await self._register()
             await self._send_heartbeats()
@@ -168,24 +178,15 @@ class BrokerLifecycle:
             self.failure.set_exception(error)
 
     async def _register(self) -> None:
-        """Register, with retries. Raises RegistrationFailed when the time is up."""
-        failures, last_error = 0, "no controller has answered"
-        try:
-            async with asyncio.timeout(
-                self._settings.initial_broker_registration_timeout_ms / 1000
-            ):
-                while True:
-                    error = await self._try_to_register()
-                    if error is None:
-                        return
-                    if error != last_error:
-                        _logger.warning("broker %d cannot register: %s", self._id, error)
-                    last_error = error
-                    failures += 1
-                    delay_ms = REGISTRATION_BACKOFF.delay_ms(failures, random_fraction())
-                    await asyncio.sleep(delay_ms / 1000)
-        except TimeoutError:
-            raise RegistrationFailed(f"broker {self._id} cannot register: {last_error}") from None
+        """Register, with retries. `_refusal` is why it has not worked yet."""
+        failures, self._refusal = 0, "no controller has answered"
+        while (refusal := await self._try_to_register()) is not None:
+            if refusal != self._refusal:
+                _logger.warning("broker %d cannot register: %s", self._id, refusal)
+            self._refusal = refusal
+            failures += 1
+            delay_ms = REGISTRATION_BACKOFF.delay_ms(failures, random_fraction())
+            await asyncio.sleep(delay_ms / 1000)
 
     async def _try_to_register(self) -> str | None:
         """Register; return why that failed, or None."""
