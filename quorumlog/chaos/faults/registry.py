@@ -6,6 +6,7 @@ from typing import Final
 from quorumlog.chaos.faults import (
     admin_churn,
     alter_log_dirs,
+    change_voters,
     clock_step,
     crash_loop,
     delay,
@@ -60,6 +61,7 @@ _ON_NODES: Final = (
     slow_fsync,
     clock_step,
     admin_churn,
+    change_voters,
     wipe_majority,
 )
 _ON_LINKS: Final = (
