@@ -19,6 +19,7 @@ _FEATURE: Final = "kraft.version"
 _CHANGING_VOTERS: Final = 1  # of that feature: the level at which they can change
 _CALL_TIMEOUT_S: Final = 5.0
 _IN_DOUBT_S: Final = 30.0  # a request that was not answered is on its way no longer than that
+_REMOVE_TIMEOUT_S: Final = 5.0
 _ADD_TIMEOUT_S: Final = 20.0  # the node may be starting, and the quorum may have no leader
 _PAUSE_S: Final = 0.25
 
@@ -53,6 +54,7 @@ class VoterChanger:
         self._in_doubt_until_s = 0.0
         self._is_raised = False  # kraft.version
         self._has_asked = False
+        self._gone: Final[dict[int, bytes | None]] = {}  # the last directory that a node has lost
         self.changes = 0
 
     @property
@@ -83,24 +85,37 @@ class VoterChanger:
             return "the voters are changing"
         try:
             async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
-                quorum = await admin.describe_quorum()
-                return self._why_unsafe(quorum.voters, without=node_id)
+                voters = (await admin.describe_quorum()).voters
         except REFUSED as error:
             return f"the voters are not known: {_text(error)}"
+        if self.is_changing:  # since then
+            return "the voters are changing"
+        return self._why_unsafe(voters, without=node_id)
+
+    def note_wipe(self, node_id: int) -> None:
+        """Take note that a disk is about to be gone: what it is as a voter has to be replaced."""
+        self._has_asked = True
+        self._gone[node_id] = self._directory_of(node_id)
 
     # --- what is asked ---
 
     async def _remove_or_raise(self, operation: str, node_id: int) -> None:
         if node_id not in self._controllers:
             raise NodeUnavailable(f"node {node_id} is no controller")
-        self._has_asked = True
-        try:
-            async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
-                await self._raise_kraft_version(admin)
-                if operation == "remove_voter":
-                    await self._remove(admin, node_id)
-        except REFUSED as error:
-            raise NodeUnavailable(_outcome(error)) from error
+        self._has_asked, attempts = True, 0
+        deadline_s = self._now_s() + _REMOVE_TIMEOUT_S
+        while True:
+            try:
+                async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
+                    await self._raise_kraft_version(admin)
+                    if operation == "remove_voter":
+                        await self._remove(admin, node_id, is_again=attempts > 0)
+                    return
+            except REFUSED as error:
+                if _is_definite(error) or self._now_s() > deadline_s:
+                    raise NodeUnavailable(_outcome(error)) from error
+            attempts += 1
+            await asyncio.sleep(_PAUSE_S)
 
     async def _raise_kraft_version(self, admin: Admin) -> None:
         if self._is_raised:
@@ -110,9 +125,13 @@ class VoterChanger:
             await self._ask(admin.update_features({_FEATURE: _CHANGING_VOTERS}))
         self._is_raised = True
 
-    async def _remove(self, admin: Admin, node_id: int) -> None:
+    async def _remove(self, admin: Admin, node_id: int, *, is_again: bool = False) -> None:
+        """Remove a voter. `is_again`: an attempt of which nothing is known may have done it."""
         voters = (await admin.describe_quorum()).voters
         voter = _replica(voters, node_id)
+        if voter is None and is_again:
+            self.changes += 1
+            return
         if voter is None:
             raise NodeUnavailable(f"failed: node {node_id} is no voter now")
         left = [one for one in voters if one is not voter]
@@ -168,30 +187,26 @@ class VoterChanger:
             is_certain = True
             self.changes += 1
         except KafkaError as error:
-            is_certain = error.definite
+            is_certain = _is_definite(error)
             raise
         finally:
             self._asking -= 1
             if not is_certain:
                 self._in_doubt_until_s = self._now_s() + _IN_DOUBT_S
 
-    def note_wipe(self) -> None:
-        """Take note that a disk is gone: a voter may have to be replaced."""
-        self._has_asked = True
-
     def _why_unsafe(self, voters: Collection[QuorumReplica], without: int | None = None) -> str:
         """Say why a quorum of these voters must not lose what one node has, or ""."""
         if not all(any(one.directory_id) for one in voters):
             return ""  # kraft.version is 0: a voter that lost its disk learns, and votes again
-        intact = [
-            one.replica_id
-            for one in voters
-            if one.replica_id != without and self._directory_of(one.replica_id) == one.directory_id
-        ]
+        intact = [one for one in voters if one.replica_id != without and self._is_intact(one)]
         if len(intact) > len(voters) // 2:
             return ""
         ids = ", ".join(str(one.replica_id) for one in voters)
         return f"of the voters {ids}, no majority would have its disks"
+
+    def _is_intact(self, voter: QuorumReplica) -> bool:
+        node_id, directory_id = voter.replica_id, voter.directory_id
+        return self._directory_of(node_id) == directory_id != self._gone.get(node_id)
 
 
 def _replica(replicas: Iterable[QuorumReplica], node_id: int) -> QuorumReplica | None:
@@ -212,5 +227,8 @@ def _text(error: BaseException) -> str:
 
 def _outcome(error: BaseException) -> str:
     """Say whether the change that was asked for may be made."""
-    is_known = isinstance(error, KafkaError) and error.definite
-    return f"{'failed' if is_known else 'unknown'}: {_text(error)}"
+    return f"{'failed' if _is_definite(error) else 'unknown'}: {_text(error)}"
+
+
+def _is_definite(error: BaseException) -> bool:
+    return isinstance(error, KafkaError) and error.definite

@@ -43,9 +43,9 @@ class SimulatedVoters:
 
     def wiped(self, machines: Iterable[Machine]) -> None:
         """Take note of disks that are empty now, unless they are not those of the quorum."""
-        self.changer.note_wipe()
         for machine in machines:
             if not machine.disk_faults.fails_below:
+                self.changer.note_wipe(machine.node_id)
                 self._directories.pop(machine.node_id, None)
 
     def why_needed(self, without: Set[int]) -> str:
