@@ -114,20 +114,17 @@ class VoterOracle:
         epochs = tuple((int(epoch), int(first)) for epoch, first in log.epoch_starts())
         held = Held(log.start_offset, seen.end, epochs)
         self._held[Key(node_id, directory)] = held
-        self._note_committed(seen, log)
+        is_news = seen.committed > self._committed_end
+        if is_news:
+            self._committed.extend(_sets(log, self._committed_end, seen.committed))
+            self._committed_end = seen.committed
         later = [*_sets(log, seen.committed)]
-        voters = later[-1][1] if later else self._below(seen.committed)
         if seen.role in {Leader, Candidate}:
             self._check_role(seen, held, later)
-        if seen.role is Leader:
-            self._check_leader(seen, before, held, later)
-        self._in_force[node_id] = voters
-
-    def _note_committed(self, seen: Seen, log: MetadataLog) -> None:
-        if seen.committed > self._committed_end:
-            start = max(self._committed_end, log.start_offset)
-            self._committed.extend(_sets(log, start, seen.committed))
-            self._committed_end = seen.committed
+        has_led = before is not None and (before.role, before.epoch) == (Leader, seen.epoch)
+        if seen.role is Leader or has_led:  # it may have resigned as it committed
+            self._check_leader(seen, held, later, commits=is_news)
+        self._in_force[node_id] = later[-1][1] if later else self._below(seen.committed)
 
     def _below(self, end: int) -> frozenset[Key]:
         """Return the voters that the committed records below `end` leave in force."""
@@ -154,26 +151,25 @@ class VoterOracle:
         if seen.committed > first:
             self._violated(f"removed-leads: node {seen.node_id} leads, and its removal is known")
 
-    def _check_leader(self, seen: Seen, before: Seen | None, held: Held, later: Sets) -> None:
+    def _check_leader(self, seen: Seen, held: Held, later: Sets, *, commits: bool) -> None:
+        """Check a leader. `commits`: it has committed what no other node knew to be committed."""
         epoch_start = next((first for epoch, first in held.epochs if epoch == seen.epoch), None)
         if epoch_start is None:
             return  # its first record is being written
-        log = _log(seen.node)
         if seen.epoch not in self._elected:
             self._elected.add(seen.epoch)
-            self._check_election(seen, held, epoch_start, log)
+            self._check_election(seen, held, epoch_start)
         self._check_changes(seen, epoch_start, later)
-        if before is not None and before.node is seen.node and seen.committed == before.committed:
-            return
-        if seen.committed > epoch_start:
+        if commits and seen.committed > epoch_start:
             self._check_commit(seen, held, later)
-        elif before is not None and (before.role, before.epoch) == (Leader, seen.epoch):
+        elif commits:
             self._violated(
                 f"commit-own-epoch: node {seen.node_id} commits {seen.committed} in epoch "
                 f"{seen.epoch}, which begins at {epoch_start}"
             )
 
-    def _check_election(self, seen: Seen, held: Held, epoch_start: int, log: MetadataLog) -> None:
+    def _check_election(self, seen: Seen, held: Held, epoch_start: int) -> None:
+        log = _log(seen.node)
         older = [one for epoch, one in self._committed_in.items() if epoch < seen.epoch]
         end, epoch = max(older, default=(0, 0))
         if not held.has(end, epoch):
