@@ -383,26 +383,3 @@ async def test_a_node_that_starves_is_fed_again_and_a_paused_one_is_left_alone()
     await nodes.perform("resume", (1,))
     await nodes.restore()
     assert cluster.paused == set()
-
-
-@pytest.mark.jumping_time
-async def test_a_removal_of_a_voter_is_taken_back_although_it_may_not_have_been_made() -> None:
-    class Unanswered(NodesInMemory):
-        async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
-            await super().perform(operation, node_ids, amount)
-            if operation == "remove_voter":
-                raise NodeUnavailable("unknown: no answer")
-
-    nodes = Unanswered()
-    rows = await carry_out(nodes, action(0, "change_voters", "metadata-leader", 1_000_000))
-    assert [operation for operation, _ in nodes.performed] == ["remove_voter", "add_voter"]
-    assert [row[0] for row in rows] == ["remove_voter", "skipped", "add_voter"]
-
-
-@pytest.mark.jumping_time
-async def test_the_voters_are_healed_last_of_all() -> None:
-    nodes = NodesInMemory()
-    nemesis = Nemesis(nodes, schedule_of("change_voters", (1,)), topic="t", record=lambda *_: None)
-    assert await nemesis.heal()
-    assert [operation for operation, _ in nodes.performed][-2:] == ["start", "add_voter"]
-    assert "add_voter" not in [operation for operation, _ in nodes.performed][:-2]

@@ -1,7 +1,7 @@
-"""The administrator that changes voters: what it asks for, what it refuses, what it puts back."""
+"""What changes voters: what it asks for, what it refuses, and what is put back in the end."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final, Self
 
@@ -10,8 +10,12 @@ import pytest
 from quorumlog.chaos.back_ends import voter_changer
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
 from quorumlog.chaos.back_ends.voter_changer import VoterChanger
+from quorumlog.chaos.faults.change_voters import ChangeVoters
+from quorumlog.chaos.nemesis import Nemesis
+from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.client import KafkaError
 from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.support.chaos.nodes_in_memory import NodesInMemory
 
 pytestmark = pytest.mark.jumping_time
 UNKNOWN: Final = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "it may have been made", definite=False)
@@ -208,3 +212,33 @@ async def test_all_nodes_are_tried_and_those_that_failed_are_named(quorum: Quoru
         await changer.perform("remove_voter", (2, 3))
     assert raised.value.node_ids == (2,)
     assert [*quorum.voters] == [1, 2]
+
+
+class Unanswered(NodesInMemory):
+    """Nobody knows of a removal whether it was made."""
+
+    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
+        await super().perform(operation, node_ids, amount)
+        if operation == "remove_voter":
+            raise NodeUnavailable("unknown: no answer")
+
+
+def nemesis_of(nodes: NodesInMemory, rows: list[str]) -> Nemesis:
+    action = Action(t_us=0, fault=ChangeVoters(), target="metadata-leader", duration_us=1_000_000)
+    schedule = Schedule(seed=1, duration_us=2_000_000, actions=(action,))
+    return Nemesis(nodes, schedule, topic="t", record=lambda f, *_: rows.append(f))
+
+
+async def test_a_removal_is_taken_back_although_it_may_not_have_been_made() -> None:
+    nodes, rows = Unanswered(), list[str]()
+    await nemesis_of(nodes, rows).run()
+    assert nodes.performed == [("remove_voter", (2,)), ("add_voter", (2,))]
+    assert rows == ["remove_voter", "skipped", "add_voter"]
+
+
+async def test_the_voters_are_healed_last_of_all() -> None:
+    nodes = NodesInMemory()
+    assert await nemesis_of(nodes, []).heal()
+    operations = [operation for operation, _ in nodes.performed]
+    assert operations[-2:] == ["start", "add_voter"]
+    assert operations.count("add_voter") == 1
