@@ -19,7 +19,7 @@ _FEATURE: Final = "kraft.version"
 _CHANGING_VOTERS: Final = 1  # of that feature: the level at which they can change
 _CALL_TIMEOUT_S: Final = 5.0
 _IN_DOUBT_S: Final = 30.0  # a request that was not answered is on its way no longer than that
-_REMOVE_TIMEOUT_S: Final = 5.0
+_REMOVE_TIMEOUT_S: Final = 10.0  # so long as nothing rules the change out
 _ADD_TIMEOUT_S: Final = 20.0  # the node may be starting, and the quorum may have no leader
 _PAUSE_S: Final = 0.25
 
