@@ -100,6 +100,10 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
         workload="consume_transform_produce", faults=("kill",)
     ),
     **dict.fromkeys([*VOTERS.rules, *VOTER_MUTANTS.rules], _VOTERS),
+    **dict.fromkeys(
+        ["wiped_voter_votes", "counts_any_directory"],
+        NodesOptions(faults=("change_voters", "wipe", "kill")),
+    ),
     "snapshot_without_voters": replace(_VOTERS, config=_SMALL_SNAPSHOTS),
     "never_releases_throttles": _THROTTLED,
     "throttles_in_sync_replicas": _THROTTLED,
