@@ -342,6 +342,15 @@ def data_directory(directory: Path, node_id: int) -> Path:
     return node_directory(directory, node_id) / "data"
 
 
+def directory_id(directory: Path, node_id: int) -> bytes | None:
+    """Return the id of a node's log directory; None: it has none yet, as if it were wiped."""
+    from quorumlog.storage.io.checkpoints import read_meta_properties, uuid_from_text
+    from quorumlog.storage.io.disk import RealDisk
+
+    meta = read_meta_properties(RealDisk(), str(data_directory(directory, node_id)))
+    return None if meta is None else uuid_from_text(meta.directory_id)
+
+
 def properties_file(directory: Path, node_id: int) -> Path:
     """Return the file of the node's configuration."""
     return node_directory(directory, node_id) / "node.properties"

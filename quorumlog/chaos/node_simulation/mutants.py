@@ -15,6 +15,7 @@ from quorumlog.chaos.node_simulation import (
     flush_mutants,
     near_mutants,
     transaction_mutants,
+    voter_mutants,
 )
 from quorumlog.chaos.node_simulation.admin_mutants import CHURN, MOVES, with_controller
 from quorumlog.chaos.registered import registered
@@ -131,6 +132,7 @@ def _all() -> Mapping[str, NodeMutant]:
         CORE_RULES,
         {name: Substitutes(quorum=QuorumParts(quorum=made)) for name, made in BROKEN_CORES.items()},
     )
+    add("metadata quorum", voter_mutants.VOTERS.rules, voter_mutants.VOTERS.made)
     add(
         "groups",
         GROUP_MUTANTS.rules,
