@@ -12,7 +12,8 @@ from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
 from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_of
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost, GroupShard
-from quorumlog.chaos.simulation.worlds.groups.member import GROUP_ID, Member
+from quorumlog.chaos.simulation.worlds.groups.member import Member
+from quorumlog.chaos.simulation.worlds.groups.member_process import GROUP_ID
 from quorumlog.chaos.simulation.worlds.groups.oracle import GroupOracle
 from quorumlog.chaos.simulation.worlds.groups.transactions import TransactionCoordinator
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
