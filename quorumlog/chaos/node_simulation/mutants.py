@@ -22,7 +22,7 @@ from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import CONTROLLER_MUTANTS
 from quorumlog.chaos.simulation.worlds.brokers.mutants import PARTITION_MUTANTS
 from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES
-from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS
+from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS, ShardParts
 from quorumlog.chaos.simulation.worlds.log_mutants import LOG_MUTANTS
 from quorumlog.chaos.simulation.worlds.logs.damage_mutants import DAMAGE_MUTANTS
 from quorumlog.chaos.simulation.worlds.quorum.building import (
@@ -156,9 +156,8 @@ def _all() -> Mapping[str, NodeMutant]:
     return {mutant.name: mutant for mutant in found}
 
 
-def _with_coordinator(made: Any) -> Substitutes:
-    """Return the parts of a shard that `worlds.groups.mutants.shards_of` has made."""
-    return Substitutes(coordinator_shard=made.func, coordinator=made.args[0].func)
+def _with_coordinator(made: ShardParts) -> Substitutes:
+    return Substitutes(coordinator_shard=made.shard, coordinator=made.coordinator)
 
 
 MUTANTS: Final = _all()

@@ -79,7 +79,7 @@ class Member(MemberProcess):
         self._session_ms: Final = session_ms
         self._instance: Final = f"instance {machine.node_id}" if is_static else None
         self._is_stopped = False
-        self._commits: Final = Commits(
+        self._commits: Final = Commits[Commit](
             machine, oracle, rng, send=self._send, take=self._take, transactions=transactions
         )
         self._forget()
