@@ -82,7 +82,7 @@ class MemberOptions(NamedTuple):
     """What a member does.
 
     classic_share: of its lives that speak the classic protocol.
-    leaves_for_good: as soon as the faults have ended.
+    leaves_for_good: after the last change of the topics.
     """
 
     commit_every_us: int
@@ -185,7 +185,7 @@ class GroupMember(MemberProcess):
         """Ask what is due, unless an answer is awaited."""
         if self._is_asking or self._speaker is None:
             return
-        if self._environment.is_calm and self._options.leaves_for_good:
+        if self.catalogue.is_final and self._options.leaves_for_good:
             self._leave_for_good()
         elif self._speaker.is_member and self.client.has - self._positions.keys():
             client = self.client
