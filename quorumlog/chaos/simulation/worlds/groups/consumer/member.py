@@ -187,7 +187,7 @@ class GroupMember(MemberProcess):
             return
         if self.catalogue.is_final and self._options.leaves_for_good:
             self._leave_for_good()
-        elif self._speaker.is_member and self.client.has - self._positions.keys():
+        elif self._speaker.is_member and self.client.kept - self._positions.keys():
             client = self.client
             member_id = None if client.is_classic else client.member_id
             fetch = Fetch(member_id, -1 if client.is_classic else client.epoch)
@@ -307,7 +307,7 @@ class GroupMember(MemberProcess):
             return
         shown = positions_by_name(result)
         self._oracle.fetched(shown, acknowledged, is_replaced=answered.is_replaced)
-        for one in self.client.has & self.client.told:
+        for one in self.client.kept:
             where = TopicPartition(self.catalogue.names[one.topic_id], one.partition)
             known = self._positions.get(one, -1)
             self._positions[one] = max(known, shown[where].offset if where in shown else -1)

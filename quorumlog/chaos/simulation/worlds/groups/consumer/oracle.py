@@ -66,6 +66,11 @@ class Client:
     is_new: bool = True  # it was told nothing yet
 
     @property
+    def kept(self) -> Partitions:
+        """What it has, and goes on to have."""
+        return self.has & self.told
+
+    @property
     def surplus(self) -> Partitions:
         """What it has to give up."""
         return self.has - self.told
@@ -203,8 +208,7 @@ class ConsumerOracle:
     def leaves(self, client: Client, *, for_a_while: bool) -> None:
         """Note that a member has given all up, and says that it leaves."""
         if for_a_while and client.instance_id is not None and not client.is_new:
-            had = client.has & client.told
-            place = Place(client.member_id, client.epoch, had)
+            place = Place(client.member_id, client.epoch, client.kept)
             self._places[client.instance_id] = place
         client.has_left = not for_a_while
         self.loses_all(client)
