@@ -11,6 +11,7 @@ from quorumlog.chaos.simulation.worlds.groups.consumer.speaking import (
     Answered,
     Life,
     Question,
+    Subscription,
 )
 from quorumlog.chaos.simulation.worlds.groups.member_process import (
     BACKOFF_US,
@@ -33,17 +34,20 @@ class Heartbeating:
         self._life: Final = life
         self._must_say_all = True
         self._said: Partitions | None = None  # what it last said that it has
+        self._said_subscription: Subscription | None = None
         self._previous_epoch = 0
         self._sent: Final = deque[ConsumerHeartbeat](maxlen=REMEMBERED)
         self._assignor: Final = life.rng.choice((None, None, "uniform", "range"))
 
     def question(self) -> Question:
         """Ask by a heartbeat: what has changed, or all."""
-        client = self._life.client
-        says_all = self._must_say_all or client.epoch == 0
+        client, subscription = self._life.client, self._life.subscription
+        says_all = (
+            self._must_say_all or client.epoch == 0 or subscription != self._said_subscription
+        )
         fields: dict[str, Any] = {}
         if says_all:
-            names, expression = self._life.subscription
+            names, expression = self._said_subscription = subscription
             fields = {
                 "rebalance_timeout_ms": REBALANCE_MS,
                 "subscribed_topic_names": names,
@@ -64,10 +68,6 @@ class Heartbeating:
 
     def unanswered(self) -> None:
         """Say all: what the coordinator has heard is not known."""
-        self._must_say_all = True
-
-    def subscribed_anew(self) -> None:
-        """Say all."""
         self._must_say_all = True
 
     def farewell(self, *, for_a_while: bool) -> ConsumerHeartbeat:

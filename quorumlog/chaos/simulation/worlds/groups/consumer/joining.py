@@ -27,6 +27,7 @@ from quorumlog.chaos.simulation.worlds.groups.consumer.speaking import (
     Answered,
     Life,
     Question,
+    Subscription,
 )
 from quorumlog.chaos.simulation.worlds.groups.member_process import (
     BACKOFF_US,
@@ -70,14 +71,18 @@ class Joining:
         self._generation_id = -1
         self._must_join, self._must_sync = True, False
         self._assignments: Mapping[str, bytes] = {}
+        self._said_subscription: Subscription | None = None
         self._counts: Mapping[str, int] | None = None  # of the topics, when it last assigned
 
     def question(self) -> Question:
         """Ask for the next step."""
         client = self._life.client
-        has_new_topics = self._counts is not None and self._counts != self._topic_counts()
-        if self.is_member and (self._must_join or has_new_topics) and not client.surplus:
-            self.is_member, self._must_join = False, True
+        if self._counts is not None and self._counts != self._topic_counts():
+            self._must_join = True  # it leads, and has to assign anew
+        if self._life.subscription != self._said_subscription:
+            self._must_join = True
+        if self._must_join and not client.surplus:
+            self.is_member = False
         if self.is_member:
             return Question(self._heartbeat(), self._beaten, REQUEST_TIMEOUT_US)
         if self._must_sync and not self._must_join:
@@ -86,10 +91,6 @@ class Joining:
 
     def unanswered(self) -> None:
         """Ask the same again."""
-
-    def subscribed_anew(self) -> None:
-        """Join again, to say so."""
-        self._must_join = True
 
     def farewell(self, *, for_a_while: bool) -> Leave | None:
         """Return a LeaveGroup; a static member that comes back says nothing."""
@@ -104,6 +105,7 @@ class Joining:
 
     def _join(self) -> Join:
         life = self._life
+        self._said_subscription = life.subscription
         owned: dict[str, list[int]] = {}
         for topic, partition in sorted(self._owned()):
             owned.setdefault(topic, []).append(partition)
@@ -230,6 +232,7 @@ class Joining:
         self._generation_id = -1
         if error_code in STRANGER:
             self._member_id = ""
+            self._life.is_named("")
 
 
 def claim_of(metadata: bytes) -> Claim:

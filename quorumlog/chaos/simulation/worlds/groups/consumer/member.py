@@ -327,7 +327,6 @@ class GroupMember(MemberProcess):
             self.subscription = self.rng.choice(
                 CLASSIC_SUBSCRIPTIONS if is_classic else SUBSCRIPTIONS
             )
-            speaker.subscribed_anew()
         elif self._positions and not self._commits.is_under_way:
             self._commit()
 

@@ -69,7 +69,7 @@ class Life(Protocol):
         """Note that there is nothing to do."""
 
     def is_named(self, member_id: str) -> None:
-        """Begin anew with this member id."""
+        """Begin anew with this member id; "": it will be given one."""
 
     def loses_all(self) -> None:
         """Give all up, and keep the member id."""
@@ -91,9 +91,6 @@ class Speaker(Protocol):
 
     def unanswered(self) -> None:
         """Note that the last question was not answered."""
-
-    def subscribed_anew(self) -> None:
-        """Note that the subscription is another one."""
 
     def farewell(self, *, for_a_while: bool) -> Any:
         """Return the request by which the member leaves; None: it goes without a word."""
