@@ -50,6 +50,30 @@ def shards_of(*broken: type[Any]) -> ShardParts:
     return parts
 
 
+class BrokenParts(GroupCoordinator):
+    """Each of `part_classes` takes the place of the class that it inherits, at any depth."""
+
+    part_classes: tuple[type[Any], ...] = ()
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for part in _parts(self, {}).values():
+            for broken in self.part_classes:
+                if issubclass(broken, type(part)):
+                    part.__class__ = broken
+
+
+def _parts(of: object, found: dict[int, Any]) -> dict[int, Any]:
+    """Collect the objects that one is made of, those of groups."""
+    for part in getattr(of, "__dict__", {}).values():
+        is_ours = type(part).__module__.startswith(_OF_GROUPS)
+        if is_ours and id(part) not in found:
+            found[id(part)] = part
+            _parts(part, found)
+    return found
+
+
+_OF_GROUPS: Final = GroupCoordinator.__module__.rpartition(".")[0]
 GROUP_MUTANTS: Final = Mutants(shards_of)
 
 

@@ -49,7 +49,7 @@ class GroupLog:
     """
 
     def __init__(self, committed: Callable[[], Sequence[Entry]], names: Mapping[TopicId, str]):
-        """`committed` returns all that is committed; `names` are those of all topics."""
+        """Have read nothing. `committed` returns all that there is; `names`: of all topics."""
         self.members: Mapping[str, str | None] = {}
         self.epochs: Final[dict[str, int]] = {}
         self.currents: Final[dict[str, Partitions]] = {}

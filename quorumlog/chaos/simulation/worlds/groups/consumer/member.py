@@ -24,7 +24,6 @@ from quorumlog.chaos.simulation.worlds.groups.consumer.oracle import (
 from quorumlog.chaos.simulation.worlds.groups.consumer.speaking import (
     REBALANCE_MS,
     Answered,
-    Question,
     Speaker,
     Subscription,
 )
@@ -107,8 +106,8 @@ class GroupMember(MemberProcess):
         transactions: TransactionCoordinator | None,
     ) -> None:
         super().__init__(machine, cluster, rng)
-        self.rng: Final = rng
-        self.catalogue: Final = catalogue
+        self.rng = rng
+        self.catalogue = catalogue
         self.client: Client
         self.subscription: Subscription
         self.has_left = False  # for good

@@ -82,7 +82,7 @@ class ConsumerOracle:
     def __init__(
         self, log: GroupLog, hosts: Mapping[int, CoordinatorHost], deleted: set[str]
     ) -> None:
-        """`deleted`: names of topics whose offsets may be gone."""
+        """Know nothing yet. `deleted`: names of topics whose offsets may be gone."""
         self._log: Final = log
         self._hosts: Final = hosts
         self._deleted: Final = deleted
@@ -131,7 +131,13 @@ class ConsumerOracle:
         self._takes(client, epoch, assigned, is_replaced=is_replaced)
 
     def synced(
-        self, client: Client, generation_id: int, named: Named, ids: Partitions, *, is_replaced: bool
+        self,
+        client: Client,
+        generation_id: int,
+        named: Named,
+        ids: Partitions,
+        *,
+        is_replaced: bool,
     ) -> None:
         """Note what a classic member hears; `ids`: the same by the ids of topics that exist."""
         self._log.read_on()

@@ -148,7 +148,5 @@ class ConsumerProtocolGroup:
         for member in self._members:
             if not member.has_left:
                 names, expression = member.subscription
-                found |= self._catalogue.partitions(
-                    self._catalogue.matching({*names}, expression)
-                )
+                found |= self._catalogue.partitions(self._catalogue.matching({*names}, expression))
         return found
