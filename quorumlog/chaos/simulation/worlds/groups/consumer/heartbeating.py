@@ -93,8 +93,8 @@ class Heartbeating:
                 self._previous_epoch = client.epoch
             before = client.told
             life.takes(answered, result.member_epoch, result.assignment)
-            if not client.surplus:
-                life.rests(answered)
+            if self._said is not None and self._said <= client.told:
+                life.rests(answered)  # the coordinator knows that it has nothing to give up
             if client.told != before:
                 life.act_soon()  # it says so, or fetches the offsets
             return

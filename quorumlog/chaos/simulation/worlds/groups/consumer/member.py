@@ -46,7 +46,7 @@ from quorumlog.chaos.simulation.worlds.groups.transactions import TransactionCoo
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-LEAVES: Final = 0.04  # the chance that a member leaves instead of a commit
+LEAVES: Final = 0.06  # the chance that a member leaves instead of a commit
 SUBSCRIBES_ANEW: Final = 0.04
 OLD_COMES: Final = 0.1  # the chance that an old heartbeat comes again
 AWAY_US_MAX: Final = 1_000_000  # sometimes longer than a session
@@ -80,13 +80,14 @@ class Asked(NamedTuple):
 class MemberOptions(NamedTuple):
     """What a member does.
 
-    classic_share: of its lives that speak the classic protocol.
+    classic_share: of its lives that speak the classic protocol. begins_classic: the first one does.
     leaves_for_good: after the last change of the topics.
     """
 
     commit_every_us: int
     is_static: bool
     classic_share: float
+    begins_classic: bool
     leaves_for_good: bool
 
 
@@ -157,7 +158,11 @@ class GroupMember(MemberProcess):
         self._commits.boot()
         self._positions.clear()
         is_classic = self.rng.random() < self._options.classic_share
-        self.subscription = self.rng.choice(CLASSIC_SUBSCRIPTIONS if is_classic else SUBSCRIPTIONS)
+        if self._life == 1 and self._options.begins_classic:
+            is_classic = True
+        is_another = self._life == 1 or is_classic != self.client.is_classic
+        if is_another or self._instance is None:  # a static member is the same as before
+            self._subscribe(is_classic=is_classic)
         self._new_client("" if is_classic else self.new_name(), is_classic=is_classic)
         self._speaker = Joining(self) if is_classic else Heartbeating(self)
         self._act()
@@ -171,6 +176,9 @@ class GroupMember(MemberProcess):
             rebalance_ms=REBALANCE_MS,
         )
         self.client = self._oracle.begins(client)
+
+    def _subscribe(self, *, is_classic: bool) -> None:
+        self.subscription = self.rng.choice(CLASSIC_SUBSCRIPTIONS if is_classic else SUBSCRIPTIONS)
 
     def _shown(self) -> str:
         client, speaker = self.client, type(self._speaker).__name__
@@ -283,8 +291,8 @@ class GroupMember(MemberProcess):
         if not self.client.surplus:
             return
         how = self.rng.random()
-        longest_us = 20_000 if how < 0.6 else 1_000_000 if how < 0.85 else 2_500_000
-        if how < 0.95:  # else never
+        longest_us = 20_000 if how < 0.5 else 1_000_000 if how < 0.8 else 2_500_000
+        if how < 0.9:  # else never
             after_us = self.rng.randrange(1_000, longest_us)
             self._machine.later(after_us, self._take, self._give_up, self._life)
 
@@ -322,10 +330,7 @@ class GroupMember(MemberProcess):
         if chance < LEAVES:
             self._leave_for_a_while()
         elif chance < LEAVES + SUBSCRIBES_ANEW:
-            is_classic = self.client.is_classic
-            self.subscription = self.rng.choice(
-                CLASSIC_SUBSCRIPTIONS if is_classic else SUBSCRIPTIONS
-            )
+            self._subscribe(is_classic=self.client.is_classic)
         elif self._positions and not self._commits.is_under_way:
             self._commit()
 

@@ -33,14 +33,15 @@ MEMBERS_MAX: Final = 4
 def draw_consumer_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
     """Draw the options of a run: `nodes` are the brokers, and machines of members follow them."""
     members = rng.randrange(2, MEMBERS_MAX + 1)
-    is_mixed, has_transactions = rng.random() < 0.4, rng.random() < 0.3
+    is_mixed, has_transactions = rng.random() < 0.5, rng.random() < 0.3
     options: dict[str, Option] = {
         "nodes": nodes,
         "partitions": 1,
         "min_insync_replicas": min(2, nodes),
         "members": members,
         "static_members": rng.randrange(members),
-        "classic_percent": rng.choice((20, 50, 80)) if is_mixed else 0,
+        "classic_percent": rng.choice((30, 50, 70)) if is_mixed else 0,
+        "begins_classic": is_mixed and rng.random() < 0.6,
         "transactional_members": rng.randrange(members + 1) if has_transactions else 0,
         "bumps_epoch": rng.random() < 0.5,  # transaction.version 2
         "one_leaves_for_good": rng.random() < 0.5,
@@ -112,6 +113,7 @@ class ConsumerProtocolGroup:
                 commit_every_us=options.number("commit_every_us"),
                 is_static=index < options.number("static_members"),
                 classic_share=options.number("classic_percent") / 100,
+                begins_classic=options.flag("begins_classic"),
                 leaves_for_good=index == 0 and options.flag("one_leaves_for_good"),
             ),
             transactions=self._transactions if index >= plain_members else None,
