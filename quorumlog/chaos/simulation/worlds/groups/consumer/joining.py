@@ -273,8 +273,12 @@ def assign_cooperatively(
     owners: dict[TopicPartition, str] = {}
     for member_id, claim in sorted(claims.items(), key=lambda item: item[1].generation_id):
         owners.update(dict.fromkeys(claim.owned, member_id))
+    wanted = frozenset[str]().union(*(claim.topics for claim in claims.values()))
     every = [
-        TopicPartition(name, index) for name, count in counts.items() for index in range(count)
+        TopicPartition(name, index)
+        for name, count in counts.items()
+        for index in range(count)
+        if name in wanted
     ]
     share = -(-len(every) // len(claims))
     target: dict[str, set[TopicPartition]] = {member_id: set() for member_id in sorted(claims)}

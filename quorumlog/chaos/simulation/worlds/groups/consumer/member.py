@@ -292,7 +292,7 @@ class GroupMember(MemberProcess):
             return
         how = self.rng.random()
         longest_us = 20_000 if how < 0.5 else 1_000_000 if how < 0.8 else 2_500_000
-        if how < 0.9:  # else never
+        if how < 0.9 or self.client.is_classic:  # else never
             after_us = self.rng.randrange(1_000, longest_us)
             self._machine.later(after_us, self._take, self._give_up, self._life)
 

@@ -45,7 +45,8 @@ class Client:
 
     has: what it consumes. It owns a partition from when it is told to have it until it gives it up,
     or loses all: when it was told that it is fenced, and when its process ends.
-    unproved: what a coordinator told it that had been replaced (decision 53).
+    unproved: what a coordinator told it that had been replaced (decision 53), and what it had when
+    the log left it out: it may not know yet.
     served: when its last request was read that was served.
     behind: since when it may have something to do, by the clock of the broker: it is None once it
     hears that there is nothing. (A classic member: when that was last so.)
@@ -158,7 +159,7 @@ class ConsumerOracle:
             self._check_place(client, assigned)
         client.is_new = False
         client.told = assigned
-        if is_replaced:
+        if is_replaced or client.member_id not in self._log.members:
             client.unproved |= assigned - client.has
         else:
             client.unproved -= assigned
@@ -166,16 +167,11 @@ class ConsumerOracle:
         client.has |= assigned
 
     def _check_owners(self, client: Client, assigned: Partitions) -> None:
-        """Check that no other member has what this one is told to have.
-
-        A member that the log leaves out may not know yet that it has lost all.
-        """
-        if client.member_id not in self._log.members:
-            return
+        """Check that no other member has what this one is told to have."""
         for other in self._clients.values():
-            if other is client or other.member_id not in self._log.members:
-                continue
             both = assigned & (other.has - other.unproved)
+            if other is client or not both:
+                continue
             if client.is_classic or other.is_classic:
                 both = self._permanent(both)  # they know no ids of topics
             names = f"{client.member_id} and {other.member_id}"
@@ -226,6 +222,7 @@ class ConsumerOracle:
         client = self._clients.get(member_id)
         if client is None:  # it was given an id that it has never heard of
             return
+        client.unproved |= client.has
         is_replaced = client.instance_id and client.instance_id in self._log.members.values()
         if client.has_left or is_replaced:
             return
