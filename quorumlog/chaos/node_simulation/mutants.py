@@ -23,7 +23,10 @@ from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import CONTROLLER_MUTANTS
 from quorumlog.chaos.simulation.worlds.brokers.mutants import PARTITION_MUTANTS
 from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES
-from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS
+from quorumlog.chaos.simulation.worlds.groups.consumer.mixed_mutants import MIXED_MUTANTS
+from quorumlog.chaos.simulation.worlds.groups.consumer.mutants import CONSUMER_MUTANTS
+from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS, ShardParts
+from quorumlog.chaos.simulation.worlds.groups.transaction_mutants import TRANSACTION_MUTANTS
 from quorumlog.chaos.simulation.worlds.log_mutants import LOG_MUTANTS
 from quorumlog.chaos.simulation.worlds.logs.damage_mutants import DAMAGE_MUTANTS
 from quorumlog.chaos.simulation.worlds.quorum.building import (
@@ -133,11 +136,9 @@ def _all() -> Mapping[str, NodeMutant]:
         {name: Substitutes(quorum=QuorumParts(quorum=made)) for name, made in BROKEN_CORES.items()},
     )
     add("metadata quorum", voter_mutants.VOTERS.rules, voter_mutants.VOTERS.made)
-    add(
-        "groups",
-        GROUP_MUTANTS.rules,
-        {name: _with_coordinator(made) for name, made in GROUP_MUTANTS.made.items()},
-    )
+    for mutants in (GROUP_MUTANTS, TRANSACTION_MUTANTS, CONSUMER_MUTANTS, MIXED_MUTANTS):
+        made_of = {name: _with_coordinator(parts) for name, parts in mutants.made.items()}
+        add("groups", mutants.rules, made_of)
     rules = STORAGE_MUTANTS.rules | LOG_MUTANTS.rules | DAMAGE_MUTANTS.rules
     made = STORAGE_MUTANTS.made | LOG_MUTANTS.made | DAMAGE_MUTANTS.made
     for name, storage in made.items():
@@ -158,9 +159,8 @@ def _all() -> Mapping[str, NodeMutant]:
     return {mutant.name: mutant for mutant in found}
 
 
-def _with_coordinator(made: Any) -> Substitutes:
-    """Return the parts of a shard that `worlds.groups.mutants.shards_of` has made."""
-    return Substitutes(coordinator_shard=made.func, coordinator=made.args[0].func)
+def _with_coordinator(made: ShardParts) -> Substitutes:
+    return Substitutes(coordinator_shard=made.shard, coordinator=made.coordinator)
 
 
 MUTANTS: Final = _all()

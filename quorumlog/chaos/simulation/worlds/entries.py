@@ -11,12 +11,16 @@ _VOTERS_KEY: Final = b"\0\0\0\6"
 
 
 class Entry(NamedTuple):
-    """One record. `content` is its value, which no other record of the run has."""
+    """One record. `content` is its value, which no other record of the run has.
+
+    `key`: empty in a control batch.
+    """
 
     epoch: int
     content: bytes
     position: int  # in its batch
     producer_id: int = -1  # of an idempotent producer
+    key: bytes = b""
 
 
 def entries_of(records: bytes) -> list[Entry]:
@@ -24,7 +28,13 @@ def entries_of(records: bytes) -> list[Entry]:
     entries: list[Entry] = []
     for position, header in iterate_headers(records):
         entries += [
-            Entry(header.leader_epoch, _content(record), index, header.producer_id)
+            Entry(
+                header.leader_epoch,
+                _content(record),
+                index,
+                header.producer_id,
+                b"" if header.is_control else record.key or b"",
+            )
             for index, record in enumerate(decode_batch(records, position))
         ]
     return entries

@@ -24,6 +24,12 @@ from quorumlog.chaos.simulation.worlds.drawn_faults import (
     LOG_FAULTS,
     QUORUM_FAULTS,
 )
+from quorumlog.chaos.simulation.worlds.groups.consumer.mixed_mutants import MIXED_MUTANTS
+from quorumlog.chaos.simulation.worlds.groups.consumer.mutants import CONSUMER_MUTANTS
+from quorumlog.chaos.simulation.worlds.groups.consumer.workload import (
+    ConsumerProtocolGroup,
+    draw_consumer_options,
+)
 from quorumlog.chaos.simulation.worlds.groups.consumer_group import (
     ConsumerGroup,
     draw_group_options,
@@ -115,11 +121,16 @@ def _build_brokers(
 
 
 def _build_groups(schedule: Schedule, mutant: str | None) -> World:
-    broken = ALL_MADE
-    new_shard = shards_of() if mutant is None else broken[mutant]
-    return BrokersWorld(schedule, ConsumerGroup(schedule, new_shard))
+    parts = shards_of() if mutant is None else ALL_MADE[mutant]
+    return BrokersWorld(schedule, ConsumerGroup(schedule, parts.new_shard))
 
 
+def _build_consumer_groups(schedule: Schedule, mutant: str | None) -> World:
+    parts = shards_of() if mutant is None else _CONSUMER_GROUPS_MADE[mutant]
+    return BrokersWorld(schedule, ConsumerProtocolGroup(schedule, parts.new_shard))
+
+
+_CONSUMER_GROUPS_MADE: Final = CONSUMER_MUTANTS.made | MIXED_MUTANTS.made
 _BROKEN_STORAGE: Final = {
     name: BrokenRules(partition=UNCHECKED_RULES, storage=made)
     for name, made in STORAGE_MUTANTS.made.items()
@@ -170,6 +181,15 @@ _KINDS: Final = (
         options=draw_group_options,
         hunt=_BROKER_HUNT,
         build=_build_groups,
+    ),
+    WorldKind(
+        name="consumer_groups",
+        text="a group of the consumer protocol (KIP-848), and classic members beside it",
+        faults=BROKER_FAULTS,
+        mutants=CONSUMER_MUTANTS.rules | MIXED_MUTANTS.rules,
+        options=draw_consumer_options,
+        hunt=_BROKER_HUNT,
+        build=_build_consumer_groups,
     ),
     WorldKind(
         name="logs",
