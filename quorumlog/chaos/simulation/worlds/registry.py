@@ -46,6 +46,15 @@ from quorumlog.chaos.simulation.worlds.quorum.building import (
 )
 from quorumlog.chaos.simulation.worlds.quorum.world import draw_quorum_options, draw_voters_options
 from quorumlog.chaos.simulation.worlds.storage_mutants import STORAGE_MUTANTS
+from quorumlog.chaos.simulation.worlds.transactions.broken import BrokenTransactions
+from quorumlog.chaos.simulation.worlds.transactions.mutants import (
+    BROKEN_TRANSACTIONS,
+    TRANSACTION_RULES,
+)
+from quorumlog.chaos.simulation.worlds.transactions.workload import (
+    build_transactions,
+    draw_transaction_options,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +129,12 @@ def _build_groups(schedule: Schedule, mutant: str | None) -> World:
     return BrokersWorld(schedule, ConsumerGroup(schedule, new_shard))
 
 
+def _build_transactions(schedule: Schedule, mutant: str | None) -> World:
+    sound = BrokenTransactions()
+    broken = sound if mutant is None else BROKEN_TRANSACTIONS[mutant]
+    return build_transactions(schedule, broken)
+
+
 _BROKEN_STORAGE: Final = {
     name: BrokenRules(partition=UNCHECKED_RULES, storage=made)
     for name, made in STORAGE_MUTANTS.made.items()
@@ -170,6 +185,15 @@ _KINDS: Final = (
         options=draw_group_options,
         hunt=_BROKER_HUNT,
         build=_build_groups,
+    ),
+    WorldKind(
+        name="transactions",
+        text="transactions, their coordinators on brokers that fail, and their producers",
+        faults=BROKER_FAULTS,
+        mutants=TRANSACTION_RULES,
+        options=draw_transaction_options,
+        hunt=_BROKER_HUNT,
+        build=_build_transactions,
     ),
     WorldKind(
         name="logs",
