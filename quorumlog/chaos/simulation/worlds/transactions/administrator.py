@@ -20,7 +20,7 @@ from quorumlog.chaos.simulation.worlds.transactions.requests import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-EVERY_US: Final = 1_000_000  # two acts, on average
+EVERY_US: Final = 500_000  # two acts, on average
 
 
 class Administrator:
@@ -68,7 +68,7 @@ class Administrator:
         if self._is_calm():
             return
         settings = self._rng.choice(self._producers)
-        if self._rng.random() < 0.5:
+        if self._rng.random() < 0.25:
             self._fence(settings)
         else:
             self._guess(settings)

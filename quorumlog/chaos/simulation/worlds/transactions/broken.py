@@ -6,6 +6,8 @@ from typing import Any
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.chaos.simulation.kernel.mutants import with_broken
 from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES, BrokenRules
+from quorumlog.chaos.simulation.worlds.storage_mutants import Storage
+from quorumlog.storage.io.log import Log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,8 @@ def broken_coordinator(*broken: type[Any]) -> BrokenTransactions:
     return BrokenTransactions(coordinator=with_broken(SOUND, *broken))
 
 
-def broken_replica(*broken: type[Any]) -> BrokenTransactions:
-    """Return rules in which each class replaces the one of a replica that it inherits."""
-    return BrokenTransactions(brokers=BrokenRules(partition=with_broken(UNCHECKED_RULES, *broken)))
+def broken_replica(broken: type[Any]) -> BrokenTransactions:
+    """Return rules in which a class replaces the rule of a replica that it inherits, or the log."""
+    if issubclass(broken, Log):
+        return BrokenTransactions(brokers=BrokenRules(storage=Storage(log=broken)))
+    return BrokenTransactions(brokers=BrokenRules(partition=with_broken(UNCHECKED_RULES, broken)))

@@ -89,12 +89,14 @@ class Cluster:
         leader: TransactionBroker | None,
         batch: ClientBatch,
         answered: Answer,
+        *,
+        may_come_late: bool = True,
     ) -> None:
-        """Send a batch; `answered` gets its ProduceResult. A copy of it may come late."""
+        """Send a batch; `answered` gets its ProduceResult."""
 
         def handle(reply: Answer) -> None:
             if leader is not None:
                 leader.appends.append(batch, reply)
 
         target = None if leader is None else leader.node
-        self._messages.ask(source, target, handle, answered, may_come_late=True)
+        self._messages.ask(source, target, handle, answered, may_come_late=may_come_late)

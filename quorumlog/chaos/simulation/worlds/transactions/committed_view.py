@@ -1,4 +1,4 @@
-"""What a reader at `read_committed` may see of a partition, by its committed records alone (KIP-98).
+"""What a reader at `read_committed` may see of a partition, by its records alone (KIP-98).
 
 It shares no code with the brokers: it goes through the log from its beginning.
 """

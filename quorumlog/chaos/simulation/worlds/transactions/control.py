@@ -1,4 +1,4 @@
-"""The requests of a producer to its coordinator: one at a time, each asked for until it is answered."""
+"""The requests of a producer to its coordinator: one at a time, asked until it is answered."""
 
 from collections.abc import Callable
 from typing import Any, Final

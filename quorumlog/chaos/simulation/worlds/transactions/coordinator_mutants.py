@@ -39,7 +39,7 @@ class _GivesTheSameEpochTwice(Initialization):
 @COORDINATOR_MUTANTS.breaks(
     "a producer that another has replaced goes on with the epoch of that one"
 )
-class _LetsAReplacedProducerComeBack(Initialization):
+class _LetsTheReplacedComeBack(Initialization):
     def _go_on(
         self, transaction: Transaction, now_ms: int, request_id: int, request: InitProducerId
     ) -> None:
@@ -108,9 +108,9 @@ class _ForgetsPartitionsThatWereAddedBefore(Adding):
     ) -> None:
         metadata = transaction.metadata
         if not {*partitions} <= {*metadata.partitions}:
-            transaction._metadata = replace(metadata, partitions=())
+            transaction._metadata = replace(metadata, partitions=())  # noqa: SLF001 - a mutant
         super()._add(transaction, now_ms, request_id, request, partitions)
-        transaction._metadata = metadata
+        transaction._metadata = metadata  # noqa: SLF001
 
 
 @COORDINATOR_MUTANTS.breaks("a transactional id expires although it is in use")

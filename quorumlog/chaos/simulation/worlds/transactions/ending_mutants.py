@@ -27,7 +27,7 @@ class _TellsTheOutcomeBeforeItIsCommitted(Ending):
 
 
 @ENDING_MUTANTS.breaks("an epoch that nobody has yet may end a transaction (KAFKA-9600)")
-class _TakesANewerEpoch(Ending):
+class _TakesNewerEpochs(Ending):
     def handle(
         self,
         transaction: Transaction | None,
@@ -69,9 +69,9 @@ class _FencesWithTwoEpochs(Ending):
     def fence(self, transaction: Transaction, now_ms: int, done: WriteDone) -> None:
         metadata = transaction.metadata
         epoch = metadata.producer_epoch + 1
-        transaction._metadata = replace(metadata, producer_epoch=epoch)
+        transaction._metadata = replace(metadata, producer_epoch=epoch)  # noqa: SLF001 - a mutant
         super().fence(transaction, now_ms, done)
-        transaction._metadata = metadata
+        transaction._metadata = metadata  # noqa: SLF001
 
 
 @ENDING_MUTANTS.breaks(
@@ -82,14 +82,14 @@ class _UsesTheLastEpochAsAnyOther(Ending):
         names = vars(ending)
         exhausted = names["is_exhausted"]
         try:
-            names["is_exhausted"] = lambda epoch: False
+            names["is_exhausted"] = lambda _epoch: False
             super()._prepare(*arguments, is_fence=is_fence)
         finally:
             names["is_exhausted"] = exhausted
 
 
 @ENDING_MUTANTS.breaks("a repeated EndTxn is granted, however the transaction has ended")
-class _AnswersARepeatedRequestWhateverItsOutcome(Ending):
+class _GrantsRepeatedRequestsWhateverTheOutcome(Ending):
     def _judge_with_bump(
         self, transaction: Transaction, producer: ProducerIdAndEpoch, *, commit: bool
     ) -> ErrorCode | None:
@@ -101,7 +101,7 @@ class _AnswersARepeatedRequestWhateverItsOutcome(Ending):
 @ENDING_MUTANTS.breaks(
     "a commit behind an abort of the coordinator's own is called a mistake (KAFKA-20785)"
 )
-class _CallsACommitBehindATimeoutAMistake(Ending):
+class _CallsCommitsBehindTimeoutsMistakes(Ending):
     def _judge_with_bump(
         self, transaction: Transaction, producer: ProducerIdAndEpoch, *, commit: bool
     ) -> ErrorCode | None:

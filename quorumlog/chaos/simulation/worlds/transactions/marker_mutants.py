@@ -43,14 +43,14 @@ class _TakesAnyErrorForWritten(Markers):
 
 
 @MARKER_MUTANTS.breaks("an answer about the markers of an earlier decision counts for this one")
-class _TakesAnAnswerAboutAnEarlierDecision(Markers):
+class _TakesAnswersAboutEarlierDecisions(Markers):
     def handle_written(self, transaction: Transaction, now_ms: int, event: MarkersWritten) -> None:
         about_this = replace(event, prepared_ms=transaction.metadata.last_update_ms)
         super().handle_written(transaction, now_ms, about_this)
 
 
 @MARKER_MUTANTS.breaks("a marker that was not written is not sent again")
-class _SendsAMarkerOnce(Markers):
+class _SendsMarkersOnce(Markers):
     def handle_written(self, transaction: Transaction, now_ms: int, event: MarkersWritten) -> None:
         written = {one: code for one, code in event.errors.items() if code is ErrorCode.NONE}
         super().handle_written(transaction, now_ms, replace(event, errors=written))
@@ -60,8 +60,6 @@ class _SendsAMarkerOnce(Markers):
     "a coordinator that takes over does not send the markers of what was decided before"
 )
 class _ForgetsWhatWasDecidedBefore(Markers):
-    """The coordinator before has sent them, has it not?"""
-
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._own: set[Transaction] = set()

@@ -53,6 +53,7 @@ class Transaction:
     told: bool | None = None
     outcome: bool | None = None  # by the first marker that ended a record of it
     is_fenced: bool = False  # another producer was told its epoch
+    is_refused: bool = False  # its producer was told that its time is over
     acknowledged: set[bytes] = field(default_factory=set)
 
 
@@ -91,7 +92,8 @@ class TransactionOracle:
         for at, view in self.views.items():
             for ended in view.go_on(self._committed[at]):
                 for value in ended.records.values():
-                    self._end(at, self._transactions[tag_of(value)], commits=ended.commits)
+                    transaction = self._transactions[tag_of(value)]
+                    self._end(at, transaction, commits=ended.commits)
 
     def _end(self, at: TopicPartition, transaction: Transaction, *, commits: bool) -> None:
         """Check that a marker may end a record of this transaction so."""
@@ -105,6 +107,8 @@ class TransactionOracle:
         self._check_told(transaction)
         rule = f"fenced-committed: {tag} is committed in {at} after a newer producer had begun"
         check(not (commits and transaction.is_fenced), rule)
+        rule = f"refused-committed: {tag} is committed in {at}, its producer was told it is not"
+        check(not (commits and transaction.is_refused), rule)
 
     def _check_told(self, transaction: Transaction) -> None:
         told, outcome = transaction.told, transaction.outcome
@@ -171,11 +175,21 @@ class TransactionOracle:
         instance.known_ms = max(instance.known_ms, asking.sent_ms)
 
     def fenced(self, instance: Instance, transaction: Transaction | None, what: str) -> None:
-        """Note that a producer was told by the coordinator that it is fenced."""
-        is_by_clock = transaction is not None and self._has_lasted(transaction)
+        """Note that a producer was told by the coordinator that it is fenced.
+
+        `transaction`: what may have lasted too long. Then it is aborted, and was not committed.
+        """
+        self.look()
         is_expired = max(self._clocks_ms()) - instance.known_ms >= self._expiration_ms
+        if self._has_rival(instance) or is_expired:
+            return
         rule = f"fenced-by-nobody: {instance.name}, {instance.producer}, is told {what}"
-        check(self._has_rival(instance) or is_by_clock or is_expired, rule)
+        is_by_clock = transaction is not None and self._has_lasted(transaction)
+        check(is_by_clock, rule)
+        if transaction is not None:
+            transaction.is_refused = True
+            is_committed = transaction.outcome is True
+            check(not is_committed, f"refused-committed: {transaction.tag} is committed, {what}")
 
     def mistaken(self, instance: Instance, what: str) -> None:
         """Note that a producer was told by the coordinator that it has made a mistake."""
@@ -210,10 +224,16 @@ class TransactionOracle:
         """Note that records of a transaction were acknowledged."""
         transaction.acknowledged.update(values)
 
-    def misplaced(self, transaction: Transaction, what: str) -> None:
-        """Note that a leader has taken a batch that is not of the transaction as it is open."""
-        rule = f"misplaced: a batch {what} of {transaction.tag} is taken"
-        check(self._may_be_aborted(transaction), rule)
+    def misplaced(
+        self, transaction: Transaction, at: TopicPartition, offset: int, value: bytes
+    ) -> None:
+        """Note that a leader has taken a batch that is not of the transaction as it is open.
+
+        If the transaction may have ended by itself, the batch was outside of any.
+        """
+        is_there = self._committed[at][offset].content == value  # else an earlier one has its place
+        rule = f"misplaced: {value!r} is taken at {offset} of {at}"
+        check(not is_there or self._may_be_aborted(transaction), rule)
 
     # --- readers ---
 

@@ -1,4 +1,4 @@
-"""The records that a transaction writes to one partition: one batch at a time, until it is there."""
+"""The records that a transaction writes to one partition: one batch at a time."""
 
 from collections import deque
 from collections.abc import Callable

@@ -5,6 +5,7 @@ One that is fenced is a zombie for a while: it asks for more before it begins an
 
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import partial
 from typing import Final
 
 from quorumlog.broker.transactions.core.requests import (
@@ -17,6 +18,7 @@ from quorumlog.broker.transactions.core.requests import (
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
+from quorumlog.chaos.simulation.worlds.transactions.carelessness import Carelessness
 from quorumlog.chaos.simulation.worlds.transactions.cluster import Cluster, Reply
 from quorumlog.chaos.simulation.worlds.transactions.control import Control
 from quorumlog.chaos.simulation.worlds.transactions.inbox import Inbox
@@ -34,10 +36,10 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 GIVE_UP_US: Final = 2_500_000  # a transaction whose records are not acknowledged is aborted
-PAUSE_US: Final = 100_000  # between two transactions
+PAUSE_US: Final = 50_000  # between two transactions
 ZOMBIE_US: Final = 800_000  # before a producer that is fenced begins anew
 COMMITS: Final = 0.75
-BATCHES_MAX: Final = 3
+BATCHES_MAX: Final = 2
 RECORDS_MAX: Final = 2
 
 FENCED: Final = frozenset(
@@ -54,7 +56,8 @@ class _Phase(Enum):
     READY = auto()
     ADDING = auto()
     WRITING = auto()
-    ENDING = auto()
+    COMMITTING = auto()
+    ABORTING = auto()
     FENCED = auto()
 
 
@@ -85,6 +88,9 @@ class Producer:
         self._control: Final = Control(
             self, cluster, oracle, rng, may_come_late=settings.may_come_late
         )
+        self._carelessness: Final = Carelessness(
+            self, cluster, oracle, rng, is_on=settings.is_careless
+        )
         self._names = 0  # of instances and transactions: none is used twice
         self._is_stopped = False
         self._forget()
@@ -96,6 +102,7 @@ class Producer:
         self._transaction: Transaction | None = None
         self._batches: dict[TopicPartition, PartitionBatches] = {}
         self._sequences: dict[TopicPartition, int] = {}
+        self._is_careless = False  # a batch is under way that must not be taken
         self._control.forget()
         self._inbox.clear()
 
@@ -172,12 +179,15 @@ class Producer:
     def _refused(self, reply: Reply, code: ErrorCode) -> None:
         """Give up this epoch: it is fenced, or the coordinator takes something for a mistake."""
         if reply.is_of_leader and code in FENCED:
-            self._oracle.fenced(self._instance, self._transaction, code.name)
+            # An abort is granted although the coordinator was ahead of it (KIP-890).
+            is_late = self._phase is not _Phase.ABORTING or self._settings.version < 2
+            late = self._transaction if is_late else None
+            self._oracle.fenced(self._instance, late, code.name)
         elif reply.is_of_leader:
             self._oracle.mistaken(self._instance, code.name)
         self._phase = _Phase.FENCED
         if self._producer != NO_PRODUCER and self._rng.random() < 0.6:
-            self._later(ZOMBIE_US // 4, self._act_as_zombie)
+            self._later(ZOMBIE_US // 8, self._act_as_zombie)
         self._later(ZOMBIE_US, self._maybe_begin_anew)
 
     def _maybe_begin_anew(self) -> None:
@@ -186,7 +196,7 @@ class Producer:
 
     def _act_as_zombie(self) -> None:
         """Ask for something as the producer that this one was."""
-        if self._phase is not _Phase.FENCED:
+        if self._phase is not _Phase.FENCED or self._is_stopped:
             return
         settings, producer = self._settings, self._producer
         commits = self._rng.random() < 0.5
@@ -198,6 +208,7 @@ class Producer:
         if settings.version > 0:
             requests.append(settings.init(producer))
         self._control.ask(self._instance, self._rng.choice(requests), self._zombie_answered)
+        self._later(ZOMBIE_US // 8, self._act_as_zombie)
 
     def _zombie_answered(self, reply: Reply, code: ErrorCode) -> None:
         if code is ErrorCode.NONE and isinstance(reply.result, InitProducerIdResult):
@@ -213,7 +224,7 @@ class Producer:
         self._transaction = self._oracle.began(tag, self._instance, self._producer)
         writing = self._writing(self._transaction)
         places = rng.sample(self._places, rng.randrange(1, len(self._places) + 1))
-        self._batches = {}
+        self._batches, self._is_careless = {}, False
         count = 0
         for at in sorted(places):
             batches = []
@@ -265,8 +276,35 @@ class Producer:
             self._oracle.acknowledged(self._transaction, values)
 
     def _maybe_end(self) -> None:
-        if all(one.is_ended for one in self._batches.values()):
+        transaction = self._transaction
+        if transaction is None or not self._is_written():
+            return
+        self._is_careless = self._carelessness.is_due()
+        if self._is_careless:
+            is_old = self._settings.version < 2
+            at = self._rng.choice(self._places if is_old else [*self._batches])
+            is_added = at in self._batches
+            sequences = self._sequences | self._next_sequences()
+            self._carelessness.produce(
+                transaction,
+                at,
+                sequences.get(at, 0),
+                is_added=is_added,
+                answered=partial(self._was_careless, transaction),
+            )
+        else:
             self._end(commits=self._rng.random() < COMMITS)
+
+    def _was_careless(self, transaction: Transaction, is_answered: bool) -> None:  # noqa: FBT001 - a callback
+        if self._transaction is transaction and self._phase is _Phase.WRITING:
+            self._is_careless = not is_answered
+            self._end(commits=is_answered and self._rng.random() < COMMITS)
+
+    def _is_written(self) -> bool:
+        return all(one.is_ended for one in self._batches.values())
+
+    def _next_sequences(self) -> dict[TopicPartition, int]:
+        return {at: one.next_sequence for at, one in self._batches.items()}
 
     def _give_up(self, transaction: Transaction) -> None:
         if self._transaction is transaction and self._phase is _Phase.WRITING:
@@ -275,7 +313,7 @@ class Producer:
     def _end(self, *, commits: bool) -> None:
         if self._phase is not _Phase.WRITING or self._transaction is None:
             return
-        self._phase = _Phase.ENDING
+        self._phase = _Phase.COMMITTING if commits else _Phase.ABORTING
         self._transaction.asked.add(commits)
         request = self._settings.end(self._producer, commits=commits)
         self._control.ask(
@@ -295,8 +333,8 @@ class Producer:
             return
         self._oracle.told(self._transaction, commits=commits)
         self.acknowledged += commits
-        lost = not all(one.is_ended for one in self._batches.values())
-        self._sequences |= {at: one.next_sequence for at, one in self._batches.items()}
+        lost = self._is_careless or not self._is_written()
+        self._sequences |= self._next_sequences()
         self._transaction = None
         if self._settings.version == 2:
             self._oracle.goes_on(self._instance, result.producer)

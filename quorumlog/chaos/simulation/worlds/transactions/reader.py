@@ -18,7 +18,7 @@ from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.records import decode_batches
 from quorumlog.wire.codec.transaction_markers import marker_of
 
-READ_US: Final = 60_000
+READ_US: Final = 100_000
 READ_BYTES: Final = 300  # little, so that transactions reach over several reads
 
 

@@ -52,7 +52,7 @@ def draw_transaction_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Optio
         "timeout_ms": rng.choice((800, 2_000, 6_000)),
         "expiration_ms": rng.choice((4_000, NEVER_MS, NEVER_MS)),
         "first_epoch": rng.choice((-1, -1, 32_700, 32_762, 32_765)),  # -1: the ids are new
-        "has_administrator": rng.random() < 0.3,
+        "has_administrator": rng.random() < 0.4,
         "careless_producers": rng.random() < 0.3,
         "fetch_bytes_max": rng.choice((1, 300, 1_000_000)),  # 1: one batch at a time
         "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
@@ -194,7 +194,7 @@ class Transactions:
         return -1 if partition is None else partition.leader_id
 
     def is_finished(self) -> bool:
-        """Check what is visible, once every transaction is decided and every reader is at the end."""
+        """Check what is visible, once all is decided and every reader is at the end."""
         if not all(one.is_idle for one in self._producers) or not self._oracle.is_decided():
             return False
         host = self._hosts.get(self._leads(STATE))
