@@ -14,6 +14,7 @@ from quorumlog.chaos.node_simulation.mutants import MUTANTS
 from quorumlog.chaos.node_simulation.simulate import simulate_nodes
 from quorumlog.chaos.node_simulation.transaction_mutants import TRANSACTIONS
 from quorumlog.chaos.simulation import WORLDS, simulate
+from quorumlog.chaos.simulation.worlds.transactions.mutants import TRANSACTION_RULES
 from quorumlog.cluster import ClusterShape
 
 NODES: Final = "nodes"
@@ -87,7 +88,10 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
         faults=("alter_log_dirs", "power_loss_all", "kill"),
         config=("log.dirs=/data,/disk2", "log.flush.acks=true", *_SMALL_SEGMENTS),
     ),
-    **dict.fromkeys(TRANSACTIONS.rules, NodesOptions(workload="txn_append", faults=("kill",))),
+    **dict.fromkeys(
+        [*TRANSACTIONS.rules, *TRANSACTION_RULES],
+        NodesOptions(workload="txn_append", faults=("kill",)),
+    ),
     "keeps_offsets_of_the_aborted": NodesOptions(
         workload="consume_transform_produce", faults=("kill",)
     ),

@@ -45,7 +45,8 @@ class Carelessness:
 
         `answered` is told whether there was an answer.
         """
-        value = f"{transaction.tag}:careless".encode() if not is_added else b"careless"
+        name = f"careless {transaction.tag}" if is_added else f"{transaction.tag}:careless"
+        value = name.encode()
         now_ms = self._party.machine.now_ms()
         batch = ClientBatch(
             at=at,

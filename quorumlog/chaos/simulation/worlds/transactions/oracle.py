@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from quorumlog.broker.transactions.core.requests import NO_PRODUCER, ProducerIdAndEpoch
-from quorumlog.chaos.simulation.kernel.rules import check
+from quorumlog.chaos.simulation.kernel.rules import Violation, check
 from quorumlog.chaos.simulation.worlds.entries import Entry
 from quorumlog.chaos.simulation.worlds.transactions.committed_view import CommittedView
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -193,7 +193,7 @@ class TransactionOracle:
 
     def mistaken(self, instance: Instance, what: str) -> None:
         """Note that a producer was told by the coordinator that it has made a mistake."""
-        check(False, f"mistaken: {instance.name}, {instance.producer}, is told {what}")
+        raise Violation(f"mistaken: {instance.name}, {instance.producer}, is told {what}")
 
     def stranger(self, transactional_id: str) -> ProducerIdAndEpoch | None:
         """Return what nobody will be for long; None: there is none such."""
@@ -204,7 +204,7 @@ class TransactionOracle:
 
     def stranger_granted(self, producer: ProducerIdAndEpoch, what: str) -> None:
         """Note that a coordinator did what a stranger asked for."""
-        check(False, f"stranger-acts: {producer} may {what}")
+        raise Violation(f"stranger-acts: {producer} may {what}")
 
     # --- transactions ---
 

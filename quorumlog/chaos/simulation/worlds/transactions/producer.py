@@ -36,6 +36,8 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 GIVE_UP_US: Final = 2_500_000  # a transaction whose records are not acknowledged is aborted
+CHANGES_ITS_MIND: Final = 0.15  # so many transactions are aborted while batches are under way
+CHANGE_US: Final = 200_000
 PAUSE_US: Final = 50_000  # between two transactions
 ZOMBIE_US: Final = 800_000  # before a producer that is fenced begins anew
 COMMITS: Final = 0.75
@@ -265,7 +267,9 @@ class Producer:
 
     def _write(self) -> None:
         self._phase = _Phase.WRITING
-        self.machine.later(GIVE_UP_US, self.take, self._give_up, self._transaction)
+        changes_its_mind = self._rng.random() < CHANGES_ITS_MIND
+        after_us = self._rng.randrange(CHANGE_US) if changes_its_mind else GIVE_UP_US
+        self.machine.later(after_us, self.take, self._give_up, self._transaction)
         for batches in [*self._batches.values()]:
             batches.send()
 
@@ -295,7 +299,7 @@ class Producer:
         else:
             self._end(commits=self._rng.random() < COMMITS)
 
-    def _was_careless(self, transaction: Transaction, is_answered: bool) -> None:  # noqa: FBT001 - a callback
+    def _was_careless(self, transaction: Transaction, is_answered: bool) -> None:
         if self._transaction is transaction and self._phase is _Phase.WRITING:
             self._is_careless = not is_answered
             self._end(commits=is_answered and self._rng.random() < COMMITS)
