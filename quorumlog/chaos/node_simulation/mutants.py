@@ -35,6 +35,11 @@ from quorumlog.chaos.simulation.worlds.quorum.building import (
     UncheckedQuorum,
 )
 from quorumlog.chaos.simulation.worlds.storage_mutants import SOUND_STORAGE, STORAGE_MUTANTS
+from quorumlog.chaos.simulation.worlds.transactions.broken import BrokenTransactions
+from quorumlog.chaos.simulation.worlds.transactions.mutants import (
+    BROKEN_TRANSACTIONS,
+    TRANSACTION_RULES,
+)
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.partition_changes import (
     Located,
@@ -131,6 +136,11 @@ def _all() -> Mapping[str, NodeMutant]:
     transactions = transaction_mutants.TRANSACTIONS
     add("transactions", transactions.rules, transactions.made)
     add(
+        "transactions",
+        TRANSACTION_RULES,
+        {name: _with_transactions(made) for name, made in BROKEN_TRANSACTIONS.items()},
+    )
+    add(
         "metadata quorum",
         CORE_RULES,
         {name: Substitutes(quorum=QuorumParts(quorum=made)) for name, made in BROKEN_CORES.items()},
@@ -157,6 +167,15 @@ def _all() -> Mapping[str, NodeMutant]:
             )
         )
     return {mutant.name: mutant for mutant in found}
+
+
+def _with_transactions(made: BrokenTransactions) -> Substitutes:
+    storage = made.brokers.storage
+    return Substitutes(
+        transaction_rules=made.coordinator,
+        partition_rules=made.brokers.partition,
+        new_logs=partial(storage.directory, new_log=storage.log),
+    )
 
 
 def _with_coordinator(made: ShardParts) -> Substitutes:

@@ -52,6 +52,15 @@ from quorumlog.chaos.simulation.worlds.quorum.building import (
 )
 from quorumlog.chaos.simulation.worlds.quorum.world import draw_quorum_options, draw_voters_options
 from quorumlog.chaos.simulation.worlds.storage_mutants import STORAGE_MUTANTS
+from quorumlog.chaos.simulation.worlds.transactions.broken import BrokenTransactions
+from quorumlog.chaos.simulation.worlds.transactions.mutants import (
+    BROKEN_TRANSACTIONS,
+    TRANSACTION_RULES,
+)
+from quorumlog.chaos.simulation.worlds.transactions.workload import (
+    build_transactions,
+    draw_transaction_options,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +139,12 @@ def _build_consumer_groups(schedule: Schedule, mutant: str | None) -> World:
     return BrokersWorld(schedule, ConsumerProtocolGroup(schedule, parts.new_shard))
 
 
+def _build_transactions(schedule: Schedule, mutant: str | None) -> World:
+    sound = BrokenTransactions()
+    broken = sound if mutant is None else BROKEN_TRANSACTIONS[mutant]
+    return build_transactions(schedule, broken)
+
+
 _CONSUMER_GROUPS_MADE: Final = CONSUMER_MUTANTS.made | MIXED_MUTANTS.made
 _BROKEN_STORAGE: Final = {
     name: BrokenRules(partition=UNCHECKED_RULES, storage=made)
@@ -190,6 +205,15 @@ _KINDS: Final = (
         options=draw_consumer_options,
         hunt=_BROKER_HUNT,
         build=_build_consumer_groups,
+    ),
+    WorldKind(
+        name="transactions",
+        text="transactions, their coordinators on brokers that fail, and their producers",
+        faults=BROKER_FAULTS,
+        mutants=TRANSACTION_RULES,
+        options=draw_transaction_options,
+        hunt=_BROKER_HUNT,
+        build=_build_transactions,
     ),
     WorldKind(
         name="logs",
