@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller_client import (
     NAMED_PER_REQUEST_MAX,
-    ConfigChanges,
-    ConfigResult,
     ElectionResult,
     NewPartitions,
     NewTopic,

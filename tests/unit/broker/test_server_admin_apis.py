@@ -6,13 +6,8 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
-from quorumlog.metadata_quorum.controller_client import (
-    ConfigChange,
-    ConfigChanges,
-    ConfigResult,
-    ControllerUnavailable,
-    RequestTooLarge,
-)
+from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, RequestTooLarge
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
