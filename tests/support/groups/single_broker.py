@@ -268,6 +268,7 @@ class TestController:
             brokers=image.brokers,
             topics=image.topics,
             broker_configs=image.broker_configs,
+            group_configs=image.group_configs,
             access=image.access,
             features=image.features,
         )

@@ -204,7 +204,7 @@ async def test_what_is_wrong_with_a_change_is_said_and_nothing_is_changed(tmp_pa
     ("resource_type", "message"),
     [
         (8, "log levels"),
-        (32, "groups have no configuration"),
+        (16, "client metrics"),
         (99, "Unknown resource type 99"),
     ],
 )

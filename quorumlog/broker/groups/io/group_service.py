@@ -75,11 +75,13 @@ class GroupService:
         self._shards.resigned(topic_partition, leader_epoch)
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
-        """Count the partitions of the offsets topic; tell the groups of changed topics."""
+        """Count the partitions of the offsets topic; tell groups of topics and settings."""
         self._shards.count_partitions(image)
         deleted = tuple(sorted(delta.deleted_topics))
         if deleted:
             self._shards.feed_all(events.TopicsDeleted(topics=deleted))
+        for group_id in delta.group_configs:
+            self._topics.configure(group_id, image.group_configs.get(group_id, {}))
         self._note_topics(delta, image)
 
     def _note_topics(self, delta: ClusterDelta, image: ClusterImage) -> None:

@@ -1,4 +1,4 @@
-"""The topics that groups may subscribe to, by name and by regular expression.
+"""What groups are shown of the image: topics, by name and by regular expression, and settings.
 
 The seam to a library of regular expressions is `TopicMatcher`. It must take time linear in the
 length of the name, whatever the expression: an expression comes from a client.
@@ -49,6 +49,7 @@ class Topics:
     All coordinators of a broker share it: the driver changes it, then tells them (`TopicsChanged`).
     Invariant: `_matches` has every topic that matches, for each expression that was asked for
     lately. An expression is tried on every topic once; from then on, on topics that appear.
+    `group_configs`: what single groups set.
     """
 
     def __init__(self, matcher: TopicMatcher) -> None:
@@ -56,6 +57,7 @@ class Topics:
         self.by_name: Final[dict[str, TopicDescription]] = {}
         self.names: Final[dict[TopicId, str]] = {}
         self.version = 0
+        self.group_configs: Final[dict[str, Mapping[str, str]]] = {}
         self._matches: dict[str, tuple[IsMatch, set[str]]] = {}
 
     def change(self, version: int, changed: Mapping[str, TopicDescription | None]) -> None:
@@ -73,6 +75,12 @@ class Topics:
                     matching.discard(name)
                 elif known is None and is_match(name):
                     matching.add(name)
+
+    def configure(self, group_id: str, configs: Mapping[str, str]) -> None:
+        """Let this be all that a group sets."""
+        self.group_configs[group_id] = configs
+        if not configs:
+            del self.group_configs[group_id]
 
     def matching(self, expression: str) -> frozenset[str]:
         """Return the names of the topics that match. Raises InvalidRegularExpression."""
