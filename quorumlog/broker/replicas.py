@@ -100,6 +100,8 @@ class Replicas:
         # directory fails.
         self.may_lead: Final = asyncio.Event()
         self.directory_failed: Final = asyncio.Event()  # one of several; the listener clears it
+        # Set once a log is not whole that the metadata counts on, or the last directory has failed.
+        self.must_be_fenced: Final = asyncio.Event()
         self._listeners: Final[list[LeadershipListener]] = []
         self._strays_are_gone = self._is_stopping = self._has_failed_log = False
         self._changed: list[TopicPartition] = []  # since the last follow-up
@@ -154,6 +156,7 @@ class Replicas:
             log_starts=self._log_starts,
             listeners=self._listeners,
             failed=self._replicas.fail,
+            must_be_fenced=self.must_be_fenced.set,
             has_other_directories=lambda: len(self._logs.online) > 1,
         )
 
@@ -335,6 +338,7 @@ class Replicas:
         elif not self._has_failed_log:
             self._has_failed_log = True
             self.may_lead.clear()
+            self.must_be_fenced.set()
             _logger.error(
                 "the log directory %s has failed: this broker leads no partition until it is"
                 " started again: %s",
