@@ -4,8 +4,8 @@ A registration belongs to one process; when the controller no longer knows it, t
 again. The broker sends its first heartbeat as soon as it has replayed its registration, because the
 controller waits for that before it lets the broker lead. Until the broker has opened the logs that
 this image assigns to it, its heartbeats ask to be fenced: otherwise it would answer
-NOT_LEADER_OR_FOLLOWER for partitions that it leads. If no other broker serves, the controller leaves
-it in the places of its former process all the same, so long as its logs are found whole.
+NOT_LEADER_OR_FOLLOWER for partitions that it leads. If no other broker serves, it is left
+in the places of its former process all the same, so long as its logs are found whole.
 Source: KIP-631.
 """
 

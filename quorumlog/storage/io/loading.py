@@ -65,6 +65,7 @@ class KnownOfLog(NamedTuple):
     Below `recovery_point` it need not be checked; in [start, end) its records were there for
     certain, but a start is not always known: it is UNKNOWN then.
     `scan` decides which batches are whole. What is found there is made durable, if it `must_last`.
+    One that `must_be_whole` is refused if it is to be cut, but for a batch that was half written.
     """
 
     is_clean: bool  # it was closed cleanly
@@ -73,6 +74,7 @@ class KnownOfLog(NamedTuple):
     end: int = 0
     scan: type[SegmentScan] = SegmentScan
     must_last: bool = True
+    must_be_whole: bool = False
 
 
 def load_log(
@@ -177,7 +179,8 @@ def _recover(
 ) -> Scanned:
     """Check what reaches beyond the recovery point; drop from `segments` what follows a fault.
 
-    Raises DamagedLog, before it changes anything, if the log would then end before `known.end`.
+    Raises DamagedLog, before it drops anything, if the log would then end before `known.end`, or
+    must be whole.
     """
     scanned = NOT_SCANNED
     epoch: int = NO_EPOCH
@@ -186,6 +189,7 @@ def _recover(
         is_last = slot == len(segments) - 1
         if expected is not None and not _continues(segment.base_offset, expected, settings, known):
             _require_reached(expected, known, f"{segment.path} does not follow")
+            _require_uncut(known, f"{segment.path} does not follow")
             _logger.warning("%s: offset %d was due next: dropped", segment.path, expected)
             _drop(disk, directory, segments, slot)
             break
@@ -205,10 +209,10 @@ def _recover(
             _with_later(scanned.recent, scan.recent),
             scanned.has_transactions or scan.recent.has_transactions,
         )
-        if scan.fault is not None or is_last:
-            where = f"{segment.path}, byte {scan.index.size}: {scan.fault or 'it ends there'}"
-            _require_reached(expected, known, where)
+        where = f"{segment.path}, byte {scan.index.size}: {scan.fault or 'it ends there'}"
+        _require_reached(expected if scan.fault is not None or is_last else ALL, known, where)
         if scan.fault is not None:
+            _require_uncut(known, where, is_torn=is_last and scan.is_torn)
             _logger.warning("%s: cut at byte %d: %s", segment.path, scan.index.size, scan.fault)
             if not is_last and segments[slot + 1].base_offset != expected:  # records are gone
                 _drop(disk, directory, segments, slot + 1)  # first: else a gap might show
@@ -241,6 +245,11 @@ def _require_start(first: Segment, known: KnownOfLog) -> None:
 def _require_reached(end_offset: int, known: KnownOfLog, where: str) -> None:
     if end_offset < known.end:
         raise _lacking(where, end_offset, known.end)
+
+
+def _require_uncut(known: KnownOfLog, where: str, *, is_torn: bool = False) -> None:
+    if known.must_be_whole and not is_torn:
+        raise DamagedLog(f"{where}; records behind it cannot be read. Nothing was cut")
 
 
 def _lacking(where: str, start: int, end: int) -> DamagedLog:
