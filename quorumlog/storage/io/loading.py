@@ -133,6 +133,8 @@ def _read_transactions(
 ) -> TransactionIndex:
     """Read which transactions were aborted, but for what recovery has checked."""
     index = TransactionIndex(disk, directory)
+    if segments[0].base_offset >= scanned.from_offset and not scanned.has_transactions:
+        return index  # all was read
     end_offset = segments[-1].index.next_offset
     borders = [*(segment.base_offset for segment in segments), end_offset]
     known = {segment.base_offset for segment in segments}
@@ -216,7 +218,9 @@ def _recover(
             _logger.warning("%s: cut at byte %d: %s", segment.path, scan.index.size, scan.fault)
             if not is_last and segments[slot + 1].base_offset != expected:  # records are gone
                 _drop(disk, directory, segments, slot + 1)  # first: else a gap might show
-        segment.cut_tail(must_last=known.must_last or not is_last)
+        must_last = known.must_last or not is_last
+        if scan.fault is not None or must_last:
+            segment.cut_tail(must_last=must_last)
         if slot < len(segments) - 1:
             _seal(segment)
     if segments and not segments[-1].is_loaded:

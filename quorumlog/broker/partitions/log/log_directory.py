@@ -176,7 +176,7 @@ class LogDirectory:
         name, path = str(topic_partition), self._path(str(topic_partition))
         committed = self.checkpoints.high_watermark(topic_partition)
         try:
-            is_new = not self._disk.exists(path)
+            is_new = name not in self._unopened and not self._disk.exists(path)
             found_id = None if is_new else self._names.topic_id_of(name)
             is_nameless = not is_new and found_id is None
             lacks_records = found_id != topic_id and (is_nameless or committed > 0)
@@ -219,8 +219,9 @@ class LogDirectory:
         if self.must_last and not was_flushed(self._disk, path):
             self._names.make_last(name, topic_id)
         is_closed = self.was_clean and name in self._unopened
-        was_refused = self._disk.exists(f"{path}/{REFUSED_FILE}")
         recovery_point = self.checkpoints.recovery_point(topic_partition)
+        # For what it lacks below its recovery point: without one, the file would say nothing.
+        was_refused = recovery_point > 0 and self._disk.exists(f"{path}/{REFUSED_FILE}")
         end_is_known = is_closed or was_refused
         must_be_whole = standing is Standing.COUNTED_ON and not end_is_known
         committed = self.checkpoints.high_watermark(topic_partition) if must_be_whole else 0
