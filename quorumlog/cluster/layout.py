@@ -167,7 +167,7 @@ def found(directory: Path, spec: ClusterSpec) -> None:
 
     A voter that finds neither mark nor votes has lost its disk. Raises ClusterError.
     """
-    from quorumlog.metadata_quorum.io.founding import NEW_CLUSTER_FILE
+    from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 
     try:
         directory.mkdir(parents=True, exist_ok=True)

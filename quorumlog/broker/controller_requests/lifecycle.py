@@ -12,10 +12,11 @@ Source: KIP-631.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from quorumlog.backoff import Backoff
+from quorumlog.broker.settings import LifecycleSettings
 from quorumlog.chance import random_fraction
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
@@ -27,7 +28,6 @@ from quorumlog.metadata_quorum.controller_client import (
 )
 from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.features import ANNOUNCED
-from quorumlog.settings.servers import integer
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER
@@ -40,18 +40,6 @@ _logger: Final = logging.getLogger(__name__)
 
 class RegistrationFailed(Exception):
     """The controller has not accepted this broker's registration in time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LifecycleSettings:
-    """Kafka's names (dots are underscores here), units and defaults."""
-
-    broker_heartbeat_interval_ms: int = integer(
-        2000, "How often a broker tells the controller that it lives."
-    )
-    initial_broker_registration_timeout_ms: int = integer(
-        60_000, "When a broker gives up that cannot register at its start."
-    )
 
 
 class BrokerLifecycle:
