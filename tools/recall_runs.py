@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from quorumlog.broker.settings import RACK_SELECTOR
@@ -13,7 +13,10 @@ from quorumlog.chaos.node_simulation.forked import RunFailed
 from quorumlog.chaos.node_simulation.mutants import MUTANTS
 from quorumlog.chaos.node_simulation.simulate import simulate_nodes
 from quorumlog.chaos.node_simulation.transaction_mutants import TRANSACTIONS
+from quorumlog.chaos.node_simulation.voter_mutants import VOTERS
 from quorumlog.chaos.simulation import WORLDS, simulate
+from quorumlog.chaos.simulation.worlds.quorum.voter_mutants import VOTER_MUTANTS
+from quorumlog.chaos.simulation.worlds.transactions.mutants import TRANSACTION_RULES
 from quorumlog.cluster import ClusterShape
 
 NODES: Final = "nodes"
@@ -58,6 +61,12 @@ _COPIED: Final = NodesOptions(faults=("alter_log_dirs", "kill"), config=_DIRECTO
 _FLUSHED: Final = NodesOptions(
     faults=("power_loss_all", "kill", "slow_fsync"), config=("log.flush.acks=true",)
 )
+_SMALL_SNAPSHOTS: Final = (
+    "metadata.log.max.record.bytes.between.snapshots=300",
+    "metadata.log.segment.bytes=400",
+    "metadata.max.retention.bytes=500",
+)
+_VOTERS: Final = NodesOptions(faults=("change_voters", "replace_voter", "kill", "pause"))
 NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "clean_shutdown_is_remembered": NodesOptions(faults=("restart", "power_loss")),
     "snapshots_outlive_records": NodesOptions(
@@ -87,11 +96,20 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
         faults=("alter_log_dirs", "power_loss_all", "kill"),
         config=("log.dirs=/data,/disk2", "log.flush.acks=true", *_SMALL_SEGMENTS),
     ),
-    **dict.fromkeys(TRANSACTIONS.rules, NodesOptions(workload="txn_append", faults=("kill",))),
+    **dict.fromkeys(
+        [*TRANSACTIONS.rules, *TRANSACTION_RULES],
+        NodesOptions(workload="txn_append", faults=("kill",)),
+    ),
     "keeps_offsets_of_the_aborted": NodesOptions(
         workload="consume_transform_produce", faults=("kill",)
     ),
     "takes_no_batch_that_began_earlier": NodesOptions(faults=("delete_records", "wipe", "kill")),
+    **dict.fromkeys([*VOTERS.rules, *VOTER_MUTANTS.rules], _VOTERS),
+    **dict.fromkeys(
+        ["wiped_voter_votes", "counts_any_directory"],
+        NodesOptions(faults=("change_voters", "wipe", "kill")),
+    ),
+    "snapshot_without_voters": replace(_VOTERS, config=_SMALL_SNAPSHOTS),
     "never_releases_throttles": _THROTTLED,
     "throttles_in_sync_replicas": _THROTTLED,
     **{

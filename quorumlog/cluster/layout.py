@@ -167,7 +167,7 @@ def found(directory: Path, spec: ClusterSpec) -> None:
 
     A voter that finds neither mark nor votes has lost its disk. Raises ClusterError.
     """
-    from quorumlog.metadata_quorum.io.founding import NEW_CLUSTER_FILE
+    from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -340,6 +340,15 @@ def node_directory(directory: Path, node_id: int) -> Path:
 def data_directory(directory: Path, node_id: int) -> Path:
     """Return the directory of a node's logs: its `log.dirs`."""
     return node_directory(directory, node_id) / "data"
+
+
+def directory_id(directory: Path, node_id: int) -> bytes | None:
+    """Return the id of a node's log directory; None: it has none yet, as if it were wiped."""
+    from quorumlog.storage.io.checkpoints import read_meta_properties, uuid_from_text
+    from quorumlog.storage.io.disk import RealDisk
+
+    meta = read_meta_properties(RealDisk(), str(data_directory(directory, node_id)))
+    return None if meta is None else uuid_from_text(meta.directory_id)
 
 
 def properties_file(directory: Path, node_id: int) -> Path:

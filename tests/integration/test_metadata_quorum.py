@@ -12,7 +12,8 @@ import aiohttp
 import cbor2
 import pytest
 
-from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle, LifecycleSettings
+from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
+from quorumlog.broker.settings import LifecycleSettings
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,

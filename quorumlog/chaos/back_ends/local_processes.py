@@ -18,6 +18,8 @@ from quorumlog.chaos.back_ends.back_end import (
     for_each,
     holders_of,
 )
+from quorumlog.chaos.back_ends.local_voters import LocalVoters, why_needed
+from quorumlog.chaos.back_ends.voter_changer import OPERATIONS as OF_VOTERS
 from quorumlog.chaos.faults.fault import UNDOING, StepFault
 from quorumlog.chaos.faults.links import EFFECTS, Effect, Link, LinkRule
 from quorumlog.chaos.faults.registry import STEP_FAULTS
@@ -51,7 +53,7 @@ ORDERS: Final[Mapping[str, Callable[[Orders, int], None]]] = {
     "reset_clock": lambda orders, _: orders.step_clock(0),
 }
 """What a shim in each node does."""
-_PLAIN: Final = administrator.OPERATIONS | {
+_PLAIN: Final = administrator.OPERATIONS | OF_VOTERS | {
     "kill", "start", "stop", "pause", "resume", "starve", "feed", "wipe", "lose_records",
 }  # fmt: skip
 
@@ -90,6 +92,7 @@ class LocalProcesses:
             brokers=len([node for node in cluster.nodes if node.is_broker]),
             fewer=1,
         )
+        self._voters: Final = LocalVoters(cluster)
         self._for_each: Final[Mapping[str, Callable[[int], Awaitable[None]]]] = {
             "kill": self._kill,
             "stop": self._stop,
@@ -120,6 +123,8 @@ class LocalProcesses:
                 self._starve(node_ids, share_percent=amount)
             case _ if operation in administrator.OPERATIONS:
                 await self._administrator.perform(operation, amount)
+            case _ if operation in OF_VOTERS:
+                await self._voters.perform(operation, node_ids)
             case _ if operation in ORDERS:
                 self._order(operation, node_ids, amount)
             case _ if operation in self._for_each:
@@ -131,6 +136,8 @@ class LocalProcesses:
         """Return how often it was met: changes of an administrator, and calls that a shim broke."""
         if operation == "churn":
             return self._administrator.changes
+        if operation == "remove_voter":
+            return self._voters.changes
         if self._shim is not None and operation in {"fail_disk", "fill_disk", "slow_fsync"}:
             return sum(orders.hit for orders in self._shim.of(node_ids))
         return None
@@ -196,6 +203,7 @@ class LocalProcesses:
 
     async def _wipe(self, node_id: int) -> None:
         await self._until_not_needed(node_id)
+        self._voters.note_wipe(node_id)
         await _in_thread(self.cluster.wipe_node, node_id)
 
     def _starve(self, node_ids: Sequence[int], *, share_percent: int) -> None:
@@ -229,27 +237,15 @@ class LocalProcesses:
                 await _at_once(self.cluster.resume, node_id)
 
     async def _until_not_needed(self, node_id: int) -> None:
-        """Return when other nodes lead, in sync, every partition that this one has a copy of.
-
-        Raises NodeUnavailable: the cluster needs the copy.
-        """
+        """Return when the cluster needs nothing that this node has. Raises NodeUnavailable."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _NOT_NEEDED_TIMEOUT_S
-        while not await self._is_not_needed(node_id):
+        while why := why_needed(await self._status(), node_id) or (
+            await self._voters.why_not_wipe(node_id)
+        ):
             if loop.time() > deadline_s:
-                raise NodeUnavailable(f"the cluster needs what node {node_id} has: not wiped")
+                raise NodeUnavailable(f"the cluster needs what node {node_id} has: {why}")
             await asyncio.sleep(_POLL_S)
-
-    async def _is_not_needed(self, node_id: int) -> bool:
-        status = await self._status()
-        if status is None or status["controller_id"] in {None, -1, node_id}:
-            return False
-        partitions = [one for topic in status["topics"].values() for one in topic["partitions"]]
-        return all(
-            one["leader"] not in {-1, node_id} and node_id not in one["isr"]
-            for one in partitions
-            if node_id in one["replicas"]
-        )
 
     def has_links(self, links: Sequence[Link]) -> bool:
         """Tell whether anything is ever sent on one of them."""

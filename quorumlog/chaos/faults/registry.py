@@ -6,6 +6,7 @@ from typing import Final
 from quorumlog.chaos.faults import (
     admin_churn,
     alter_log_dirs,
+    change_voters,
     clock_step,
     crash_loop,
     delay,
@@ -65,6 +66,7 @@ _ON_NODES: Final = (
     grow,
     throttle,
     delete_records,
+    change_voters,
     wipe_majority,
 )
 _ON_LINKS: Final = (

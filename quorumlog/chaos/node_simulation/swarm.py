@@ -24,6 +24,7 @@ _KINDS: Final = (
     "disk_full", "disk_error", "slow_fsync", "clock_step",
     "delay", "slow_link", "reset", "refuse", "drop_request", "delay_request", "reply_lost",
     "admin_churn", "reassign", "grow", "throttle", "delete_records", "alter_log_dirs",
+    "change_voters", "replace_voter",
 )  # fmt: skip
 KINDS: Final[Mapping[str, type[StepFault]]] = {name: STEP_FAULTS[name] for name in _KINDS}
 """The kinds that a swarm takes."""
@@ -108,7 +109,7 @@ def _drawn(
         )
         at_s += rng.random() * 2 * mean_gap_s + _GAP_S_MIN
         at_s += _GAP_AFTER_ALL_S if target == ALL and kind.name not in _MILD else 0.0
-        at_s += _GAP_AFTER_WIPE_S if kind.name == "wipe" else 0.0
+        at_s += _GAP_AFTER_WIPE_S if kind.destroys else 0.0
 
 
 def _target(kind: type[StepFault], rng: Random) -> str:

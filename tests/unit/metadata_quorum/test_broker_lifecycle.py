@@ -7,11 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from quorumlog.broker.controller_requests.lifecycle import (
-    BrokerLifecycle,
-    LifecycleSettings,
-    RegistrationFailed,
-)
+from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle, RegistrationFailed
+from quorumlog.broker.settings import LifecycleSettings
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,

@@ -83,19 +83,22 @@ def take_answer(
     wall_ms: Callable[[], int],
     backoff: Backoff,
     random_fraction: float,
-) -> None:
-    """Append, truncate or start over, if the answer is still current."""
+) -> bool:
+    """Append, truncate or start over, if the answer is still current.
+
+    Return whether it could not be used, as the first one in a row: a person may want to know.
+    """
     driver, fetch_offset = followed.driver, asked.fetch_offset
     last_fetched_epoch = asked.last_fetched_epoch
     if driver.is_cutting or not driver.partition.accepts_answer(
         followed.leader_epoch, fetch_offset, last_fetched_epoch
     ):
-        return
+        return False
     if answer.error_code == ErrorCode.NONE and _take_records(
         followed, asked, answer, now_ms, wall_ms
     ):
         followed.failures = 0
-        return
+        return False
     if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         driver.feed(
             now_ms,
@@ -107,16 +110,10 @@ def take_answer(
             ),
         )
         if driver.is_cutting or driver.partition.state.log_end_offset != fetch_offset:
-            return
-    if followed.failures == 0:  # logged once, not at each attempt
-        _logger.info(
-            "%s: the leader of epoch %d answered %d to a fetch from %d",
-            driver.topic_partition,
-            followed.leader_epoch,
-            answer.error_code,
-            fetch_offset,
-        )
+            return False
+    is_first = followed.failures == 0
     followed.back_off(now_ms, backoff, random_fraction)
+    return is_first
 
 
 def _take_records(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
 
+from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.log.log_directory import REFUSED_FILE, LogDirectory
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.chaos.simulation.worlds.storage_mutants import HandsOn, OtherFiles, Storage
@@ -44,7 +45,7 @@ class _SetsTheLastRecordsAside(LogDirectory):
         topic_id: TopicId,
         configs: Mapping[str, str],
         *,
-        is_last: bool = False,  # noqa: ARG002 - broken
+        standing: Standing = Standing.SPARE,  # noqa: ARG002 - broken
     ) -> tuple[Log, Offset]:
         return super().open(topic_partition, topic_id, configs)
 
