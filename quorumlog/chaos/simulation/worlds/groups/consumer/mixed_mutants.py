@@ -85,7 +85,8 @@ class _Deaf(Heartbeats):
 class _JoinsWithNothing(ClassicMembers):
     def finish_join(self, changes: Changes, join: Any, member_id: str) -> Any:
         heartbeats = self._heartbeats
-        deaf = _Deaf(self._settings, self._topics, heartbeats._times)
+        times = heartbeats._times  # noqa: SLF001 - a mutant
+        deaf = _Deaf(self._settings, self._topics, times)
         self._heartbeats = deaf  # type: ignore[misc]  # a mutant
         try:
             return super().finish_join(changes, join, member_id)
