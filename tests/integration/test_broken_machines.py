@@ -66,9 +66,9 @@ def test_disks_that_fail_and_clocks_that_jump_lose_nothing(tmp_path: Path) -> No
         tmp_path,
         (
             action(100, ClockStep(direction="back"), (1,), 3_000),
-            action(100, SlowFsync(us=200_000), "majority", 1_000),
+            action(100, SlowFsync(us=200_000), "majority", 3_000),  # some fsync meets it
             action(200, DiskError(calls="writes"), (2,), 1_000),
-            action(2_500, DiskFull(), (3,), 1_000),
+            action(2_500, DiskFull(left_bytes=0), (3,), 1_000),
         ),
     )
     logs = {n: (tmp_path / f"cluster/node-{n}/node.log").read_text() for n in (2, 3)}
