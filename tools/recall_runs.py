@@ -16,6 +16,7 @@ from quorumlog.chaos.node_simulation.transaction_mutants import TRANSACTIONS
 from quorumlog.chaos.node_simulation.voter_mutants import VOTERS
 from quorumlog.chaos.simulation import WORLDS, simulate
 from quorumlog.chaos.simulation.worlds.quorum.voter_mutants import VOTER_MUTANTS
+from quorumlog.chaos.simulation.worlds.transactions.mutants import TRANSACTION_RULES
 from quorumlog.cluster import ClusterShape
 
 NODES: Final = "nodes"
@@ -95,10 +96,14 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
         faults=("alter_log_dirs", "power_loss_all", "kill"),
         config=("log.dirs=/data,/disk2", "log.flush.acks=true", *_SMALL_SEGMENTS),
     ),
-    **dict.fromkeys(TRANSACTIONS.rules, NodesOptions(workload="txn_append", faults=("kill",))),
+    **dict.fromkeys(
+        [*TRANSACTIONS.rules, *TRANSACTION_RULES],
+        NodesOptions(workload="txn_append", faults=("kill",)),
+    ),
     "keeps_offsets_of_the_aborted": NodesOptions(
         workload="consume_transform_produce", faults=("kill",)
     ),
+    "takes_no_batch_that_began_earlier": NodesOptions(faults=("delete_records", "wipe", "kill")),
     **dict.fromkeys([*VOTERS.rules, *VOTER_MUTANTS.rules], _VOTERS),
     **dict.fromkeys(
         ["wiped_voter_votes", "counts_any_directory"],
@@ -120,18 +125,26 @@ def subjects_of(mutant: str) -> list[str]:
     return [*(name for name, world in WORLDS.items() if mutant in world.mutants), NODES]
 
 
-def simulated_command(mutant: str, subject: str, seed: int) -> str:
-    """Return the command that a person types for an attempt in simulation."""
-    command = ["quorumlog", "simulate", subject, "--seed", str(seed), "--mutant", mutant]
+def simulated_command(mutant: str, subject: str, seed: int, *, is_sound: bool = False) -> str:
+    """Return the command that a person types for an attempt in simulation.
+
+    is_sound: the same run of the product itself.
+    """
+    command = ["quorumlog", "simulate", subject, "--seed", str(seed)]
+    command += [] if is_sound else ["--mutant", mutant]
     if subject == NODES:
         return shlex.join([*command, *_nodes_options(mutant).arguments()])
     return shlex.join([*command, "--duration", f"{_world_ms(mutant) // 1000}s"])
 
 
-def simulated(mutant: str, subject: str, seed: int) -> str:
-    """Run one seed; return the rule or the anomaly that tells of the bug, "" if none does."""
+def simulated(mutant: str, subject: str, seed: int, *, is_sound: bool = False) -> str:
+    """Run one seed; return the rule or the anomaly that tells of the bug, "" if none does.
+
+    is_sound: run the product itself, with the mutant's options.
+    """
+    planted = None if is_sound else mutant
     if subject != NODES:
-        result = simulate(seed, world=subject, mutant=mutant, duration_ms=_world_ms(mutant))
+        result = simulate(seed, world=subject, mutant=planted, duration_ms=_world_ms(mutant))
         return (result.violation or "").partition(":")[0]
     options = _nodes_options(mutant)
     try:
@@ -142,7 +155,7 @@ def simulated(mutant: str, subject: str, seed: int) -> str:
             faults=options.faults,
             config=dict(setting.split("=", 1) for setting in options.config),
             shape=options.shape,
-            mutant=mutant,
+            mutant=planted,
         )
     except RunFailed:
         return ""

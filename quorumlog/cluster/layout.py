@@ -39,12 +39,17 @@ FAST_DEFAULTS: Final[Mapping[str, str]] = {
     "controller.quorum.fetch.timeout.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
+    "initial.broker.registration.timeout.ms": "600000",
     "offsets.topic.num.partitions": "8",
     "replica.lag.time.max.ms": "5000",
     "replica.socket.timeout.ms": "3000",
     "transaction.state.log.num.partitions": "8",
 }
-"""What `--defaults fast` changes of Kafka's defaults, so that failover is quick on one machine."""
+"""What `--defaults fast` changes of Kafka's defaults, so that failover is quick on one machine.
+
+A broker waits longer for its first registration than in Kafka: nothing starts it again here, and
+after a loss of all nodes a machine may be busy for minutes. `LocalCluster` has limits of its own.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +167,7 @@ def found(directory: Path, spec: ClusterSpec) -> None:
 
     A voter that finds neither mark nor votes has lost its disk. Raises ClusterError.
     """
-    from quorumlog.metadata_quorum.io.founding import NEW_CLUSTER_FILE
+    from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.cluster.roles import BROKER, CONTROLLER
 from quorumlog.invariants import InvariantViolation
-from quorumlog.metadata_quorum.io.founding import NEW_CLUSTER_FILE
+from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 from quorumlog.node import config as configuration
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.main import (

@@ -363,6 +363,7 @@ class Oracle:
             image.topics,
             image.topic_names,
             image.broker_configs,
+            image.group_configs,
             image.access,
             image.next_producer_id,
             {**image.features},

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Final
 
+from quorumlog.chaos.back_ends.administrator import WITH_DIRECTORIES, Administrator
 from quorumlog.chaos.back_ends.back_end import (
     GROUPS_TOPIC,
     BackEndFailed,
@@ -15,8 +16,6 @@ from quorumlog.chaos.back_ends.voter_changer import OPERATIONS as OF_VOTERS
 from quorumlog.chaos.back_ends.voter_changer import Told
 from quorumlog.chaos.faults.links import CLIENTS, EFFECTS, LinkRule, Reset
 from quorumlog.chaos.faults.links import Link as FaultyLink
-from quorumlog.chaos.node_simulation import administrator
-from quorumlog.chaos.node_simulation.administrator import Administrator
 from quorumlog.chaos.node_simulation.disk_faults import HEALTHY
 from quorumlog.chaos.node_simulation.links import Link
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
@@ -99,7 +98,7 @@ class SimulatedMachines:
     """
 
     name = "simulated machines"
-    operations: Final[frozenset[str]] = frozenset(_AT_ONCE) | administrator.OPERATIONS | OF_VOTERS
+    operations: Final[frozenset[str]] = frozenset(_AT_ONCE) | WITH_DIRECTORIES | OF_VOTERS
     effects: Final = EFFECTS
 
     def __init__(
@@ -160,7 +159,7 @@ class SimulatedMachines:
         machines = [self.machines[node_id] for node_id in node_ids]
         if operation not in self.operations:
             raise BackEndFailed(f"{self.name} have no operation {operation!r}")
-        if operation in administrator.OPERATIONS:
+        if operation in WITH_DIRECTORIES:
             await self.administrator.perform(operation, amount)
             return
         if operation in OF_VOTERS:
