@@ -14,12 +14,16 @@ _VOTERS_KEY: Final = b"\0\0\0\6"
 
 
 class Entry(NamedTuple):
-    """One record. `content` is its value, which no other record of the run has."""
+    """One record. `content` is its value, which no other record of the run has.
+
+    `key`: empty in a control batch.
+    """
 
     epoch: int
     content: bytes
     position: int  # in its batch
     producer_id: int = -1  # of an idempotent producer
+    key: bytes = b""
     is_transactional: bool = False
 
 
@@ -33,6 +37,7 @@ def entries_of(records: bytes) -> list[Entry]:
                 _content(header, record),
                 index,
                 header.producer_id,
+                b"" if header.is_control else record.key or b"",
                 header.is_transactional,
             )
             for index, record in enumerate(decode_batch(records, position))

@@ -270,6 +270,7 @@ class BrokerNode:
             broker_epoch=self.broker_epoch,
             metadata_offset=self._replay.end_offset - 1,
             want_fence=not self._is_published,
+            is_opening=not self._is_published,
         )
         self._requests.ask(request, self._heartbeat_answered)
 
