@@ -3,7 +3,7 @@
 Two are found by schedules that a random search seldom comes by.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +16,12 @@ from quorumlog.broker.transactions.core.adding import Adding
 from quorumlog.broker.transactions.core.ending import Ending
 from quorumlog.broker.transactions.core.events import MarkersWritten
 from quorumlog.broker.transactions.core.expiry import Expiry
+from quorumlog.broker.transactions.core.held import Addition
 from quorumlog.broker.transactions.core.initialization import Initialization
 from quorumlog.broker.transactions.core.markers import Markers
 from quorumlog.broker.transactions.core.outbox import WriteDone
 from quorumlog.broker.transactions.core.requests import (
     NO_PRODUCER,
-    AddOffsets,
     AddPartitions,
     AddPartitionsResult,
     EndTransaction,
@@ -231,9 +231,14 @@ class LetsAnyEpochAbortAnOpenTransaction(Initialization):
 
 
 class AddsForAnyEpoch(Adding):
-    def _refusal(self, transaction: Transaction, producer: ProducerIdAndEpoch) -> ErrorCode:
-        anybody = producer._replace(epoch=transaction.producer.epoch)
-        return super()._refusal(transaction, anybody)
+    def _add(
+        self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]
+    ) -> None:
+        epoch = transaction.producer.epoch
+        requests = [one.request for one in additions]
+        known = [replace(one, producer=one.producer._replace(epoch=epoch)) for one in requests]
+        told = [replace(one, request=as_known) for one, as_known in zip(additions, known)]
+        super()._add(transaction, now_ms, told)
 
 
 class VerifiesWhatIsNotThere(Adding):
@@ -246,37 +251,54 @@ class VerifiesWhatIsNotThere(Adding):
 
 
 class SaysThatPartitionsAreAddedAtOnce(Adding):
-    def _add(
-        self,
-        transaction: Transaction,
-        now_ms: int,
-        request_id: int,
-        request: AddPartitions | AddOffsets,
-        partitions: Iterable[TopicPartition],
-    ) -> None:
-        if self._refusal(transaction, request.producer) is ErrorCode.NONE:
-            self._outbox.reply(request_id, request.refuse(ErrorCode.NONE))
-            transaction.begin(TransactionState.ONGOING)
-            metadata = transaction.with_partitions(now_ms, partitions, 0)
-            self._outbox.write(transaction, metadata, lambda _now_ms, _error_code: None)
-        else:
-            super()._add(transaction, now_ms, request_id, request, partitions)
+    def _add(self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]) -> None:
+        producer = transaction.producer
+        fine = [one for one in additions if one.request.producer == producer]
+        if not fine:
+            super()._add(transaction, now_ms, additions)
+            return
+        self._refuse(fine, ErrorCode.NONE)
+        transaction.begin(TransactionState.ONGOING)
+        wanted = {where for one in fine for where in one.request.partitions}
+        metadata = transaction.with_partitions(now_ms, wanted, 0)
+        self._outbox.write(transaction, metadata, lambda _now_ms, _error_code: None)
 
 
 class ForgetsPartitionsThatWereAddedBefore(Adding):
     def _add(
-        self,
-        transaction: Transaction,
-        now_ms: int,
-        request_id: int,
-        request: AddPartitions | AddOffsets,
-        partitions: Iterable[TopicPartition],
+        self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]
     ) -> None:
         metadata = transaction.metadata
-        if not {*partitions} <= {*metadata.partitions}:
+        asked = {where for one in additions for where in one.request.partitions}
+        if not asked <= {*metadata.partitions}:
             transaction._metadata = replace(metadata, partitions=())
-        super()._add(transaction, now_ms, request_id, request, partitions)
+        super()._add(transaction, now_ms, additions)
         transaction._metadata = metadata
+
+
+class WakesNobody(Adding):
+    def go_on(self, transaction: Transaction | None, now_ms: int, transactional_id: str) -> None:
+        pass
+
+
+class WakesNobodyAfterARefusedWrite(Adding):
+    def go_on(self, transaction: Transaction | None, now_ms: int, transactional_id: str) -> None:
+        if transaction is None or not transaction.failures:
+            super().go_on(transaction, now_ms, transactional_id)
+
+
+class WakesOne(Adding):
+    """The others have come with it, have they not?"""
+
+    def _add(
+        self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]
+    ) -> None:
+        super()._add(transaction, now_ms, additions[:1])
+
+
+class LetsAdditionsWaitForEver(Adding):
+    def answer_late(self, now_ms: int, limit: int) -> None:
+        pass
 
 
 class ExpiresTooEarly(Expiry):
@@ -295,6 +317,10 @@ MUTANTS = {
         VerifiesWhatIsNotThere,
         SaysThatPartitionsAreAddedAtOnce,
         ForgetsPartitionsThatWereAddedBefore,
+        WakesNobody,
+        WakesNobodyAfterARefusedWrite,
+        WakesOne,
+        LetsAdditionsWaitForEver,
     ),
     "ending": (
         TellsTheOutcomeBeforeItIsCommitted,

@@ -1,6 +1,6 @@
 """What producers believe, and what they wait for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
@@ -24,13 +24,25 @@ class Client:
 
 @dataclass
 class UnderWay:
-    """A change that is being written, or waits for a producer id. `request_id` None: by itself."""
+    """A change that is being written, or waits for a producer id.
+
+    `request_id` None: by itself, or for requests that have waited for their turn (`held`).
+    """
 
     change: Change
     request_id: int | None = None
+    held: tuple[int, ...] = ()
     after: Model | None = None  # once its record is appended
     is_tombstone: bool = False
     changed_ms: int = 0  # what its record says
+
+
+@dataclass
+class Window:
+    """Additions that wait while their id is busy, the first since `since_ms`."""
+
+    since_ms: int
+    request_ids: list[int] = field(default_factory=list)
 
 
 @dataclass

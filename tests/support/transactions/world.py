@@ -7,6 +7,8 @@ Whatever happens is compared with `model.Model`, and with what the partitions ho
      there before the first marker. It is what the client was told.
   d. Epochs never fall, and no producer id is used again.
   e. A producer that another has replaced does nothing any more.
+  f. An addition to an id that is busy is made with the others when that ends, or told to come again
+     when it has waited for a while: no sooner, and no later.
 """
 
 from dataclasses import replace
@@ -24,7 +26,7 @@ from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from tests.support.transactions import model as kips
-from tests.support.transactions.clients import Asked, Client, UnderWay
+from tests.support.transactions.clients import Asked, Client, UnderWay, Window
 from tests.support.transactions.coordination import (
     SETTINGS,
     START_MS,
@@ -51,6 +53,7 @@ class World:
             batches = [stored(producer_epoch=epoch)]
         self.clients = [Client("x", version) for version in versions] + [Client("y", 2)]
         self.under_way: dict[str, UnderWay] = {}
+        self.windows: dict[str, Window] = {}
         self.asked: dict[int, Asked] = {}
         self.past: list[Asked] = []
         self.network = Network(PARTITIONS)
@@ -78,10 +81,38 @@ class World:
         if isinstance(verdict, Change):
             assert request.transactional_id not in self.under_way
             self.under_way[request.transactional_id] = UnderWay(verdict, request_id)
+        elif isinstance(request, AddPartitions) and verdict == kips.WAIT:
+            self.window(request.transactional_id).request_ids.append(request_id)
         else:
             asked.expected = verdict
         self.coordination.ask(request)
         self.look()
+
+    def window(self, name: str) -> Window:
+        return self.windows.setdefault(name, Window(self.coordination.now_ms))
+
+    def end_wait(self, name: str) -> None:
+        """What has waited for a busy id is made in one change, now that it is not busy."""
+        model = self.models.get(name)
+        if name in self.under_way or (model is not None and model.phase == "decided"):
+            return
+        window = self.windows.pop(name, None)
+        added: list[int] = []
+        after, now_ms = model, self.coordination.now_ms
+        for request_id in () if window is None else window.request_ids:
+            asked = self.asked[request_id]
+            producer, partitions = asked.request.producer, asked.request.partitions
+            verdict = kips.on_add(model, False, producer, partitions, now_ms)
+            if isinstance(verdict, Answer):
+                asked.expected = verdict
+                continue
+            added.append(request_id)
+            together = kips.on_add(after, False, producer, partitions, now_ms)
+            if isinstance(together, Change):
+                after = together.after(0)
+        if added:
+            made = Change(lambda _new: after, lambda _after: kips.FINE)
+            self.under_way[name] = UnderWay(made, held=tuple(added))
 
     def ask_as_a_stranger(self, client: Client, request: Any) -> None:
         """Ask with ids that the client does not have; it does not hear the answer."""
@@ -134,13 +165,16 @@ class World:
             for record in records_of(write.records):
                 self.see_appended(record)
         self.seen_writes = len(self.coordination.writes)
+        for under_way in self.under_way.values():
+            assert under_way.after or not under_way.held, "f: what has waited was not woken"
         for wanted in self.coordination.asked_for:
             self.see_allocation(wanted)
         for sent in self.coordination.markers:
             self.see_markers(sent)
         self.coordination.markers.clear()
         for request_id in sorted(self.asked.keys() & self.coordination.replies.keys()):
-            self.hear(self.asked.pop(request_id), self.coordination.replies[request_id])
+            asked = self.asked.pop(request_id)
+            self.hear(request_id, asked, self.coordination.replies[request_id])
 
     def see_allocation(self, wanted: AllocateProducerId) -> None:
         name = wanted.transactional_id
@@ -199,14 +233,22 @@ class World:
         assert sent.transaction_version == (2 if model.has_bumped else 0)
         self.network.send(sent)
 
-    def hear(self, asked: Asked, result: Any) -> None:
+    def hear(self, request_id: int, asked: Asked, result: Any) -> None:
         if isinstance(asked.request, AddPartitions):
             [error_code] = {*result.partitions.values()}
             told = NOBODY
         else:
             error_code, told = result.error_code, tuple(result.producer)
+        window = self.windows.get(asked.request.transactional_id)
+        has_waited = window is not None and request_id in window.request_ids
+        if window is not None and has_waited:
+            window.request_ids.remove(request_id)
         if error_code in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
             return  # what was expected is undone
+        if window is not None and has_waited:
+            assert error_code is ErrorCode.CONCURRENT_TRANSACTIONS, f"f: {error_code.name} {asked}"
+            assert self.is_over(window), "f: told to come again too soon"
+            return
         assert Answer(error_code, told) == asked.expected, f"a: {error_code.name} {told} {asked}"
         client, request = asked.client, asked.request
         if error_code is not ErrorCode.NONE or asked.is_late:
@@ -219,6 +261,9 @@ class World:
             client.producer, client.number = told, -1
         else:
             self.hear_end(asked, told)
+
+    def is_over(self, window: Window) -> bool:
+        return self.coordination.now_ms >= window.since_ms + SETTINGS.hold_max_ms
 
     def hear_end(self, asked: Asked, told: kips.Producer) -> None:
         client, commit = asked.client, asked.request.commit
@@ -246,7 +291,10 @@ class World:
 
     def see_ended(self, name: str, *, is_refused: bool) -> None:
         under_way = self.under_way.pop(name)
-        asked = self.asked.get(under_way.request_id or 0)
+        self.change(name, under_way, is_refused=is_refused)
+        self.end_wait(name)
+
+    def change(self, name: str, under_way: UnderWay, *, is_refused: bool) -> None:
         if is_refused:
             return
         after = under_way.after
@@ -260,9 +308,11 @@ class World:
         self.changed_ms[name] = under_way.changed_ms
         if after.phase == "decided" and before is not None and before.phase == "open":
             self.decisions[name, after.number] = bool(after.outcome)
-        if asked is not None:
-            asked.expected = under_way.change.reply(after)
-            self.note_replaced(asked, after)
+        for request_id in (under_way.request_id, *under_way.held):
+            asked = self.asked.get(request_id or 0)
+            if asked is not None:
+                asked.expected = under_way.change.reply(after)
+                self.note_replaced(asked, after)
 
     def note_replaced(self, asked: Asked, after: Model) -> None:
         """A producer that begins anew replaces the others of its id."""
@@ -281,6 +331,7 @@ class World:
             coordination.batches.append(write.records)
         self.network.generation += 1
         self.under_way.clear()
+        self.windows.clear()
         for asked in self.asked.values():
             asked.expected = None
         if is_same and coordination.writes:
@@ -355,6 +406,7 @@ class World:
             asked = self.asked.get(under_way.request_id or 0)
             if asked is not None:
                 asked.expected = Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            self.end_wait(name)
         self.coordination.allocate(
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if fails else ErrorCode.NONE
         )
@@ -366,6 +418,8 @@ class World:
         check_log(self.coordination)
         self.check_outcomes()
         due_ms = self.coordination.coordinator.next_deadline_ms
+        for window in self.windows.values():
+            assert not (window.request_ids and self.is_over(window)), "f: waits for too long"
         decided = [name for name, one in self.models.items() if one.phase == "decided"]
         awaited = self.network.awaited()
         for name in decided:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """The first two are settings of a broker.
+    """The first two are settings of a broker; so is `hold_max_ms`, its
+    `add.partitions.to.txn.retry.backoff.ms`: how long an addition waits while its id is busy.
 
     `retry_backoff_ms`, `retry_backoff_max_ms` are not Kafka's: before a marker is sent again, or a
     change of our own that was refused is tried again.
@@ -13,5 +14,6 @@ class TransactionSettings:
 
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
+    hold_max_ms: int = 20
     retry_backoff_ms: int = 20
     retry_backoff_max_ms: int = 1000

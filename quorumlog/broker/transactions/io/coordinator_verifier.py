@@ -120,12 +120,15 @@ class CoordinatorVerifier:
         self._retry_s: Final = settings.add_partitions_to_txn_retry_backoff_ms / 1000
         self._retry_max_s: Final = settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
         self._image = ClusterImage()
-        self._channels: Final = BrokerChannels(VerificationExchange(), peers)
+        # A coordinator may let an addition wait: it holds up no question.
+        self._adding: Final = BrokerChannels(VerificationExchange(), peers)
+        self._asking: Final = BrokerChannels(VerificationExchange(), peers)
 
     def publish(self, image: ClusterImage) -> None:
         """Ask these coordinators from now on."""
         self._image = image
-        self._channels.publish(image)
+        self._adding.publish(image)
+        self._asking.publish(image)
 
     def verify(
         self,
@@ -153,12 +156,14 @@ class CoordinatorVerifier:
 
     async def stop(self) -> None:
         """Answer every question: nothing is known."""
-        await self._channels.stop()
+        await self._adding.stop()
+        await self._asking.stop()
 
     def _ask(self, question: VerificationQuestion) -> None:
         coordinator = self._image.partition(self._partition_of(question.transactional_id))
         leader_id = BrokerId(-1) if coordinator is None else coordinator.leader_id
-        self._channels.ask(leader_id, question)
+        channels = self._adding if question.adds else self._asking
+        channels.ask(leader_id, question)
 
     def _settle(self, question: VerificationQuestion, outcomes: Outcomes) -> None:
         """Answer the leader. To add, wait a little for the end of the last transaction.
