@@ -35,6 +35,7 @@ class UnderWay:
     after: Model | None = None  # once its record is appended
     is_tombstone: bool = False
     changed_ms: int = 0  # what its record says
+    behind: "UnderWay | None" = None  # the next change, in the same batch
 
 
 @dataclass

@@ -96,8 +96,13 @@ class World:
         model = self.models.get(name)
         if name in self.under_way or (model is not None and model.phase == "decided"):
             return
+        made = self.made_of_what_waits(name, model)
+        if made is not None:
+            self.under_way[name] = made
+
+    def made_of_what_waits(self, name: str, model: Model | None) -> UnderWay | None:
         window = self.windows.pop(name, None)
-        added: list[int] = []
+        made: list[int] = []
         after, now_ms = model, self.coordination.now_ms
         for request_id in () if window is None else window.request_ids:
             asked = self.asked[request_id]
@@ -106,13 +111,20 @@ class World:
             if isinstance(verdict, Answer):
                 asked.expected = verdict
                 continue
-            added.append(request_id)
+            made.append(request_id)
             together = kips.on_add(after, False, producer, partitions, now_ms)
             if isinstance(together, Change):
                 after = together.after(0)
-        if added:
-            made = Change(lambda _new: after, lambda _after: kips.FINE)
-            self.under_way[name] = UnderWay(made, held=tuple(added))
+        if after is None or not made:
+            return None
+        change = Change(lambda _new: after, lambda _after: kips.FINE)
+        return UnderWay(change, held=tuple(made))
+
+    def may_begin_behind(self, name: str, completed: Model) -> bool:
+        """Whether all that waits is of the producer that the end of the transaction leaves."""
+        window = self.windows.get(name, Window(0))
+        producers = {tuple(self.asked[one].request.producer) for one in window.request_ids}
+        return producers == {completed.producer}
 
     def ask_as_a_stranger(self, client: Client, request: Any) -> None:
         """Ask with ids that the client does not have; it does not hear the answer."""
@@ -204,6 +216,11 @@ class World:
                 change = self.timed_out(name)
             self.under_way[name] = UnderWay(change)
         under_way = self.under_way[name]
+        if under_way.after is not None and self.may_begin_behind(name, under_way.after):
+            assert under_way.after.phase == "idle", "a: begins behind something else"
+            under_way.behind = self.made_of_what_waits(name, under_way.after)
+            assert under_way.behind is not None
+            under_way = under_way.behind
         under_way.changed_ms = record.metadata.last_update_ms
         assert under_way.after is None, "a: a second record before the first is committed"
         under_way.after = under_way.change.after(self.coordination.last_producer_id)
@@ -290,8 +307,12 @@ class World:
         self.look()
 
     def see_ended(self, name: str, *, is_refused: bool) -> None:
-        under_way = self.under_way.pop(name)
+        under_way = self.under_way.pop(name, None)
+        if under_way is None:
+            return  # it was behind another, and was refused with that
         self.change(name, under_way, is_refused=is_refused)
+        if under_way.behind is not None and not is_refused:
+            self.under_way[name] = under_way.behind
         self.end_wait(name)
 
     def change(self, name: str, under_way: UnderWay, *, is_refused: bool) -> None:

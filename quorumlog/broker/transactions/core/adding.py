@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from quorumlog.broker.transactions.core.held import Addition, HeldAdditions
-from quorumlog.broker.transactions.core.outbox import TransactionOutbox
+from quorumlog.broker.transactions.core.outbox import Change, TransactionOutbox
 from quorumlog.broker.transactions.core.requests import (
     AddOffsets,
     AddPartitions,
@@ -92,28 +92,39 @@ class Adding:
         }
         self._outbox.reply(request_id, AddPartitionsResult(partitions=outcomes))
 
-    def _add(
-        self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]
-    ) -> None:
+    def _add(self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]) -> None:
         """Add what these ask for with one record."""
         is_open = transaction.state is TransactionState.ONGOING
-        known = {*transaction.metadata.partitions} if is_open else set()
         written: list[Addition] = []
         for one in additions:
             error_code = transaction.refusal_of(one.request.producer)
-            if error_code is ErrorCode.NONE and not one.request.partitions <= known:
+            is_known = is_open and one.request.partitions <= {*transaction.metadata.partitions}
+            if error_code is ErrorCode.NONE and not is_known:
                 written.append(one)
             else:
                 self._refuse([one], error_code)
-        if not written:
-            return
-        transaction.begin(TransactionState.ONGOING)
-        self._outbox.write(
-            transaction,
-            transaction.with_partitions(
-                now_ms,
-                {where for one in written for where in one.request.partitions},
-                written[-1].request.client_transaction_version,
-            ),
-            lambda _now_ms, error_code: self._refuse(written, error_code),
+        if written:
+            transaction.begin(TransactionState.ONGOING)
+            metadata, done = self._added(transaction, now_ms, written)
+            self._outbox.write(transaction, metadata, done)
+
+    def begins_behind(self, completed: Transaction, now_ms: int) -> Change | None:
+        """Return how the next transaction begins, if its additions wait already.
+
+        `completed`: what the id will be. One batch says both, so that the additions need not wait
+        for the first half of it to be committed. None if not all of them are of its producer.
+        """
+        held = self._held.held(completed.transactional_id)
+        if not held or any(one.request.producer != completed.producer for one in held):
+            return None
+        return self._added(completed, now_ms, self._held.take(completed.transactional_id))
+
+    def _added(
+        self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]
+    ) -> Change:
+        metadata = transaction.with_partitions(
+            now_ms,
+            {where for one in additions for where in one.request.partitions},
+            additions[-1].request.client_transaction_version,
         )
+        return metadata, lambda _now_ms, error_code: self._refuse(additions, error_code)

@@ -57,7 +57,7 @@ class TransactionCoordinator:
         self._outbox: Final = TransactionOutbox(transaction_version)
         self._ending: Final = rules.ending(self._outbox)
         self._adding: Final = rules.adding(settings, self._outbox)
-        self._markers: Final = rules.markers(self._outbox, self._backoff)
+        self._markers: Final = rules.markers(self._outbox, self._backoff, self._adding)
         self._expiry: Final = rules.expiry(settings, self._outbox)
         self._initialization: Final = rules.initialization(settings, self._outbox, self._ending)
         self._deadlines: Final = Deadlines()
@@ -178,8 +178,8 @@ class TransactionCoordinator:
             else:
                 transaction.apply(record.metadata)
         write.done(now_ms, error_code)
-        for record in write.records:
-            self._after_change(now_ms, record.transactional_id, error_code)
+        for transactional_id in dict.fromkeys(one.transactional_id for one in write.records):
+            self._after_change(now_ms, transactional_id, error_code)
 
     def _after_change(self, now_ms: int, transactional_id: str, error_code: ErrorCode) -> None:
         transaction = self.transactions.get(transactional_id)

@@ -63,6 +63,11 @@ class HeldAdditions:
         window.held.append(addition)
         return True
 
+    def held(self, transactional_id: str) -> list[Addition]:
+        """Return what waits for an id, in order."""
+        window = self._windows.get(transactional_id)
+        return [] if window is None else window.held
+
     def take(self, transactional_id: str) -> list[Addition]:
         """Return what has waited for an id that is not busy any more."""
         window = self._windows.pop(transactional_id, None)

@@ -138,7 +138,10 @@ async def test_only_what_an_answer_can_tell_apart_shares_a_request() -> None:
             for request in world.requests[1:]
             for one in request.transactions
         ]
-        assert sent == [(6, False, [0, 1]), (7, False, [1]), (6, True, [1])]
+        questions = [one for one in sent if one[1]]
+        additions = [one for one in sent if not one[1]]
+        assert questions == [(6, True, [1])]
+        assert additions == [(6, False, [0, 1]), (7, False, [1])]
 
 
 @pytest.mark.parametrize(
@@ -210,3 +213,13 @@ async def test_a_verifier_that_stops_answers_what_is_open() -> None:
     assert await open_question == [ErrorCode.NOT_ENOUGH_REPLICAS]
     assert await world.verify(T0) == [ErrorCode.NOT_ENOUGH_REPLICAS]
     assert world.brokers[3].connections[0].closed.done()
+
+
+async def test_an_addition_that_waits_holds_up_no_question() -> None:
+    async with asked() as world:
+        world.brokers[3].is_hanging = True
+        waits = world.verifier.verify("w", 5, 6, [T0], adds=True)
+        await asyncio.sleep(0.1 * ROUND_S)
+        world.brokers[3].is_hanging = False
+        assert {*(await world.verifier.verify("x", 5, 6, [T0], adds=False)).values()} == {0}
+        assert not waits.done()
