@@ -47,6 +47,17 @@ class BelievesAnAnswerFromBeforeTheMarker(ProducerStates):
         self.guards = _ForgivingGuards()  # type: ignore[misc]
 
 
+class _LastingGuards(Guards):
+    def note_marker(self, producer_id: int, ended_epoch: int, marker_epoch: int) -> None:
+        pass
+
+
+class TakesEveryMarkerForThatOfTheTransactionBefore(ProducerStates):
+    def __init__(self) -> None:
+        super().__init__()
+        self.guards = _LastingGuards()  # type: ignore[misc]
+
+
 class TakesAnyBatchIntoTheOpenTransaction(ProducerStates):
     def check_transaction(
         self, batch: BatchHeader, guard: Guard | None, *, is_asked: bool
