@@ -3,7 +3,7 @@
 Two are found by schedules that a random search seldom comes by.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -12,18 +12,14 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from quorumlog.broker.transactions.core import ending
-from quorumlog.broker.transactions.core.adding import Adding
 from quorumlog.broker.transactions.core.ending import Ending
 from quorumlog.broker.transactions.core.events import MarkersWritten
 from quorumlog.broker.transactions.core.expiry import Expiry
-from quorumlog.broker.transactions.core.held import Addition
 from quorumlog.broker.transactions.core.initialization import Initialization
 from quorumlog.broker.transactions.core.markers import Markers
 from quorumlog.broker.transactions.core.outbox import WriteDone
 from quorumlog.broker.transactions.core.requests import (
     NO_PRODUCER,
-    AddPartitions,
-    AddPartitionsResult,
     EndTransaction,
     InitProducerId,
     ProducerIdAndEpoch,
@@ -35,7 +31,9 @@ from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from tests.property.test_transactions import Transactions
+from tests.support.transactions.adding_mutants import ADDING_MUTANTS
 from tests.support.transactions.coordination import add, commit, init
+from tests.support.transactions.healing import heal
 from tests.support.transactions.world import PARTITIONS, World
 
 
@@ -230,77 +228,6 @@ class LetsAnyEpochAbortAnOpenTransaction(Initialization):
         return super()._busy_or_fenced(transaction, expected)
 
 
-class AddsForAnyEpoch(Adding):
-    def _add(
-        self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]
-    ) -> None:
-        epoch = transaction.producer.epoch
-        requests = [one.request for one in additions]
-        known = [replace(one, producer=one.producer._replace(epoch=epoch)) for one in requests]
-        told = [replace(one, request=as_known) for one, as_known in zip(additions, known)]
-        super()._add(transaction, now_ms, told)
-
-
-class VerifiesWhatIsNotThere(Adding):
-    def _verify(self, transaction: Transaction, request_id: int, request: AddPartitions) -> None:
-        outcomes = dict.fromkeys(request.partitions, ErrorCode.NONE)
-        if transaction.refusal_of(request.producer) is ErrorCode.NONE:
-            self._outbox.reply(request_id, AddPartitionsResult(partitions=outcomes))
-        else:
-            super()._verify(transaction, request_id, request)
-
-
-class SaysThatPartitionsAreAddedAtOnce(Adding):
-    def _add(self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]) -> None:
-        producer = transaction.producer
-        fine = [one for one in additions if one.request.producer == producer]
-        if not fine:
-            super()._add(transaction, now_ms, additions)
-            return
-        self._refuse(fine, ErrorCode.NONE)
-        transaction.begin(TransactionState.ONGOING)
-        wanted = {where for one in fine for where in one.request.partitions}
-        metadata = transaction.with_partitions(now_ms, wanted, 0)
-        self._outbox.write(transaction, metadata, lambda _now_ms, _error_code: None)
-
-
-class ForgetsPartitionsThatWereAddedBefore(Adding):
-    def _add(
-        self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]
-    ) -> None:
-        metadata = transaction.metadata
-        asked = {where for one in additions for where in one.request.partitions}
-        if not asked <= {*metadata.partitions}:
-            transaction._metadata = replace(metadata, partitions=())
-        super()._add(transaction, now_ms, additions)
-        transaction._metadata = metadata
-
-
-class WakesNobody(Adding):
-    def go_on(self, transaction: Transaction | None, now_ms: int, transactional_id: str) -> None:
-        pass
-
-
-class WakesNobodyAfterARefusedWrite(Adding):
-    def go_on(self, transaction: Transaction | None, now_ms: int, transactional_id: str) -> None:
-        if transaction is None or not transaction.failures:
-            super().go_on(transaction, now_ms, transactional_id)
-
-
-class WakesOne(Adding):
-    """The others have come with it, have they not?"""
-
-    def _add(
-        self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]
-    ) -> None:
-        super()._add(transaction, now_ms, additions[:1])
-
-
-class LetsAdditionsWaitForEver(Adding):
-    def answer_late(self, now_ms: int, limit: int) -> None:
-        pass
-
-
 class ExpiresTooEarly(Expiry):
     def deadline_ms(self, transaction: Transaction) -> int:
         return super().deadline_ms(transaction) - 995_000
@@ -312,16 +239,7 @@ MUTANTS = {
         LetsAReplacedProducerComeBack,
         LetsAnyEpochAbortAnOpenTransaction,
     ),
-    "adding": (
-        AddsForAnyEpoch,
-        VerifiesWhatIsNotThere,
-        SaysThatPartitionsAreAddedAtOnce,
-        ForgetsPartitionsThatWereAddedBefore,
-        WakesNobody,
-        WakesNobodyAfterARefusedWrite,
-        WakesOne,
-        LetsAdditionsWaitForEver,
-    ),
+    "adding": ADDING_MUTANTS,
     "ending": (
         TellsTheOutcomeBeforeItIsCommitted,
         TakesANewerEpoch,
@@ -384,7 +302,7 @@ def run_into_a_late_answer(rules: TransactionRules) -> None:
             world.check()
     world.answer(0)
     world.check()
-    world.heal()
+    heal(world)
 
 
 def run_into_a_lost_marker(rules: TransactionRules) -> None:
@@ -400,7 +318,7 @@ def run_into_a_lost_marker(rules: TransactionRules) -> None:
     world.end_write()
     world.deliver(0, "lost")
     world.check()
-    world.heal()
+    heal(world)
 
 
 @pytest.mark.parametrize(

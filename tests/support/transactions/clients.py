@@ -1,6 +1,6 @@
 """What producers believe, and what they wait for."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
@@ -36,14 +36,6 @@ class UnderWay:
     is_tombstone: bool = False
     changed_ms: int = 0  # what its record says
     behind: "UnderWay | None" = None  # the next change, in the same batch
-
-
-@dataclass
-class Window:
-    """Additions that wait while their id is busy, the first since `since_ms`."""
-
-    since_ms: int
-    request_ids: list[int] = field(default_factory=list)
 
 
 @dataclass

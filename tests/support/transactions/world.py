@@ -19,14 +19,13 @@ from quorumlog.broker.transactions.core.events import PartitionsDeleted, Transac
 from quorumlog.broker.transactions.core.records import TransactionRecord
 from quorumlog.broker.transactions.core.requests import (
     AddPartitions,
-    EndTransaction,
     InitProducerId,
 )
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from tests.support.transactions import model as kips
-from tests.support.transactions.clients import Asked, Client, UnderWay, Window
+from tests.support.transactions.clients import Asked, Client, UnderWay
 from tests.support.transactions.coordination import (
     SETTINGS,
     START_MS,
@@ -38,6 +37,8 @@ from tests.support.transactions.coordination import (
 from tests.support.transactions.model import NOBODY, Answer, Change, Model
 from tests.support.transactions.network import Network, Partition, Tag
 from tests.support.transactions.replayed import check_log
+from tests.support.transactions.verdicts import verdict_on
+from tests.support.transactions.waiting_additions import WaitingAdditions, waits
 
 PARTITIONS = tuple(TopicPartition("t", index) for index in range(3))
 
@@ -53,8 +54,8 @@ class World:
             batches = [stored(producer_epoch=epoch)]
         self.clients = [Client("x", version) for version in versions] + [Client("y", 2)]
         self.under_way: dict[str, UnderWay] = {}
-        self.windows: dict[str, Window] = {}
         self.asked: dict[int, Asked] = {}
+        self.waiting = WaitingAdditions(self.asked)
         self.past: list[Asked] = []
         self.network = Network(PARTITIONS)
         self.partitions = self.network.partitions
@@ -75,77 +76,28 @@ class World:
         else:
             asked = replace(late, is_late=True, is_replaced=client.is_replaced)
             self.had_late_requests = True
-        verdict = self.verdict(request)
+        verdict = verdict_on(
+            request,
+            self.models.get(request.transactional_id),
+            is_busy=request.transactional_id in self.under_way,
+            now_ms=self.coordination.now_ms,
+            level=self.coordination.transaction_version,
+        )
         request_id = self.coordination.last_request_id + 1
         self.asked[request_id] = asked
         if isinstance(verdict, Change):
             assert request.transactional_id not in self.under_way
             self.under_way[request.transactional_id] = UnderWay(verdict, request_id)
-        elif isinstance(request, AddPartitions) and verdict == kips.WAIT:
-            self.window(request.transactional_id).request_ids.append(request_id)
+        elif waits(request, verdict):
+            self.waiting.add(self.coordination.now_ms, request_id, request)
         else:
             asked.expected = verdict
         self.coordination.ask(request)
         self.look()
 
-    def window(self, name: str) -> Window:
-        return self.windows.setdefault(name, Window(self.coordination.now_ms))
-
-    def end_wait(self, name: str) -> None:
-        """What has waited for a busy id is made in one change, now that it is not busy."""
-        model = self.models.get(name)
-        if name in self.under_way or (model is not None and model.phase == "decided"):
-            return
-        made = self.made_of_what_waits(name, model)
-        if made is not None:
-            self.under_way[name] = made
-
-    def made_of_what_waits(self, name: str, model: Model | None) -> UnderWay | None:
-        window = self.windows.pop(name, None)
-        made: list[int] = []
-        after, now_ms = model, self.coordination.now_ms
-        for request_id in () if window is None else window.request_ids:
-            asked = self.asked[request_id]
-            producer, partitions = asked.request.producer, asked.request.partitions
-            verdict = kips.on_add(model, False, producer, partitions, now_ms)
-            if isinstance(verdict, Answer):
-                asked.expected = verdict
-                continue
-            made.append(request_id)
-            together = kips.on_add(after, False, producer, partitions, now_ms)
-            if isinstance(together, Change):
-                after = together.after(0)
-        if after is None or not made:
-            return None
-        change = Change(lambda _new: after, lambda _after: kips.FINE)
-        return UnderWay(change, held=tuple(made))
-
-    def may_begin_behind(self, name: str, completed: Model) -> bool:
-        """Whether all that waits is of the producer that the end of the transaction leaves."""
-        window = self.windows.get(name, Window(0))
-        producers = {tuple(self.asked[one].request.producer) for one in window.request_ids}
-        return producers == {completed.producer}
-
     def ask_as_a_stranger(self, client: Client, request: Any) -> None:
         """Ask with ids that the client does not have; it does not hear the answer."""
         self.ask(client, request, late=Asked(client, request, NOBODY, -1, True, False))
-
-    def verdict(self, request: Any) -> kips.Verdict:
-        name = request.transactional_id
-        model, is_busy = self.models.get(name), name in self.under_way
-        now_ms = self.coordination.now_ms
-        match request:
-            case InitProducerId(expected=named, transaction_timeout_ms=timeout_ms):
-                return kips.on_init(
-                    model, is_busy, named, timeout_ms, self.coordination.transaction_version
-                )
-            case AddPartitions(producer=producer, partitions=partitions):
-                return kips.on_add(model, is_busy, producer, partitions, now_ms)
-            case EndTransaction(producer=producer, commit=commit):
-                bumps = request.client_transaction_version == 2
-                return kips.on_end(model, is_busy, producer, commit, bumps)
-            case _:
-                raise AssertionError(request)
 
     def produce(self, client: Client, where: TopicPartition) -> None:
         """The leader verifies, and appends if the partition is in the transaction."""
@@ -177,8 +129,6 @@ class World:
             for record in records_of(write.records):
                 self.see_appended(record)
         self.seen_writes = len(self.coordination.writes)
-        for under_way in self.under_way.values():
-            assert under_way.after or not under_way.held, "f: what has waited was not woken"
         for wanted in self.coordination.asked_for:
             self.see_allocation(wanted)
         for sent in self.coordination.markers:
@@ -216,9 +166,9 @@ class World:
                 change = self.timed_out(name)
             self.under_way[name] = UnderWay(change)
         under_way = self.under_way[name]
-        if under_way.after is not None and self.may_begin_behind(name, under_way.after):
-            assert under_way.after.phase == "idle", "a: begins behind something else"
-            under_way.behind = self.made_of_what_waits(name, under_way.after)
+        ended = under_way.after
+        if ended is not None and self.waiting.may_begin_behind(name, ended):
+            under_way.behind = self.waiting.end(name, ended, self.coordination.now_ms)
             assert under_way.behind is not None
             under_way = under_way.behind
         under_way.changed_ms = record.metadata.last_update_ms
@@ -256,15 +206,10 @@ class World:
             told = NOBODY
         else:
             error_code, told = result.error_code, tuple(result.producer)
-        window = self.windows.get(asked.request.transactional_id)
-        has_waited = window is not None and request_id in window.request_ids
-        if window is not None and has_waited:
-            window.request_ids.remove(request_id)
+        has_waited = self.waiting.hear(request_id, asked, error_code, self.coordination.now_ms)
         if error_code in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
             return  # what was expected is undone
-        if window is not None and has_waited:
-            assert error_code is ErrorCode.CONCURRENT_TRANSACTIONS, f"f: {error_code.name} {asked}"
-            assert self.is_over(window), "f: told to come again too soon"
+        if has_waited and error_code is ErrorCode.CONCURRENT_TRANSACTIONS:
             return
         assert Answer(error_code, told) == asked.expected, f"a: {error_code.name} {told} {asked}"
         client, request = asked.client, asked.request
@@ -278,9 +223,6 @@ class World:
             client.producer, client.number = told, -1
         else:
             self.hear_end(asked, told)
-
-    def is_over(self, window: Window) -> bool:
-        return self.coordination.now_ms >= window.since_ms + SETTINGS.hold_max_ms
 
     def hear_end(self, asked: Asked, told: kips.Producer) -> None:
         client, commit = asked.client, asked.request.commit
@@ -314,6 +256,12 @@ class World:
         if under_way.behind is not None and not is_refused:
             self.under_way[name] = under_way.behind
         self.end_wait(name)
+
+    def end_wait(self, name: str) -> None:
+        model = self.models.get(name)
+        if name not in self.under_way and (model is None or model.phase != "decided"):
+            if made := self.waiting.end(name, model, self.coordination.now_ms):
+                self.under_way[name] = made
 
     def change(self, name: str, under_way: UnderWay, *, is_refused: bool) -> None:
         if is_refused:
@@ -352,7 +300,7 @@ class World:
             coordination.batches.append(write.records)
         self.network.generation += 1
         self.under_way.clear()
-        self.windows.clear()
+        self.waiting.clear()
         for asked in self.asked.values():
             asked.expected = None
         if is_same and coordination.writes:
@@ -439,8 +387,7 @@ class World:
         check_log(self.coordination)
         self.check_outcomes()
         due_ms = self.coordination.coordinator.next_deadline_ms
-        for window in self.windows.values():
-            assert not (window.request_ids and self.is_over(window)), "f: waits for too long"
+        self.waiting.check(self.coordination.now_ms, self.under_way)
         decided = [name for name, one in self.models.items() if one.phase == "decided"]
         awaited = self.network.awaited()
         for name in decided:
@@ -451,25 +398,3 @@ class World:
         for partition in self.partitions.values():
             for tag, commit in partition.outcomes:
                 assert self.decisions.get(tag) is commit, f"c: {tag} is {self.decisions.get(tag)}"
-
-    def heal(self) -> None:
-        """Nothing fails any more: everything that was begun ends, and all can begin anew."""
-        for _ in range(20):
-            while self.coordination.asked_for:
-                self.allocate()
-            while self.coordination.writes:
-                self.end_write()
-            while self.network.messages:
-                self.deliver(0, "written")
-            while self.network.answers:
-                self.answer(0)
-            self.let_time_pass(1000)
-        while self.network.late:
-            self.network.deliver_late()
-        assert not self.under_way, "everything ends"
-        assert not self.asked, "every request is answered"
-        self.check()
-        for name, model in self.models.items():
-            assert model.phase == "idle", f"c: {name} is {model.state}"
-        open_data = [one.data for one in self.partitions.values() if one.data]
-        assert not open_data, f"c: {open_data} is open for ever"

@@ -88,5 +88,4 @@ class HeldAdditions:
 
     def take_all(self) -> list[Addition]:
         """Return what waits for any id."""
-        held = [one for name in sorted(self._windows) for one in self.take(name)]
-        return held
+        return [one for name in sorted(self._windows) for one in self.take(name)]

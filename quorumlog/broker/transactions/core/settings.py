@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """The first two are settings of a broker; so is `hold_max_ms`, its
-    `add.partitions.to.txn.retry.backoff.ms`: how long an addition waits while its id is busy.
+    """The first two are settings of a broker.
 
-    `retry_backoff_ms`, `retry_backoff_max_ms` are not Kafka's: before a marker is sent again, or a
+    So is `hold_max_ms`, there `add.partitions.to.txn.retry.backoff.ms`: how long an addition waits
+    while its id is busy. The others are not Kafka's: how long before a marker is sent again, or a
     change of our own that was refused is tried again.
     """
 

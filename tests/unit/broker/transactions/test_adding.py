@@ -143,7 +143,10 @@ def test_additions_that_have_waited_share_a_refusal() -> None:
     driven.fail_write()
     assert [one in driven.replies for one in asked] == [True, False, False]
     driven.fail_write()
-    codes = [*driven.replies[asked[1]].partitions.values(), *driven.replies[asked[2]].partitions.values()]
+    codes = [
+        *driven.replies[asked[1]].partitions.values(),
+        *driven.replies[asked[2]].partitions.values(),
+    ]
     assert codes == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
     assert driven.transaction.metadata.partitions == (T0,)
 
