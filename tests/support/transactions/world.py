@@ -7,8 +7,7 @@ Whatever happens is compared with `model.Model`, and with what the partitions ho
      there before the first marker. It is what the client was told.
   d. Epochs never fall, and no producer id is used again.
   e. A producer that another has replaced does nothing any more.
-  f. An addition to an id that is busy is made with the others when that ends, or told to come again
-     when it has waited for a while: no sooner, and no later.
+  f. An addition to an id that is busy waits, but not for long: `waiting_additions`.
 """
 
 from dataclasses import replace
@@ -259,9 +258,10 @@ class World:
 
     def end_wait(self, name: str) -> None:
         model = self.models.get(name)
-        if name not in self.under_way and (model is None or model.phase != "decided"):
-            if made := self.waiting.end(name, model, self.coordination.now_ms):
-                self.under_way[name] = made
+        is_busy = name in self.under_way or (model is not None and model.phase == "decided")
+        made = None if is_busy else self.waiting.end(name, model, self.coordination.now_ms)
+        if made is not None:
+            self.under_way[name] = made
 
     def change(self, name: str, under_way: UnderWay, *, is_refused: bool) -> None:
         if is_refused:
