@@ -35,7 +35,8 @@ JOINERS: Final = 200  # of one group
 DELAY_S: Final = 3.0
 PATIENCE_S: Final = 120.0
 STEADY_S: Final = 10.0
-_MEMBERS_PER_CONNECTION: Final = 50
+# A JoinGroup is answered when the others have joined, and holds up its connection until then.
+_MEMBERS_PER_CONNECTION: Final = {"classic": 1, "consumer": 50}
 _INTERVAL_S: Final = {"classic": 3.0, "consumer": 5.0}  # of heartbeats: as clients do
 _CONFIG: Final = {
     "offsets.topic.num.partitions": "1",  # one coordinator has them all
@@ -69,11 +70,12 @@ async def many_groups(
     """Let groups settle, and their members beat for a while."""
     names = [f"{protocol}-{index}" for index in range(count)]
     place = await coordinator_of(cluster.bootstrap, names[:1])
-    [node_id] = [node.id for node in cluster.nodes if node.kafka_port == place[1]]
+    [node_id] = [node.id for node in cluster.nodes if node.kafka.endswith(f":{place[1]}")]
     pid = cluster.pid(node_id) or 0
     told = Told()
     label = f"{count} groups of {MEMBERS}, {protocol}"
-    async with connections(place, -(-count * MEMBERS // _MEMBERS_PER_CONNECTION)) as opened:
+    per_connection = _MEMBERS_PER_CONNECTION[protocol]
+    async with connections(place, -(-count * MEMBERS // per_connection)) as opened:
 
         def member(number: int) -> Member:
             connection, name = opened[number % len(opened)], names[number // MEMBERS]

@@ -169,7 +169,7 @@ def is_settled(members: Sequence[Member], count: int) -> bool:
 
 async def coordinator_of(bootstrap: str, group_ids: Sequence[str]) -> tuple[str, int]:
     """Return where the one coordinator of these groups is, once there is one."""
-    host, _, port = bootstrap.split(",")[0].rpartition(":")
+    host, _, port = bootstrap.split(",", maxsplit=1)[0].rpartition(":")
     connection = await KafkaConnection.open(host, int(port), client_id="members")
     try:
         while True:
