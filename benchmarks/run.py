@@ -19,6 +19,7 @@ from benchmarks import failover, load
 from benchmarks.admission import admission
 from benchmarks.compaction import compaction
 from benchmarks.durable import durable
+from benchmarks.groups import groups
 from benchmarks.history_checks import history_checks
 from benchmarks.many_partitions import TOPICS
 from benchmarks.many_partitions import many_partitions as all_many_partitions
@@ -42,7 +43,7 @@ _SESSION_S: Final = int(FAST_DEFAULTS["broker.session.timeout.ms"]) / 1000
 _PARTS: Final = (
     *("admission", "start", "idle", "failover", "metadata", "throughput", "latency", "sparse"),
     *("confluent", "durable", "recovery", "compaction", "slow_disk", "simulation"),
-    *("transactions", "many_partitions", "history_checks", "bare", "kafka"),
+    *("transactions", "groups", "many_partitions", "history_checks", "bare", "kafka"),
 )
 
 
@@ -363,7 +364,7 @@ def main() -> None:
         finally:
             cluster.stop()
     for alone in (
-        *(durable, recovery, compaction, slow_disk, transactions),
+        *(durable, recovery, compaction, slow_disk, transactions, groups),
         *(simulation, many_partitions, history_checks, bare, kafka),
     ):
         if alone.__name__ in parts:
