@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from quorumlog.settings import groups
 from quorumlog.settings.kinds import INT_MAX, choice, items
 from quorumlog.settings.servers import (
     ALTER_LOG_DIRS_RATE,
@@ -227,12 +228,12 @@ class BrokerSettings:
             documentation="The protocols of groups that are served: classic, consumer.",
         )
     )
-    group_consumer_session_timeout_ms: int = integer(
-        45_000, "How long a member of a consumer group may be silent."
-    )
-    group_consumer_heartbeat_interval_ms: int = integer(
-        5000, "How often members of consumer groups are told to send heartbeats."
-    )
+    group_consumer_session_timeout_ms: int = row(groups.SESSION_TIMEOUT)
+    group_consumer_min_session_timeout_ms: int = row(groups.SESSION_TIMEOUT_MIN)
+    group_consumer_max_session_timeout_ms: int = row(groups.SESSION_TIMEOUT_MAX)
+    group_consumer_heartbeat_interval_ms: int = row(groups.HEARTBEAT_INTERVAL)
+    group_consumer_min_heartbeat_interval_ms: int = row(groups.HEARTBEAT_INTERVAL_MIN)
+    group_consumer_max_heartbeat_interval_ms: int = row(groups.HEARTBEAT_INTERVAL_MAX)
     group_consumer_max_size: int = integer(INT_MAX, "The most members of a consumer group.")
     group_consumer_assignors: str = row(
         ServerSetting(
