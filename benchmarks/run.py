@@ -6,6 +6,7 @@ Peers are optional, and skipped with a remark: see benchmarks/peers.py.
 
 import argparse
 import asyncio
+import compileall
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+import quorumlog
 from benchmarks import failover, load
 from benchmarks.admission import admission
 from benchmarks.compaction import compaction
@@ -353,6 +355,8 @@ def main() -> None:
     parts = set(given.only.split(","))
     table = Table()
     print(f"load average before: {os.getloadavg()[0]:.1f} (quiet is below 1)")
+    # As an installation does: with PYTHONDONTWRITEBYTECODE each process would compile all modules.
+    compileall.compile_dir(quorumlog.__path__[0], quiet=1)
     if "admission" in parts:
         admission(table)
     with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as scratch:
