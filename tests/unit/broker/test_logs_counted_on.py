@@ -58,7 +58,7 @@ def cut_a_batch(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: -len(BATCH)])
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], None], int]] = {
+DAMAGES: dict[str, tuple[Callable[[Path], object], int]] = {
     "a batch is damaged": (lambda log: flip(log / SEGMENT), 1),
     "zeros follow": (lambda log: (log / SEGMENT).write_bytes(BATCH + bytes(200)), 1),
     "a committed batch is gone": (lambda log: cut_a_batch(log / SEGMENT), 2),

@@ -1,11 +1,13 @@
 """Brokers that were killed all at once take up their places again (decision 133)."""
 
+from typing import Any
+
 import pytest
 
 from quorumlog.metadata_quorum.controller.brokers import OPENING_SESSIONS
 from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.identifiers import BrokerId, Offset
 from tests.support.metadata_quorum.controllers import Bench, one_at_once, topic
 
 BROKERS = (1, 2, 3)
@@ -89,7 +91,7 @@ def test_a_broker_that_lost_its_memory_leaves_and_the_others_keep_their_places()
 @pytest.mark.parametrize(
     "seen", [{"boot": None}, {"boot": BOOT, "directory": "another"}, {"has_offline_dirs": True}]
 )
-def test_what_is_not_known_to_be_whole_leaves(seen: dict[str, object]) -> None:
+def test_what_is_not_known_to_be_whole_leaves(seen: dict[str, Any]) -> None:
     bench = killed()
     come_back(bench, 2, 3)
     bench.now_ms += bench.settings.broker_session_timeout_ms  # another directory is no successor
@@ -153,7 +155,7 @@ def test_a_process_that_dies_while_it_registers_leaves_its_epochs_to_the_next() 
     bench = killed(Bench(controller_class=one_at_once()))
     epoch = bench.partition("t").leader_epoch
     request = bench.registration(1, "b", boot=BOOT)
-    decision = bench.controller.decide(request, now_ms=bench.now_ms, base_offset=len(bench.log))
+    decision = bench.controller.decide(request, now_ms=bench.now_ms, base_offset=Offset(len(bench.log)))
     bench.carry_out(decision)
     assert decision.goes_on
     bench.register(1, incarnation="c", boot=BOOT)
