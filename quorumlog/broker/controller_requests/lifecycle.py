@@ -12,10 +12,11 @@ Source: KIP-631.
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from quorumlog.backoff import Backoff
+from quorumlog.broker.settings import LifecycleSettings
 from quorumlog.chance import random_fraction
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
@@ -27,7 +28,6 @@ from quorumlog.metadata_quorum.controller_client import (
 )
 from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.features import ANNOUNCED
-from quorumlog.settings.servers import integer
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER
@@ -40,18 +40,6 @@ _logger: Final = logging.getLogger(__name__)
 
 class RegistrationFailed(Exception):
     """The controller has not accepted this broker's registration in time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LifecycleSettings:
-    """Kafka's names (dots are underscores here), units and defaults."""
-
-    broker_heartbeat_interval_ms: int = integer(
-        2000, "How often a broker tells the controller that it lives."
-    )
-    initial_broker_registration_timeout_ms: int = integer(
-        60_000, "When a broker gives up that cannot register at its start."
-    )
 
 
 class BrokerLifecycle:
@@ -92,6 +80,7 @@ class BrokerLifecycle:
         self._wake: Final = asyncio.Event()
         self._may_stop: Final = asyncio.Event()
         self._is_started = self._wants_to_stop = False
+        self._refusal = ""
         self._tasks: Final = Tasks(self._fail)
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - the Protocol's
@@ -165,6 +154,15 @@ class BrokerLifecycle:
             self._wake.set()
 
     async def _run(self) -> None:
+        """Only the first registration has a time limit: later the controllers may be long away."""
+        timeout_s = self._settings.initial_broker_registration_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._register()
+        except TimeoutError:
+            why = f"broker {self._id} cannot register: {self._refusal}"
+            raise RegistrationFailed(why) from None
+        await self._send_heartbeats()
         while not self._may_stop.is_set():
             await self._register()
             await self._send_heartbeats()
@@ -174,24 +172,15 @@ class BrokerLifecycle:
             self.failure.set_exception(error)
 
     async def _register(self) -> None:
-        """Register, with retries. Raises RegistrationFailed when the time is up."""
-        failures, last_error = 0, "no controller has answered"
-        try:
-            async with asyncio.timeout(
-                self._settings.initial_broker_registration_timeout_ms / 1000
-            ):
-                while True:
-                    error = await self._try_to_register()
-                    if error is None:
-                        return
-                    if error != last_error:
-                        _logger.warning("broker %d cannot register: %s", self._id, error)
-                    last_error = error
-                    failures += 1
-                    delay_ms = REGISTRATION_BACKOFF.delay_ms(failures, random_fraction())
-                    await asyncio.sleep(delay_ms / 1000)
-        except TimeoutError:
-            raise RegistrationFailed(f"broker {self._id} cannot register: {last_error}") from None
+        """Register, with retries. `_refusal` is why it has not worked yet."""
+        failures, self._refusal = 0, "no controller has answered"
+        while (refusal := await self._try_to_register()) is not None:
+            if refusal != self._refusal:
+                _logger.warning("broker %d cannot register: %s", self._id, refusal)
+            self._refusal = refusal
+            failures += 1
+            delay_ms = REGISTRATION_BACKOFF.delay_ms(failures, random_fraction())
+            await asyncio.sleep(delay_ms / 1000)
 
     async def _try_to_register(self) -> str | None:
         """Register; return why that failed, or None."""

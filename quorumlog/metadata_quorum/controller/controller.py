@@ -98,7 +98,7 @@ class Controller:
         assignments = Assignments(self.cluster, random_bytes)
         self._topics: Final = TopicDecisions(self.cluster, settings, assignments, random_bytes)
         self._growth: Final = GrowthDecisions(self.cluster, assignments)
-        self._cluster_changes: Final = ClusterDecisions(self.cluster, self._partitions)
+        self._cluster_changes: Final = ClusterDecisions(self.cluster, self._partitions, settings)
         self._balance: Final = LeaderBalance(self.cluster, changes, settings, now_ms)
         self._slices: Final = self.rules.slices(self.cluster, self._partitions)
         self._resumptions: Final = self.rules.resumptions(

@@ -21,6 +21,7 @@ from quorumlog.storage.io.epoch_checkpoint import FILE_NAME as EPOCH_FILE
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
 from quorumlog.storage.io.segment import Segment
+from quorumlog.storage.io.segment_chain import holes
 from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
 from quorumlog.storage.io.swaps import complete_swaps
 from quorumlog.storage.io.transaction_index import ALL_KNOWN, TransactionIndex
@@ -105,6 +106,7 @@ def _load(
         else:
             last = segments[-1]
             _require_reached(last.index.next_offset, known, f"{last.path} is the last segment")
+            _require_chain(disk, directory, segments, settings, known)
     if not segments:
         _require_reached(max(0, known.start), known, f"{directory} has no segment")
     scanned, durable_end = NOT_SCANNED, ALL
@@ -244,6 +246,22 @@ def _seal(segment: Segment) -> None:
 def _require_start(first: Segment, known: KnownOfLog) -> None:
     if known.end and UNKNOWN < known.start < first.base_offset:
         raise _lacking(f"{first.path} is the first segment", known.start, first.base_offset)
+
+
+def _require_chain(
+    disk: Disk,
+    directory: str,
+    segments: Sequence[Segment],
+    settings: LogSettings,
+    known: KnownOfLog,
+) -> None:
+    """Raise DamagedLog if a segment between two others is gone. A compacted log may have gaps."""
+    if settings.may_have_gaps:
+        return
+    for hole in holes(disk, directory, [one.base_offset for one in segments], settings):
+        if hole.start < known.end and known.start < hole.end:
+            where = f"two segments of {directory} do not follow each other"
+            raise _lacking(where, hole.start, hole.end)
 
 
 def _require_reached(end_offset: int, known: KnownOfLog, where: str) -> None:

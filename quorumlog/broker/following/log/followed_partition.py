@@ -142,10 +142,9 @@ def _take_records(
         records = _one_buffer(answer)
         base_offset = _earlier_beginning(driver, records, leader_epoch)
         if base_offset is not None:
-            _begin_earlier(
+            return _begin_earlier(
                 followed, asked, answer, base_offset=base_offset, now_ms=now_ms, wall_ms=wall_ms
             )
-            return True
         driver.append_as_follower(
             records,
             leader_epoch=leader_epoch,
@@ -180,8 +179,8 @@ def _begin_earlier(
     base_offset: Offset,
     now_ms: int,
     wall_ms: Callable[[], int],
-) -> None:
-    """Begin the log where the batch begins, and take the answer then."""
+) -> bool:
+    """Begin the log where the batch begins, and take the answer then; False: it does not begin."""
     driver = followed.driver
     driver.feed(
         now_ms,
@@ -193,15 +192,15 @@ def _begin_earlier(
         ),
     )
 
-    def take() -> None:
-        if driver.partition.accepts_answer(followed.leader_epoch, base_offset, NO_EPOCH):
-            _take_records(followed, followed.position(), answer, now_ms, wall_ms)
+    def take() -> bool:
+        begins = driver.partition.accepts_answer(followed.leader_epoch, base_offset, NO_EPOCH)
+        return begins and _take_records(followed, followed.position(), answer, now_ms, wall_ms)
 
-    if driver.is_cutting:
-        answer.records = bytes(_one_buffer(answer))  # the receive buffer may be used again
-        driver.hold(take)
-    else:
-        take()
+    if not driver.is_cutting:
+        return take()
+    answer.records = bytes(_one_buffer(answer))  # the receive buffer may be used again
+    driver.hold(take)
+    return True
 
 
 def _one_buffer(answer: PartitionData) -> bytes | bytearray | memoryview:

@@ -1,6 +1,7 @@
 """Logs that take damage for what is meant to be: see damage.py."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from quorumlog.broker.partitions.core.placement import Standing
@@ -69,3 +70,12 @@ class _OpensLogsWithoutTheirEnd(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
         return super().open(disk, directory, settings, **{**known, "known_end_offset": 0})
+
+
+@DAMAGE_MUTANTS.breaks("a log that was closed cleanly is opened with holes (decision 116)")
+class _OpensLogsWithHoles(Log):
+    @classmethod
+    def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
+        log = super().open(disk, directory, replace(settings, cleanup_policy="compact"), **known)
+        log.settings = settings
+        return log

@@ -242,7 +242,7 @@ class LogNode:
         self.oracle.start_kept(int(self.log.log_start_offset))
         self.machine.stop(self._step_us, loses_power=self._rng.random() < 0.5)
         if self._has_damage:
-            self._damage.maybe_take_segment()
+            self._damage.maybe_take_segment(may_have_gaps=self._is_compacted)
 
     # --- what makes it shorter ---
 
