@@ -31,6 +31,18 @@ RACK_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LifecycleSettings:
+    """How a broker keeps its place in the cluster."""
+
+    broker_heartbeat_interval_ms: int = integer(
+        2000, "How often a broker tells the controller that it lives."
+    )
+    initial_broker_registration_timeout_ms: int = integer(
+        60_000, "When a broker gives up that cannot register at its start."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     """What `server.properties` says about topics, replication, requests and groups."""
 

@@ -321,6 +321,7 @@ class RegistrationReply:
 class BrokerHeartbeat:
     """A broker is alive. `metadata_offset`: the last offset (inclusive) it has replayed.
 
+    `is_opening`: it wants to be fenced only because it opens its logs, and finds them whole.
     `offline_log_dirs`: those that have failed since the process started (KIP-858).
     """
 
@@ -328,6 +329,7 @@ class BrokerHeartbeat:
     broker_epoch: int
     metadata_offset: int
     want_fence: bool = False
+    is_opening: bool = False
     want_shut_down: bool = False
     offline_log_dirs: tuple[str, ...] = ()
 

@@ -5,6 +5,7 @@ Dots in Kafka's names are underscores here. Those of the elections are in `core.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.settings import groups
@@ -20,6 +21,9 @@ from quorumlog.settings.servers import (
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.identifiers import BrokerId
+
+NEW_CLUSTER_FILE: Final = "new-cluster"
+"""In the log directory of a voter whose cluster is new; gone when the voter has started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

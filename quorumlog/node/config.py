@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from quorumlog.broker.controller_requests.lifecycle import LifecycleSettings
-from quorumlog.broker.settings import BrokerSettings
+from quorumlog.broker.settings import BrokerSettings, LifecycleSettings
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.node.kafka_settings import WITHOUT_EFFECT, asks_for_nothing, is_protection

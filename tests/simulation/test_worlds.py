@@ -40,7 +40,7 @@ FOUND = [
     ("groups", "verifies_nothing", 0, "liveness"),
     ("groups", "forgets_open_transactions", 18, "offset-lost"),
     ("groups", "loads_pending_as_committed", 42, "transaction-shown"),
-    ("groups", "commits_what_is_aborted", 0, "transaction-shown"),
+    ("groups", "counts_what_is_aborted", 0, "transaction-shown"),
     ("groups", "acknowledges_markers_early", 0, "liveness"),
     ("logs", "removes_what_is_not_committed", 3, "committed-kept"),
     ("logs", "ages_by_the_oldest_record", 0, "retained"),

@@ -2,21 +2,29 @@
 
 from typing import Final, NamedTuple
 
-from quorumlog.wire.codec.records import Record, decode_batch, iterate_headers
+from quorumlog.wire.codec.records import BatchHeader, Record, decode_batch, iterate_headers
+from quorumlog.wire.codec.transaction_markers import marker_of
 
 CONTROL: Final = b"LeaderChange"
 VOTERS: Final = b"Voters "  # and what the record says
+COMMITS: Final = b"Commit "  # and the value of the marker
+ABORTS: Final = b"Abort "
 _LEADER_CHANGE_KEY: Final = b"\0\0\0\2"
 _VOTERS_KEY: Final = b"\0\0\0\6"
 
 
 class Entry(NamedTuple):
-    """One record. `content` is its value, which no other record of the run has."""
+    """One record. `content` is its value, which no other record of the run has.
+
+    `key`: empty in a control batch.
+    """
 
     epoch: int
     content: bytes
     position: int  # in its batch
     producer_id: int = -1  # of an idempotent producer
+    key: bytes = b""
+    is_transactional: bool = False
 
 
 def entries_of(records: bytes) -> list[Entry]:
@@ -24,14 +32,24 @@ def entries_of(records: bytes) -> list[Entry]:
     entries: list[Entry] = []
     for position, header in iterate_headers(records):
         entries += [
-            Entry(header.leader_epoch, _content(record), index, header.producer_id)
+            Entry(
+                header.leader_epoch,
+                _content(header, record),
+                index,
+                header.producer_id,
+                b"" if header.is_control else record.key or b"",
+                header.is_transactional,
+            )
             for index, record in enumerate(decode_batch(records, position))
         ]
     return entries
 
 
-def _content(record: Record) -> bytes:
-    """Return the value; a LeaderChange is told by its epoch alone."""
+def _content(header: BatchHeader, record: Record) -> bytes:
+    """Return the value, also of a marker; a LeaderChange is told by its epoch alone."""
+    marker = marker_of(header, [record]) if header.is_control else None
+    if marker is not None:
+        return (COMMITS if marker.commits else ABORTS) + (record.value or b"")
     return content_of(record.key, record.value or b"")
 
 

@@ -1,7 +1,7 @@
 """How a member commits what it owns: by OffsetCommit, or within a transaction."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
@@ -10,7 +10,6 @@ from quorumlog.broker.groups.core.requests import (
 )
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng
-from quorumlog.chaos.simulation.worlds.groups.oracle import Commit, GroupOracle
 from quorumlog.chaos.simulation.worlds.groups.transactions import TransactionCoordinator
 from quorumlog.wire.codec.error_codes import ErrorCode
 
@@ -20,9 +19,24 @@ ABORTS: Final = 0.15  # the chance that a member aborts what it could commit
 
 Send = Callable[[Any, Callable[[], bool], Callable[[Any], None]], None]
 Take = Callable[..., None]
+CommitT = TypeVar("CommitT")
+CommitT_contra = TypeVar("CommitT_contra", contravariant=True)
 
 
-class Commits:
+class CommitOracle(Protocol[CommitT_contra]):
+    """What is told of commits."""
+
+    def began(self, commit: CommitT_contra) -> None:
+        """Note that a commit counts only if its transaction is committed."""
+
+    def decided(self, commit: CommitT_contra) -> None:
+        """Note that the transaction of a commit is committed."""
+
+    def acknowledge(self, commit: CommitT_contra) -> None:
+        """Note that a commit was acknowledged."""
+
+
+class Commits(Generic[CommitT]):
     """One commit is under way at most. Without `transactions`, a commit is a request.
 
     With them it is a transaction of its own, and acknowledged by the decision to commit it: the
@@ -32,7 +46,7 @@ class Commits:
     def __init__(
         self,
         machine: Machine,
-        oracle: GroupOracle,
+        oracle: CommitOracle[CommitT],
         rng: Rng,
         *,
         send: Send,
@@ -57,7 +71,7 @@ class Commits:
         if self._transactions is not None:
             self._transactions.init(self._producer_id)
 
-    def commit(self, commit: Commit, request: CommitOffsets) -> None:
+    def commit(self, commit: CommitT, request: CommitOffsets) -> None:
         """Commit once; no answer in time: give up, with the connection."""
         if self._transactions is None:
             self._ask(request, lambda result: self._answered(commit, result), self._give_up)
@@ -100,7 +114,7 @@ class Commits:
         self._machine.later(REQUEST_TIMEOUT_US, self._take, _named(close, "give_up"), timed_out)
         self._send(request, is_open, lambda result: close(answered, result))
 
-    def _answered(self, commit: Commit, result: CommitResult) -> None:
+    def _answered(self, commit: CommitT, result: CommitResult) -> None:
         self.is_under_way = False
         if _is_fine(result):
             self._acknowledge(commit)
@@ -108,7 +122,7 @@ class Commits:
     def _give_up(self) -> None:
         self.is_under_way = False
 
-    def _end(self, commit: Commit, epoch: int, *, is_written: bool) -> None:
+    def _end(self, commit: CommitT, epoch: int, *, is_written: bool) -> None:
         """Have the transaction ended: committed only if all of it was written."""
         transactions = self._transactions
         if transactions is None:
@@ -127,7 +141,7 @@ class Commits:
 
         self._machine.later(DECIDES_US, self._take, decided)
 
-    def _acknowledge(self, commit: Commit) -> None:
+    def _acknowledge(self, commit: CommitT) -> None:
         self._oracle.acknowledge(commit)
         self.acknowledged += 1
 

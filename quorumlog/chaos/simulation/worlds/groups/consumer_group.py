@@ -1,7 +1,6 @@
 """The workload of the world `groups`: a consumer group, whose offsets the brokers keep."""
 
 import re
-from collections.abc import Callable
 from typing import Final
 
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
@@ -11,8 +10,10 @@ from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
 from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_of
-from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost, GroupShard
-from quorumlog.chaos.simulation.worlds.groups.member import GROUP_ID, Member
+from quorumlog.chaos.simulation.worlds.groups.consumer.topics import KnownTopics
+from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost, NewShard
+from quorumlog.chaos.simulation.worlds.groups.member import Member
+from quorumlog.chaos.simulation.worlds.groups.member_process import GROUP_ID
 from quorumlog.chaos.simulation.worlds.groups.oracle import GroupOracle
 from quorumlog.chaos.simulation.worlds.groups.transactions import TransactionCoordinator
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
@@ -49,7 +50,7 @@ class ConsumerGroup:
 
     topic = OFFSETS_TOPIC
 
-    def __init__(self, schedule: Schedule, new_shard: Callable[[int], GroupShard]) -> None:
+    def __init__(self, schedule: Schedule, new_shard: NewShard) -> None:
         self._options: Final = Options(schedule)
         self._seed: Final = schedule.seed
         self._new_shard: Final = new_shard
@@ -66,7 +67,8 @@ class ConsumerGroup:
         """Return the members; give each broker a place for a coordinator."""
         self._brokers = brokers
         environment, options = brokers.environment, self._options
-        cluster = Cluster(brokers.places[0], brokers.nodes, environment.network.arrivals_us)
+        network, at = environment.network, brokers.places[0]
+        cluster = Cluster(at, brokers.nodes, brokers.controller, network.arrivals_us)
         self._cluster = cluster
         self._transactions = TransactionCoordinator(
             environment.timeline,
@@ -77,7 +79,7 @@ class ConsumerGroup:
         plain_members = options.number("members") - options.number("transactional_members")
         for node_id, node in brokers.nodes.items():
             verify = self._transactions.verify
-            host = CoordinatorHost(node, cluster.at, self._new_shard, verify)
+            host = CoordinatorHost(node, at, self._new_shard, verify, KnownTopics())
             cluster.hosts[node_id] = host
             node.coordinators.append(host)
         members = []

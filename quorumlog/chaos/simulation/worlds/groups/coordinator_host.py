@@ -2,14 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, assert_never
+from typing import Any, Final, NamedTuple, assert_never
 
 from quorumlog.broker.coordination.core import effects, events
 from quorumlog.broker.coordination.core.coordinator import CoordinatorRequest
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
+from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
-from quorumlog.broker.groups.core.effects import VerifyTransaction
-from quorumlog.broker.groups.core.events import TransactionVerified
+from quorumlog.broker.groups.core.effects import MakeTarget, VerifyTransaction
+from quorumlog.broker.groups.core.events import (
+    TargetMade,
+    TopicsChanged,
+    TopicsDeleted,
+    TransactionVerified,
+)
 from quorumlog.broker.groups.core.requests import (
     CommittedOffset,
     CommitTransactionalOffsets,
@@ -18,11 +24,13 @@ from quorumlog.broker.partitions.core.data_path import LocalRead, ProduceResult
 from quorumlog.broker.partitions.log.local_reads import LocalReads
 from quorumlog.chaos.simulation.worlds.brokers.appending import append
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
+from quorumlog.chaos.simulation.worlds.groups.consumer.topics import KnownTopics
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicPartition
+from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset, TopicPartition
 from quorumlog.wire.codec.transaction_markers import encode_marker
 
 LOAD_BYTES: Final = 400  # little, so that a load takes several reads
+TARGET_US: Final = 30_000  # how long the thread takes that makes a large target
 NO_TIMEOUT_MS: Final = 2_147_483_647
 
 Answer = Callable[[Any], None]
@@ -30,6 +38,23 @@ GroupShard = CoordinatorShard[GroupCoordinator]
 Verify = Callable[[CommitTransactionalOffsets, Callable[[ErrorCode], None]], None]
 """Asks the transaction coordinator, and is answered later."""
 Offsets = Mapping[TopicPartition, CommittedOffset | None]
+NewShard = Callable[[int, Topics], GroupShard]
+"""Makes a shard that begins to load: `(now_ms, topics)`."""
+
+
+class Load(NamedTuple):
+    """Since when one shard serves, or loads. `serial`: of the shards of this broker."""
+
+    serial: int
+    since_ms: int
+
+
+class Moment(NamedTuple):
+    """When a broker read a request: `at_ms` of its clock."""
+
+    node_id: int
+    load: Load
+    at_ms: int
 
 
 class CoordinatorHost:
@@ -39,16 +64,19 @@ class CoordinatorHost:
         self,
         node: BrokerNode,
         at: TopicPartition,
-        new_shard: Callable[[int], GroupShard],
+        new_shard: NewShard,
         verify: Verify,
+        topics: KnownTopics,
     ) -> None:
-        """`new_shard(now_ms)` makes a shard that begins to load."""
+        self.topics: Final = topics
+        self.loads: Final[dict[int, Load]] = {}  # by leader epoch
         self._verify: Final = verify
         self._node: Final = node
         self._at: Final = at
         self._new_shard: Final = new_shard
         self._answers: Final[dict[int, Answer]] = {}
         self._last_request_id = 0
+        self._load = Load(0, 0)
         self.forget()
 
     def forget(self) -> None:
@@ -56,12 +84,34 @@ class CoordinatorHost:
         self._shard: GroupShard | None = None
         self._tick_due_ms: int | None = None
         self._answers.clear()
+        self.topics.forget()
+
+    @property
+    def node_id(self) -> int:
+        """The id of the broker."""
+        return self._node.node_id
+
+    @property
+    def leader_epoch(self) -> Epoch:
+        """The epoch in which this broker believes to lead, or did last."""
+        return NO_EPOCH if self._shard is None else self._shard.leader_epoch
+
+    def now_ms(self) -> int:
+        """Return the time of the broker's clock."""
+        return self._node.machine.now_ms()
+
+    def moment(self) -> Moment:
+        """Return what a request that arrives now is told apart by."""
+        return Moment(self.node_id, self._load, self.now_ms())
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Load the groups; keep those that are loaded if only the epoch rose."""
         del topic_partition
         if self._shard is None or self._shard.phase is Phase.CLOSED:
-            self._shard = self._new_shard(self._node.machine.now_ms())
+            self.topics.learn_all()  # the image that says so shows what came before, too
+            self._load = Load(self._load.serial + 1, self.now_ms())
+            self._shard = self._new_shard(self.now_ms(), self.topics.topics)
+        self.loads[leader_epoch] = self._load
         self._feed(self._shard, events.BecameLeader(leader_epoch=leader_epoch))
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
@@ -80,7 +130,22 @@ class CoordinatorHost:
         received = events.RequestReceived(request_id=request_id, request=request)
         self._feed(self._shard, received)
 
-    def fetch_offsets(self, group_id: str, answer: Answer) -> None:
+    def learn_topics(self, end: int) -> None:
+        """Take note of the first `end` changes of topics."""
+        deleted, names = self.topics.learn(end)
+        if deleted:
+            self._feed(self._shard, TopicsDeleted(topics=deleted))
+        if names:
+            self._feed(self._shard, TopicsChanged(names=names))
+
+    def fetch_offsets(
+        self,
+        group_id: str,
+        answer: Answer,
+        *,
+        member_id: str | None = None,
+        member_epoch: int = -1,
+    ) -> None:
         """Give the committed offsets of a group, or the ErrorCode that says why not.
 
         None is given while a transaction may change one of them (KIP-447).
@@ -88,6 +153,10 @@ class CoordinatorHost:
         coordinator = self.coordinator
         if isinstance(coordinator, ErrorCode):
             answer(coordinator)
+            return
+        refusal = coordinator.consumer_side.fetch_refusal(group_id, member_id, member_epoch)
+        if refusal is not ErrorCode.NONE:
+            answer(refusal)
         elif coordinator.transactional.unstable(group_id):
             answer(ErrorCode.UNSTABLE_OFFSET_COMMIT)
         else:
@@ -133,6 +202,9 @@ class CoordinatorHost:
                 )
             case effects.ReadLog(offset=offset):
                 self._soon(self._read, shard, offset)
+            case MakeTarget(job=job):
+                made = TargetMade(job=job, target=job.run())
+                self._soon(self._feed, shard, made, after_us=TARGET_US)
             case VerifyTransaction():
                 self._verify(effect.request, partial(self._verified, shard, effect))
             case effects.AdvanceLogStart() | effects.OwnEffect() | effects.Report():

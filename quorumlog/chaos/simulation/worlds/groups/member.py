@@ -4,8 +4,6 @@ It follows the classic protocol as a consumer does. Every request may be lost or
 that was paused goes on with the generation that it knew before.
 """
 
-from collections import deque
-from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -24,7 +22,19 @@ from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_of
 from quorumlog.chaos.simulation.worlds.groups.commits import Commits
-from quorumlog.chaos.simulation.worlds.groups.coordinator_host import Offsets
+from quorumlog.chaos.simulation.worlds.groups.coordinator_host import (
+    Answer,
+    CoordinatorHost,
+    Offsets,
+)
+from quorumlog.chaos.simulation.worlds.groups.member_process import (
+    BACKOFF_US,
+    GROUP_ID,
+    HEARTBEAT_US,
+    JOIN_TIMEOUT_US,
+    REBALANCE_MS,
+    MemberProcess,
+)
 from quorumlog.chaos.simulation.worlds.groups.oracle import (
     Commit,
     GroupOracle,
@@ -35,13 +45,7 @@ from quorumlog.chaos.simulation.worlds.groups.transactions import TransactionCoo
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-GROUP_ID: Final = "group"
 TOPIC: Final = "read"
-REBALANCE_MS: Final = 1_500
-HEARTBEAT_US: Final = 250_000
-REQUEST_TIMEOUT_US: Final = 600_000
-JOIN_TIMEOUT_US: Final = 2_500_000
-BACKOFF_US: Final = 100_000
 LEAVES: Final = 0.02  # the chance that a member leaves instead of a commit
 
 
@@ -52,12 +56,8 @@ class _Phase(Enum):
     OWNING = auto()
 
 
-class Member:
-    """A Process, and a Client of the brokers' world.
-
-    It has one request about its membership under way at most, and one commit. A request that took
-    too long is given up with its connection: it is not read any more when it arrives later.
-    """
+class Member(MemberProcess):
+    """A Process, and a Client of the brokers' world. It has one commit under way at most."""
 
     def __init__(
         self,
@@ -72,51 +72,35 @@ class Member:
         is_static: bool,
         transactions: TransactionCoordinator | None = None,
     ) -> None:
-        self._machine: Final = machine
-        self._cluster: Final = cluster
+        super().__init__(machine, cluster, rng)
         self._oracle: Final = oracle
-        self._rng: Final = rng
         self._partitions: Final = partitions
         self._commit_every_us: Final = commit_every_us
         self._session_ms: Final = session_ms
         self._instance: Final = f"instance {machine.node_id}" if is_static else None
-        self._names = 0  # of member ids, assignments and commits: none is used twice
         self._is_stopped = False
-        self._commits: Final = Commits(
+        self._commits: Final = Commits[Commit](
             machine, oracle, rng, send=self._send, take=self._take, transactions=transactions
         )
-        self._inbox: Final = deque[tuple[Callable[..., None], tuple[object, ...]]]()
         self._forget()
 
     def _forget(self) -> None:
         self._phase = _Phase.JOINING
         self._member_id, self._generation_id = "", -1
-        self._coordinator: int | None = None
         self._assignments: dict[str, bytes] = {}  # if it leads
         self._owned: list[int] = []
         self._positions: dict[int, int] = {}  # the newest that was committed or shown
-        self._control = 0  # the number of the connection
-        self._is_asking = False
-        self._inbox.clear()
 
     # --- a life of the process ---
 
     def boot(self) -> None:
         """Start with nothing in memory."""
+        self._forget_requests()
         self._forget()
         self._commits.boot()
         self._join()
         self._every(HEARTBEAT_US, self._heartbeat)
         self._every(self._commit_every_us, self._commit)
-
-    def stopped(self, *, loses_power: bool) -> None:
-        """Do nothing: the coordinator finds out when the session ends."""
-
-    def resumed(self) -> None:
-        """Take what has waited."""
-        while self._inbox and self._machine.is_up and not self._machine.is_paused:
-            action, arguments = self._inbox.popleft()
-            self._step(action, arguments)
 
     def run(self) -> None:
         """Do nothing: it joins as soon as there is a coordinator."""
@@ -134,97 +118,17 @@ class Member:
     def _membership(self) -> Membership:
         return Membership(self._instance or self._member_id, self._member_id, self._generation_id)
 
-    def _take(self, action: Callable[..., None], *arguments: object) -> None:
-        if self._machine.is_paused or self._inbox:
-            self._inbox.append((action, arguments))
+    def _shown(self) -> str:
+        return f"{self._phase.name} {self._membership} {self._owned}"
+
+    def _may_act(self) -> bool:
+        return self._phase is _Phase.OWNING
+
+    def _serve(self, host: CoordinatorHost, request: Any, answer: Answer) -> None:
+        if request is None:  # the committed offsets
+            host.fetch_offsets(GROUP_ID, answer)
         else:
-            self._step(action, arguments)
-
-    def _step(self, action: Callable[..., None], arguments: tuple[object, ...]) -> None:
-        before = self._phase.name
-        try:
-            action(*arguments)
-        finally:
-            state = f"{before} => {self._phase.name} {self._membership} {self._owned}"
-            step = f"{action.__name__.strip('_')} {state}".encode()
-            now_us = self._machine.timeline.now_us
-            shown = tuple(argument for argument in arguments if not callable(argument))
-            self._machine.trace.stepped(
-                now_us, self._machine.node_id, step, _render, step.decode(), shown
-            )
-
-    def _every(self, period_us: int, action: Callable[[], None]) -> None:
-        def again() -> None:
-            if self._phase is _Phase.OWNING:
-                self._take(action)
-            self._machine.later(self._rng.randrange(period_us // 2, 3 * period_us // 2), again)
-
-        self._machine.later(period_us, again)
-
-    def _new_name(self) -> str:
-        self._names += 1
-        return f"<{self._machine.node_id}.{self._names}>"
-
-    # --- requests ---
-
-    def _ask(
-        self,
-        request: Any,
-        answered: Callable[[Any], None],
-        timeout_us: int = REQUEST_TIMEOUT_US,
-    ) -> None:
-        """Ask about the membership. The answer is lost if another question comes first."""
-        self._control += 1
-        connection, self._is_asking = self._control, True
-        if self._coordinator is None:
-            self._coordinator = self._cluster.find_coordinator(self._rng)
-        if self._coordinator is None:
-            timeout_us = BACKOFF_US
-        self._machine.later(timeout_us, self._take, self._timed_out, connection)
-
-        def is_open() -> bool:
-            return self._control == connection
-
-        def arrived(answer: Any) -> None:
-            if is_open():
-                self._control += 1
-                self._is_asking = False
-                answered(answer)
-
-        self._send(request, is_open, arrived)
-
-    def _timed_out(self, connection: int) -> None:
-        if connection == self._control:
-            self._control += 1
-            self._is_asking = False
-            self._look_elsewhere()
-
-    def _send(
-        self, request: Any, is_open: Callable[[], bool], answered: Callable[[Any], None]
-    ) -> None:
-        """Send a request to the coordinator; None: ask for the committed offsets."""
-        target = self._coordinator
-        if target is None:
-            return  # none is known: the request will time out
-        own_id, incarnation = self._machine.node_id, self._machine.incarnation
-        host, arrivals_us = self._cluster.hosts[target], self._cluster.arrivals_us
-
-        def reply(answer: Any) -> None:
-            if self._machine.incarnation == incarnation:
-                for after_us in arrivals_us(target, own_id)[:1]:  # TCP: no second copy
-                    self._machine.later(after_us, self._take, answered, answer)
-
-        def received() -> None:
-            if self._machine.incarnation != incarnation or not is_open():
-                return
-            if request is None:
-                host.fetch_offsets(GROUP_ID, reply)
-            else:
-                host.ask(request, reply)
-
-        for after_us in arrivals_us(own_id, target)[:1]:
-            take = self._cluster.nodes[target].take
-            self._machine.timeline.push(after_us, take, received)
+            host.ask(request, answer)
 
     def _look_elsewhere(self) -> None:
         """Find the coordinator again, and go on where the member was."""
@@ -375,7 +279,3 @@ class Member:
         self._member_id = ""
         self._join_soon(ErrorCode.NONE)
         self._send(Leave(group_id=GROUP_ID, members=(leaving,)), lambda: True, lambda _: None)
-
-
-def _render(step: str, arguments: tuple[object, ...]) -> str:
-    return " ".join([step, *(str(argument)[:200] for argument in arguments)])

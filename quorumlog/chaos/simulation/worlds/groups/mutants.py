@@ -1,11 +1,12 @@
 """Coordinators and shards that break one rule each: the world must find them."""
 
-from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
 from quorumlog.broker.groups.core.classic import ClassicProtocol
+from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.effects import AppendRecords, Effect
 from quorumlog.broker.groups.core.events import Event
@@ -20,25 +21,59 @@ from quorumlog.chaos.simulation.worlds.groups.coordinator_host import GroupShard
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 
-NewShard = Callable[[int], GroupShard]
-"""Makes the shard of a run: `(now_ms)`."""
-
-_SETTINGS: Final = BrokerSettings(
-    group_min_session_timeout_ms=100, group_initial_rebalance_delay_ms=200
+SESSION_MS: Final = 1_200  # of members of the consumer protocol
+SETTINGS: Final = BrokerSettings(
+    group_min_session_timeout_ms=100,
+    group_initial_rebalance_delay_ms=200,
+    group_consumer_session_timeout_ms=SESSION_MS,
 )
 
 
-def shards_of(*broken: type[Any]) -> NewShard:
-    """Return what makes shards in which `broken` replaces the coordinator, or the shard itself."""
-    coordinator_class, shard_class = GroupCoordinator, CoordinatorShard[GroupCoordinator]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardParts:
+    """What shards are made of: the coordinator, or the shard, with a broken rule."""
+
+    coordinator: type[GroupCoordinator] = GroupCoordinator
+    shard: type[GroupShard] = CoordinatorShard
+
+    def new_shard(self, now_ms: int, topics: Topics) -> GroupShard:
+        """Make a shard that begins to load."""
+        return self.shard(partial(self.coordinator, SETTINGS, topics=topics), now_ms)
+
+
+def shards_of(*broken: type[Any]) -> ShardParts:
+    """Return the parts in which `broken` replaces the coordinator, or the shard itself."""
+    parts = ShardParts()
     for one in broken:
-        if issubclass(one, GroupCoordinator):
-            coordinator_class = one
-        else:
-            shard_class = one
-    return partial(shard_class, partial(coordinator_class, _SETTINGS))
+        is_coordinator = issubclass(one, GroupCoordinator)
+        parts = replace(parts, **{"coordinator" if is_coordinator else "shard": one})
+    return parts
 
 
+class BrokenParts(GroupCoordinator):
+    """Each of `part_classes` takes the place of the class that it inherits, at any depth."""
+
+    part_classes: tuple[type[Any], ...] = ()
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for part in _parts(self, {}).values():
+            for broken in self.part_classes:
+                if issubclass(broken, type(part)):
+                    part.__class__ = broken
+
+
+def _parts(of: object, found: dict[int, Any]) -> dict[int, Any]:
+    """Collect the objects that one is made of, those of groups."""
+    for part in getattr(of, "__dict__", {}).values():
+        is_ours = type(part).__module__.startswith(_OF_GROUPS)
+        if is_ours and id(part) not in found:
+            found[id(part)] = part
+            _parts(part, found)
+    return found
+
+
+_OF_GROUPS: Final = GroupCoordinator.__module__.rpartition(".")[0]
 GROUP_MUTANTS: Final = Mutants(shards_of)
 
 

@@ -1,0 +1,174 @@
+"""What the committed log says of the group: the witness of the oracle.
+
+It reads records in Kafka's formats, and knows no rule of the coordinator.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from quorumlog.broker.groups.core.consumer.partitions import Partitions
+from quorumlog.broker.groups.core.consumer.records import (
+    ConsumerGroupRecord,
+    CurrentAssignmentValue,
+    GroupValue,
+    MemberValue,
+    RecordKind,
+    TargetMemberValue,
+    Value,
+    from_stored,
+)
+from quorumlog.broker.groups.core.records import GroupRecord, OffsetRecord, StoredGroup, decode
+from quorumlog.chaos.simulation.kernel.rules import check
+from quorumlog.chaos.simulation.worlds.entries import Entry
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
+from quorumlog.wire.codec.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from quorumlog.wire.codec.schemas import decode_message
+
+VERSION_BYTES: Final = 2
+Named = frozenset[TopicPartition]
+
+
+class LogReader(Protocol):
+    """What is told of the log, in its order."""
+
+    def removed(self, member_id: str, leader_epoch: int) -> None:
+        """Note that a batch of the leader of this epoch leaves a member out."""
+
+    def stored(self, tag: str) -> None:
+        """Note that the offset with this tag is in the log; the epochs are those before it."""
+
+
+class GroupLog:
+    """The state of the group at the end of what was read.
+
+    members: each with its instance id, whichever protocol the group has.
+    epochs: what the log says that they are at: epochs, or the generation.
+    currents, targets: of members of a consumer group.
+    said: what each member was ever given at an epoch.
+    """
+
+    def __init__(self, committed: Callable[[], Sequence[Entry]], names: Mapping[TopicId, str]):
+        """Have read nothing. `committed` returns all that there is; `names`: of all topics."""
+        self.members: Mapping[str, str | None] = {}
+        self.epochs: Final[dict[str, int]] = {}
+        self.currents: Final[dict[str, Partitions]] = {}
+        self.targets: Final[dict[str, Partitions]] = {}
+        self.said: Final[dict[tuple[str, int], set[Partitions]]] = defaultdict(set)
+        self.said_by_name: Final[dict[tuple[str, int], set[Named]]] = defaultdict(set)
+        self.offsets: Final[dict[str, int]] = {}  # tag -> log offset
+        self.classic: StoredGroup | None = None
+        self.reader: LogReader
+        self._committed: Final = committed
+        self._names: Final = names
+        self._end = 0
+        self._group_epoch: int | None = None
+        self._consumers: Final[dict[str, str | None]] = {}
+
+    @property
+    def is_consumer_group(self) -> bool:
+        """Whether the group has the consumer protocol."""
+        return self._group_epoch is not None
+
+    def names_of(self, partitions: Partitions) -> Named:
+        """Return partitions by the names of their topics."""
+        return frozenset(TopicPartition(self._names[one.topic_id], one[1]) for one in partitions)
+
+    def read_on(self) -> None:
+        """Read what has been committed since the last time."""
+        entries = self._committed()
+        while self._end < len(entries):
+            end = self._end + 1
+            while end < len(entries) and entries[end].position:
+                end += 1
+            self._read_batch(entries[self._end : end])
+
+    def _read_batch(self, batch: Sequence[Entry]) -> None:
+        """Read a batch: it counts as a whole."""
+        before = self.members
+        for entry in batch:
+            if entry.key:
+                self._read(entry)
+            self._end += 1
+        is_one = self.classic is None or not self.is_consumer_group
+        check(is_one, f"one-form: the group has two protocols at {self._end}")
+        classic = () if self.classic is None else self.classic.members
+        self.members = {
+            **self._consumers,
+            **{member.member_id: member.group_instance_id for member in classic},
+        }
+        for member_id in [*before]:
+            if member_id not in self.members:
+                self.reader.removed(member_id, batch[0].epoch)
+
+    def _read(self, entry: Entry) -> None:
+        record = decode(entry.key, entry.content or None)
+        match record:
+            case OffsetRecord(committed=committed) if committed is not None:
+                self.offsets.setdefault(committed.metadata, self._end)
+                self.reader.stored(committed.metadata)
+            case GroupRecord(stored=stored):
+                self._read_classic(stored)
+            case ConsumerGroupRecord(subject=subject, value=value):
+                self._read_consumer(subject.name, value, subject.kind)
+            case _:
+                pass
+
+    def _read_classic(self, stored: StoredGroup | None) -> None:
+        for member in () if self.classic is None else self.classic.members:
+            self.epochs.pop(member.member_id, None)
+        self.classic = stored
+        for member in () if stored is None else stored.members:
+            generation_id = 0 if stored is None else stored.generation_id
+            self.epochs[member.member_id] = generation_id
+            named = assignment_of(member.assignment)
+            self.said_by_name[member.member_id, generation_id].add(named)
+
+    def _read_consumer(self, name: str, value: Value | None, kind: RecordKind) -> None:
+        match value:
+            case GroupValue(epoch=epoch):
+                known = self._group_epoch
+                rises = known is None or epoch > known or not self._consumers
+                check(rises, f"epoch-rises: the group comes from {known} to {epoch}")
+                self._group_epoch = epoch
+            case MemberValue():
+                self._consumers[name] = value.instance_id
+            case TargetMemberValue(topic_partitions=stored):
+                self.targets[name] = from_stored(stored)
+            case CurrentAssignmentValue():
+                self.epochs[name] = value.member_epoch
+                assigned = self.currents[name] = from_stored(value.assigned_partitions)
+                self.said[name, value.member_epoch].add(assigned)
+                self.said_by_name[name, value.member_epoch].add(self.names_of(assigned))
+            case None:
+                self._forget(name, kind)
+            case _:
+                pass
+
+    def _forget(self, name: str, kind: RecordKind) -> None:
+        match kind:
+            case RecordKind.GROUP:
+                self._group_epoch = None
+            case RecordKind.MEMBER:
+                self._consumers.pop(name, None)
+                self.epochs.pop(name, None)
+            case RecordKind.TARGET_MEMBER:
+                self.targets.pop(name, None)
+            case RecordKind.CURRENT_ASSIGNMENT:
+                self.currents.pop(name, None)
+                self.epochs.pop(name, None)
+            case _:
+                pass
+
+
+def assignment_of(data: bytes) -> Named:
+    """Return what SyncGroup tells a member; nothing if there are no bytes."""
+    if not data:
+        return frozenset()
+    version = int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
+    message = decode_message(ConsumerProtocolAssignment, version, memoryview(data)[VERSION_BYTES:])
+    return frozenset(
+        TopicPartition(topic.topic, partition)
+        for topic in message.assigned_partitions
+        for partition in topic.partitions
+    )

@@ -1,0 +1,155 @@
+"""Coordinators that break a rule of offsets in consumer groups, or of classic members there."""
+
+from dataclasses import replace
+from typing import Any, Final
+
+from quorumlog.broker.groups.core.consumer.changes import Changes
+from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
+from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.heartbeats import Heartbeats
+from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS, Partitions
+from quorumlog.broker.groups.core.consumer.records import (
+    ConsumerGroupRecord,
+    CurrentAssignmentValue,
+    TargetMemberValue,
+)
+from quorumlog.broker.groups.core.consumer.requests import RequestRefused
+from quorumlog.broker.groups.core.consumer_side import ConsumerSide, Replaced
+from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.records import LogRecord
+from quorumlog.broker.groups.core.requests import (
+    CommitOffsets,
+    CommitTransactionalOffsets,
+    Heartbeat,
+    Sync,
+    SyncResult,
+)
+from quorumlog.chaos.simulation.kernel.mutants import Mutants
+from quorumlog.chaos.simulation.worlds.groups.mutants import BrokenParts, shards_of
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+MIXED_MUTANTS: Final = Mutants(shards_of)
+
+
+# --- Offsets ---
+
+
+class _AnyCommit(ConsumerSide):
+    refused: frozenset[ErrorCode]
+
+    def commit_refusal(self, request: CommitOffsets) -> ErrorCode | None:
+        refusal = super().commit_refusal(request)
+        return ErrorCode.NONE if refusal in self.refused else refusal
+
+
+class _AnyEpochCommits(_AnyCommit):
+    refused = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION})
+
+
+@MIXED_MUTANTS.breaks("a member of a consumer group commits at an epoch that is over")
+class _TakesCommitsOfAnyEpoch(BrokenParts):
+    part_classes = (_AnyEpochCommits,)
+
+
+class _AnyoneCommits(_AnyCommit):
+    refused = frozenset({ErrorCode.UNKNOWN_MEMBER_ID})
+
+
+@MIXED_MUTANTS.breaks("a member that was removed from a consumer group commits")
+class _TakesCommitsOfTheRemoved(BrokenParts):
+    part_classes = (_AnyoneCommits,)
+
+
+class _AnyTransaction(ConsumerSide):
+    def transactional_refusal(self, request: CommitTransactionalOffsets) -> ErrorCode | None:
+        refusal = super().transactional_refusal(request)
+        return None if refusal is None else ErrorCode.NONE
+
+
+@MIXED_MUTANTS.breaks(
+    "a transaction commits offsets for a member that was removed, or at an old epoch"
+)
+class _TakesAnyTransaction(BrokenParts):
+    part_classes = (_AnyTransaction,)
+
+
+# --- Classic members ---
+
+
+class _Deaf(Heartbeats):
+    def reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
+        del reported
+        super().reconcile(changes, member_id, NO_PARTITIONS)
+
+
+class _JoinsWithNothing(ClassicMembers):
+    def finish_join(self, changes: Changes, join: Any, member_id: str) -> Any:
+        heartbeats = self._heartbeats
+        deaf = _Deaf(self._settings, self._topics, heartbeats._times)
+        self._heartbeats = deaf  # type: ignore[misc]  # a mutant
+        try:
+            return super().finish_join(changes, join, member_id)
+        finally:
+            self._heartbeats = heartbeats  # type: ignore[misc]
+
+
+@MIXED_MUTANTS.breaks("what a classic member says that it has when it joins is ignored")
+class _IgnoresWhatIsOwned(BrokenParts):
+    part_classes = (_JoinsWithNothing,)
+
+
+class _NeverInvites(ClassicMembers):
+    def heartbeat(self, changes: Changes, now_ms: int, heartbeat: Heartbeat) -> ErrorCode:
+        super().heartbeat(changes, now_ms, heartbeat)
+        return ErrorCode.NONE
+
+
+@MIXED_MUTANTS.breaks("a classic member is never told to join again")
+class _InvitesNobody(BrokenParts):
+    part_classes = (_NeverInvites,)
+
+
+class _NeverSyncs(ClassicMembers):
+    def sync(self, group: ConsumerGroup, sync: Sync) -> SyncResult:
+        super().sync(group, sync)
+        raise RequestRefused(ErrorCode.REBALANCE_IN_PROGRESS, "a mutant")
+
+
+@MIXED_MUTANTS.breaks("no sync of a classic member is answered")
+class _AnswersNoSync(BrokenParts):
+    part_classes = (_NeverSyncs,)
+
+
+class _TwoForms(ConsumerSide):
+    def _replace(self, group_id: str, records: tuple[LogRecord, ...], replaced: Replaced) -> None:
+        kept = tuple(
+            record
+            for record in records
+            if getattr(record, "stored", None) is not None or getattr(record, "value", None)
+        )
+        super()._replace(group_id, kept or records, replaced)
+
+
+@MIXED_MUTANTS.breaks("a group that changes its protocol is not deleted in its former form")
+class _KeepsTheFormerForm(BrokenParts):
+    part_classes = (_TwoForms,)
+
+
+class _EmptyHanded(ConsumerSide):
+    def _as_consumer_group(self, group: Group) -> tuple[LogRecord, ...]:
+        return tuple(map(_emptied, super()._as_consumer_group(group)))
+
+
+@MIXED_MUTANTS.breaks("what members have is lost when their group changes its protocol")
+class _LosesAssignmentsOnTheWay(BrokenParts):
+    part_classes = (_EmptyHanded,)
+
+
+def _emptied(record: LogRecord) -> LogRecord:
+    match record:
+        case ConsumerGroupRecord(value=CurrentAssignmentValue() as value):
+            return replace(record, value=replace(value, assigned_partitions=[]))
+        case ConsumerGroupRecord(value=TargetMemberValue()):
+            return replace(record, value=TargetMemberValue())
+        case _:
+            return record

@@ -1,0 +1,258 @@
+"""Coordinators that break one rule of consumer groups each: the world must find them."""
+
+from collections.abc import Iterable, Set
+from dataclasses import replace
+from typing import Any, Final
+
+from quorumlog.broker.groups.core.consumer.changes import Changes
+from quorumlog.broker.groups.core.consumer.coordinator import NEVER_MS, ConsumerGroupCoordinator
+from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
+from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeats
+from quorumlog.broker.groups.core.consumer.member_deadlines import MemberDeadlines
+from quorumlog.broker.groups.core.consumer.membership import Membership
+from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS, Partitions
+from quorumlog.broker.groups.core.consumer.reconciliation import CurrentAssignment
+from quorumlog.broker.groups.core.consumer.records import RecordKind
+from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, HeartbeatResult
+from quorumlog.broker.groups.core.consumer.targets import TargetJob, Targets
+from quorumlog.broker.groups.core.consumer.topics import Topics
+from quorumlog.broker.groups.core.consumer.writes import GroupWrites, PendingAnswer
+from quorumlog.chaos.simulation.kernel.mutants import Mutants
+from quorumlog.chaos.simulation.worlds.groups.mutants import BrokenParts, shards_of
+
+CONSUMER_MUTANTS: Final = Mutants(shards_of)
+
+
+# --- Partitions that change hands ---
+
+
+class _HearsSilence(Heartbeats):
+    def reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
+        super().reconcile(changes, member_id, reported or NO_PARTITIONS)
+
+
+@CONSUMER_MUTANTS.breaks(
+    "a heartbeat that does not say what the member has acknowledges a revocation"
+)
+class _SilenceAcknowledges(BrokenParts):
+    part_classes = (_HearsSilence,)
+
+
+class _HearsNothing(Heartbeats):
+    def reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
+        del reported
+        super().reconcile(changes, member_id, NO_PARTITIONS)
+
+
+@CONSUMER_MUTANTS.breaks("a partition is given away before its owner has said that it gave it up")
+class _RevokesUnasked(BrokenParts):
+    part_classes = (_HearsNothing,)
+
+
+class _TakesTheReport(Heartbeats):
+    def next_assignment(
+        self, group: ConsumerGroup, member_id: str, reported: Partitions | None
+    ) -> CurrentAssignment:
+        current = group.members[member_id].current
+        after = super().next_assignment(group, member_id, reported)
+        if after == current:
+            return after
+        return replace(after, assigned=after.assigned | (reported or NO_PARTITIONS))
+
+
+@CONSUMER_MUTANTS.breaks("a member is given whatever it reports")
+class _TakesWhatIsReported(BrokenParts):
+    part_classes = (_TakesTheReport,)
+
+
+class _AnyEpoch(Heartbeats):
+    def begin(
+        self, changes: Changes, now_ms: int, request: ConsumerHeartbeat
+    ) -> HeartbeatResult | Admitted:
+        member = changes.group.members.get(request.member_id)
+        if member is not None and request.member_epoch > 0:
+            request = replace(request, member_epoch=member.current.member_epoch)
+        return super().begin(changes, now_ms, request)
+
+
+@CONSUMER_MUTANTS.breaks("a heartbeat of an old epoch is served")
+class _BelievesAnyEpoch(BrokenParts):
+    part_classes = (_AnyEpoch,)
+
+
+class _AssignsTwice(Targets):
+    def job(self, group: ConsumerGroup) -> TargetJob:
+        job = super().job(group)
+
+        def assign(members: Any, counts: Any) -> Any:
+            target = job.assign(members, counts)
+            first, last = min(target), max(target)
+            return {**target, first: target[first] | target[last]}
+
+        return replace(job, assign=assign)
+
+
+@CONSUMER_MUTANTS.breaks("two members have the same partition in a target")
+class _AssignsToTwo(BrokenParts):
+    part_classes = (_AssignsTwice,)
+
+
+class _TellsOnce(Heartbeats):
+    def _answer(
+        self,
+        group: ConsumerGroup,
+        member_id: str,
+        request: ConsumerHeartbeat,
+        told: CurrentAssignment | None,
+    ) -> HeartbeatResult:
+        answer = super()._answer(group, member_id, request, told)
+        is_new = told is None or told.assigned != group.members[member_id].current.assigned
+        return answer if is_new else replace(answer, assignment=None)
+
+
+@CONSUMER_MUTANTS.breaks("a member whose answer was lost is not told its assignment again")
+class _TellsNothingAgain(BrokenParts):
+    part_classes = (_TellsOnce,)
+
+
+# --- Writes ---
+
+
+class _Hasty(ConsumerGroupCoordinator):
+    def _enqueue(self, changes: Changes, answer: PendingAnswer | None) -> None:
+        if answer is not None:
+            self._reply(answer.request_id, answer.result)
+        super()._enqueue(changes, None)
+
+
+@CONSUMER_MUTANTS.breaks("a heartbeat is answered before its records are committed")
+class _AnswersBeforeTheCommit(BrokenParts):
+    part_classes = (_Hasty,)
+
+
+class _KeepsAll(ConsumerGroupCoordinator):
+    def rebuild(self, group_id: str, now_ms: int) -> None:
+        if group_id not in self.groups:
+            super().rebuild(group_id, now_ms)
+
+
+@CONSUMER_MUTANTS.breaks("what could not be written is not taken back")
+class _KeepsWhatWasRefused(BrokenParts):
+    part_classes = (_KeepsAll,)
+
+
+class _Forgetful(ConsumerGroupCoordinator):
+    def _write_on(self, group_id: str, writes: GroupWrites) -> None:
+        if writes.under_way is not None and writes.waiting:
+            writes.waiting[-1].records.clear()
+        super()._write_on(group_id, writes)
+
+
+@CONSUMER_MUTANTS.breaks("what is decided while a write is under way is not written")
+class _DropsWhatWaits(BrokenParts):
+    part_classes = (_Forgetful,)
+
+
+class _NoTargets(Targets):
+    def write(self, changes: Changes, job: TargetJob, target: Any) -> None:
+        super().write(changes, job, target)
+        changes.records[:] = [
+            record
+            for record in changes.records
+            if record.subject.kind is not RecordKind.TARGET_MEMBER
+        ]
+
+
+@CONSUMER_MUTANTS.breaks("the target is not in the log")
+class _WritesNoTarget(BrokenParts):
+    part_classes = (_NoTargets,)
+
+
+# --- Time ---
+
+
+class _NoSessionAtFirst(ConsumerGroupCoordinator):
+    def rebuild(self, group_id: str, now_ms: int) -> None:
+        super().rebuild(group_id, now_ms - self._settings.session_timeout_ms + 1)
+
+
+@CONSUMER_MUTANTS.breaks("a coordinator that takes over gives members no session to find it")
+class _GivesNoSession(BrokenParts):
+    part_classes = (_NoSessionAtFirst,)
+
+
+class _Timeless(ConsumerGroupCoordinator):
+    @property
+    def next_deadline_ms(self) -> int:
+        return NEVER_MS
+
+
+@CONSUMER_MUTANTS.breaks("a member that is silent is never removed")
+class _EndsNoSession(BrokenParts):
+    part_classes = (_Timeless,)
+
+
+class _EndlessRebalances(MemberDeadlines):
+    def begin_rebalance(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        pass
+
+
+@CONSUMER_MUTANTS.breaks("a member that gives nothing up is never removed")
+class _EndsNoRebalance(BrokenParts):
+    part_classes = (_EndlessRebalances,)
+
+
+class _ShortRebalances(MemberDeadlines):
+    def begin_rebalance(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
+        timeout_ms = group.members[member_id].metadata.rebalance_timeout_ms
+        super().begin_rebalance(group, member_id, now_ms - timeout_ms + 10)
+
+
+@CONSUMER_MUTANTS.breaks("a member is removed before its rebalance timeout is over")
+class _EndsRebalancesAtOnce(BrokenParts):
+    part_classes = (_ShortRebalances,)
+
+
+# --- Members and topics ---
+
+
+class _Blind(ConsumerGroupCoordinator):
+    def _handle_topics_changed(self, names: Set[str]) -> None:
+        pass
+
+
+@CONSUMER_MUTANTS.breaks("a group does not look at topics that have changed")
+class _LooksAtNoTopics(BrokenParts):
+    part_classes = (_Blind,)
+
+
+class _Sizeless(Topics):
+    def metadata_hash(self, names: Iterable[str]) -> int:
+        return sum(map(len, {*names} & self.by_name.keys()))
+
+
+@CONSUMER_MUTANTS.breaks("the partitions that a topic grows by are not assigned")
+class _SeesNoGrowth(BrokenParts):
+    part_classes = (_Sizeless,)
+
+
+class _QuietDepartures(Membership):
+    def remove(self, changes: Changes, member_ids: Iterable[str], now_ms: int) -> None:
+        del now_ms
+        for member_id in member_ids:
+            self._erase(changes, member_id)
+
+
+@CONSUMER_MUTANTS.breaks("what a member had that leaves is assigned to nobody")
+class _LeavesBeginNoEpoch(BrokenParts):
+    part_classes = (_QuietDepartures,)
+
+
+class _NoPlaces(Membership):
+    def leave_for_a_while(self, changes: Changes, member: ConsumerMember) -> None:
+        self.remove(changes, (member.member_id,), 0)
+
+
+@CONSUMER_MUTANTS.breaks("a static member that leaves for a while loses its place")
+class _KeepsNoPlaces(BrokenParts):
+    part_classes = (_NoPlaces,)

@@ -1,0 +1,164 @@
+"""The process of a member of a group, on a machine of its own: time, pauses, requests."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from quorumlog.chaos.simulation.kernel.machine import Machine
+from quorumlog.chaos.simulation.kernel.randomness import Rng
+from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster
+from quorumlog.chaos.simulation.worlds.groups.coordinator_host import Answer, CoordinatorHost
+
+GROUP_ID: Final = "group"
+REBALANCE_MS: Final = 1_500
+HEARTBEAT_US: Final = 250_000
+REQUEST_TIMEOUT_US: Final = 600_000
+JOIN_TIMEOUT_US: Final = 2_500_000
+BACKOFF_US: Final = 100_000
+
+
+class MemberProcess:
+    """A Process. What it says and hears is up to those that inherit it.
+
+    It has one request about its membership under way at most. A request that took too long is given
+    up with its connection: it is not read any more when it arrives later.
+    """
+
+    def __init__(self, machine: Machine, cluster: Cluster, rng: Rng) -> None:
+        self._machine: Final = machine
+        self._cluster: Final = cluster
+        self._rng: Final = rng
+        self._names = 0  # of member ids, assignments and commits: none is used twice
+        self._inbox: Final = deque[tuple[Callable[..., None], tuple[object, ...]]]()
+        self._forget_requests()
+
+    def _forget_requests(self) -> None:
+        self._coordinator: int | None = None
+        self._control = 0  # the number of the connection
+        self._is_asking = False
+        self._inbox.clear()
+
+    # --- what others fill in ---
+
+    def _shown(self) -> str:
+        """Return the state, for the trace."""
+        raise NotImplementedError
+
+    def _may_act(self) -> bool:
+        """Tell whether the periodic actions happen now."""
+        return True
+
+    def _look_elsewhere(self) -> None:
+        """Go on after a request that was not answered."""
+        raise NotImplementedError
+
+    def _serve(self, host: CoordinatorHost, request: Any, answer: Answer) -> None:
+        """Let a request that has arrived be served. Called on the side of the broker."""
+        host.ask(request, answer)
+
+    # --- time ---
+
+    def stopped(self, *, loses_power: bool) -> None:
+        """Do nothing: the coordinator finds out when the session ends."""
+
+    def resumed(self) -> None:
+        """Take what has waited."""
+        while self._inbox and self._machine.is_up and not self._machine.is_paused:
+            action, arguments = self._inbox.popleft()
+            self._step(action, arguments)
+
+    def _take(self, action: Callable[..., None], *arguments: object) -> None:
+        if self._machine.is_paused or self._inbox:
+            self._inbox.append((action, arguments))
+        else:
+            self._step(action, arguments)
+
+    def _step(self, action: Callable[..., None], arguments: tuple[object, ...]) -> None:
+        before = self._shown()
+        try:
+            action(*arguments)
+        finally:
+            state = f"{before} => {self._shown()}"
+            step = f"{action.__name__.strip('_')} {state}".encode()
+            now_us = self._machine.timeline.now_us
+            shown = tuple(argument for argument in arguments if not callable(argument))
+            self._machine.trace.stepped(
+                now_us, self._machine.node_id, step, _render, step.decode(), shown
+            )
+
+    def _every(self, period_us: int, action: Callable[[], None]) -> None:
+        def again() -> None:
+            if self._may_act():
+                self._take(action)
+            self._machine.later(self._rng.randrange(period_us // 2, 3 * period_us // 2), again)
+
+        self._machine.later(period_us, again)
+
+    def _new_name(self) -> str:
+        self._names += 1
+        return f"<{self._machine.node_id}.{self._names}>"
+
+    # --- requests ---
+
+    def _ask(
+        self,
+        request: Any,
+        answered: Callable[[Any], None],
+        timeout_us: int = REQUEST_TIMEOUT_US,
+    ) -> None:
+        """Ask about the membership. The answer is lost if another question comes first."""
+        self._control += 1
+        connection, self._is_asking = self._control, True
+        if self._coordinator is None:
+            self._coordinator = self._cluster.find_coordinator(self._rng)
+        if self._coordinator is None:
+            timeout_us = BACKOFF_US
+        self._machine.later(timeout_us, self._take, self._timed_out, connection)
+
+        def is_open() -> bool:
+            return self._control == connection
+
+        def arrived(answer: Any) -> None:
+            if is_open():
+                self._control += 1
+                self._is_asking = False
+                answered(answer)
+
+        self._send(request, is_open, arrived)
+
+    def _timed_out(self, connection: int) -> None:
+        if connection == self._control:
+            self._hang_up()
+            self._look_elsewhere()
+
+    def _hang_up(self) -> None:
+        """Give up the request that is under way, if there is one."""
+        self._control += 1
+        self._is_asking = False
+
+    def _send(
+        self, request: Any, is_open: Callable[[], bool], answered: Callable[[Any], None]
+    ) -> None:
+        """Send a request to the coordinator."""
+        target = self._coordinator
+        if target is None:
+            return  # none is known: the request will time out
+        own_id, incarnation = self._machine.node_id, self._machine.incarnation
+        host, arrivals_us = self._cluster.hosts[target], self._cluster.arrivals_us
+
+        def reply(answer: Any) -> None:
+            if self._machine.incarnation == incarnation:
+                for after_us in arrivals_us(target, own_id)[:1]:  # TCP: no second copy
+                    self._machine.later(after_us, self._take, answered, answer)
+
+        def received() -> None:
+            if self._machine.incarnation == incarnation and is_open():
+                self._serve(host, request, reply)
+
+        for after_us in arrivals_us(own_id, target)[:1]:
+            take = self._cluster.nodes[target].take
+            self._machine.timeline.push(after_us, take, received)
+
+
+def _render(step: str, arguments: tuple[object, ...]) -> str:
+    return " ".join([step, *(str(argument)[:200] for argument in arguments)])
