@@ -120,6 +120,7 @@ class GroupMember(MemberProcess):
         self._life = 0  # the number of the life
         self._positions: dict[TopicIdPartition, int] = {}  # of what it may commit
         self._is_stopped = False
+        self.has_chosen = False  # what it subscribes to in the end
         self._commits: Final = Commits[MemberCommit](
             machine, oracle, rng, send=self._send, take=self._take, transactions=transactions
         )
@@ -192,7 +193,8 @@ class GroupMember(MemberProcess):
         """Ask what is due, unless an answer is awaited."""
         if self._is_asking or self._speaker is None:
             return
-        if self.catalogue.is_final and self._options.leaves_for_good:
+        may_leave = self.catalogue.is_final and not self.client.surplus
+        if may_leave and self._options.leaves_for_good:
             self._leave_for_good()
         elif self._speaker.is_member and self.client.kept - self._positions.keys():
             client = self.client
@@ -291,8 +293,8 @@ class GroupMember(MemberProcess):
         if not self.client.surplus:
             return
         how = self.rng.random()
-        longest_us = 20_000 if how < 0.5 else 1_000_000 if how < 0.8 else 2_500_000
-        if how < 0.9 or self.client.is_classic:  # else never
+        longest_us = 20_000 if how < 0.4 else 1_000_000 if how < 0.65 else 2_500_000
+        if how < 0.75 or self.client.is_classic:  # else never
             after_us = self.rng.randrange(1_000, longest_us)
             self._machine.later(after_us, self._take, self._give_up, self._life)
 
@@ -322,9 +324,14 @@ class GroupMember(MemberProcess):
     # --- commits and farewells ---
 
     def _work(self) -> None:
-        """Commit the next offsets; or leave, or subscribe anew, now and then."""
+        """Commit the next offsets; or leave, or subscribe anew, now and then, and in the end."""
         speaker = self._speaker
-        if speaker is None or not speaker.is_member or self._is_stopped:
+        if speaker is None or not speaker.is_member:
+            return
+        if self.catalogue.is_final and not self.has_chosen:
+            self.has_chosen = True
+            self._subscribe(is_classic=self.client.is_classic)
+        if self._is_stopped:
             return
         chance = 1.0 if self._environment.is_calm else self.rng.random()
         if chance < LEAVES:
