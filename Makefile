@@ -19,7 +19,7 @@ demo: $(VENV)/installed ## break a real 3-node cluster for 30 s and prove on Spa
 
 # More workers than cores of a small machine: a test of a cluster waits about half of its time.
 test: $(VENV)/installed-dev ## the whole test suite
-	$(BIN)/pytest -n 3 --dist loadgroup
+	$(BIN)/pytest -n 3 --dist loadgroup $(PYTEST_OPTIONS)
 
 check: $(VENV)/installed-dev ## everything that must hold before a commit
 	@$(MAKE) --no-print-directory --jobs 2 lint types imports unit  # mypy has one thread

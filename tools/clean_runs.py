@@ -1,8 +1,9 @@
 """Run the sound product under faults, many times: nothing may be reported.
 
-    python -m tools.clean_runs nodes --seeds 0:2000    whole nodes in simulation
-    python -m tools.clean_runs real --seeds 1:31       real processes
-    python -m tools.clean_runs kills --seeds 0:20      nodes die again and again, and replicas move
+    python -m tools.clean_runs nodes --seeds 0:2000         whole nodes in simulation
+    python -m tools.clean_runs transactions --seeds 0:2000  the same, with transactions and groups
+    python -m tools.clean_runs real --seeds 1:31            real processes
+    python -m tools.clean_runs kills --seeds 0:20           nodes die again and again, replicas move
 
 Each seed says which workload runs, and on real processes with which client and faults. `kills`
 runs rounds of `tools.kill_rounds`, and says in the end how often what happened in the valid ones.
@@ -37,6 +38,9 @@ OTHER_WORKLOADS: Final = (
     "idempotent_send", "group_consume", "compacted_register", "list_offsets",
     "metadata_linearizable",
 )  # fmt: skip
+TRANSACTION_WORKLOADS: Final = (
+    "txn_append", "txn_transfer", "consume_transform_produce", "consumer_group_consume",
+)  # fmt: skip
 DRIVERS: Final = {
     "append_read": ("client", "confluent", "aiokafka", "kafka-python"),
     "idempotent_send": ("client", "confluent"),
@@ -60,13 +64,18 @@ def workload_of(seed: int) -> str:
     return "append_read" if seed % 5 < 3 else OTHER_WORKLOADS[(seed // 5 + seed) % 5]
 
 
-def nodes_settings(seed: int) -> NodesSettings:
+def transactions_workload_of(seed: int) -> str:
+    """Return the workload of a seed of `transactions`: all of them in turn."""
+    return TRANSACTION_WORKLOADS[seed % len(TRANSACTION_WORKLOADS)]
+
+
+def nodes_settings(seed: int, workload: str) -> NodesSettings:
     """Return what a seed of whole nodes runs; one of seven has many partitions of many segments.
 
     A fetch of more than a few partitions leaves out those without news, and a segment that is not
     the last is read by a thread at first.
     """
-    settings = settings_of(seed, workload=workload_of(seed))
+    settings = settings_of(seed, workload=workload)
     if seed % _MANY_PARTITIONS_EVERY == 0:
         settings = replace(settings, partitions=24, config={"log.segment.bytes": "2000"})
     return settings
@@ -74,9 +83,18 @@ def nodes_settings(seed: int) -> NodesSettings:
 
 def nodes(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Run seeds of whole nodes; yield what came of each."""
-    wanted = [nodes_settings(seed) for seed in seeds]
-    for seed, outcome in zip(seeds, simulate_many(wanted), strict=True):
-        noted: dict[str, Any] = {"seed": seed, "workload": workload_of(seed)}
+    return _whole_nodes([nodes_settings(seed, workload_of(seed)) for seed in seeds])
+
+
+def transactions(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Run seeds of whole nodes with transactions and KIP-848 groups; yield what came of each."""
+    return _whole_nodes([nodes_settings(seed, transactions_workload_of(seed)) for seed in seeds])
+
+
+def _whole_nodes(wanted: Sequence[NodesSettings]) -> Iterator[dict[str, Any]]:
+    for settings, outcome in zip(wanted, simulate_many(wanted), strict=True):
+        seed, workload = settings.schedule.seed, settings.schedule.workload
+        noted: dict[str, Any] = {"seed": seed, "workload": workload}
         if isinstance(outcome, RunFailed):
             yield {**noted, "valid": "no result", "why": str(outcome)}
             continue
@@ -139,7 +157,7 @@ def _carried_out(seed: int, wanted: list[str], run: Path) -> dict[str, Any]:
     }
 
 
-RUNS: Final = {"nodes": nodes, "real": real, "kills": kills}
+RUNS: Final = {"nodes": nodes, "transactions": transactions, "real": real, "kills": kills}
 
 
 def main(arguments: Sequence[str]) -> int:

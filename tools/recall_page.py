@@ -18,7 +18,7 @@ the tables name the cheapest simulated run that finds it. Such a run is a functi
 
 ```
 python -m tools.recall_table                    # go on with what is not found yet; write this page
-python -m tools.recall_table --check            # run each of the stated runs again
+python -m tools.recall_table --check            # run each of the stated runs again, and the product
 python -m tools.recall_table --mutants cuts_too_much --subjects nodes
 python -m tools.recall_table --only real        # on real processes: 3 runs of each
 ```

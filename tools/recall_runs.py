@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from quorumlog.broker.settings import RACK_SELECTOR
@@ -13,7 +13,10 @@ from quorumlog.chaos.node_simulation.forked import RunFailed
 from quorumlog.chaos.node_simulation.mutants import MUTANTS
 from quorumlog.chaos.node_simulation.simulate import simulate_nodes
 from quorumlog.chaos.node_simulation.transaction_mutants import TRANSACTIONS
+from quorumlog.chaos.node_simulation.voter_mutants import VOTERS
 from quorumlog.chaos.simulation import WORLDS, simulate
+from quorumlog.chaos.simulation.worlds.quorum.voter_mutants import VOTER_MUTANTS
+from quorumlog.chaos.simulation.worlds.transactions.mutants import TRANSACTION_RULES
 from quorumlog.cluster import ClusterShape
 
 NODES: Final = "nodes"
@@ -58,6 +61,12 @@ _COPIED: Final = NodesOptions(faults=("alter_log_dirs", "kill"), config=_DIRECTO
 _FLUSHED: Final = NodesOptions(
     faults=("power_loss_all", "kill", "slow_fsync"), config=("log.flush.acks=true",)
 )
+_SMALL_SNAPSHOTS: Final = (
+    "metadata.log.max.record.bytes.between.snapshots=300",
+    "metadata.log.segment.bytes=400",
+    "metadata.max.retention.bytes=500",
+)
+_VOTERS: Final = NodesOptions(faults=("change_voters", "replace_voter", "kill", "pause"))
 NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "clean_shutdown_is_remembered": NodesOptions(faults=("restart", "power_loss")),
     "snapshots_outlive_records": NodesOptions(
@@ -87,10 +96,20 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
         faults=("alter_log_dirs", "power_loss_all", "kill"),
         config=("log.dirs=/data,/disk2", "log.flush.acks=true", *_SMALL_SEGMENTS),
     ),
-    **dict.fromkeys(TRANSACTIONS.rules, NodesOptions(workload="txn_append", faults=("kill",))),
+    **dict.fromkeys(
+        [*TRANSACTIONS.rules, *TRANSACTION_RULES],
+        NodesOptions(workload="txn_append", faults=("kill",)),
+    ),
     "keeps_offsets_of_the_aborted": NodesOptions(
         workload="consume_transform_produce", faults=("kill",)
     ),
+    "takes_no_batch_that_began_earlier": NodesOptions(faults=("delete_records", "wipe", "kill")),
+    **dict.fromkeys([*VOTERS.rules, *VOTER_MUTANTS.rules], _VOTERS),
+    **dict.fromkeys(
+        ["wiped_voter_votes", "counts_any_directory"],
+        NodesOptions(faults=("change_voters", "wipe", "kill")),
+    ),
+    "snapshot_without_voters": replace(_VOTERS, config=_SMALL_SNAPSHOTS),
     "never_releases_throttles": _THROTTLED,
     "throttles_in_sync_replicas": _THROTTLED,
     **{
@@ -106,18 +125,26 @@ def subjects_of(mutant: str) -> list[str]:
     return [*(name for name, world in WORLDS.items() if mutant in world.mutants), NODES]
 
 
-def simulated_command(mutant: str, subject: str, seed: int) -> str:
-    """Return the command that a person types for an attempt in simulation."""
-    command = ["quorumlog", "simulate", subject, "--seed", str(seed), "--mutant", mutant]
+def simulated_command(mutant: str, subject: str, seed: int, *, is_sound: bool = False) -> str:
+    """Return the command that a person types for an attempt in simulation.
+
+    is_sound: the same run of the product itself.
+    """
+    command = ["quorumlog", "simulate", subject, "--seed", str(seed)]
+    command += [] if is_sound else ["--mutant", mutant]
     if subject == NODES:
         return shlex.join([*command, *_nodes_options(mutant).arguments()])
     return shlex.join([*command, "--duration", f"{_world_ms(mutant) // 1000}s"])
 
 
-def simulated(mutant: str, subject: str, seed: int) -> str:
-    """Run one seed; return the rule or the anomaly that tells of the bug, "" if none does."""
+def simulated(mutant: str, subject: str, seed: int, *, is_sound: bool = False) -> str:
+    """Run one seed; return the rule or the anomaly that tells of the bug, "" if none does.
+
+    is_sound: run the product itself, with the mutant's options.
+    """
+    planted = None if is_sound else mutant
     if subject != NODES:
-        result = simulate(seed, world=subject, mutant=mutant, duration_ms=_world_ms(mutant))
+        result = simulate(seed, world=subject, mutant=planted, duration_ms=_world_ms(mutant))
         return (result.violation or "").partition(":")[0]
     options = _nodes_options(mutant)
     try:
@@ -128,7 +155,7 @@ def simulated(mutant: str, subject: str, seed: int) -> str:
             faults=options.faults,
             config=dict(setting.split("=", 1) for setting in options.config),
             shape=options.shape,
-            mutant=mutant,
+            mutant=planted,
         )
     except RunFailed:
         return ""

@@ -9,7 +9,6 @@ of all topics move, topics grow, leaders are elected, copies are throttled. All 
 import asyncio
 import itertools
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -19,8 +18,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from quorumlog.chaos.back_ends.admin_churner import REFUSED, drawn
+from quorumlog.chaos.back_ends.administrator import Administrator
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
-from quorumlog.chaos.node_simulation.administrator import Administrator
 from quorumlog.client import Admin, Consumer, KafkaError, NewTopic, Producer, TopicPartition
 from quorumlog.invariants import some
 from quorumlog.storage.io.checkpoints import CLEANED_FILE, read_offset_checkpoint
@@ -167,14 +166,7 @@ class RoundWork:
                 self.findings.append(f"{name} cannot be read: {error!r}")
 
     def _administrator(self, topic: str) -> Administrator:
-        return Administrator(
-            self._bootstrap,
-            topic=topic,
-            brokers=self._brokers,
-            fewer=1,
-            why_not_move=lambda: "",
-            now_s=time.monotonic,
-        )
+        return Administrator(self._bootstrap, topic=topic, brokers=self._brokers, fewer=1)
 
     # --- the administrator ---
 

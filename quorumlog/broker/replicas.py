@@ -62,6 +62,9 @@ from quorumlog.wire.codec.identifiers import (
 # that are open, and asks the leaders for all of them: so it is rarer, the more there are.
 FOLLOW_UP_S: Final = 0.02
 FOLLOW_UP_PER_LOG_S: Final = 0.000_05
+# The logs of a start are followed when all are open, because the first fetches cost as much as
+# opening them does. If that takes longer than this, those that are open do not wait, now and then.
+FIRST_FOLLOW_UP_S: Final = 10.0
 # What belongs to a log lives long. The collector need not visit it, which costs a sixth of opening
 # it, and would hold the loop up for tenths of a second; freezing it costs nothing.
 LOGS_PER_FREEZE: Final = 10
@@ -100,6 +103,8 @@ class Replicas:
         # directory fails.
         self.may_lead: Final = asyncio.Event()
         self.directory_failed: Final = asyncio.Event()  # one of several; the listener clears it
+        # Set once a log is not whole that the metadata counts on, or the last directory has failed.
+        self.must_be_fenced: Final = asyncio.Event()
         self._listeners: Final[list[LeadershipListener]] = []
         self._strays_are_gone = self._is_stopping = self._has_failed_log = False
         self._changed: list[TopicPartition] = []  # since the last follow-up
@@ -154,6 +159,7 @@ class Replicas:
             log_starts=self._log_starts,
             listeners=self._listeners,
             failed=self._replicas.fail,
+            must_be_fenced=self.must_be_fenced.set,
             has_other_directories=lambda: len(self._logs.online) > 1,
         )
 
@@ -303,6 +309,8 @@ class Replicas:
             self._follow_up()
         elif self._follow_up_due is None:
             delay_s = FOLLOW_UP_S + FOLLOW_UP_PER_LOG_S * len(self.drivers)
+            if not self.may_lead.is_set():
+                delay_s += FIRST_FOLLOW_UP_S
             loop = asyncio.get_running_loop()
             self._follow_up_due = loop.call_later(delay_s, self._follow_up)
 
@@ -335,6 +343,7 @@ class Replicas:
         elif not self._has_failed_log:
             self._has_failed_log = True
             self.may_lead.clear()
+            self.must_be_fenced.set()
             _logger.error(
                 "the log directory %s has failed: this broker leads no partition until it is"
                 " started again: %s",

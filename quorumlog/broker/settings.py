@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from quorumlog.settings import groups
 from quorumlog.settings.kinds import INT_MAX, choice, items
 from quorumlog.settings.servers import (
     ALTER_LOG_DIRS_RATE,
@@ -27,6 +28,18 @@ from quorumlog.settings.topics import SEGMENT_BYTES_MIN, TopicConfig
 
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 RACK_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifecycleSettings:
+    """How a broker keeps its place in the cluster."""
+
+    broker_heartbeat_interval_ms: int = integer(
+        2000, "How often a broker tells the controller that it lives."
+    )
+    initial_broker_registration_timeout_ms: int = integer(
+        60_000, "When a broker gives up that cannot register at its start."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,12 +228,12 @@ class BrokerSettings:
             documentation="The protocols of groups that are served: classic, consumer.",
         )
     )
-    group_consumer_session_timeout_ms: int = integer(
-        45_000, "How long a member of a consumer group may be silent."
-    )
-    group_consumer_heartbeat_interval_ms: int = integer(
-        5000, "How often members of consumer groups are told to send heartbeats."
-    )
+    group_consumer_session_timeout_ms: int = row(groups.SESSION_TIMEOUT)
+    group_consumer_min_session_timeout_ms: int = row(groups.SESSION_TIMEOUT_MIN)
+    group_consumer_max_session_timeout_ms: int = row(groups.SESSION_TIMEOUT_MAX)
+    group_consumer_heartbeat_interval_ms: int = row(groups.HEARTBEAT_INTERVAL)
+    group_consumer_min_heartbeat_interval_ms: int = row(groups.HEARTBEAT_INTERVAL_MIN)
+    group_consumer_max_heartbeat_interval_ms: int = row(groups.HEARTBEAT_INTERVAL_MAX)
     group_consumer_max_size: int = integer(INT_MAX, "The most members of a consumer group.")
     group_consumer_assignors: str = row(
         ServerSetting(

@@ -19,9 +19,11 @@ from quorumlog.chaos.faults.fault import (
     ALL,
     CLIENT,
     GROUPS,
+    MAY_BE_DONE,
     MILLION,
     UNDOING,
     UNDONE_BY,
+    UNDONE_LAST,
     AnyStep,
     Impose,
     Lift,
@@ -223,7 +225,7 @@ class Nemesis:
             if fresh:
                 await self._back_end.perform(operation, fresh, step.amount)
         except NodeUnavailable as error:
-            if operation in UNDONE_BY:
+            if operation in UNDONE_BY.keys() - MAY_BE_DONE:
                 self._held.give_back(operation, error.node_ids or fresh)
             running = await self._back_end.running() if died else ()
             self._held.survived(hold for hold in died if hold.node_id in running)
@@ -269,12 +271,13 @@ class Nemesis:
         for rule_id in [*self._rules]:
             await self._back_end.lift(rule_id)
         self._rules.clear()
-        for undo in sorted(UNDOING - {"start"} & operations):
+        for undo in sorted(UNDOING - {*UNDONE_LAST} & operations):
             with suppress(NodeUnavailable):  # those that do not run are started next
                 await self._back_end.perform(undo, node_ids)
         try:
-            if "start" in operations:
-                await self._back_end.perform("start", node_ids)
+            for undo in UNDONE_LAST:
+                if undo in operations:
+                    await self._back_end.perform(undo, node_ids)
         except NodeUnavailable as error:
             self._held.clear()
             self._record(NOT_READY, "", str(error))

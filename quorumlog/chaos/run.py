@@ -18,7 +18,7 @@ from typing import Final
 
 from quorumlog.chaos import cluster_states
 from quorumlog.chaos.back_ends.back_end import BackEnd
-from quorumlog.chaos.back_ends.local_processes import LocalProcesses, equipment_for, started
+from quorumlog.chaos.back_ends.equipment import check_equipment, equipment_for, started
 from quorumlog.chaos.back_ends.registry import open_back_end
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers.driver import Driver
@@ -28,7 +28,6 @@ from quorumlog.chaos.figures import figures
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
 from quorumlog.chaos.interruption import Interruption
 from quorumlog.chaos.nemesis import Nemesis, check_schedule
-from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.network.links import NetworkKind
 from quorumlog.chaos.run_directory import CLUSTER_DIRECTORY, SCHEDULE_FILE, make_room
 from quorumlog.chaos.run_meta import meta_at_end, meta_at_start, topic_settings
@@ -192,11 +191,7 @@ def _schedule(settings: RunSettings) -> Schedule:
 
 def _check_own_cluster(settings: RunSettings, schedule: Schedule) -> None:
     """Raise InvalidArgument or ValueError for what cannot be, before an earlier run is removed."""
-    cluster = _own_cluster(settings, None)
-    cluster.check()
-    if settings.network == "netns" and (reason := namespaces.why_not()):
-        raise ValueError(f"--network netns: {reason}")
-    check_schedule(schedule, LocalProcesses(cluster, network=settings.network))
+    check_equipment(_own_cluster(settings, None), schedule, settings.network)
 
 
 def _own_cluster(settings: RunSettings, directory: Path | None) -> LocalCluster:
@@ -220,9 +215,8 @@ def _cluster(
         return
     progress("start", 0.0, f"{len(settings.shape.roles)} nodes")
     cluster = _own_cluster(settings, settings.out / CLUSTER_DIRECTORY)
-    with started(
-        cluster, equipment_for(schedule, settings.network), seed=schedule.seed
-    ) as back_end:
+    equipment = equipment_for(schedule, settings.network)
+    with started(cluster, equipment, seed=schedule.seed, topic=settings.topic) as back_end:
         progress("start", 1.0, cluster.bootstrap)
         yield cluster.bootstrap, back_end
 

@@ -1,4 +1,4 @@
-"""`quorumlog configs`: describe and alter the settings of topics and brokers."""
+"""`quorumlog configs`: describe and alter the settings of topics, brokers and groups."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -9,13 +9,17 @@ from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
 from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings
 from quorumlog.cli.table import table
 
-app = command_group("Show and change settings of topics and brokers.")
+app = command_group("Show and change settings of topics, brokers and consumer groups.")
 
 Kind = Annotated[
-    Literal["topic", "broker"], typer.Argument(metavar="topic|broker", help="What has them.")
+    Literal["topic", "broker", "group"],
+    typer.Argument(metavar="topic|broker|group", help="What has them."),
 ]
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="The topic's name; the broker's id, '' for all.")
+    str,
+    typer.Argument(
+        metavar="NAME", help="The topic's or the group's name; the broker's id, '' for all."
+    ),
 ]
 Changes = list[str] | None
 
@@ -25,6 +29,7 @@ SOURCES: Final = {  # KIP-226
     3: "all brokers, dynamic",
     4: "broker, at start",
     5: "default",
+    8: "group",
 }
 
 
@@ -42,6 +47,7 @@ def describe(
     Examples:
       quorumlog configs describe topic orders
       quorumlog configs describe broker 1 --json
+      quorumlog configs describe group readers
     """
     found = ask_admin(bootstrap, directory, lambda admin: admin.describe_configs(kind, name))
     settings = [
@@ -89,6 +95,7 @@ def alter(
       quorumlog configs alter topic orders --set retention.ms=3600000 --delete segment.ms
       quorumlog configs alter topic orders --append cleanup.policy=compact
       quorumlog configs alter broker '' --set log.retention.ms=3600000
+      quorumlog configs alter group readers --set consumer.session.timeout.ms=60000
     """
     if not (values or delete or append or subtract):
         fail("nothing to change: give --set, --delete, --append or --subtract", EXIT_USAGE)

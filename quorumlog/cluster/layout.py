@@ -39,12 +39,17 @@ FAST_DEFAULTS: Final[Mapping[str, str]] = {
     "controller.quorum.fetch.timeout.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
+    "initial.broker.registration.timeout.ms": "600000",
     "offsets.topic.num.partitions": "8",
     "replica.lag.time.max.ms": "5000",
     "replica.socket.timeout.ms": "3000",
     "transaction.state.log.num.partitions": "8",
 }
-"""What `--defaults fast` changes of Kafka's defaults, so that failover is quick on one machine."""
+"""What `--defaults fast` changes of Kafka's defaults, so that failover is quick on one machine.
+
+A broker waits longer for its first registration than in Kafka: nothing starts it again here, and
+after a loss of all nodes a machine may be busy for minutes. `LocalCluster` has limits of its own.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +167,7 @@ def found(directory: Path, spec: ClusterSpec) -> None:
 
     A voter that finds neither mark nor votes has lost its disk. Raises ClusterError.
     """
-    from quorumlog.metadata_quorum.io.founding import NEW_CLUSTER_FILE
+    from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -335,6 +340,15 @@ def node_directory(directory: Path, node_id: int) -> Path:
 def data_directory(directory: Path, node_id: int) -> Path:
     """Return the directory of a node's logs: its `log.dirs`."""
     return node_directory(directory, node_id) / "data"
+
+
+def directory_id(directory: Path, node_id: int) -> bytes | None:
+    """Return the id of a node's log directory; None: it has none yet, as if it were wiped."""
+    from quorumlog.storage.io.checkpoints import read_meta_properties, uuid_from_text
+    from quorumlog.storage.io.disk import RealDisk
+
+    meta = read_meta_properties(RealDisk(), str(data_directory(directory, node_id)))
+    return None if meta is None else uuid_from_text(meta.directory_id)
 
 
 def properties_file(directory: Path, node_id: int) -> Path:

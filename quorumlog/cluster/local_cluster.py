@@ -1,7 +1,6 @@
 """A whole cluster on this machine, one OS process per node, for tests, demos and chaos."""
 
 import atexit
-import http.client
 import json
 import os
 import signal
@@ -316,6 +315,8 @@ class LocalCluster:
 
     def node_status(self, node_id: int) -> dict[str, Any] | None:
         """Ask a node about itself and the cluster (GET /api/v1/status); None: no answer."""
+        import http.client  # to start a cluster needs no HTTP
+
         host, _, port = self.spec.control_address(self.spec.node(node_id)).rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=_STATUS_TIMEOUT_S)
         try:

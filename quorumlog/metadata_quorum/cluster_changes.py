@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import assert_never
 
+from quorumlog.metadata_quorum.config_changes import ConfigChanges
 from quorumlog.metadata_quorum.image.acls import AclFilter
 from quorumlog.metadata_quorum.image.records import AclBinding, QuotaEntity
 from quorumlog.metadata_quorum.image.scram import ScramCredential
@@ -68,6 +69,14 @@ class AlterScramCredentials:
     alterations: tuple[ScramAlteration, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterGroupConfigs:
+    """Alter the settings of each group on its own."""
+
+    groups: tuple[ConfigChanges, ...]
+    validate_only: bool = False
+
+
 class UpgradeType(IntEnum):
     """How a level may change: Kafka's codes."""
 
@@ -94,7 +103,7 @@ class UpdateFeatures:
 
 
 AccessChange = CreateAcls | DeleteAcls | AlterClientQuotas | AlterScramCredentials
-ClusterChange = UnregisterBroker | UpdateFeatures | AccessChange
+ClusterChange = UnregisterBroker | UpdateFeatures | AlterGroupConfigs | AccessChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,5 +140,7 @@ def parts_of(change: ClusterChange) -> int:
             return len(filters)
         case AlterClientQuotas() | AlterScramCredentials():
             return len(change.alterations)
+        case AlterGroupConfigs(groups=groups):
+            return len(groups)
         case _:
             assert_never(change)

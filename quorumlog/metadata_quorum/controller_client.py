@@ -8,10 +8,10 @@ again is safe.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Final, Protocol
 
 from quorumlog.metadata_quorum.cluster_changes import ClusterChange, Outcomes
+from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex, TopicId
 
@@ -64,52 +64,6 @@ class TopicResult:
     topic_id: TopicId = TopicId(bytes(16))
     partitions: int = -1
     replication_factor: int = -1
-
-
-class ConfigOperation(IntEnum):
-    """What to do with a setting (KIP-339); the numbers are those of the protocol."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigChange:
-    """One setting. `value`: None only for DELETE; items with commas for APPEND and SUBTRACT."""
-
-    name: str
-    value: str | None = None
-    operation: ConfigOperation = ConfigOperation.SET
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigChanges:
-    """What to alter in one topic. `replaces_all`: what is not named goes back to the default.
-
-    `is_broker`: it is not of a topic, but of the broker of this id; "": of all brokers.
-    """
-
-    name: str
-    changes: tuple[ConfigChange, ...]
-    replaces_all: bool = False
-    is_broker: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigResult:
-    """What became of the configuration of one topic or broker; with NONE, what it sets now.
-
-    An image that reaches `end_offset` (exclusive) shows it; -1: nothing was changed.
-    """
-
-    name: str
-    error_code: ErrorCode
-    error_message: str | None = None
-    configs: Mapping[str, str] = field(default_factory=dict)
-    is_broker: bool = False
-    end_offset: Offset = Offset(-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,6 +321,7 @@ class RegistrationReply:
 class BrokerHeartbeat:
     """A broker is alive. `metadata_offset`: the last offset (inclusive) it has replayed.
 
+    `is_opening`: it wants to be fenced only because it opens its logs, and finds them whole.
     `offline_log_dirs`: those that have failed since the process started (KIP-858).
     """
 
@@ -374,6 +329,7 @@ class BrokerHeartbeat:
     broker_epoch: int
     metadata_offset: int
     want_fence: bool = False
+    is_opening: bool = False
     want_shut_down: bool = False
     offline_log_dirs: tuple[str, ...] = ()
 

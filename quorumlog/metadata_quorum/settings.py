@@ -5,8 +5,10 @@ Dots in Kafka's names are underscores here. Those of the elections are in `core.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.settings import groups
 from quorumlog.settings.servers import (
     DEFAULT_REPLICATION_FACTOR,
     NUM_PARTITIONS,
@@ -19,6 +21,9 @@ from quorumlog.settings.servers import (
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.identifiers import BrokerId
+
+NEW_CLUSTER_FILE: Final = "new-cluster"
+"""In the log directory of a voter whose cluster is new; gone when the voter has started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +66,14 @@ class ControllerSettings:
     unclean_leader_election_enable: bool = behind(TopicConfig.unclean_leader_election_enable)
     num_partitions: int = row(NUM_PARTITIONS)
     default_replication_factor: int = row(DEFAULT_REPLICATION_FACTOR)
+
+    # What holds for consumer groups that set nothing, and bounds what they set.
+    group_consumer_session_timeout_ms: int = row(groups.SESSION_TIMEOUT)
+    group_consumer_min_session_timeout_ms: int = row(groups.SESSION_TIMEOUT_MIN)
+    group_consumer_max_session_timeout_ms: int = row(groups.SESSION_TIMEOUT_MAX)
+    group_consumer_heartbeat_interval_ms: int = row(groups.HEARTBEAT_INTERVAL)
+    group_consumer_min_heartbeat_interval_ms: int = row(groups.HEARTBEAT_INTERVAL_MIN)
+    group_consumer_max_heartbeat_interval_ms: int = row(groups.HEARTBEAT_INTERVAL_MAX)
 
     @property
     def log_settings(self) -> LogSettings:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from quorumlog.broker.controller_requests.lifecycle import LifecycleSettings
-from quorumlog.broker.settings import BrokerSettings
+from quorumlog.broker.settings import BrokerSettings, LifecycleSettings
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.node.kafka_settings import WITHOUT_EFFECT, asks_for_nothing, is_protection
+from quorumlog.settings.groups import bounds_problem, group_limits
 from quorumlog.settings.kinds import BadValue
 from quorumlog.settings.servers import NODE_ID, ServerSetting, StaticConfig, table_of
 from quorumlog.storage.core.settings import LogSettings
@@ -250,6 +250,9 @@ def _check_together(config: NodeConfig) -> None:
             f"broker.heartbeat.interval.ms={interval_ms} must be less than "
             f"broker.session.timeout.ms={session_ms}"
         )
+    problem = bounds_problem({}, group_limits(config.controller), prefix="group.")
+    if problem is not None:
+        raise ConfigError(problem)
 
 
 def _cluster_id(text: str) -> str:

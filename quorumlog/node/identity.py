@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from quorumlog.chance import random_bytes
-from quorumlog.metadata_quorum.io.founding import NEW_CLUSTER_FILE
+from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
 from quorumlog.storage.errors import CorruptCheckpoint

@@ -38,9 +38,6 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             transaction.abort.timed.out.transaction.cleanup.interval.ms
             transaction.remove.expired.transaction.cleanup.interval.ms
             transaction.two.phase.commit.enable""",
-        "single groups have no configurations yet": """
-            group.consumer.max.heartbeat.interval.ms group.consumer.max.session.timeout.ms
-            group.consumer.min.heartbeat.interval.ms group.consumer.min.session.timeout.ms""",
         "expressions of topics are looked at when topics change": """
             group.consumer.regex.refresh.interval.ms""",
         "a coordinator writes at once, in the event loop": """

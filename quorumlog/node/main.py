@@ -180,9 +180,7 @@ async def _serve(new_node: Callable[[], Node], given: argparse.Namespace, parent
     if given.pid_file is not None:
         reports.start(report(progress_file(given.pid_file), node.progress))
     await node.start()
-    # All that is loaded by now lives as long as the process: the collector need not visit it again.
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # what was opened by now lives as long as the process
     ready = asyncio.create_task(_report_ready(node, given.ready_fd))
     stopped = asyncio.create_task(stopping.wait())
     try:

@@ -101,6 +101,7 @@ class NodeBroker:
             may_lead=self.replicas.may_lead,
             directories=self.replicas.directory_report,
             directory_failed=self.replicas.directory_failed,
+            must_be_fenced=self.replicas.must_be_fenced,
         )
         quorum.add_publisher(self.gate)
         quorum.add_publisher(self.lifecycle)
@@ -131,10 +132,11 @@ class NodeBroker:
         self.gate.registered(broker_epoch)
 
     async def _serve(self, listener: socket.socket) -> None:
-        """Serve clients once this broker's metadata is current; be ready once unfenced."""
+        """Serve clients once this broker's metadata is current; be ready once it may lead."""
         await self.gate.opened.wait()
         listen("listeners", listener)
         await self.server.serve(listener)
+        await self.replicas.may_lead.wait()
         await self.lifecycle.unfenced.wait()
         self._ready.set()
 

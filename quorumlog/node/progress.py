@@ -5,7 +5,6 @@ not serve yet, or no more, at every moment at which a node may be slow.
 docs/decisions/0052-time-limits-of-nodes-are-renewed-by-progress.md
 """
 
-import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +25,8 @@ async def report(path: Path, progress: Callable[[], str]) -> None:
     new file, or to empty one that holds a text, makes some file systems wait for the disk, which
     may be what keeps the node busy.
     """
+    import asyncio  # the process that waits for a node has no use for it
+
     told = ""
     with path.open("wb", buffering=0) as file:
         while True:

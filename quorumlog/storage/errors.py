@@ -24,6 +24,13 @@ class DamagedLog(StorageError):
     """Records are gone that were there for certain. Nothing was cut; the message says where."""
 
 
+class LacksRecords(StorageError):
+    """A log is not whole of which the metadata says that it has all that is committed.
+
+    Nothing was changed: first the broker must leave the ISRs, then it opens what is left.
+    """
+
+
 class OffsetOutOfRange(Exception):
     """A read outside [log_start_offset, log_end_offset]. Callers answer OFFSET_OUT_OF_RANGE."""
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from quorumlog.chaos.back_ends.local_processes import Equipment, LocalProcesses, started
+from quorumlog.chaos.back_ends.equipment import Equipment, started
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.run_directory import CLUSTER_DIRECTORY
 from quorumlog.cluster import LocalCluster
 from quorumlog.testing.options import OPTIONS

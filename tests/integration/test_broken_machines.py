@@ -1,19 +1,24 @@
 """Real processes with broken disks and clocks: nothing acknowledged is lost, and all return."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quorumlog.chaos.cluster_states import STATES_FILE
 from quorumlog.chaos.faults.admin_churn import AdminChurn
 from quorumlog.chaos.faults.clock_step import ClockStep
 from quorumlog.chaos.faults.disk_error import DiskError
 from quorumlog.chaos.faults.disk_full import DiskFull
 from quorumlog.chaos.faults.fault import StepFault
+from quorumlog.chaos.faults.grow import Grow
 from quorumlog.chaos.faults.isolate_role import IsolateRole
 from quorumlog.chaos.faults.kill import Kill
 from quorumlog.chaos.faults.pause import Pause
+from quorumlog.chaos.faults.reassign import Reassign
 from quorumlog.chaos.faults.slow_fsync import SlowFsync
+from quorumlog.chaos.faults.throttle import Throttle
 from quorumlog.chaos.faults.wipe import Wipe
 from quorumlog.chaos.faults.wipe_majority import WipeMajority
 from quorumlog.chaos.history import read_history
@@ -21,6 +26,7 @@ from quorumlog.chaos.run import RunSettings, run
 from quorumlog.chaos.schedule import Action, Schedule, Target
 from quorumlog.chaos.shim import shim as shims
 from quorumlog.chaos.verify import verify_history
+from quorumlog.cluster import ClusterShape
 
 pytestmark = pytest.mark.integration
 
@@ -30,9 +36,17 @@ def action(t_ms: int, fault: StepFault, target: Target, duration_ms: int) -> Act
 
 
 def carry_out(
-    out: Path, actions: tuple[Action, ...], *, valid: bool = True, **changes: Any
+    out: Path,
+    actions: tuple[Action, ...],
+    *,
+    valid: bool = True,
+    may_skip: bool = False,
+    **changes: Any,
 ) -> list[dict[str, Any]]:
-    """Carry out a run with this verdict; return the rows of the nemesis."""
+    """Carry out a run with this verdict; return the rows of the nemesis.
+
+    may_skip: the cluster may refuse what an administrator asks for while nodes are down.
+    """
     end_us = max(one.end_us for one in actions)
     schedule = Schedule(seed=1, duration_us=end_us + 500_000, actions=actions)
     settings = RunSettings(
@@ -40,7 +54,7 @@ def carry_out(
     )
     summary = run(settings, lambda *_: None)
     assert summary.reads_complete
-    assert summary.faults == len(actions)
+    assert summary.faults == len(actions) or may_skip
     verdict = verify_history(out, engine="local")
     assert verdict.valid is valid, verdict.as_json()
     return [row for row in read_history(out).to_pylist() if row["process"] == -1]
@@ -81,6 +95,23 @@ def test_roles_are_held_by_nodes_of_a_real_cluster(tmp_path: Path) -> None:
     assert "#4 isolate_role: metadata-leader" in details
     logs = [path.read_text() for path in tmp_path.glob("cluster/node-*/node.log")]
     assert any("churn-" in log for log in logs), "topics were created"
+
+
+def test_replicas_that_move_while_nodes_die_lose_nothing(tmp_path: Path) -> None:
+    actions = (
+        action(100, Throttle(), "all", 4_000),
+        action(200, Reassign(), "any", 1_000),
+        action(400, Grow(), "all", 1_000),
+        action(700, Reassign(), "any", 1_000),
+        action(1_000, Kill(), "partition-leader", 1_000),
+        action(2_500, Reassign(), "any", 1_000),
+        action(3_000, Grow(), "all", 1_000),
+        action(3_200, Wipe(), "isr-follower", 1_000),
+    )
+    rows = carry_out(tmp_path, actions, shape=ClusterShape(4), may_skip=True)
+    assert {"throttle", "reassign", "grow", "kill", "wipe"} <= {row["f"] for row in rows}
+    seen = [json.loads(line) for line in (tmp_path / STATES_FILE).read_text().splitlines()]
+    assert max(len(state["partitions"]) for state in seen) > 3, "the topic has grown"
 
 
 def test_a_wiped_node_copies_everything_again(tmp_path: Path) -> None:

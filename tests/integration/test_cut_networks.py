@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.chaos.back_ends.local_processes import Equipment, started
+from quorumlog.chaos.back_ends.equipment import Equipment, started
 from quorumlog.chaos.faults.drop_request import DropRequests
 from quorumlog.chaos.faults.fault import StepFault
 from quorumlog.chaos.faults.isolate_role import IsolateRole

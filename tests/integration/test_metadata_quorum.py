@@ -5,14 +5,15 @@ import io
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
 import cbor2
 import pytest
 
-from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle, LifecycleSettings
+from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
+from quorumlog.broker.settings import LifecycleSettings
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
@@ -28,6 +29,8 @@ from quorumlog.wire.codec.identifiers import BrokerId
 
 pytestmark = pytest.mark.integration
 CLUSTER_ID = "test-cluster"
+HEARTBEAT_S = 0.2
+PATIENCE_S = 60  # far more than a session
 
 
 def listen() -> socket.socket:
@@ -71,6 +74,7 @@ class Nodes:
         self.voters = {BrokerId(n): self.address(n) for n in range(1, voters + 1)}
         self.running: dict[int, MetadataQuorum] = {}
         self.seen: dict[int, Seen] = {}
+        self._hearts: dict[int, asyncio.Task[None]] = {}
 
     def address(self, node_id: int) -> str:
         return f"127.0.0.1:{self.ports[node_id]}"
@@ -95,6 +99,10 @@ class Nodes:
 
     async def stop(self, *node_ids: int, resign: bool = True) -> None:
         nodes = [self.running.pop(node_id) for node_id in node_ids]
+        hearts = [self._hearts.pop(node_id) for node_id in node_ids if node_id in self._hearts]
+        for heart in hearts:
+            heart.cancel()
+        await asyncio.gather(*hearts, return_exceptions=True)
         await asyncio.gather(*(node.stop(resign=resign) for node in nodes))
 
     async def active(self) -> int:
@@ -105,7 +113,7 @@ class Nodes:
         return find() or 0
 
     async def register(self, node_id: int) -> int:
-        """Register a broker and have it unfenced; return its epoch.
+        """Register a broker, have it unfenced and send heartbeats until it stops; return its epoch.
 
         While another broker is silent, a new process is refused, and tries again.
         """
@@ -118,7 +126,7 @@ class Nodes:
             control_address=self.address(node_id),
             directory_id=f"directory-{node_id}",
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 reply = await node.controller.register_broker(registration)
                 if reply.error_code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
@@ -132,7 +140,15 @@ class Nodes:
             metadata_offset=node.image.end_offset - 1,
         )
         assert not (await node.controller.broker_heartbeat(heartbeat)).is_fenced
+        self._hearts[node_id] = asyncio.create_task(self._beat(node, heartbeat))
         return reply.broker_epoch
+
+    async def _beat(self, node: MetadataQuorum, heartbeat: BrokerHeartbeat) -> None:
+        """Send heartbeats: a broker that is silent holds up what others ask for (decision 93)."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            with suppress(ControllerUnavailable):
+                await node.controller.broker_heartbeat(heartbeat)
 
     async def agree(self) -> ClusterImage:
         """Wait until all have replayed the same; return it."""
@@ -145,8 +161,8 @@ class Nodes:
         return next(iter(self.running.values())).image
 
 
-async def eventually(holds: Callable[[], bool], timeout_s: float = 10) -> None:
-    async with asyncio.timeout(timeout_s):
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
         while not holds():
             await asyncio.sleep(0.002)
 
@@ -231,7 +247,7 @@ async def test_brokers_come_into_service_by_themselves_and_leave_in_order(tmp_pa
         for lifecycle in lifecycles.values():
             lifecycle.start()
         for lifecycle in lifecycles.values():
-            await asyncio.wait_for(lifecycle.unfenced.wait(), 10)
+            await asyncio.wait_for(lifecycle.unfenced.wait(), PATIENCE_S)
         first = (await nodes.running[1].controller.create_topics([topic_on(1, 2, 3)]))[0]
         assert first.error_code is ErrorCode.NONE
         await lifecycles[1].stop(timeout_ms=5000)

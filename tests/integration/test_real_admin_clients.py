@@ -16,6 +16,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __al
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
     ConfigSource,
     ResourcePatternType,
@@ -145,6 +147,29 @@ def test_kafka_python_reads_types_and_synonyms(bootstrap: str) -> None:
         {"name": "log.segment.bytes", "value": "2000000", "source": "STATIC_BROKER_CONFIG"},
         {"name": "log.segment.bytes", "value": "1073741824", "source": "DEFAULT_CONFIG"},
     ]
+
+
+def test_confluent_kafka_alters_a_group(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    name = "consumer.session.timeout.ms"
+    group = ConfigResource(ResourceType.GROUP, "g")
+    for operation, value, shown in (
+        (AlterConfigOpType.SET, "50000", ("50000", 8)),
+        (AlterConfigOpType.DELETE, None, ("45000", 5)),
+    ):
+        entry = ConfigEntry(name, value, incremental_operation=operation)
+        altered = ConfigResource(ResourceType.GROUP, "g", incremental_configs=[entry])
+        [done] = admin.incremental_alter_configs([altered]).values()
+        done.result(WAIT_S)
+        [described] = admin.describe_configs([group]).values()
+        found = described.result(WAIT_S)[name]
+        assert (found.value, found.source) == shown
+    too_long = ConfigEntry(name, "60001", incremental_operation=AlterConfigOpType.SET)
+    altered = ConfigResource(ResourceType.GROUP, "g", incremental_configs=[too_long])
+    [refused] = admin.incremental_alter_configs([altered]).values()
+    with pytest.raises(confluent_kafka.KafkaException) as error:
+        refused.result(WAIT_S)
+    assert error.value.args[0].code() == confluent_kafka.KafkaError.INVALID_CONFIG
 
 
 async def test_aiokafka_reads_the_settings(bootstrap: str) -> None:

@@ -7,10 +7,12 @@ import pytest
 
 from quorumlog.chaos.mutants import every_mutant
 from quorumlog.chaos.node_simulation.mutants import MUTANTS
+from quorumlog.chaos.simulation import WORLDS
+from tools import recall_table
 from tools.recall_page import cheapest, page
 from tools.recall_real import REAL_OPTIONS, read_real, sound_runs
 from tools.recall_runs import NODES, simulated
-from tools.recall_table import PAGE, lost, read
+from tools.recall_table import PAGE, lost, read, unsound
 
 RECALL: Final = read()
 IN_A_WORLD: Final = [
@@ -43,6 +45,29 @@ def test_at_least_forty_are_found_in_simulation_and_twelve_on_real_processes() -
 @pytest.mark.parametrize("mutant", IN_A_WORLD)
 def test_a_planted_bug_is_found_by_the_run_that_the_page_names(mutant: str) -> None:
     assert [*lost(RECALL, [mutant])] == []
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_product_holds_where_a_planted_bug_is_found(world: str) -> None:
+    of_the_world = [name for name in IN_A_WORLD if cheapest(name, RECALL[name])[0] == world]  # type: ignore[index]  # it has a run
+    assert [*unsound(RECALL, of_the_world)] == []
+
+
+def test_a_run_that_fails_without_the_planted_bug_is_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs: list[tuple[str, str, int, bool]] = []
+
+    def fails(mutant: str, subject: str, seed: int, *, is_sound: bool = False) -> str:
+        runs.append((mutant, subject, seed, is_sound))
+        return "liveness"
+
+    monkeypatch.setattr(recall_table, "simulated", fails)
+    recall = {name: {"quorum": {"seed": 4}} for name in ("second_vote", "waits_for_ever")}
+    told = "quorumlog simulate quorum --seed 4 --duration 10s: liveness, without a planted bug"
+    assert [*unsound(recall, [*recall])] == [told]
+    assert runs == [("second_vote", "quorum", 4, True)]
 
 
 @pytest.mark.integration

@@ -22,6 +22,11 @@ FOUND_BY: Final[dict[str, tuple[int, str, dict[str, Any]]]] = {
         {"faults": ("reassign", "kill"), "shape": ClusterShape(controllers=3, brokers=5)},
     ),
     "keeps_the_removed_in_the_isr": (4, "not live", {"faults": ("reassign", "kill")}),
+    "takes_no_batch_that_began_earlier": (
+        1,
+        "not live",
+        {"faults": ("delete_records", "wipe", "kill")},
+    ),
     "never_releases_throttles": (6, "not live", THROTTLED),
     "throttles_in_sync_replicas": (0, "in-sync-served", THROTTLED),
     "leaves_grown_partitions_leaderless": (0, "not live", {"faults": CHURNING}),

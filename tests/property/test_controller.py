@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.metadata_quorum.cluster_changes import Outcomes, UnregisterBroker
+from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges
 from quorumlog.metadata_quorum.controller.brokers import active_brokers
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
@@ -19,13 +20,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     DeleteTopics,
     IsrResults,
 )
-from quorumlog.metadata_quorum.controller_client import (
-    ConfigChange,
-    ConfigChanges,
-    IsrProposal,
-    NewPartitions,
-    NewTopic,
-)
+from quorumlog.metadata_quorum.controller_client import IsrProposal, NewPartitions, NewTopic
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage, PartitionImage
 from quorumlog.metadata_quorum.image.partition_check import check_partition
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -1,4 +1,4 @@
-"""Rules of transactions in a log with one bug each: the searches beside this one find them.
+"""The planted bugs of transactions in a log: the searches beside this one find them, too.
 
 Three are found by schedules that a random search seldom comes by.
 """
@@ -10,149 +10,18 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from quorumlog.broker.partitions.core.open_transactions import OpenTransactions
-from quorumlog.broker.partitions.core.producer_state import ProducerStates
-from quorumlog.broker.partitions.core.verification import Guard, Guards
+from quorumlog.chaos.simulation.worlds.transactions.log_mutants import LOG_MUTANTS
+from quorumlog.chaos.simulation.worlds.transactions.mutants import BROKEN_TRANSACTIONS
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction, AbortedTransactions
 from quorumlog.storage.core.cleaned_transactions import CleanedTransactions
 from quorumlog.storage.core.cleaning import CleaningRules, NewestOffsets
-from quorumlog.storage.core.producer_snapshot import SnapshotEntry
 from quorumlog.storage.io import cleaning
-from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 from tests.property import test_cleaning_of_transactions as cleaned
 from tests.property.test_transactions_in_a_log import TransactionsInALog
 
-
-class OpensTransactionsUnasked(ProducerStates):
-    def check_transaction(
-        self, batch: BatchHeader, guard: Guard | None, *, is_asked: bool
-    ) -> ErrorCode:
-        del is_asked
-        return super().check_transaction(batch, guard, is_asked=False)
-
-
-class _ForgivingGuards(Guards):
-    def counts(self, producer_id: int, guard: Guard | None) -> bool:
-        return guard is not None
-
-
-class BelievesAnAnswerFromBeforeTheMarker(ProducerStates):
-    """KAFKA-14884."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.guards = _ForgivingGuards()  # type: ignore[misc]
-
-
-class TakesAnyBatchIntoTheOpenTransaction(ProducerStates):
-    def check_transaction(
-        self, batch: BatchHeader, guard: Guard | None, *, is_asked: bool
-    ) -> ErrorCode:
-        if not batch.is_transactional:
-            return ErrorCode.NONE
-        return super().check_transaction(batch, guard, is_asked=is_asked)
-
-
-class TakesALateMarker(ProducerStates):
-    """KIP-1228."""
-
-    def check_marker(self, marker: TransactionMarker, transaction_version: int) -> ErrorCode:
-        del transaction_version
-        return super().check_marker(marker, 1)
-
-
-class InsistsOnANewerEpochForAMarkerSentAgain(ProducerStates):
-    """KAFKA-19999."""
-
-    def check_marker(self, marker: TransactionMarker, transaction_version: int) -> ErrorCode:
-        described = self.describe(marker.producer_id)
-        if described is not None and described.producer_epoch >= marker.producer_epoch:
-            return ErrorCode.INVALID_PRODUCER_EPOCH
-        return super().check_marker(marker, transaction_version)
-
-
-class ForgetsWhereTransactionsBegan(ProducerStates):
-    def snapshot(self) -> list[SnapshotEntry]:
-        return [one._replace(transaction_offset=-1) for one in super().snapshot()]
-
-
-class ForgetsIdleProducersInTransactions(ProducerStates):
-    """KAFKA-9144."""
-
-    def expire(self, wall_ms: int, expiration_ms: int) -> None:
-        super().expire(wall_ms, expiration_ms)
-        self._in_transaction.clear()
-
-
-class CountsThoseInTransactions(ProducerStates):
-    def _add_idle(self, producer_id: int, producer: Any) -> None:
-        super()._add_idle(producer_id, producer)
-        if len(self) > 2 and self._in_transaction:
-            self._in_transaction.pop(next(iter(self._in_transaction)))
-
-
-class _StableWithTheMarker(OpenTransactions):
-    __slots__ = ()
-
-    def end(self, first_offset: int, marker_offset: int) -> int:
-        stable = super().end(first_offset, marker_offset)
-        self.committed_to(marker_offset + 1)
-        return stable
-
-
-class IsStableBeforeTheMarkerIsCommitted(ProducerStates):
-    def rebuild(self, batches: Iterable[BatchHeader], known: Iterable[SnapshotEntry] = ()) -> None:
-        super().rebuild(batches, known)
-        self.transactions = _StableWithTheMarker()
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.transactions = _StableWithTheMarker()
-
-
-class _StableWithTheNext(OpenTransactions):
-    __slots__ = ()
-
-    def committed_to(self, high_watermark: int) -> None:
-        super().committed_to(high_watermark + 1)
-
-
-class IsStableOneOffsetTooEarly(ProducerStates):
-    def __init__(self) -> None:
-        super().__init__()
-        self.transactions = _StableWithTheNext()
-
-
-class NamesOnlyWhatEndsInTheRange(AbortedTransactions):
-    def reaching_into(self, from_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        found = super().reaching_into(from_offset, end_offset)
-        return [one for one in found if one.last_offset < end_offset]
-
-
-class NamesOnlyTheFirst(AbortedTransactions):
-    def reaching_into(self, from_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        return super().reaching_into(from_offset, end_offset)[:1]
-
-
-IN_A_LOG: list[tuple[str, type]] = [
-    *(
-        ("kind", kind)
-        for kind in (
-            OpensTransactionsUnasked,
-            TakesAnyBatchIntoTheOpenTransaction,
-            InsistsOnANewerEpochForAMarkerSentAgain,
-            ForgetsWhereTransactionsBegan,
-            ForgetsIdleProducersInTransactions,
-            CountsThoseInTransactions,
-            IsStableBeforeTheMarkerIsCommitted,
-        )
-    ),
-    ("aborted_kind", NamesOnlyWhatEndsInTheRange),
-    ("aborted_kind", NamesOnlyTheFirst),
-]
 UNTIL_FOUND = settings(
     max_examples=150,
     stateful_step_count=50,
@@ -162,11 +31,14 @@ UNTIL_FOUND = settings(
 )
 
 
-@pytest.mark.parametrize(("rule", "kind"), IN_A_LOG, ids=[kind.__name__ for _, kind in IN_A_LOG])
-def test_a_mutant_of_a_log_is_found(rule: str, kind: type) -> None:
-    mutant = type("Mutant", (TransactionsInALog,), {rule: kind})
-    with pytest.raises((AssertionError, KeyError)):
-        run_machine(mutant, settings=UNTIL_FOUND)
+def broken_log(mutant: str) -> type[TransactionsInALog]:
+    """Return the search with the classes of a mutant."""
+    brokers = BROKEN_TRANSACTIONS[mutant].brokers
+    kinds = {
+        "kind": brokers.partition.producers,
+        "aborted_kind": getattr(brokers.storage.log, "aborted_class", AbortedTransactions),
+    }
+    return type("Mutant", (TransactionsInALog,), kinds)
 
 
 def a_marker_comes_again_in_the_next_transaction(log: TransactionsInALog) -> None:
@@ -191,28 +63,32 @@ def the_high_watermark_stops_before_a_marker(log: TransactionsInALog) -> None:
     log.the_last_stable_offset_is_before_all_that_is_undecided()
 
 
-SCRIPTS: Sequence[tuple[type[ProducerStates], Callable[[TransactionsInALog], None]]] = (
-    (TakesALateMarker, a_marker_comes_again_in_the_next_transaction),
-    (BelievesAnAnswerFromBeforeTheMarker, a_marker_overtakes_the_first_batch),
-    (IsStableOneOffsetTooEarly, the_high_watermark_stops_before_a_marker),
-)
+SCRIPTS: dict[str, Callable[[TransactionsInALog], None]] = {
+    "takes_late_markers": a_marker_comes_again_in_the_next_transaction,
+    "believes_answers_from_before_the_marker": a_marker_overtakes_the_first_batch,
+    "is_stable_one_offset_too_early": the_high_watermark_stops_before_a_marker,
+}
 
 
-def play(kind: type[ProducerStates], script: Callable[[TransactionsInALog], None]) -> None:
-    log = type("Scripted", (TransactionsInALog,), {"kind": kind})()
+@pytest.mark.parametrize("mutant", [one for one in LOG_MUTANTS.rules if one not in SCRIPTS])
+def test_a_mutant_of_a_log_is_found(mutant: str) -> None:
+    with pytest.raises((AssertionError, KeyError)):
+        run_machine(broken_log(mutant), settings=UNTIL_FOUND)
+
+
+def play(kind: type[TransactionsInALog], script: Callable[[TransactionsInALog], None]) -> None:
+    log = kind()
     try:
         script(log)
     finally:
         log.teardown()
 
 
-@pytest.mark.parametrize(("kind", "script"), SCRIPTS, ids=[kind.__name__ for kind, _ in SCRIPTS])
-def test_a_mutant_is_found_by_a_script(
-    kind: type[ProducerStates], script: Callable[[TransactionsInALog], None]
-) -> None:
-    play(ProducerStates, script)
+@pytest.mark.parametrize("mutant", SCRIPTS)
+def test_a_mutant_is_found_by_a_script(mutant: str) -> None:
+    play(TransactionsInALog, SCRIPTS[mutant])
     with pytest.raises(AssertionError):
-        play(kind, script)
+        play(broken_log(mutant), SCRIPTS[mutant])
 
 
 class RemovesMarkersFirst(CleanedTransactions):

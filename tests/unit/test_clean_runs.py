@@ -65,11 +65,26 @@ def test_the_runs_follow_from_their_seeds() -> None:
     workloads = [clean_runs.workload_of(seed) for seed in range(50)]
     assert workloads.count("append_read") == 30
     assert {*workloads} == {"append_read", *clean_runs.OTHER_WORKLOADS}
-    many = [seed for seed in range(21) if clean_runs.nodes_settings(seed).partitions > 8]
+    transactional = {clean_runs.transactions_workload_of(seed) for seed in range(4)}
+    assert transactional == {*clean_runs.TRANSACTION_WORKLOADS}
+    many = [
+        seed
+        for seed in range(21)
+        if clean_runs.nodes_settings(seed, clean_runs.workload_of(seed)).partitions > 8
+    ]
     assert many == [0, 7, 14]
     assert clean_runs.real_command(7) == clean_runs.real_command(7)
     faults = {clean_runs.real_command(seed)[8] for seed in range(7)}
     assert faults == {*clean_runs.REAL_FAULTS}
+
+
+def test_seeds_of_transactions_run_whole_nodes() -> None:
+    [noted] = clean_runs.transactions([2])
+    assert (noted["seed"], noted["workload"], noted["valid"]) == (
+        2,
+        "consume_transform_produce",
+        True,
+    )
 
 
 @pytest.mark.parametrize(

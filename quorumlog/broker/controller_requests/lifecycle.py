@@ -3,17 +3,20 @@
 A registration belongs to one process; when the controller no longer knows it, the broker registers
 again. The broker sends its first heartbeat as soon as it has replayed its registration, because the
 controller waits for that before it lets the broker lead. Until the broker has opened the logs that
-this image assigns to it, its heartbeats ask to stay fenced: otherwise it would answer
-NOT_LEADER_OR_FOLLOWER for partitions that it leads. Source: KIP-631.
+this image assigns to it, its heartbeats ask to be fenced: otherwise it would answer
+NOT_LEADER_OR_FOLLOWER for partitions that it leads. If no other broker serves, it is left
+in the places of its former process all the same, so long as its logs are found whole.
+Source: KIP-631.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from quorumlog.backoff import Backoff
+from quorumlog.broker.settings import LifecycleSettings
 from quorumlog.chance import random_fraction
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
@@ -25,7 +28,6 @@ from quorumlog.metadata_quorum.controller_client import (
 )
 from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.features import ANNOUNCED
-from quorumlog.settings.servers import integer
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER
@@ -40,25 +42,14 @@ class RegistrationFailed(Exception):
     """The controller has not accepted this broker's registration in time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LifecycleSettings:
-    """Kafka's names (dots are underscores here), units and defaults."""
-
-    broker_heartbeat_interval_ms: int = integer(
-        2000, "How often a broker tells the controller that it lives."
-    )
-    initial_broker_registration_timeout_ms: int = integer(
-        60_000, "When a broker gives up that cannot register at its start."
-    )
-
-
 class BrokerLifecycle:
     """One task. An ImagePublisher: add it after the publishers that act on the image.
 
     `unfenced` is set while the image shows this process in service. `registered` is called with
     each broker epoch, before the controller may let the broker lead. The caller sets `may_lead`
     when the broker can serve its partitions; it stays set. It sets `directory_failed` when
-    `directories` has one more that is offline. `failure` gets the error that ends the
+    `directories` has one more that is offline, and `must_be_fenced` when it cannot keep the places
+    of its former process. `failure` gets the error that ends the
     task: RegistrationFailed, or an error of `registered`.
     """
 
@@ -72,6 +63,7 @@ class BrokerLifecycle:
         may_lead: asyncio.Event,
         directories: Callable[[], DirectoryReport] = DirectoryReport,
         directory_failed: asyncio.Event | None = None,
+        must_be_fenced: asyncio.Event | None = None,
     ) -> None:
         self.unfenced: Final = asyncio.Event()
         self.failure: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
@@ -83,10 +75,12 @@ class BrokerLifecycle:
         self._may_lead: Final = may_lead
         self._directories: Final = directories
         self._directory_failed: Final = directory_failed or asyncio.Event()
+        self._must_be_fenced: Final = must_be_fenced or asyncio.Event()
         self._image = ClusterImage()
         self._wake: Final = asyncio.Event()
         self._may_stop: Final = asyncio.Event()
         self._is_started = self._wants_to_stop = False
+        self._refusal = ""
         self._tasks: Final = Tasks(self._fail)
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - the Protocol's
@@ -106,7 +100,8 @@ class BrokerLifecycle:
         )
         self._is_started = True
         self._tasks.start(self._run())
-        self._tasks.start(self._wake_when_it_may_lead())
+        self._tasks.start(self._wake_when(self._may_lead))
+        self._tasks.start(self._wake_when(self._must_be_fenced))
         self._tasks.start(self._wake_when_directories_fail())
 
     async def stop(self, *, timeout_ms: int) -> None:
@@ -148,8 +143,8 @@ class BrokerLifecycle:
         if ours is not None:
             self._wake.set()  # the controller takes us for dead, or has not yet let us in
 
-    async def _wake_when_it_may_lead(self) -> None:
-        await self._may_lead.wait()
+    async def _wake_when(self, event: asyncio.Event) -> None:
+        await event.wait()
         self._wake.set()
 
     async def _wake_when_directories_fail(self) -> None:
@@ -159,6 +154,15 @@ class BrokerLifecycle:
             self._wake.set()
 
     async def _run(self) -> None:
+        """Only the first registration has a time limit: later the controllers may be long away."""
+        timeout_s = self._settings.initial_broker_registration_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._register()
+        except TimeoutError:
+            why = f"broker {self._id} cannot register: {self._refusal}"
+            raise RegistrationFailed(why) from None
+        await self._send_heartbeats()
         while not self._may_stop.is_set():
             await self._register()
             await self._send_heartbeats()
@@ -168,24 +172,15 @@ class BrokerLifecycle:
             self.failure.set_exception(error)
 
     async def _register(self) -> None:
-        """Register, with retries. Raises RegistrationFailed when the time is up."""
-        failures, last_error = 0, "no controller has answered"
-        try:
-            async with asyncio.timeout(
-                self._settings.initial_broker_registration_timeout_ms / 1000
-            ):
-                while True:
-                    error = await self._try_to_register()
-                    if error is None:
-                        return
-                    if error != last_error:
-                        _logger.warning("broker %d cannot register: %s", self._id, error)
-                    last_error = error
-                    failures += 1
-                    delay_ms = REGISTRATION_BACKOFF.delay_ms(failures, random_fraction())
-                    await asyncio.sleep(delay_ms / 1000)
-        except TimeoutError:
-            raise RegistrationFailed(f"broker {self._id} cannot register: {last_error}") from None
+        """Register, with retries. `_refusal` is why it has not worked yet."""
+        failures, self._refusal = 0, "no controller has answered"
+        while (refusal := await self._try_to_register()) is not None:
+            if refusal != self._refusal:
+                _logger.warning("broker %d cannot register: %s", self._id, refusal)
+            self._refusal = refusal
+            failures += 1
+            delay_ms = REGISTRATION_BACKOFF.delay_ms(failures, random_fraction())
+            await asyncio.sleep(delay_ms / 1000)
 
     async def _try_to_register(self) -> str | None:
         """Register; return why that failed, or None."""
@@ -237,11 +232,13 @@ class BrokerLifecycle:
             self._wake.clear()
 
     async def _send_heartbeat(self) -> HeartbeatReply:
+        may_lead = self._may_lead.is_set()
         heartbeat = BrokerHeartbeat(
             broker_id=self._registration.broker_id,
             broker_epoch=self.broker_epoch,
             metadata_offset=self._image.end_offset - 1,
-            want_fence=not self._may_lead.is_set(),
+            want_fence=not may_lead,
+            is_opening=not (may_lead or self._must_be_fenced.is_set()),
             want_shut_down=self._wants_to_stop,
             offline_log_dirs=self._directories().offline,
         )

@@ -8,6 +8,7 @@ from quorumlog.broker.responses.config_entries import (
     ResourceType,
     broker_entries,
     cluster_entries,
+    group_entries,
     topic_entries,
 )
 from quorumlog.broker.server.api import BrokerContext, answers
@@ -70,9 +71,7 @@ def _entries(
         case ResourceType.BROKER if not name:
             return cluster_entries(context.image.broker_config(None))
         case ResourceType.GROUP if name:
-            # DEVIATION: Kafka has settings of groups, of protocols that are not here.
-            # docs/decisions/0049-a-setting-is-one-row-and-shows-what-is-in-force.md
-            return []
+            return group_entries(context.config, context.image.group_configs.get(name, {}))
         case ResourceType.GROUP:
             return _Refusal(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         case _:

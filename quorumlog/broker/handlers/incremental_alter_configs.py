@@ -2,11 +2,7 @@
 
 from quorumlog.broker.responses.config_alterations import Resource, alter_resources
 from quorumlog.broker.server.api import BrokerContext, answers
-from quorumlog.metadata_quorum.controller_client import (
-    ConfigChange,
-    ConfigChanges,
-    ConfigOperation,
-)
+from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigOperation
 from quorumlog.wire.codec.messages.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,

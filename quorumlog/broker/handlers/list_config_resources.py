@@ -24,7 +24,8 @@ def handle(
 ) -> ListConfigResourcesResponse:
     """List the resources of each type that is asked for; without types: of all.
 
-    There are no client metrics and groups to list. An unknown type is UNSUPPORTED_VERSION.
+    There are no client metrics to list. Groups are listed that set something. An unknown type is
+    UNSUPPORTED_VERSION.
     """
     known = [*ResourceType]
     if header.api_version < FIRST_VERSION_WITH_TYPES:
@@ -44,6 +45,8 @@ def handle(
 def _names(context: BrokerContext, resource_type: int) -> list[str]:
     if resource_type == ResourceType.TOPIC:
         return sorted(context.image.topics)
+    if resource_type == ResourceType.GROUP:
+        return sorted(context.image.group_configs)
     # DEVIATION: Kafka names the brokers as BROKER_LOGGER, too. Ours have no levels to describe.
     # docs/decisions/0030-features-name-what-works.md
     if resource_type == ResourceType.BROKER:

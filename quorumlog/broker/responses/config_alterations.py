@@ -1,7 +1,7 @@
 """What AlterConfigs and IncrementalAlterConfigs have in common: which resources can be altered.
 
-Topics can, this broker, and the settings of all brokers. Groups, loggers and client metrics are
-refused with a word on why. Sources: KIP-133, KIP-226, KIP-339.
+Topics can, groups, this broker, and the settings of all brokers. Loggers and client metrics are
+refused with a word on why. Sources: KIP-133, KIP-226, KIP-339, KIP-848.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,13 +10,12 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
+from quorumlog.broker.responses.cluster_answers import changed_cluster
 from quorumlog.broker.responses.config_entries import ResourceType
 from quorumlog.broker.responses.controller_answers import decided, shortened
 from quorumlog.broker.server.api import BrokerContext
-from quorumlog.metadata_quorum.controller_client import (
-    ConfigChanges,
-    ConfigResult,
-)
+from quorumlog.metadata_quorum.cluster_changes import AlterGroupConfigs, Outcome
+from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 
@@ -26,9 +25,11 @@ REFUSALS: Final[Mapping[int, str]] = MappingProxyType(
     {
         ResourceType.BROKER_LOGGER: "log levels are not altered while a broker runs",
         ResourceType.CLIENT_METRICS: "this broker takes no client metrics",
-        ResourceType.GROUP: "groups have no configuration here",
     }
 )
+CONTROLLERS: Final = frozenset({ResourceType.TOPIC, ResourceType.GROUP})
+"""What the controller decides about, whatever it is named."""
+DOUBT: Final = "the configuration may have been altered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,27 +53,24 @@ async def alter_resources(
     That is once this broker knows of the alterations, too, or after SEEN_HERE_MS.
     """
     problems = [_problem(context, resource) for resource in resources]
+    valid = [one for one, problem in zip(resources, problems, strict=True) if problem is None]
     topics = [
         replace(resource.wanted, is_broker=resource.resource_type == ResourceType.BROKER)
-        for resource, problem in zip(resources, problems, strict=True)
-        if problem is None
+        for resource in valid
+        if resource.resource_type != ResourceType.GROUP
     ]
-    altered: list[ConfigResult] = []
-    if topics:
-        altered = await decided(
-            context,
-            context.controller.alter_configs(topics, validate_only=validate_only),
-            names=[topic.name for topic in topics],
-            kind=ConfigResult,
-            doubt="the configuration may have been altered",
-            is_seen=_is_seen,
-            wait_ms=None if validate_only else SEEN_HERE_MS,
-        )
-    results, responses = iter(altered), []
+    groups = [one.wanted for one in valid if one.resource_type == ResourceType.GROUP]
+    altered = iter(await _alter_topics(context, topics, validate_only=validate_only))
+    altered_groups = iter(await _alter_groups(context, groups, validate_only=validate_only))
+    responses = []
     for resource, problem in zip(resources, problems, strict=True):
         error_code, message = ErrorCode.INVALID_REQUEST, problem
         if problem is None:
-            result = next(results)
+            result: ConfigResult | Outcome
+            if resource.resource_type == ResourceType.GROUP:
+                result = next(altered_groups)
+            else:
+                result = next(altered)
             error_code, message = result.error_code, result.error_message
         responses.append(
             response(
@@ -85,6 +83,31 @@ async def alter_resources(
     return responses
 
 
+async def _alter_topics(
+    context: BrokerContext, topics: Sequence[ConfigChanges], *, validate_only: bool
+) -> list[ConfigResult]:
+    if not topics:
+        return []
+    return await decided(
+        context,
+        context.controller.alter_configs(topics, validate_only=validate_only),
+        names=[topic.name for topic in topics],
+        kind=ConfigResult,
+        doubt=DOUBT,
+        is_seen=_is_seen,
+        wait_ms=None if validate_only else SEEN_HERE_MS,
+    )
+
+
+async def _alter_groups(
+    context: BrokerContext, groups: Sequence[ConfigChanges], *, validate_only: bool
+) -> list[Outcome]:
+    if not groups:
+        return []
+    change = AlterGroupConfigs(groups=tuple(groups), validate_only=validate_only)
+    return await changed_cluster(context, change, doubt=DOUBT)
+
+
 def _problem(context: BrokerContext, resource: Resource) -> str | None:
     """Say why a resource cannot be altered, without a look at its changes; None: it may be."""
     name, broker_id = resource.wanted.name, context.broker_id
@@ -94,7 +117,7 @@ def _problem(context: BrokerContext, resource: Resource) -> str | None:
                 f"Unexpected broker id, expected {broker_id} or empty string, but received {name}"
             )
         return resource.problem
-    if resource.problem is not None or resource.resource_type == ResourceType.TOPIC:
+    if resource.problem is not None or resource.resource_type in CONTROLLERS:
         return resource.problem
     unknown = f"Unknown resource type {resource.resource_type}"
     return REFUSALS.get(resource.resource_type, unknown)

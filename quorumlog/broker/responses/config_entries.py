@@ -5,8 +5,9 @@ Sources: KIP-226 (sources and synonyms), KIP-569 (types and documentation).
 
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from quorumlog.settings.groups import GROUP_SETTINGS
 from quorumlog.settings.kinds import ConfigType
 from quorumlog.settings.servers import (
     DYNAMIC,
@@ -77,10 +78,20 @@ def cluster_entries(altered: Mapping[str, str]) -> Iterator[ConfigEntry]:
             yield _entry(name, value, DYNAMIC[name], levels, read_only=False)
 
 
+def group_entries(broker: BrokerConfig, own: Mapping[str, str]) -> Iterator[ConfigEntry]:
+    """Yield every setting of a group that sets `own`, also of a group that is not there."""
+    for name, setting in GROUP_SETTINGS.items():
+        value, levels = broker.texts[setting.server], broker.levels(setting.server)
+        if name in own:
+            value = own[name]
+            levels = [Level(name, value, ConfigSource.GROUP), *levels]
+        yield _entry(name, value, setting, levels, read_only=False)
+
+
 def _entry(
     name: str,
     value: str | None,
-    setting: TopicSetting[object] | ServerSetting[object],
+    setting: TopicSetting[Any] | ServerSetting[Any],
     levels: list[Level],
     *,
     read_only: bool,

@@ -5,12 +5,12 @@ The best-informed node says which nodes hold a role; those that are paused are n
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from quorumlog.chaos.back_ends.admin_churner import AdminChurner
+from quorumlog.chaos.back_ends import administrator
+from quorumlog.chaos.back_ends.administrator import Administrator
 from quorumlog.chaos.back_ends.back_end import (
     GROUPS_TOPIC,
     BackEndFailed,
@@ -18,20 +18,18 @@ from quorumlog.chaos.back_ends.back_end import (
     for_each,
     holders_of,
 )
+from quorumlog.chaos.back_ends.local_voters import LocalVoters, why_needed
+from quorumlog.chaos.back_ends.voter_changer import OPERATIONS as OF_VOTERS
 from quorumlog.chaos.faults.fault import UNDOING, StepFault
 from quorumlog.chaos.faults.links import EFFECTS, Effect, Link, LinkRule
 from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.network import namespaces
-from quorumlog.chaos.network.link_proxy import LinkProxy
 from quorumlog.chaos.network.links import Links, LinksFailed, NetworkKind
-from quorumlog.chaos.network.namespaces import Namespaces
-from quorumlog.chaos.network.routes import are_used, detours, plan_routes
-from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.network.routes import are_used
 from quorumlog.chaos.shim import shim as shims
 from quorumlog.chaos.shim.orders import Orders
-from quorumlog.chaos.shim.shim import Shim, ShimFailed
+from quorumlog.chaos.shim.shim import Shim
 from quorumlog.cluster import ClusterError, LocalCluster, NodeFailed, layout
-from quorumlog.cluster.processes import Launch
 
 _START_TIMEOUT_S: Final = 20.0
 _STARVE_PERIOD_S: Final = 0.06
@@ -42,10 +40,9 @@ NETWORKS: Final[Mapping[NetworkKind, frozenset[type[Effect]]]] = {
     "netns": namespaces.EFFECTS,
 }
 """The effects of rules on links, by what carries the rules out."""
-_SHIM_DIRECTORY: Final = "broken-calls"  # in the cluster's directory
 T = TypeVar("T")
 
-_ORDERS: Final[Mapping[str, Callable[[Orders, int], None]]] = {
+ORDERS: Final[Mapping[str, Callable[[Orders, int], None]]] = {
     "fill_disk": lambda orders, left_bytes: orders.fill(left_bytes),
     "free_disk": lambda orders, _: orders.free(),
     "fail_disk": lambda orders, calls: orders.fail(calls),
@@ -56,10 +53,9 @@ _ORDERS: Final[Mapping[str, Callable[[Orders, int], None]]] = {
     "reset_clock": lambda orders, _: orders.step_clock(0),
 }
 """What a shim in each node does."""
-_PLAIN: Final = frozenset(
-    {"kill", "start", "stop", "pause", "resume", "starve", "feed", "wipe", "lose_records"}
-    | {"churn", "calm"}
-)
+_PLAIN: Final = administrator.OPERATIONS | OF_VOTERS | {
+    "kill", "start", "stop", "pause", "resume", "starve", "feed", "wipe", "lose_records",
+}  # fmt: skip
 
 
 class LocalProcesses:
@@ -70,7 +66,10 @@ class LocalProcesses:
     """
 
     name = "local processes"
-    text = "signals, broken disks and clocks, and forwarders between nodes: no root is needed"
+    text = (
+        "signals, broken disks and clocks, an administrator, and forwarders between nodes: "
+        "no root is needed"
+    )
 
     def __init__(
         self,
@@ -79,14 +78,21 @@ class LocalProcesses:
         shim: Shim | None = None,
         *,
         network: NetworkKind = "proxy",
+        topic: str = "chaos",
     ) -> None:
-        """`network`: what kind of links these are, or would be."""
+        """`network`: what kind of links these are, or would be. `topic`: of the workload."""
         self.cluster: Final = cluster
         self.effects: Final = NETWORKS[network]
         self._network: Final = network
         self._links: Final = links
         self._shim: Final = shim
-        self._churner: Final = AdminChurner(cluster.bootstrap)
+        self._administrator: Final = Administrator(
+            cluster.bootstrap,
+            topic=topic,
+            brokers=len([node for node in cluster.nodes if node.is_broker]),
+            fewer=1,
+        )
+        self._voters: Final = LocalVoters(cluster)
         self._for_each: Final[Mapping[str, Callable[[int], Awaitable[None]]]] = {
             "kill": self._kill,
             "stop": self._stop,
@@ -115,11 +121,11 @@ class LocalProcesses:
                 await self._start(node_ids)
             case "starve":
                 self._starve(node_ids, share_percent=amount)
-            case "churn":
-                self._churner.start(per_s=amount)
-            case "calm":
-                await self._churner.stop()
-            case _ if operation in _ORDERS:
+            case _ if operation in administrator.OPERATIONS:
+                await self._administrator.perform(operation, amount)
+            case _ if operation in OF_VOTERS:
+                await self._voters.perform(operation, node_ids)
+            case _ if operation in ORDERS:
                 self._order(operation, node_ids, amount)
             case _ if operation in self._for_each:
                 await for_each(node_ids, self._for_each[operation])
@@ -129,7 +135,9 @@ class LocalProcesses:
     def times_met(self, operation: str, node_ids: Sequence[int]) -> int | None:
         """Return how often it was met: changes of an administrator, and calls that a shim broke."""
         if operation == "churn":
-            return self._churner.changes
+            return self._administrator.changes
+        if operation == "remove_voter":
+            return self._voters.changes
         if self._shim is not None and operation in {"fail_disk", "fill_disk", "slow_fsync"}:
             return sum(orders.hit for orders in self._shim.of(node_ids))
         return None
@@ -137,7 +145,7 @@ class LocalProcesses:
     @property
     def operations(self) -> frozenset[str]:
         """The operations of a run on this machine, each on every node."""
-        can = _PLAIN if shims.why_not() else _PLAIN | _ORDERS.keys()
+        can = _PLAIN if shims.why_not() else _PLAIN | ORDERS.keys()
         return can if self._all_have_logs else can - {"lose_records"}
 
     @property
@@ -155,7 +163,7 @@ class LocalProcesses:
                 raise BackEndFailed(
                     f"node {node_id} has not loaded the shim: {operation} cannot be done"
                 )
-            _ORDERS[operation](orders, amount)
+            ORDERS[operation](orders, amount)
 
     async def _kill(self, node_id: int) -> None:
         self._paused.discard(node_id)
@@ -195,6 +203,7 @@ class LocalProcesses:
 
     async def _wipe(self, node_id: int) -> None:
         await self._until_not_needed(node_id)
+        self._voters.note_wipe(node_id)
         await _in_thread(self.cluster.wipe_node, node_id)
 
     def _starve(self, node_ids: Sequence[int], *, share_percent: int) -> None:
@@ -228,27 +237,15 @@ class LocalProcesses:
                 await _at_once(self.cluster.resume, node_id)
 
     async def _until_not_needed(self, node_id: int) -> None:
-        """Return when other nodes lead, in sync, every partition that this one has a copy of.
-
-        Raises NodeUnavailable: the cluster needs the copy.
-        """
+        """Return when the cluster needs nothing that this node has. Raises NodeUnavailable."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _NOT_NEEDED_TIMEOUT_S
-        while not await self._is_not_needed(node_id):
+        while why := why_needed(await self._status(), node_id) or (
+            await self._voters.why_not_wipe(node_id)
+        ):
             if loop.time() > deadline_s:
-                raise NodeUnavailable(f"the cluster needs what node {node_id} has: not wiped")
+                raise NodeUnavailable(f"the cluster needs what node {node_id} has: {why}")
             await asyncio.sleep(_POLL_S)
-
-    async def _is_not_needed(self, node_id: int) -> bool:
-        status = await self._status()
-        if status is None or status["controller_id"] in {None, -1, node_id}:
-            return False
-        partitions = [one for topic in status["topics"].values() for one in topic["partitions"]]
-        return all(
-            one["leader"] not in {-1, node_id} and node_id not in one["isr"]
-            for one in partitions
-            if node_id in one["replicas"]
-        )
 
     def has_links(self, links: Sequence[Link]) -> bool:
         """Tell whether anything is ever sent on one of them."""
@@ -278,10 +275,10 @@ class LocalProcesses:
             return "a kernel knows no requests, and refuses none: use --network proxy"
         if network == "netns" and kind.imposes and (reason := namespaces.why_not()):
             return f"network namespaces: {reason}"
-        lacking = sorted(kind.needs - _PLAIN - _ORDERS.keys())
+        lacking = sorted(kind.needs - _PLAIN - ORDERS.keys())
         if lacking:
             return f"there is no operation {lacking[0]} on the processes of a run"
-        return shims.why_not() if kind.needs & _ORDERS.keys() else ""
+        return shims.why_not() if kind.needs & ORDERS.keys() else ""
 
     def why_not(self, fault: str) -> str:
         """See `missing`."""
@@ -317,68 +314,10 @@ class LocalProcesses:
 
     async def restore(self) -> None:
         """Let no node starve, and no topic change: all end with the run."""
-        await self._churner.stop()
+        await self._administrator.stop()
         for node_id in [*self._starved]:
             with suppress(ClusterError):
                 await self._feed(node_id)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Equipment:
-    """With what a cluster has to be started, so that its faults can be inflicted.
-
-    links: its connections can be cut, by a `network` of this kind. shim: its disks and clocks can
-    be broken.
-    """
-
-    links: bool = False
-    network: NetworkKind = "proxy"
-    shim: bool = False
-
-
-def equipment_for(schedule: Schedule, network: NetworkKind) -> Equipment:
-    """Return what the faults of a schedule need."""
-    faults = [one.fault for one in schedule.actions if isinstance(one.fault, StepFault)]
-    return Equipment(
-        links=network == "netns" or any(fault.imposes for fault in faults),
-        network=network,
-        shim=any(fault.needs & _ORDERS.keys() for fault in faults),
-    )
-
-
-@contextmanager
-def started(
-    cluster: LocalCluster, equipment: Equipment, *, seed: int = 0
-) -> Iterator[LocalProcesses]:
-    """Start a cluster with its equipment, and stop it. Raises ClusterError."""
-    with ExitStack() as stack:
-        try:
-            links: Links | None = None
-            spaces = shim = None
-            if equipment.links and equipment.network == "netns":
-                links = spaces = stack.enter_context(Namespaces(cluster.nodes))
-                cluster.take_detours(spaces.detours())
-            elif equipment.links:
-                routes = plan_routes(cluster.nodes)
-                links = stack.enter_context(LinkProxy(routes, seed=seed))
-                cluster.take_detours(detours(routes))
-            if equipment.shim:
-                shim = stack.enter_context(_shim_of(cluster))
-            for node in cluster.nodes:
-                launch = Launch(
-                    prefix=() if spaces is None else spaces.prefix(node.id),
-                    environment={} if shim is None else shim.environment(node.id),
-                )
-                cluster.launch_by(node.id, launch)
-            stack.enter_context(cluster)
-        except (LinksFailed, ShimFailed) as error:
-            raise ClusterError(str(error)) from error
-        yield LocalProcesses(cluster, links, shim, network=equipment.network)
-
-
-def _shim_of(cluster: LocalCluster) -> Shim:
-    roots = {node.id: layout.data_directory(cluster.directory, node.id) for node in cluster.nodes}
-    return Shim(cluster.directory / _SHIM_DIRECTORY, roots)
 
 
 async def _in_thread(act: Callable[[int], object], node_id: int) -> None:

@@ -26,7 +26,7 @@ from quorumlog.chaos.history.model import NEMESIS, NEVER_NS
 _MENDED_BY: Final = {
     undo: tuple(fault for fault, mended in UNDONE_BY.items() if mended == undo) for undo in UNDOING
 }
-_STARTED: Final = (*_MENDED_BY["start"], "wipe", "lose_records", "gave-up")
+_STARTED: Final = (*_MENDED_BY["start"], "raise_kraft_version", "wipe", "lose_records", "gave-up")
 _ENDS: Final = {**_MENDED_BY, "start": _STARTED, "restart": _STARTED}
 _HEAL: Final = "heal"
 NODE_ENDED: Final = "node-ended"

@@ -37,12 +37,17 @@ UNDONE_BY: Final[Mapping[str, str]] = {
     "drift_clock": "steady_clock",
     "churn": "calm",
     "throttle": "release",
+    "remove_voter": "add_voter",
 }
 """The operations that put a node into another state, and those that take it back from there.
 
 An operation that is neither, such as `wipe`, is done and over. Each back end lists what it can.
 """
 UNDOING: Final = frozenset(UNDONE_BY.values())
+UNDONE_LAST: Final = ("start", "add_voter")
+"""What takes back last of all, in this order: the other operations need no running node."""
+MAY_BE_DONE: Final = frozenset({"remove_voter"})
+"""What a node may suffer although it could not be performed: it is taken back all the same."""
 MAY_END: Final = frozenset({"free_disk", "mend_disk"})
 """What takes a fault of a disk back. A process that has met such a fault may end by itself."""
 

@@ -6,10 +6,12 @@ from typing import Final
 from quorumlog.chaos.faults import (
     admin_churn,
     alter_log_dirs,
+    change_voters,
     clock_step,
     crash_loop,
     delay,
     delay_request,
+    delete_records,
     disk_error,
     disk_full,
     drop_request,
@@ -60,6 +62,11 @@ _ON_NODES: Final = (
     slow_fsync,
     clock_step,
     admin_churn,
+    reassign,
+    grow,
+    throttle,
+    delete_records,
+    change_voters,
     wipe_majority,
 )
 _ON_LINKS: Final = (
@@ -76,7 +83,7 @@ _ON_LINKS: Final = (
     delay_request,
     reply_lost,
 )
-_SIMULATED: Final = (network, machines, leadership, reassign, grow, throttle, alter_log_dirs)
+_SIMULATED: Final = (network, machines, leadership, alter_log_dirs)
 _MODULES: Final = (*_ON_NODES, *_ON_LINKS, *_SIMULATED)
 
 FAULTS: Final[Mapping[str, type[Fault]]] = {

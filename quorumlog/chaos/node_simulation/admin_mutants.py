@@ -1,13 +1,17 @@
-"""Planted bugs of what an administrator asks for: moves, throttles, growth, brokers and levels.
+"""Planted bugs of what an administrator asks for: moves, throttles, deletions, growth and more.
 
 They show in whole nodes alone, where an administrator works: no world of cores throttles a copy,
-adds a partition, unregisters a broker or changes a feature level.
+deletes records of a replicated log, adds a partition, unregisters a broker or changes a feature
+level.
 """
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any, Final, cast
 
+from quorumlog.broker.partitions.core import events
+from quorumlog.broker.partitions.core.effects import Effect
+from quorumlog.broker.partitions.core.following import Followership
 from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
 from quorumlog.chaos.node_simulation.settings import PARTITIONS
 from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
@@ -46,13 +50,13 @@ def with_controller(broken: type[Any]) -> Substitutes:
 
 
 def _with(broken: type[Any]) -> Substitutes:
-    if issubclass(broken, ReplicationThrottle):
+    if issubclass(broken, ReplicationThrottle | Followership):
         return Substitutes(partition_rules=with_broken(UNCHECKED_RULES, broken))
     return with_controller(broken)
 
 
 MOVES: Final = Mutants(_with)
-"""Bugs of moves and of throttles."""
+"""Bugs of moves, of throttles and of deletions."""
 CHURN: Final = Mutants(_with)
 """Bugs of what else an administrator asks for."""
 
@@ -93,6 +97,12 @@ class _NeverReleasesThrottles(ReplicationThrottle):
     def _is_throttled(self, at: TopicPartition, follower_id: BrokerId) -> bool:
         partition = self._image().partition(at)
         return partition is not None and follower_id not in partition.isr
+
+
+@MOVES.breaks("a follower takes no batch within which its leader's log starts (KIP-107)")
+class _TakesNoBatchThatBeganEarlier(Followership):
+    def batch_began_earlier(self, event: events.BatchBeganEarlier) -> Sequence[Effect]:
+        return ()
 
 
 @MOVES.breaks("a throttle holds up followers that are in sync, too")

@@ -20,9 +20,9 @@ from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.process import Clock, Process
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.cluster.roles import BROKER
+from quorumlog.cluster.roles import BROKER, CONTROLLER
 from quorumlog.invariants import InvariantViolation
-from quorumlog.metadata_quorum.io.founding import NEW_CLUSTER_FILE
+from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 from quorumlog.node import config as configuration
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.main import (
@@ -100,6 +100,7 @@ class Machine:
         self._crash_rng: Final[Random] = seeded(f"crash {node_id}", seed)
         self._loop, self._network, self._happened = loop, network, happened
         self.is_broker: Final = BROKER in settings["process.roles"]
+        self.is_controller: Final = CONTROLLER in settings["process.roles"]
         self._settings: Final = dict(settings)
         self._substitutes: Final = replace(
             substitutes,

@@ -18,9 +18,11 @@ whom it was led, and who must hold it.
     placed-registered  a new partition has replicas on registered brokers alone
     metadata-agree     committed metadata is the same on every node, for ever
     group-generation   in the committed log, the generation of a group never decreases
+
+`voter_oracle` has the rules of the voters.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -32,6 +34,7 @@ from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.chaos.back_ends.admin_churner import GROWN, TOPIC_PREFIX
 from quorumlog.chaos.node_simulation.group_generations import GroupGenerations
 from quorumlog.chaos.node_simulation.machine import Machine
+from quorumlog.chaos.node_simulation.voter_oracle import VoterOracle
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader as QuorumLeader
 from quorumlog.metadata_quorum.image import ClusterImage
@@ -103,10 +106,13 @@ class _Partition:
 
 
 class Oracle:
-    """The model of one run. Call `look` after each turn."""
+    """The model of one run, which begins with these voters. Call `look` after each turn."""
 
-    def __init__(self, machines: Mapping[int, Machine], violated: Violated) -> None:
+    def __init__(
+        self, machines: Mapping[int, Machine], voters: Collection[int], violated: Violated
+    ) -> None:
         self._machines: Final = machines
+        self.voters: Final = VoterOracle(voters, violated)
         self._violated: Final = violated
         self._changed: Final[dict[int, PartitionState]] = {}  # by its identity, in order
         self._replicas: Final[dict[int, _Replica]] = {}
@@ -310,6 +316,8 @@ class Oracle:
                         f"one-leader: nodes {leader} and {node_id} lead the quorum's epoch "
                         f"{quorum.leader_epoch}"
                     )
+            if not _has_failed_metadata(node):
+                self.voters.look(node_id, node)
             image = node.quorum.image
             known = self._compared.get(node_id)
             compared_to = known[1] if known is not None and known[0] is node else 0
@@ -355,6 +363,7 @@ class Oracle:
             image.topics,
             image.topic_names,
             image.broker_configs,
+            image.group_configs,
             image.access,
             image.next_producer_id,
             {**image.features},

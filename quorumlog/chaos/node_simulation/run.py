@@ -50,6 +50,7 @@ FINAL_READS_TIMEOUT_S: Final = 60.0
 LIVENESS_S: Final = 30.0  # from the heal until all is in sync; and for a send to each partition
 LOSE_MEMORY: Final = frozenset(
     {"power_loss", "power_loss_all", "fsync_error", "disk_error", "disk_full", "wipe"}
+    | {"replace_voter"}
 )
 """The faults with which a machine may lose what it has: then others must keep their copies."""
 VIOLATIONS_MAX: Final = 20  # the first ones say what is wrong
@@ -107,7 +108,7 @@ class SimulatedRun:
         self._loop.sockets = self._network
         self._marks: Final = _Marks()
         self._machines: Final[dict[int, Machine]] = {}
-        self._oracle: Final = Oracle(self._machines, self._violated)
+        self._oracle: Final = Oracle(self._machines, settings.voter_ids, self._violated)
         mutant = mutant_called(settings.mutant)
         parts = mutant.substitutes
         parts = replace(parts, partition_rules=self._oracle.watching(parts.partition_rules))
@@ -128,6 +129,7 @@ class SimulatedRun:
             self._network,
             self._machines,
             topic=TOPIC,
+            told=self._oracle.voters.told,
             may_lose_memory=bool(
                 LOSE_MEMORY & {action.fault.name for action in settings.schedule.actions}
             ),
@@ -251,7 +253,7 @@ class SimulatedRun:
     async def _until_whole(self) -> None:
         """Wait until every node is ready and every replica in sync; that must not take long."""
         deadline_s = self._loop.now_s + LIVENESS_S
-        while missing := self._target.not_whole():
+        while missing := self._target.not_whole() or self._oracle.voters.not_settled():
             if self._loop.now_s > deadline_s:
                 self._violated(f"not live: after {LIVENESS_S:g} calm seconds, {missing}")
                 return

@@ -23,7 +23,8 @@ _KINDS: Final = (
     "partition_one", "partition_halves", "partition_ring", "partition_one_way", "isolate_role",
     "disk_full", "disk_error", "slow_fsync", "clock_step",
     "delay", "slow_link", "reset", "refuse", "drop_request", "delay_request", "reply_lost",
-    "admin_churn", "reassign", "grow", "throttle", "alter_log_dirs",
+    "admin_churn", "reassign", "grow", "throttle", "delete_records", "alter_log_dirs",
+    "change_voters", "replace_voter",
 )  # fmt: skip
 KINDS: Final[Mapping[str, type[StepFault]]] = {name: STEP_FAULTS[name] for name in _KINDS}
 """The kinds that a swarm takes."""
@@ -108,7 +109,7 @@ def _drawn(
         )
         at_s += rng.random() * 2 * mean_gap_s + _GAP_S_MIN
         at_s += _GAP_AFTER_ALL_S if target == ALL and kind.name not in _MILD else 0.0
-        at_s += _GAP_AFTER_WIPE_S if kind.name == "wipe" else 0.0
+        at_s += _GAP_AFTER_WIPE_S if kind.destroys else 0.0
 
 
 def _target(kind: type[StepFault], rng: Random) -> str:
@@ -120,7 +121,7 @@ def _target(kind: type[StepFault], rng: Random) -> str:
 
 _MILD: Final = frozenset(
     {"slow_disk", "delay", "slow_link", "drop_request", "delay_request", "reply_lost"}
-    | {"admin_churn", "grow", "throttle"}
+    | {"admin_churn", "grow", "throttle", "delete_records"}
 )
 """A cluster goes on, although all of it is hit."""
 

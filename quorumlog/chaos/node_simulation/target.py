@@ -5,16 +5,17 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Final
 
+from quorumlog.chaos.back_ends.administrator import WITH_DIRECTORIES, Administrator
 from quorumlog.chaos.back_ends.back_end import (
     GROUPS_TOPIC,
     BackEndFailed,
     NodeUnavailable,
     holders_of,
 )
+from quorumlog.chaos.back_ends.voter_changer import OPERATIONS as OF_VOTERS
+from quorumlog.chaos.back_ends.voter_changer import Told
 from quorumlog.chaos.faults.links import CLIENTS, EFFECTS, LinkRule, Reset
 from quorumlog.chaos.faults.links import Link as FaultyLink
-from quorumlog.chaos.node_simulation import administrator
-from quorumlog.chaos.node_simulation.administrator import Administrator
 from quorumlog.chaos.node_simulation.disk_faults import HEALTHY
 from quorumlog.chaos.node_simulation.links import Link
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
@@ -26,6 +27,7 @@ from quorumlog.chaos.node_simulation.machine import (
 )
 from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.unsettled import view, why_unsafe, why_unsettled
+from quorumlog.chaos.node_simulation.voters import SimulatedVoters
 from quorumlog.metadata_quorum.image import ClusterImage
 
 CLIENTS_HOST: Final = "10.0.9.1"
@@ -96,7 +98,7 @@ class SimulatedMachines:
     """
 
     name = "simulated machines"
-    operations: Final[frozenset[str]] = frozenset(_AT_ONCE) | administrator.OPERATIONS
+    operations: Final[frozenset[str]] = frozenset(_AT_ONCE) | WITH_DIRECTORIES | OF_VOTERS
     effects: Final = EFFECTS
 
     def __init__(
@@ -106,11 +108,14 @@ class SimulatedMachines:
         machines: Mapping[int, Machine],
         *,
         topic: str = "chaos",
+        told: Told = lambda _, __: None,
         may_lose_memory: bool = True,
         any_power_loss: bool = False,
         acks_after_flush: bool = False,
     ) -> None:
-        """`topic`: of the workload. `may_lose_memory`: faults may take what is not on a disk.
+        """`topic`: of the workload. `told`: hears of each change of the voters that is made.
+
+        `may_lose_memory`: faults may take what is not on a disk.
 
         `any_power_loss`: also where it may lose what was acknowledged.
 
@@ -124,8 +129,10 @@ class SimulatedMachines:
         self._loop: Final = loop
         self._network: Final = network
         brokers = [node_id for node_id, machine in machines.items() if machine.is_broker]
+        bootstrap = ",".join(f"{host_of(node_id)}:{KAFKA_PORT}" for node_id in brokers)
+        self._voters: Final = SimulatedVoters(machines, bootstrap, loop=loop, told=told)
         self.administrator: Final = Administrator(
-            ",".join(f"{host_of(node_id)}:{KAFKA_PORT}" for node_id in brokers),
+            bootstrap,
             topic=topic,
             brokers=len(brokers),
             fewer=0 if self._memory_counts and may_lose_memory else 1,
@@ -152,13 +159,17 @@ class SimulatedMachines:
         machines = [self.machines[node_id] for node_id in node_ids]
         if operation not in self.operations:
             raise BackEndFailed(f"{self.name} have no operation {operation!r}")
-        if operation in administrator.OPERATIONS:
+        if operation in WITH_DIRECTORIES:
             await self.administrator.perform(operation, amount)
+            return
+        if operation in OF_VOTERS:
+            await self._voters.changer.perform(operation, node_ids)
             return
         if operation in _ENDS:
             self._require_a_witness(machines)
         if operation == "wipe":
             await self._until_not_needed(machines)
+            self._voters.wiped(machines)
         if operation == "lose_power":
             self._require_memory_does_not_count(machines)
         for machine in machines:
@@ -232,7 +243,7 @@ class SimulatedMachines:
         leader_ids = {leader_id for leader_id, _, _ in views}
         if len(views) != 1 or not leader_ids <= {machine.node_id for machine in others}:
             return "the others do not follow one leader of the metadata quorum"
-        return self.not_whole(without)
+        return self._voters.why_needed(without) or self.not_whole(without)
 
     def _leaves_a_witness(self, node_ids: Sequence[int]) -> bool:
         """Tell whether a node stays that was there all the time since another lost its memory.
@@ -275,6 +286,8 @@ class SimulatedMachines:
     def times_met(self, operation: str, node_ids: Sequence[int]) -> int | None:
         """Return how many changes an administrator has made; what else is met is not counted."""
         del node_ids
+        if operation == "remove_voter":
+            return self._voters.changer.changes
         return self.administrator.changes if operation == "churn" else None
 
     # --- links ---

@@ -180,7 +180,7 @@ class Admin(AsyncClient[Asker]):
     # --- configuration ---
 
     async def describe_configs(self, kind: ResourceKind, name: str) -> dict[str, about.ConfigValue]:
-        """Return the settings of a topic (by name) or broker (by id, as text)."""
+        """Return the settings of a topic or group (by name) or broker (by id, as text)."""
         return await subjects.configs.describe(self._running(), kind, name)
 
     async def alter_configs(

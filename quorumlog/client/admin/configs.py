@@ -1,4 +1,4 @@
-"""Settings of topics and brokers: shown, and changed one by one (KIP-339)."""
+"""Settings of topics, brokers and groups: shown, and changed one by one (KIP-339)."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -15,7 +15,7 @@ from quorumlog.wire.codec.messages import describe_configs as describe_configs_
 from quorumlog.wire.codec.messages import incremental_alter_configs as alter_configs_
 from quorumlog.wire.codec.messages.list_config_resources import ListConfigResourcesRequest
 
-RESOURCES: Final[Mapping[ResourceKind, int]] = {"topic": 2, "broker": 4}
+RESOURCES: Final[Mapping[ResourceKind, int]] = {"topic": 2, "broker": 4, "group": 32}
 KINDS: Final[Mapping[int, str]] = {
     2: "topic",
     4: "broker",
@@ -23,6 +23,7 @@ KINDS: Final[Mapping[int, str]] = {
     16: "client_metrics",
     32: "group",
 }
+_UNNAMED: Final = {"topic": "no topic", "broker": "all brokers", "group": "no group"}
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
@@ -97,7 +98,7 @@ async def alter(
             message = f"{name}: {LEFT_OUT}"
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=False)
         for one in responses:
-            check(one.error_code, labelled(name or "all brokers", one.error_message))
+            check(one.error_code, labelled(name or _UNNAMED[kind], one.error_message))
 
     await asker.retry(attempt, changes=True)
 
@@ -122,7 +123,7 @@ async def list_resources(asker: Asker, kinds: Iterable[str] | None) -> list[abou
 
 def _type(kind: ResourceKind) -> int:
     if kind not in RESOURCES:
-        raise ValueError(f"a resource is {' or '.join(map(repr, RESOURCES))}, not {kind!r}")
+        raise ValueError(f"a resource is one of {', '.join(map(repr, RESOURCES))}, not {kind!r}")
     return RESOURCES[kind]
 
 

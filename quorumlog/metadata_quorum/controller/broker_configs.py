@@ -4,9 +4,9 @@ It refuses what holds from the start of a node, bad values, and what one broker 
 itself: whether elections may be unclean, which the controller decides for all.
 """
 
+from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller.configs import check_form, value_after
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_records
-from quorumlog.metadata_quorum.controller_client import ConfigChange, ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.image.records import BROKER_RESOURCE, Config, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.settings.kinds import BadValue

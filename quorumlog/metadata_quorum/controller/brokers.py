@@ -28,6 +28,8 @@ from quorumlog.wire.codec.identifiers import BrokerId
 
 SILENT_SHARE: Final = 3
 """A broker that gave no sign for a third of its session is silent: heartbeats come more often."""
+OPENING_SESSIONS: Final = 3
+"""For how many sessions a broker may open its logs while another one that was killed serves."""
 RENEWALS_MAX: Final = 2
 """How often a silent broker's session is renewed because the controller was not running itself."""
 
@@ -59,10 +61,14 @@ class Session:
 
     last_contact_ms: from then on, the session lasts. A new controller begins it without a sign.
     last_sign_ms: when this controller heard the broker, or a new process of it; None: never.
+    has_registered: this process registered with this controller.
+    serves_since_ms: since when its heartbeats say that it can lead; None: they do not.
     """
 
     last_contact_ms: int
     last_sign_ms: int | None = None
+    has_registered: bool = False
+    serves_since_ms: int | None = None
     metadata_offset: int = -1
     shutdown_offset: int = -1  # where its controlled shutdown was decided
     renewals: int = 0  # how often it was renewed since the broker was heard
@@ -84,13 +90,17 @@ class Sessions:
         """Begin a session without a sign of the broker: this controller has just taken over."""
         self._sessions[broker_id] = Session(last_contact_ms=now_ms)
 
-    def touch(self, broker_id: BrokerId, now_ms: int, metadata_offset: int) -> None:
+    def touch(
+        self, broker_id: BrokerId, now_ms: int, metadata_offset: int, *, can_lead: bool = False
+    ) -> None:
         """Note a heartbeat of the broker."""
         session = self._sessions.setdefault(broker_id, Session(last_contact_ms=now_ms))
         if session.is_expired:
             return
         session.last_contact_ms, session.renewals = max(session.last_contact_ms, now_ms), 0
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
+        since_ms = now_ms if session.serves_since_ms is None else session.serves_since_ms
+        session.serves_since_ms = since_ms if can_lead else None
         self.note_sign(broker_id, now_ms)
 
     def note_sign(self, broker_id: BrokerId, now_ms: int) -> None:
@@ -110,7 +120,9 @@ class Sessions:
 
     def begin(self, broker_id: BrokerId, now_ms: int) -> None:
         """Start over: another process has registered."""
-        self._sessions[broker_id] = Session(last_contact_ms=now_ms, last_sign_ms=now_ms)
+        self._sessions[broker_id] = Session(
+            last_contact_ms=now_ms, last_sign_ms=now_ms, has_registered=True
+        )
 
     def expire(self, broker_id: BrokerId, now_ms: int) -> None:
         """End the session for good: the process is known to be gone. `begin` starts another."""
@@ -158,6 +170,26 @@ class Sessions:
                 may_leave_ms = max(may_leave_ms, other.last_sign_ms)
         return may_leave_ms
 
+    def are_in_service(self, broker_ids: Collection[BrokerId]) -> bool:
+        """Tell whether one of these brokers is known to serve."""
+        return any(session.serves_since_ms is not None for session in self._those_of(broker_ids))
+
+    def may_open_logs(self, others: Collection[BrokerId], now_ms: int) -> bool:
+        """Tell whether a broker may keep its places while it opens its logs.
+
+        As long as no other one serves, or only some that were killed, too, and not for long.
+        """
+        latest_ms = OPENING_SESSIONS * self.session_timeout_ms
+        return all(
+            session.serves_since_ms is None
+            or (session.has_registered and now_ms - session.serves_since_ms < latest_ms)
+            for session in self._those_of(others)
+        )
+
+    def _those_of(self, broker_ids: Collection[BrokerId]) -> list[Session]:
+        sessions = map(self._sessions.get, sorted(broker_ids))
+        return [session for session in sessions if session is not None and not session.is_expired]
+
     def least_offset(self, broker_ids: frozenset[BrokerId]) -> int:
         """Return how far the slowest of these brokers has replayed."""
         sessions = [self._sessions.get(broker_id) for broker_id in broker_ids]
@@ -179,8 +211,12 @@ def next_state(
     *,
     has_leaderships: bool,
     others_have_replayed_shutdown: bool,
+    may_open_logs: bool,
 ) -> BrokerState:
-    """Return the state after a heartbeat. Raises InvariantViolation on an illegal change."""
+    """Return the state after a heartbeat. Raises InvariantViolation on an illegal change.
+
+    `may_open_logs`: one that took up its places when it registered keeps them meanwhile.
+    """
     state = after = state_of(broker)
     if state is BrokerState.CONTROLLED_SHUTDOWN:
         if not has_leaderships and others_have_replayed_shutdown:
@@ -189,7 +225,7 @@ def next_state(
         leads = state is BrokerState.UNFENCED and has_leaderships
         after = BrokerState.CONTROLLED_SHUTDOWN if leads else BrokerState.SHUTDOWN_NOW
     elif heartbeat.want_fence:
-        after = BrokerState.FENCED
+        after = state if may_open_logs else BrokerState.FENCED
     elif heartbeat.metadata_offset >= broker.broker_epoch:
         after = BrokerState.UNFENCED
     require(after is state or after in TRANSITIONS[state], f"legal change: {state} -> {after}")

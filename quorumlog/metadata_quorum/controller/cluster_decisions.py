@@ -5,6 +5,7 @@ from typing import Final, assert_never
 from quorumlog.metadata_quorum.cluster_changes import (
     AccessChange,
     AlterClientQuotas,
+    AlterGroupConfigs,
     AlterScramCredentials,
     ClusterChange,
     CreateAcls,
@@ -17,15 +18,18 @@ from quorumlog.metadata_quorum.cluster_changes import (
 )
 from quorumlog.metadata_quorum.controller.acls import decide_acl_creation, decide_acl_deletion
 from quorumlog.metadata_quorum.controller.features import decide_feature_levels, level_for
+from quorumlog.metadata_quorum.controller.group_configs import decide_group_configs
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.controller.producer_ids import decide_producer_ids
 from quorumlog.metadata_quorum.controller.quotas import decide_quotas
 from quorumlog.metadata_quorum.controller.requests import AllocateProducerIds, Decision
 from quorumlog.metadata_quorum.controller.scram import decide_credentials
 from quorumlog.metadata_quorum.controller.unregistering import decide_unregistration
-from quorumlog.metadata_quorum.image.features import LEVEL_OF_ACCESS
+from quorumlog.metadata_quorum.image.features import LEVEL_OF_ACCESS, LEVEL_OF_GROUP_CONFIGS
 from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.metadata_quorum.settings import ControllerSettings
+from quorumlog.settings.groups import group_limits
 from quorumlog.wire.codec.identifiers import Offset
 
 NOT_ENFORCED: Final = "stored and described, but not enforced"
@@ -34,9 +38,15 @@ NOT_ENFORCED: Final = "stored and described, but not enforced"
 class ClusterDecisions:
     """Mutates nothing."""
 
-    def __init__(self, cluster: ClusterReplay, partitions: PartitionDecisions) -> None:
+    def __init__(
+        self,
+        cluster: ClusterReplay,
+        partitions: PartitionDecisions,
+        settings: ControllerSettings,
+    ) -> None:
         self._cluster: Final = cluster
         self._partitions: Final = partitions
+        self._group_limits: Final = group_limits(settings)
 
     def decide(
         self, request: ClusterChange | AllocateProducerIds, base_offset: Offset
@@ -58,8 +68,20 @@ class ClusterDecisions:
                 return records, results, None
             case UpdateFeatures():
                 return *decide_feature_levels(self._cluster, request), None
+            case AlterGroupConfigs():
+                return self._decided_about_groups(request)
             case _:
                 return self._decided_about_access(request)
+
+    def _decided_about_groups(
+        self, request: AlterGroupConfigs
+    ) -> tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...], str | None]:
+        level, refusal = level_for(self._cluster, LEVEL_OF_GROUP_CONFIGS)
+        if refusal is not None:
+            return (), (refusal,) * parts_of(request), None
+        records, results = decide_group_configs(self._cluster, request, self._group_limits)
+        first = () if level is None or not records else (level,)
+        return (*first, *records), results, None
 
     def _decided_about_access(
         self, request: AccessChange

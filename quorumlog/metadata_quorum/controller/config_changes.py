@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller.broker_configs import alter_brokers
 from quorumlog.metadata_quorum.controller.configs import (
     check_form,
@@ -27,10 +28,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,
     ConfigResults,
     Decision,
-)
-from quorumlog.metadata_quorum.controller_client import (
-    ConfigChanges,
-    ConfigResult,
 )
 from quorumlog.metadata_quorum.image.records import (
     TOPIC_RESOURCE,

@@ -7,12 +7,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigOperation
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused
-from quorumlog.metadata_quorum.controller_client import (
-    ConfigChange,
-    ConfigChanges,
-    ConfigOperation,
-)
 from quorumlog.metadata_quorum.image.records import TOPIC_RESOURCE, Config, MetadataRecord
 from quorumlog.settings.kinds import BadValue, ConfigType
 from quorumlog.settings.servers import ServerSetting

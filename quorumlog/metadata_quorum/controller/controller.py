@@ -98,9 +98,10 @@ class Controller:
         assignments = Assignments(self.cluster, random_bytes)
         self._topics: Final = TopicDecisions(self.cluster, settings, assignments, random_bytes)
         self._growth: Final = GrowthDecisions(self.cluster, assignments)
-        self._cluster_changes: Final = ClusterDecisions(self.cluster, self._partitions)
+        self._cluster_changes: Final = ClusterDecisions(self.cluster, self._partitions, settings)
         self._balance: Final = LeaderBalance(self.cluster, changes, settings, now_ms)
         self._slices: Final = self.rules.slices(self.cluster, self._partitions)
+        self._resumptions: Final = self.rules.resumptions(self.cluster, self.sessions)
         for broker_id in self.cluster.brokers:
             self.sessions.assume(broker_id, now_ms)
 
@@ -122,7 +123,9 @@ class Controller:
         """Note a heartbeat as it arrives, however long its turn takes to come (KAFKA-15019)."""
         error_code = broker_epoch_error(self.cluster, heartbeat.broker_id, heartbeat.broker_epoch)
         if error_code is ErrorCode.NONE:
-            self.sessions.touch(heartbeat.broker_id, now_ms, heartbeat.metadata_offset)
+            can_lead = not (heartbeat.want_fence or heartbeat.want_shut_down)
+            offset = heartbeat.metadata_offset
+            self.sessions.touch(heartbeat.broker_id, now_ms, offset, can_lead=can_lead)
 
     def decide(
         self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
@@ -263,13 +266,16 @@ class Controller:
     ) -> Decision[RegistrationReply]:
         broker = self.cluster.brokers.get(request.broker_id)
         losses = losses_since(broker, request)
+        resumes = self._resumptions.may_resume(broker, request, losses)
         self.sessions.note_sign(request.broker_id, now_ms)
         refusal = registration_refusal(
             self.cluster.brokers,
             request,
             is_live=self.sessions.is_live(request.broker_id, now_ms),
             in_force=self.cluster.features,
-            may_leave=is_total(broker, losses) or self._may_leave(request.broker_id, now_ms),
+            may_leave=resumes  # it leaves nothing
+            or is_total(broker, losses)
+            or self._may_leave(request.broker_id, now_ms),
         )
         first, level_refusal = levels_for_registration(self.cluster, request)
         refusal = refusal or level_refusal
@@ -279,6 +285,8 @@ class Controller:
             self.sessions.begin(request.broker_id, now_ms)
             reply = RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=broker.broker_epoch)
             return Decision(response=reply)  # the answer to the first one was lost
+        if resumes:
+            return self._resumptions.decide(request, now_ms, base_offset, first)
         # The log of a new process may be shorter than its predecessor's: it starts outside.
         departure = self._slices.departure(request.broker_id, losses)
         changes, held_alone = departure.changes, departure.held_alone
@@ -313,6 +321,7 @@ class Controller:
             has_leaderships=request.want_shut_down
             and self._slices.has_to_hand_over(request.broker_id),
             others_have_replayed_shutdown=self._is_shutdown_replayed(request.broker_id),
+            may_open_logs=self._resumptions.may_open_logs(request, now_ms),
         )
         records, goes_on = self._change_state(broker, before, after)
         if after is BrokerState.CONTROLLED_SHUTDOWN and records:

@@ -19,6 +19,7 @@ from quorumlog.metadata_quorum.image.access import AccessImage
 from quorumlog.metadata_quorum.image.features import (
     LEVEL_OF_ACCESS,
     LEVEL_OF_DIRECTORIES,
+    LEVEL_OF_GROUP_CONFIGS,
     METADATA_FEATURE,
     NEW_CLUSTER_LEVELS,
     SUPPORTED,
@@ -115,9 +116,16 @@ def _downgrade_problem(cluster: ClusterReplay, update: FeatureUpdate) -> str | N
         return "Unsafe metadata downgrade is not supported in this version."
     if update.name != METADATA_FEATURE:
         return None  # a protocol: what it has stored is read at any level
-    if update.level < LEVEL_OF_DIRECTORIES and _has_directories(cluster):
+    return _lost_by(cluster, update.level)
+
+
+def _lost_by(cluster: ClusterReplay, level: int) -> str | None:
+    """Say what is there that a lower level of the records lacks; None: nothing."""
+    if level < LEVEL_OF_GROUP_CONFIGS and cluster.group_configs:
+        return "There are configurations of groups, which it lacks: delete them first."
+    if level < LEVEL_OF_DIRECTORIES and _has_directories(cluster):
         return "There are brokers with several log directories, or replicas in them."
-    if update.level < LEVEL_OF_ACCESS and cluster.access.freeze() != AccessImage():
+    if level < LEVEL_OF_ACCESS and cluster.access.freeze() != AccessImage():
         return "There are ACLs, client quotas or credentials, which it lacks: delete them first."
     return None
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from quorumlog.metadata_quorum.cluster_changes import Outcome
+from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller_client import (
     NAMED_PER_REQUEST_MAX,
-    ConfigChanges,
-    ConfigResult,
     ElectionResult,
     NewPartitions,
     NewTopic,
@@ -25,7 +25,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
 
 TopicT = TypeVar("TopicT", NewTopic, NewPartitions, ConfigChanges)
-ResultT = TypeVar("ResultT", TopicResult, ConfigResult)
+ResultT = TypeVar("ResultT", TopicResult, ConfigResult, Outcome)
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 RECORDS_PER_REQUEST_MAX: Final = 10_000

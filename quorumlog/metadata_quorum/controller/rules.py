@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from quorumlog.metadata_quorum.controller.partition_changes import PartitionChanges
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.controller.reassignment import ReassignmentDecisions
+from quorumlog.metadata_quorum.controller.resuming import Resumptions
 from quorumlog.metadata_quorum.controller.slices import Slices
 
 
@@ -15,4 +16,5 @@ class ControllerRules:
     changes: type[PartitionChanges] = PartitionChanges
     partitions: type[PartitionDecisions] = PartitionDecisions
     reassignments: type[ReassignmentDecisions] = ReassignmentDecisions
+    resumptions: type[Resumptions] = Resumptions
     slices: type[Slices] = Slices

@@ -4,6 +4,8 @@ A replay knows what its records touched. An image that comes from a snapshot has
 it is compared with the image before it. A topic that both share is not looked into.
 """
 
+from collections.abc import Mapping
+
 from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -34,12 +36,18 @@ def difference(before: ClusterImage, after: ClusterImage) -> ClusterDelta:
             if topic.topic_id not in after.topic_names
         },
         topic_configs=frozenset(configs),
-        broker_configs=frozenset(
-            name
-            for name in {*before.broker_configs, *after.broker_configs}
-            if before.broker_configs.get(name) != after.broker_configs.get(name)
-        ),
+        broker_configs=_changed_configs(before.broker_configs, after.broker_configs),
+        group_configs=_changed_configs(before.group_configs, after.group_configs),
     )
+
+
+def _changed_configs(
+    before: Mapping[str, Mapping[str, str]], after: Mapping[str, Mapping[str, str]]
+) -> frozenset[str]:
+    if before is after:
+        return frozenset()
+    names = {*before, *after}
+    return frozenset(name for name in names if before.get(name) != after.get(name))
 
 
 def _changed_partitions(old: TopicImage | None, topic: TopicImage) -> set[TopicPartition]:

@@ -97,6 +97,7 @@ class ClusterImage:
     """The whole of the metadata as of `end_offset` (exclusive) of the metadata log.
 
     `broker_configs`: by broker id, and under "" what holds for all brokers (KIP-226).
+    `group_configs`: what groups set, whether they are there or not.
     `by_broker`: an index of the partitions; None: it must be built before it is needed.
     """
 
@@ -108,6 +109,7 @@ class ClusterImage:
     topic_names: Mapping[TopicId, str] = field(default_factory=dict)
     next_producer_id: int = 0
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     access: AccessImage = field(default_factory=AccessImage)
     features: Mapping[str, int] = field(default_factory=dict)  # the levels in force
     by_broker: PartitionsByBroker | None = field(default=None, compare=False, repr=False)
@@ -136,6 +138,7 @@ class ClusterDelta:
     deleted_topics: Mapping[str, TopicId] = field(default_factory=dict)
     topic_configs: frozenset[str] = frozenset()
     broker_configs: frozenset[str] = frozenset()
+    group_configs: frozenset[str] = frozenset()
 
 
 class ImagePublisher(Protocol):

@@ -30,6 +30,7 @@ from quorumlog.wire.codec.identifiers import (
 
 TOPIC_RESOURCE: Final = 2  # ConfigResource.Type.TOPIC
 BROKER_RESOURCE: Final = 4  # ConfigResource.Type.BROKER; the name "" stands for all brokers
+GROUP_RESOURCE: Final = 32  # ConfigResource.Type.GROUP
 
 
 class MalformedRecord(ValueError):

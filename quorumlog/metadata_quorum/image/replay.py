@@ -14,6 +14,7 @@ from typing import Final, assert_never
 from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.image import records
 from quorumlog.metadata_quorum.image.access import AccessReplay
+from quorumlog.metadata_quorum.image.config_replay import ConfigReplay
 from quorumlog.metadata_quorum.image.features import first_level
 from quorumlog.metadata_quorum.image.model import (
     BrokerImage,
@@ -27,6 +28,7 @@ from quorumlog.metadata_quorum.image.partition_check import check_partition
 from quorumlog.metadata_quorum.image.partitions_by_broker import PartitionsByBroker
 from quorumlog.metadata_quorum.image.records import (
     BROKER_RESOURCE,
+    GROUP_RESOURCE,
     TOPIC_RESOURCE,
     AccessRecord,
     ClusterRecord,
@@ -84,8 +86,8 @@ class ClusterReplay:
         self.features = image.features
         self.end_offset = image.end_offset
         self.next_producer_id = image.next_producer_id
-        self._broker_configs = dict(image.broker_configs)
-        self._changed_broker_configs: set[str] = set()
+        self._broker_configs: Final = ConfigReplay(image.broker_configs)
+        self._group_configs: Final = ConfigReplay(image.group_configs)
         self._changed_brokers: set[BrokerId] = set()
         self._changed_partitions: dict[str, set[int]] = {}  # by topic
         self._changed_configs: set[str] = set()
@@ -137,7 +139,12 @@ class ClusterReplay:
 
     def broker_configs(self, name: str) -> Mapping[str, str]:
         """Return what was altered for the broker of this id, or for all brokers: ""."""
-        return self._broker_configs.get(name, {})
+        return self._broker_configs.values.get(name, {})
+
+    @property
+    def group_configs(self) -> Mapping[str, Mapping[str, str]]:
+        """Return what single groups set, live: do not keep it across an apply."""
+        return self._group_configs.values
 
     def feature_level(self, name: str) -> int:
         """Return the level of a feature that is in force."""
@@ -182,6 +189,8 @@ class ClusterReplay:
         before = self._published
         require(end_offset >= self.end_offset, "an image covers all that was applied")
         topics, topic_names = self._freeze_topics()
+        changed_brokers, broker_configs = self._broker_configs.freeze()
+        changed_groups, group_configs = self._group_configs.freeze()
         image = ClusterImage(
             end_offset=end_offset,
             epoch=epoch,
@@ -190,11 +199,8 @@ class ClusterReplay:
             topics=topics,
             topic_names=topic_names,
             next_producer_id=self.next_producer_id,
-            broker_configs=(
-                dict(self._broker_configs)
-                if self._changed_broker_configs
-                else before.broker_configs
-            ),
+            broker_configs=broker_configs,
+            group_configs=group_configs,
             access=self.access.freeze(),
             features=self.features,
             by_broker=self.by_broker.copy(),
@@ -208,13 +214,13 @@ class ClusterReplay:
             ),
             deleted_topics=dict(self._deleted_topics),
             topic_configs=frozenset(self._changed_configs),
-            broker_configs=frozenset(self._changed_broker_configs),
+            broker_configs=changed_brokers,
+            group_configs=changed_groups,
         )
         self._published, self.end_offset = image, end_offset
         self._changed_brokers.clear()
         self._changed_partitions.clear()
         self._changed_configs.clear()
-        self._changed_broker_configs.clear()
         self._deleted_topics.clear()
         return delta, image
 
@@ -346,9 +352,12 @@ class ClusterReplay:
 
     def _configure(self, record: records.Config) -> None:
         if record.resource_type == BROKER_RESOURCE:
-            self._configure_brokers(record)
+            self._broker_configs.apply(record)
             return
-        require(record.resource_type == TOPIC_RESOURCE, "1: topics and brokers are configured")
+        if record.resource_type == GROUP_RESOURCE:
+            self._group_configs.apply(record)
+            return
+        require(record.resource_type == TOPIC_RESOURCE, "1: a configuration is of a known kind")
         topic_id = some(self.topic_id(record.resource_name), "1: a configured topic exists")
         topic = self._open(topic_id)
         if record.value is None:
@@ -356,17 +365,6 @@ class ClusterReplay:
         else:
             topic.configs[record.name] = record.value
         self._changed_configs.add(topic.name)
-
-    def _configure_brokers(self, record: records.Config) -> None:
-        configs = dict(self._broker_configs.get(record.resource_name, {}))
-        if record.value is None:
-            configs.pop(record.name, None)
-        else:
-            configs[record.name] = record.value
-        self._broker_configs[record.resource_name] = configs
-        if not configs:
-            del self._broker_configs[record.resource_name]
-        self._changed_broker_configs.add(record.resource_name)
 
 
 def _index_of(image: ClusterImage) -> PartitionsByBroker:

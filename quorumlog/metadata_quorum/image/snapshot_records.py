@@ -10,7 +10,12 @@ from dataclasses import replace
 from quorumlog.metadata_quorum.image import records
 from quorumlog.metadata_quorum.image.access import access_records
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage, TopicImage
-from quorumlog.metadata_quorum.image.records import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataRecord
+from quorumlog.metadata_quorum.image.records import (
+    BROKER_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+    MetadataRecord,
+)
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex
 
@@ -27,6 +32,8 @@ def records_of(image: ClusterImage) -> Iterator[MetadataRecord]:
         yield from _topic(topic)
     for name, configs in image.broker_configs.items():
         yield from _configs(BROKER_RESOURCE, name, configs)
+    for name, configs in image.group_configs.items():
+        yield from _configs(GROUP_RESOURCE, name, configs)
     yield from access_records(image.access)
     if image.next_producer_id:
         yield records.ProducerIds(

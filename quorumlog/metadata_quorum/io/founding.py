@@ -13,11 +13,8 @@ from typing import Final
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME, Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY
-from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
+from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE, MetadataQuorumSettings
 from quorumlog.storage.errors import StorageError
-
-NEW_CLUSTER_FILE: Final = "new-cluster"
-"""In the log directory of a voter whose cluster is new; gone when the voter has started."""
 
 _logger: Final = logging.getLogger(__name__)
 

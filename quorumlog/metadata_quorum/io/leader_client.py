@@ -19,6 +19,7 @@ from quorumlog.backoff import Backoff
 from quorumlog.chance import random_bytes, random_fraction
 from quorumlog.invariants import some
 from quorumlog.metadata_quorum.cluster_changes import ClusterChange, Outcomes, parts_of
+from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterConfigs,
@@ -42,8 +43,6 @@ from quorumlog.metadata_quorum.controller_client import (
     NAMED_PER_REQUEST_MAX,
     BrokerHeartbeat,
     BrokerRegistration,
-    ConfigChanges,
-    ConfigResult,
     ControllerUnavailable,
     ElectionResult,
     HeartbeatReply,

@@ -79,6 +79,7 @@ CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxy
             cluster_changes.AlterScramCredentials,
             cluster_changes.Outcomes,
         ),
+        "AlterGroupConfigs": (cluster_changes.AlterGroupConfigs, cluster_changes.Outcomes),
         "UpdateFeatures": (cluster_changes.UpdateFeatures, cluster_changes.Outcomes),
         "DescribeQuorum": (requests.DescribeQuorum, QuorumDescription),
         "AssignReplicasToDirs": (requests.AssignReplicas, requests.AssignmentReply),

@@ -35,6 +35,7 @@ class SegmentScan:
         self.epoch_starts: Final[list[tuple[int, int]]] = []  # (leader epoch, first offset)
         self.recent: Final = RecentBatches(base_offset)
         self.fault: str | None = None  # why the bytes from index.size on do not count
+        self.is_torn = False  # they are the beginning of a batch, as a kill may leave it
         self.bytes_wanted = 0  # what the next chunk must hold at least
         self._size = size
         self._may_have_gaps = settings.may_have_gaps
@@ -57,6 +58,7 @@ class SegmentScan:
         while position < len(chunk):
             if left < HEADER_BYTES:
                 self.fault = f"{left} bytes are less than a batch header"
+                self.is_torn = True
                 return
             if len(chunk) - position < HEADER_BYTES:
                 self.bytes_wanted = HEADER_BYTES
@@ -66,6 +68,7 @@ class SegmentScan:
                 size = header.size_in_bytes
                 self.fault = self._fault_of(header, size, left)
                 if self.fault is not None:
+                    self.is_torn = header.magic == MAGIC and size > left
                     return
                 if len(chunk) - position < size:
                     self.bytes_wanted = size

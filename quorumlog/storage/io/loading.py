@@ -21,6 +21,7 @@ from quorumlog.storage.io.epoch_checkpoint import FILE_NAME as EPOCH_FILE
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
 from quorumlog.storage.io.segment import Segment
+from quorumlog.storage.io.segment_chain import holes
 from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
 from quorumlog.storage.io.swaps import complete_swaps
 from quorumlog.storage.io.transaction_index import ALL_KNOWN, TransactionIndex
@@ -65,6 +66,7 @@ class KnownOfLog(NamedTuple):
     Below `recovery_point` it need not be checked; in [start, end) its records were there for
     certain, but a start is not always known: it is UNKNOWN then.
     `scan` decides which batches are whole. What is found there is made durable, if it `must_last`.
+    One that `must_be_whole` is refused if it is to be cut, but for a batch that was half written.
     """
 
     is_clean: bool  # it was closed cleanly
@@ -73,6 +75,7 @@ class KnownOfLog(NamedTuple):
     end: int = 0
     scan: type[SegmentScan] = SegmentScan
     must_last: bool = True
+    must_be_whole: bool = False
 
 
 def load_log(
@@ -103,6 +106,7 @@ def _load(
         else:
             last = segments[-1]
             _require_reached(last.index.next_offset, known, f"{last.path} is the last segment")
+            _require_chain(disk, directory, segments, settings, known)
     if not segments:
         _require_reached(max(0, known.start), known, f"{directory} has no segment")
     scanned, durable_end = NOT_SCANNED, ALL
@@ -131,6 +135,8 @@ def _read_transactions(
 ) -> TransactionIndex:
     """Read which transactions were aborted, but for what recovery has checked."""
     index = TransactionIndex(disk, directory)
+    if segments[0].base_offset >= scanned.from_offset and not scanned.has_transactions:
+        return index  # all was read
     end_offset = segments[-1].index.next_offset
     borders = [*(segment.base_offset for segment in segments), end_offset]
     known = {segment.base_offset for segment in segments}
@@ -177,7 +183,8 @@ def _recover(
 ) -> Scanned:
     """Check what reaches beyond the recovery point; drop from `segments` what follows a fault.
 
-    Raises DamagedLog, before it changes anything, if the log would then end before `known.end`.
+    Raises DamagedLog, before it drops anything, if the log would then end before `known.end`, or
+    must be whole.
     """
     scanned = NOT_SCANNED
     epoch: int = NO_EPOCH
@@ -186,6 +193,7 @@ def _recover(
         is_last = slot == len(segments) - 1
         if expected is not None and not _continues(segment.base_offset, expected, settings, known):
             _require_reached(expected, known, f"{segment.path} does not follow")
+            _require_uncut(known, f"{segment.path} does not follow")
             _logger.warning("%s: offset %d was due next: dropped", segment.path, expected)
             _drop(disk, directory, segments, slot)
             break
@@ -205,14 +213,16 @@ def _recover(
             _with_later(scanned.recent, scan.recent),
             scanned.has_transactions or scan.recent.has_transactions,
         )
-        if scan.fault is not None or is_last:
-            where = f"{segment.path}, byte {scan.index.size}: {scan.fault or 'it ends there'}"
-            _require_reached(expected, known, where)
+        where = f"{segment.path}, byte {scan.index.size}: {scan.fault or 'it ends there'}"
+        _require_reached(expected if scan.fault is not None or is_last else ALL, known, where)
         if scan.fault is not None:
+            _require_uncut(known, where, is_torn=is_last and scan.is_torn)
             _logger.warning("%s: cut at byte %d: %s", segment.path, scan.index.size, scan.fault)
             if not is_last and segments[slot + 1].base_offset != expected:  # records are gone
                 _drop(disk, directory, segments, slot + 1)  # first: else a gap might show
-        segment.cut_tail(must_last=known.must_last or not is_last)
+        must_last = known.must_last or not is_last
+        if scan.fault is not None or must_last:
+            segment.cut_tail(must_last=must_last)
         if slot < len(segments) - 1:
             _seal(segment)
     if segments and not segments[-1].is_loaded:
@@ -238,9 +248,30 @@ def _require_start(first: Segment, known: KnownOfLog) -> None:
         raise _lacking(f"{first.path} is the first segment", known.start, first.base_offset)
 
 
+def _require_chain(
+    disk: Disk,
+    directory: str,
+    segments: Sequence[Segment],
+    settings: LogSettings,
+    known: KnownOfLog,
+) -> None:
+    """Raise DamagedLog if a segment between two others is gone. A compacted log may have gaps."""
+    if settings.may_have_gaps:
+        return
+    for hole in holes(disk, directory, [one.base_offset for one in segments], settings):
+        if hole.start < known.end and known.start < hole.end:
+            where = f"two segments of {directory} do not follow each other"
+            raise _lacking(where, hole.start, hole.end)
+
+
 def _require_reached(end_offset: int, known: KnownOfLog, where: str) -> None:
     if end_offset < known.end:
         raise _lacking(where, end_offset, known.end)
+
+
+def _require_uncut(known: KnownOfLog, where: str, *, is_torn: bool = False) -> None:
+    if known.must_be_whole and not is_torn:
+        raise DamagedLog(f"{where}; records behind it cannot be read. Nothing was cut")
 
 
 def _lacking(where: str, start: int, end: int) -> DamagedLog:

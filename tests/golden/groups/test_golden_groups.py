@@ -18,6 +18,7 @@ from quorumlog.broker.groups.core.effects import (
     AppendRecords,
     Effect,
     MakeTarget,
+    MatchTopics,
     VerifyTransaction,
     WriteMarker,
 )
@@ -108,7 +109,7 @@ class Story:
                 return f"start at {offset}"
             case WriteMarker() | VerifyTransaction():
                 raise ValueError("no transaction is in these stories")
-            case MakeTarget():
+            case MakeTarget() | MatchTopics():
                 raise ValueError("no consumer group is in these stories")
 
     def state(self) -> str:

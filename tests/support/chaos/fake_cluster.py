@@ -10,6 +10,7 @@ from quorumlog.cluster.layout import NodeSpec
 
 class FakeNode:
     is_broker = True
+    roles = ("broker", "controller")
 
     def __init__(self, node_id: int) -> None:
         self.id = node_id

@@ -12,6 +12,7 @@ from quorumlog.broker.groups.core.effects import (
     AnswerRequest,
     AppendRecords,
     MakeTarget,
+    MatchTopics,
     VerifyTransaction,
     WriteMarker,
 )
@@ -142,7 +143,7 @@ class World:
                     self.verified.append(event)
                 case AdvanceLogStart(offset=offset):
                     self.let_go(offset)
-                case MakeTarget():
+                case MakeTarget() | MatchTopics():
                     raise ValueError("no consumer group is here")
                 case AnswerRequest(request_id=request_id, result=result):
                     self.hear(self.asked.pop(request_id), result)

@@ -22,6 +22,7 @@ from quorumlog.broker.transactions.io.transaction_service import TransactionServ
 from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.cluster_changes import ClusterChange, Outcomes
+from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,
@@ -35,8 +36,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     TopicResults,
 )
 from quorumlog.metadata_quorum.controller_client import (
-    ConfigChanges,
-    ConfigResult,
     ElectionResult,
     IsrProposal,
     IsrResult,
@@ -269,6 +268,7 @@ class TestController:
             brokers=image.brokers,
             topics=image.topics,
             broker_configs=image.broker_configs,
+            group_configs=image.group_configs,
             access=image.access,
             features=image.features,
         )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,
@@ -27,9 +28,6 @@ from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
-    ConfigChange,
-    ConfigChanges,
-    ConfigResult,
     ElectionResult,
     HeartbeatReply,
     IsrProposal,

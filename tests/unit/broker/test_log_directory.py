@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.log.log_directory import LogDirectory, log_settings
 from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
@@ -266,11 +267,11 @@ def test_records_of_unknown_topic_are_set_aside_only_if_other_replicas_have_them
     )
     metadata.write_bytes(bytes(metadata.stat().st_size))
     with pytest.raises(CorruptCheckpoint, match=r"orders-3/partition\.metadata") as refused:
-        started(tmp_path).open(AT, OLD, {}, is_last=True)
+        started(tmp_path).open(AT, OLD, {}, standing=Standing.LAST)
     assert segment.read_bytes()  # nothing has moved
     lines = re.findall(r"'(\w+: [^']+)'", str(refused.value))  # what the message says to write
     metadata.write_text("\n".join(lines) + "\n")
-    log, _ = started(tmp_path).open(AT, OLD, {}, is_last=True)
+    log, _ = started(tmp_path).open(AT, OLD, {}, standing=Standing.LAST)
     assert log.log_end_offset == 4
     log.close(clean=False)
 
@@ -288,7 +289,7 @@ def test_a_log_of_unknown_topic_without_records_is_made_again(tmp_path: Path) ->
     for name in ("partition.metadata", f"{0:020d}.log"):
         file = tmp_path / "orders-3" / name
         file.write_bytes(bytes(file.stat().st_size))  # as lost power leaves it
-    log, _ = started(tmp_path).open(AT, OLD, {}, is_last=True)
+    log, _ = started(tmp_path).open(AT, OLD, {}, standing=Standing.LAST)
     assert log.log_end_offset == 0
     log.close(clean=False)
 

@@ -6,13 +6,8 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
-from quorumlog.metadata_quorum.controller_client import (
-    ConfigChange,
-    ConfigChanges,
-    ConfigResult,
-    ControllerUnavailable,
-    RequestTooLarge,
-)
+from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, RequestTooLarge
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -209,7 +204,7 @@ async def test_what_is_wrong_with_a_change_is_said_and_nothing_is_changed(tmp_pa
     ("resource_type", "message"),
     [
         (8, "log levels"),
-        (32, "groups have no configuration"),
+        (16, "client metrics"),
         (99, "Unknown resource type 99"),
     ],
 )

@@ -183,7 +183,6 @@ async def test_the_settings_of_the_broker_are_those_it_goes_by(tmp_path: Path) -
     ("resource_type", "name", "error_code"),
     [
         (BROKER, "", ErrorCode.NONE),  # what all brokers were told while they ran: nothing
-        (GROUP, "g", ErrorCode.NONE),  # of a group nothing can be set
         (GROUP, "", ErrorCode.INVALID_REQUEST),
         (BROKER, "77", ErrorCode.INVALID_REQUEST),
         (99, "x", ErrorCode.INVALID_REQUEST),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.chaos.back_ends.local_processes import LocalProcesses, equipment_for
+from quorumlog.chaos.back_ends.equipment import equipment_for
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.faults.drop_request import DropRequests
 from quorumlog.chaos.faults.links import CLIENTS, Link

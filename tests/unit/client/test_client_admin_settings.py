@@ -70,7 +70,9 @@ async def test_a_resource_that_cannot_be_is_refused_at_once() -> None:
             describe_configs_.DescribeConfigsResponse(results=[]),
         )
         wrong: Any = "topicc"
-        with pytest.raises(ValueError, match="a resource is 'topic' or 'broker', not 'topicc'"):
+        with pytest.raises(
+            ValueError, match="a resource is one of 'topic', 'broker', 'group', not 'topicc'"
+        ):
             await admin.describe_configs(wrong, "t")
         with pytest.raises(ValueError, match="a broker is named by its id, not 'first'"):
             await admin.describe_configs("broker", "first")

@@ -7,11 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from quorumlog.broker.controller_requests.lifecycle import (
-    BrokerLifecycle,
-    LifecycleSettings,
-    RegistrationFailed,
-)
+from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle, RegistrationFailed
+from quorumlog.broker.settings import LifecycleSettings
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
@@ -141,6 +138,24 @@ async def test_it_gives_up_when_the_time_to_register_is_over() -> None:
         controller.refusals = [ErrorCode.DUPLICATE_BROKER_REGISTRATION] * 100
         with pytest.raises(RegistrationFailed, match="DUPLICATE"):
             await lifecycle.failure
+        await lifecycle.stop(timeout_ms=1000)
+
+
+async def test_a_broker_that_was_registered_waits_for_its_controllers_for_ever() -> None:
+    """As in Kafka: only the first registration has a time limit."""
+    limit_ms = 20
+    async with registering(
+        LifecycleSettings(
+            broker_heartbeat_interval_ms=60_000, initial_broker_registration_timeout_ms=limit_ms
+        )
+    ) as (controller, lifecycle, epochs):
+        await lifecycle.unfenced.wait()
+        controller.refusals = [ErrorCode.NETWORK_EXCEPTION] * 3  # 50 ms and more, with their pauses
+        controller.unknown = True
+        controller.show(fenced=True)
+        await lifecycle.unfenced.wait()
+        assert epochs == [5, 6]
+        assert not lifecycle.failure.done()
         await lifecycle.stop(timeout_ms=1000)
 
 

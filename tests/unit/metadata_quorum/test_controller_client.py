@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from quorumlog.metadata_quorum.cluster_changes import UnregisterBroker
+from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     DeleteTopics,
@@ -14,8 +15,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     TopicResults,
 )
 from quorumlog.metadata_quorum.controller_client import (
-    ConfigChange,
-    ConfigChanges,
     ControllerUnavailable,
     NewPartitions,
     NewTopic,

@@ -4,6 +4,12 @@ from typing import cast
 
 import pytest
 
+from quorumlog.metadata_quorum.config_changes import (
+    ConfigChange,
+    ConfigChanges,
+    ConfigOperation,
+    ConfigResult,
+)
 from quorumlog.metadata_quorum.controller.configs import config_error
 from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,
@@ -11,13 +17,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     ConfigResults,
     IsrResults,
 )
-from quorumlog.metadata_quorum.controller_client import (
-    ConfigChange,
-    ConfigChanges,
-    ConfigOperation,
-    ConfigResult,
-    IsrProposal,
-)
+from quorumlog.metadata_quorum.controller_client import IsrProposal
 from quorumlog.metadata_quorum.image.records import Config, PartitionChange
 from quorumlog.settings.topics import TOPIC_SETTINGS, TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode

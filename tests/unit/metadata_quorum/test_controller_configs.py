@@ -3,8 +3,9 @@
 import pytest
 
 from quorumlog.broker.partitions.log.log_directory import log_settings
+from quorumlog.metadata_quorum.config_changes import ConfigChange
 from quorumlog.metadata_quorum.controller.configs import config_error, kept_value
-from quorumlog.metadata_quorum.controller_client import ConfigChange, NewTopic
+from quorumlog.metadata_quorum.controller_client import NewTopic
 from quorumlog.settings.topics import TOPIC_SETTINGS, TopicConfig
 from tests.support.metadata_quorum.controllers import Bench
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from quorumlog.metadata_quorum.config_changes import ConfigChanges
 from quorumlog.metadata_quorum.controller.failures import failure_response
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
@@ -17,12 +18,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     FindTopics,
     TopicResults,
 )
-from quorumlog.metadata_quorum.controller_client import (
-    BrokerHeartbeat,
-    ConfigChanges,
-    NewPartitions,
-    NewTopic,
-)
+from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat, NewPartitions, NewTopic
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicId
 

@@ -4,6 +4,12 @@ import cbor2
 import pytest
 
 from quorumlog.metadata_quorum.cbor_values import MalformedValue, from_plain, to_plain
+from quorumlog.metadata_quorum.config_changes import (
+    ConfigChange,
+    ConfigChanges,
+    ConfigOperation,
+    ConfigResult,
+)
 from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,
     ConfigResults,
@@ -15,10 +21,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     FindTopics,
 )
 from quorumlog.metadata_quorum.controller_client import (
-    ConfigChange,
-    ConfigChanges,
-    ConfigOperation,
-    ConfigResult,
     ElectionResult,
     NewPartitions,
     QuorumDescription,

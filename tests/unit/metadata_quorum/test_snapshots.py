@@ -346,6 +346,7 @@ def test_no_field_of_an_image_is_left_out() -> None:
         topic_names={topic_id: "t"},
         next_producer_id=3000,
         broker_configs={"": {"log.retention.ms": "7"}, "4": {"log.retention.ms": "8"}},
+        group_configs={"g": {"consumer.session.timeout.ms": "9"}},
         access=full_access(),
         features={METADATA_FEATURE: 2},
         by_broker=PartitionsByBroker(),

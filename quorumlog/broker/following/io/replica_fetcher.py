@@ -346,14 +346,20 @@ class ReplicaFetcher:
             for answer in topic.partitions
         )
         jitter = random_fraction()  # asking the system for each partition costs more
+        unused: list[str] = []
         while part := tuple(islice(answers, TAKEN_AT_ONCE)):
-            self._take_slice(session, part, jitter)
+            unused += self._take_slice(session, part, jitter)
             if len(part) == TAKEN_AT_ONCE:
                 await asyncio.sleep(0)
+        if unused:
+            more = f", and {len(unused) - 1} more such" if len(unused) > 1 else ""
+            _logger.info("fetching from %s:%d: %s%s", *self.address, unused[0], more)
 
     def _take_slice(
         self, session: _Session, answers: Iterable[tuple[_Key, PartitionData]], jitter: float
-    ) -> None:
+    ) -> list[str]:
+        """Apply some of an answer; return what could not be used, once and not at each attempt."""
+        unused: list[str] = []
         now_ms = monotonic_ms()
         for key, answer in answers:
             session.touch(key)
@@ -362,7 +368,7 @@ class ReplicaFetcher:
                 continue
             if asked.leader_epoch != followed.leader_epoch:
                 continue  # it is followed in a newer epoch by now
-            take_answer(
+            is_unused = take_answer(
                 followed,
                 asked,
                 answer,
@@ -371,6 +377,9 @@ class ReplicaFetcher:
                 backoff=self._backoff,
                 random_fraction=jitter,
             )
+            if is_unused:
+                at, code = followed.driver.topic_partition, answer.error_code
+                unused.append(f"{at}: {code} answers a fetch from {asked.fetch_offset} on")
             if followed.is_flushing:
                 self._flushing.add(key)
             if answer.records:
@@ -380,3 +389,4 @@ class ReplicaFetcher:
                     self._throttled[key] = followed
                 # Asked for last in a full fetch: an answer that is full leaves out the last.
                 self._followed[key] = self._followed.pop(key)
+        return unused

@@ -83,19 +83,22 @@ def take_answer(
     wall_ms: Callable[[], int],
     backoff: Backoff,
     random_fraction: float,
-) -> None:
-    """Append, truncate or start over, if the answer is still current."""
+) -> bool:
+    """Append, truncate or start over, if the answer is still current.
+
+    Return whether it could not be used, as the first one in a row: a person may want to know.
+    """
     driver, fetch_offset = followed.driver, asked.fetch_offset
     last_fetched_epoch = asked.last_fetched_epoch
     if driver.is_cutting or not driver.partition.accepts_answer(
         followed.leader_epoch, fetch_offset, last_fetched_epoch
     ):
-        return
+        return False
     if answer.error_code == ErrorCode.NONE and _take_records(
         followed, asked, answer, now_ms, wall_ms
     ):
         followed.failures = 0
-        return
+        return False
     if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         driver.feed(
             now_ms,
@@ -107,16 +110,10 @@ def take_answer(
             ),
         )
         if driver.is_cutting or driver.partition.state.log_end_offset != fetch_offset:
-            return
-    if followed.failures == 0:  # logged once, not at each attempt
-        _logger.info(
-            "%s: the leader of epoch %d answered %d to a fetch from %d",
-            driver.topic_partition,
-            followed.leader_epoch,
-            answer.error_code,
-            fetch_offset,
-        )
+            return False
+    is_first = followed.failures == 0
     followed.back_off(now_ms, backoff, random_fraction)
+    return is_first
 
 
 def _take_records(
@@ -145,10 +142,9 @@ def _take_records(
         records = _one_buffer(answer)
         base_offset = _earlier_beginning(driver, records, leader_epoch)
         if base_offset is not None:
-            _begin_earlier(
+            return _begin_earlier(
                 followed, asked, answer, base_offset=base_offset, now_ms=now_ms, wall_ms=wall_ms
             )
-            return True
         driver.append_as_follower(
             records,
             leader_epoch=leader_epoch,
@@ -183,8 +179,8 @@ def _begin_earlier(
     base_offset: Offset,
     now_ms: int,
     wall_ms: Callable[[], int],
-) -> None:
-    """Begin the log where the batch begins, and take the answer then."""
+) -> bool:
+    """Begin the log where the batch begins, and take the answer then; False: it does not begin."""
     driver = followed.driver
     driver.feed(
         now_ms,
@@ -196,15 +192,15 @@ def _begin_earlier(
         ),
     )
 
-    def take() -> None:
-        if driver.partition.accepts_answer(followed.leader_epoch, base_offset, NO_EPOCH):
-            _take_records(followed, followed.position(), answer, now_ms, wall_ms)
+    def take() -> bool:
+        begins = driver.partition.accepts_answer(followed.leader_epoch, base_offset, NO_EPOCH)
+        return begins and _take_records(followed, followed.position(), answer, now_ms, wall_ms)
 
-    if driver.is_cutting:
-        answer.records = bytes(_one_buffer(answer))  # the receive buffer may be used again
-        driver.hold(take)
-    else:
-        take()
+    if not driver.is_cutting:
+        return take()
+    answer.records = bytes(_one_buffer(answer))  # the receive buffer may be used again
+    driver.hold(take)
+    return True
 
 
 def _one_buffer(answer: PartitionData) -> bytes | bytearray | memoryview:

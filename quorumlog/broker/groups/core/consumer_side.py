@@ -19,7 +19,12 @@ from quorumlog.broker.groups.core.consumer.conversion import (
     to_consumer_records,
 )
 from quorumlog.broker.groups.core.consumer.coordinator import ConsumerGroupCoordinator
-from quorumlog.broker.groups.core.consumer.effects import AnswerRequest, AppendRecords, MakeTarget
+from quorumlog.broker.groups.core.consumer.effects import (
+    AnswerRequest,
+    AppendRecords,
+    MakeTarget,
+    MatchTopics,
+)
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.offsets import (
     commit_refusal,
@@ -29,7 +34,11 @@ from quorumlog.broker.groups.core.consumer.offsets import (
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, RequestRefused
 from quorumlog.broker.groups.core.consumer.settings import consumer_group_settings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
-from quorumlog.broker.groups.core.consumer.topics import NoExpressions, Topics
+from quorumlog.broker.groups.core.consumer.topics import (
+    InvalidRegularExpression,
+    NoExpressions,
+    Topics,
+)
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState
@@ -84,6 +93,7 @@ class ConsumerSide:
         self._offsets_of: Final = offsets_of
         self._classic: Final = classic
         self._replaced: Final[set[str]] = set()  # by what is being written
+        self._unmatched: Final[dict[str, list[tuple[int, ConsumerHeartbeat]]]] = {}
 
     def owns(self, group_id: str) -> bool:
         """Whether it is a consumer group."""
@@ -122,7 +132,41 @@ class ConsumerSide:
                 return False
         return True
 
+    def handle_matched(self, now_ms: int, expression: str) -> None:
+        """Serve the requests that wait for the topics of an expression, if all were tried."""
+        if expression in self._unmatched and self.topics.matching(expression) is not None:
+            for request_id, heartbeat in self._unmatched.pop(expression):
+                self.take(now_ms, request_id, heartbeat)
+        self._pass_jobs_on()
+
+    def _must_wait(self, request_id: int, heartbeat: ConsumerHeartbeat) -> bool:
+        """Whether topics must be tried with the expression first; the request waits then."""
+        expression = heartbeat.subscribed_topic_regex
+        group = self.coordinator.groups.get(heartbeat.group_id)
+        is_known = group is not None and expression in group.expressions
+        if not expression or is_known or heartbeat.member_epoch < 0:
+            return False
+        try:
+            check_fields(heartbeat, self._settings)
+            if self.topics.matching(expression) is not None:
+                return False
+        except (RequestRefused, InvalidRegularExpression):
+            return False  # the coordinator tells the member
+        if self.topics.is_known(expression):
+            self._unmatched.setdefault(expression, []).append((request_id, heartbeat))
+            self._pass_jobs_on()
+        else:
+            message = "too many new expressions are being tried: try again"
+            self._outbox.reply(request_id, heartbeat.refuse(BUSY, message))
+        return True
+
+    def _pass_jobs_on(self) -> None:
+        for job in self.topics.take_jobs():
+            self._outbox.pass_on(MatchTopics(job=job))
+
     def _handle_heartbeat(self, now_ms: int, request_id: int, heartbeat: ConsumerHeartbeat) -> None:
+        if self._must_wait(request_id, heartbeat):
+            return
         group = self._classic.groups.get(heartbeat.group_id)
         if group is None or heartbeat.member_epoch != 0:
             self.feed(now_ms, _received(request_id, heartbeat))
@@ -278,6 +322,7 @@ class ConsumerSide:
                         self._outbox.reply(request_id, result)
                 case _:
                     assert_never(effect)
+        self._pass_jobs_on()
 
     def _handle_written(
         self, write_id: int, group_id: str, now_ms: int, error_code: ErrorCode

@@ -119,6 +119,8 @@ class GroupCoordinator(ReplayedGroups):
                 self.transactional.handle_verified(now_ms, event)
             case events.TopicsChanged() | events.TargetMade():
                 self.consumer_side.feed(now_ms, event)
+            case events.TopicsMatched(expression=expression):
+                self.consumer_side.handle_matched(now_ms, expression)
             case events.Ticked():
                 self._handle_tick(now_ms)
             case events.BecameLeader():  # no record and no answer of a group has the leader epoch

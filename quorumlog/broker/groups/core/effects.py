@@ -1,4 +1,4 @@
-"""The effects of a group coordinator: those of every coordinator, and one of its own."""
+"""The effects of a group coordinator: those of every coordinator, and its own."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from quorumlog.broker.coordination.core.effects import (
     OwnEffect,
     WriteMarker,
 )
-from quorumlog.broker.groups.core.consumer.effects import MakeTarget
+from quorumlog.broker.groups.core.consumer.effects import MakeTarget, MatchTopics
 from quorumlog.broker.groups.core.consumer.requests import HeartbeatResult
 from quorumlog.broker.groups.core.records import LogRecord
 from quorumlog.broker.groups.core.requests import CommitTransactionalOffsets, Result
@@ -20,6 +20,7 @@ __all__ = [
     "AppendRecords",
     "Effect",
     "MakeTarget",
+    "MatchTopics",
     "VerifyTransaction",
     "WriteMarker",
 ]
@@ -40,4 +41,5 @@ Effect = (
     | AdvanceLogStart
     | VerifyTransaction
     | MakeTarget
+    | MatchTopics
 )

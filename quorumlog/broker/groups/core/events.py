@@ -8,7 +8,7 @@ from quorumlog.broker.coordination.core.events import (
     Ticked,
     WriteEnded,
 )
-from quorumlog.broker.groups.core.consumer.events import TargetMade, TopicsChanged
+from quorumlog.broker.groups.core.consumer.events import TargetMade, TopicsChanged, TopicsMatched
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
 from quorumlog.broker.groups.core.requests import (
     CommitTransactionalOffsets,
@@ -25,6 +25,7 @@ __all__ = [
     "Ticked",
     "TopicsChanged",
     "TopicsDeleted",
+    "TopicsMatched",
     "TransactionVerified",
     "WriteEnded",
 ]
@@ -54,6 +55,7 @@ Event = (
     | TopicsDeleted
     | TransactionVerified
     | TopicsChanged
+    | TopicsMatched
     | TargetMade
     | BecameLeader
     | Ticked

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from quorumlog.broker.groups.core.consumer.effects import MakeTarget
+from quorumlog.broker.groups.core.consumer.effects import MakeTarget, MatchTopics
 from quorumlog.broker.groups.core.consumer.requests import HeartbeatResult
 from quorumlog.broker.groups.core.effects import (
     AdvanceLogStart,
@@ -100,7 +100,7 @@ class GroupOutbox:
         """Delete the records below `offset`."""
         self._effects.append(AdvanceLogStart(offset=offset))
 
-    def pass_on(self, effect: MakeTarget) -> None:
+    def pass_on(self, effect: MakeTarget | MatchTopics) -> None:
         """Let the driver do that."""
         self._effects.append(effect)
 

@@ -14,11 +14,11 @@ from quorumlog.broker.coordination.core.effects import OwnEffect
 from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog
 from quorumlog.broker.coordination.io.shard_set import ShardSet
 from quorumlog.broker.groups.core import events
-from quorumlog.broker.groups.core.consumer.topics import TopicDescription, Topics
+from quorumlog.broker.groups.core.consumer.topics import MatchJob, TopicDescription, Topics
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
-from quorumlog.broker.groups.core.effects import MakeTarget, VerifyTransaction
+from quorumlog.broker.groups.core.effects import MakeTarget, MatchTopics, VerifyTransaction
 from quorumlog.broker.groups.core.requests import CompleteTransaction, GroupRequest
-from quorumlog.broker.groups.io.target_thread import TargetThread
+from quorumlog.broker.groups.io.job_thread import JobThread
 from quorumlog.broker.groups.io.topic_expressions import Re2Matcher
 from quorumlog.broker.partitions.io.transaction_verifier import TransactionVerifier
 from quorumlog.broker.settings import BrokerSettings
@@ -50,7 +50,8 @@ class GroupService:
         """`coordinator` and `shard` are other ones only where a mutant breaks a rule of them."""
         self._settings, self._verifier = settings, verifier
         self._topics: Final = Topics(Re2Matcher())
-        self._targets: Final = TargetThread(on_fatal)
+        self._targets: Final = JobThread("group-targets", on_fatal)
+        self._expressions: Final = JobThread("group-expressions", on_fatal)
         self._shards: Final = ShardSet(
             OFFSETS_TOPIC,
             partitions=settings.offsets_topic_num_partitions,
@@ -75,11 +76,13 @@ class GroupService:
         self._shards.resigned(topic_partition, leader_epoch)
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
-        """Count the partitions of the offsets topic; tell the groups of changed topics."""
+        """Count the partitions of the offsets topic; tell groups of topics and settings."""
         self._shards.count_partitions(image)
         deleted = tuple(sorted(delta.deleted_topics))
         if deleted:
             self._shards.feed_all(events.TopicsDeleted(topics=deleted))
+        for group_id in delta.group_configs:
+            self._topics.configure(group_id, image.group_configs.get(group_id, {}))
         self._note_topics(delta, image)
 
     def _note_topics(self, delta: ClusterDelta, image: ClusterImage) -> None:
@@ -113,16 +116,29 @@ class GroupService:
         """Forget all groups; answer every open request NOT_COORDINATOR."""
         self._shards.stop()
         self._targets.stop()
+        self._expressions.stop()
 
     def _perform_own(self, topic_partition: TopicPartition, effect: OwnEffect) -> None:
         feed = partial(self._shards.feed, topic_partition)
         match effect:
             case VerifyTransaction():
                 self._verify(topic_partition, effect, feed)
-            case MakeTarget():
-                self._targets.perform(effect, feed)
+            case MakeTarget(job=job):
+                self._targets.perform(
+                    job.run,
+                    lambda target: feed(events.TargetMade(job=job, target=target)),
+                    f"the target of {job.group_id}",
+                )
+            case MatchTopics(job=match):
+                matched = partial(self._note_matched, match)
+                what = f"the topics that match {match.expression!r}"
+                self._expressions.perform(match.run, matched, what)
             case _:
                 raise InvariantViolation(f"not an effect of groups: {effect}")
+
+    def _note_matched(self, job: MatchJob, matching: frozenset[str]) -> None:
+        self._topics.note_matched(job, matching)
+        self._shards.feed_all(events.TopicsMatched(expression=job.expression))
 
     def _verify(
         self,

@@ -14,8 +14,8 @@ import re2
 from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression, IsMatch
 
 MEMORY_BYTES_MAX: Final = 1 << 20  # of one compiled expression
-# DEVIATION: Kafka has no limit, and matches in a thread. Here every topic is tried on the event
-# loop: an ordinary name takes microseconds, up to this size 0.3 ms, and beyond it much more.
+# DEVIATION: Kafka has no limit. An ordinary name takes microseconds, up to this size 0.3 ms, and
+# beyond it much more.
 # docs/decisions/0122-expressions-of-topics-are-re2s.md
 PROGRAM_SIZE_MAX: Final = 2000  # instructions; as many characters of an alternation of names
 

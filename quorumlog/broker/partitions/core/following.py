@@ -32,7 +32,7 @@ class Followership:
             case events.FetchOutOfRange():
                 return self._fetch_out_of_range(event)
             case events.BatchBeganEarlier():
-                return self._batch_began_earlier(event)
+                return self.batch_began_earlier(event)
             case events.FollowerFetched():
                 return [self._serving.judge_follower(event)]
             case (
@@ -110,7 +110,7 @@ class Followership:
             return [effects.StartOverAt(offset=event.log_start_offset)]
         return NO_EFFECTS
 
-    def _batch_began_earlier(self, event: events.BatchBeganEarlier) -> Sequence[Effect]:
+    def batch_began_earlier(self, event: events.BatchBeganEarlier) -> Sequence[Effect]:
         """Begin a log without records where the batch begins.
 
         DeleteRecords may let the leader's log start within a batch, and a batch is sent whole.

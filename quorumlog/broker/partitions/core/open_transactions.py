@@ -6,9 +6,13 @@ Source: Kafka's `ProducerStateManager` (`ongoingTxns`, `unreplicatedTxns`).
 """
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from sortedcontainers import SortedDict
+
+# Of partitions without transactions, which are many, and nothing changes it: each of its kind costs
+# as much as the rest of what is known of producers.
+_NONE: Final[SortedDict[int, Any]] = SortedDict()
 
 
 class _Ended(NamedTuple):
@@ -27,9 +31,9 @@ class OpenTransactions:
     __slots__ = ("_ended", "_ended_firsts", "_ongoing")
 
     def __init__(self) -> None:
-        self._ongoing: Final[SortedDict[int, int]] = SortedDict()  # first offset -> producer id
+        self._ongoing: SortedDict[int, int] = _NONE  # first offset -> producer id
         self._ended: Final[deque[_Ended]] = deque()
-        self._ended_firsts: Final[SortedDict[int, None]] = SortedDict()
+        self._ended_firsts: SortedDict[int, None] = _NONE
 
     def __len__(self) -> int:
         """Return how many are ongoing."""
@@ -37,6 +41,8 @@ class OpenTransactions:
 
     def begin(self, producer_id: int, first_offset: int) -> None:
         """Note the first record of a transaction."""
+        if self._ongoing is _NONE:
+            self._ongoing = SortedDict()
         self._ongoing[first_offset] = producer_id
 
     def end(self, first_offset: int, marker_offset: int) -> int:
@@ -46,6 +52,8 @@ class OpenTransactions:
         """
         del self._ongoing[first_offset]
         self._ended.append(_Ended(first_offset, marker_offset))
+        if self._ended_firsts is _NONE:
+            self._ended_firsts = SortedDict()
         self._ended_firsts[first_offset] = None
         return self._ongoing.peekitem(0)[0] if self._ongoing else marker_offset + 1
 

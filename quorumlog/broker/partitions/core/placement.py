@@ -1,4 +1,4 @@
-"""In which log directory a replica's log is, or is made.
+"""In which log directory a replica's log is, or is made; and what it means if it is not whole.
 
 A new log goes to the directory with the fewest logs, as in Kafka. A log that may lie in a directory
 that cannot be read is made nowhere: an empty replica would take the place of one with records
@@ -8,6 +8,27 @@ that cannot be read is made nowhere: an empty replica would take the place of on
 from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
+
+from quorumlog.metadata_quorum.image import PartitionImage
+from quorumlog.wire.codec.identifiers import BrokerId
+
+
+class Standing(Enum):
+    """Which replicas are known to have all that was acknowledged, when a log is opened."""
+
+    SPARE = "others; this one has shown what it may lack"
+    COUNTED_ON = "others, and this one: it is in the ISR"
+    LAST = "no other one"
+
+
+def standing_of(partition: PartitionImage, broker_id: BrokerId, *, is_new: bool) -> Standing:
+    """Return the standing of a broker's replica. `is_new`: it never was here before."""
+    if {*partition.isr, *partition.elr} <= {broker_id}:
+        return Standing.LAST
+    # A process that was killed has left its places to this one, or no places:
+    # docs/decisions/0133-killed-brokers-take-up-their-places-again.md
+    is_counted_on = broker_id in partition.isr and not is_new
+    return Standing.COUNTED_ON if is_counted_on else Standing.SPARE
 
 
 class Candidate(NamedTuple):

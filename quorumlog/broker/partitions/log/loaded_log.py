@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.producer_loading import load_producers
@@ -24,13 +25,13 @@ def load_log(
     home: LogDirectory,
     at: TopicPartition,
     topic: TopicImage,
-    *,
-    is_last: bool,
+    standing: Standing,
     producers: type[ProducerStates],
+    *,
     note_read: NoteRead,
 ) -> LoadedLog:
     """Open a log, as `LogDirectory.open` does, and learn its producers. Raises StorageError."""
-    log, high_watermark = home.open(at, topic.topic_id, topic.configs, is_last=is_last)
+    log, high_watermark = home.open(at, topic.topic_id, topic.configs, standing=standing)
     try:
         return LoadedLog(log, high_watermark, load_producers(log, producers, note_read))
     except StorageError:

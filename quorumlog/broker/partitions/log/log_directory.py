@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
+from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.log.future_logs import FUTURE_SUFFIX, FutureLogs, marked
 from quorumlog.broker.partitions.log.log_names import DELETE_SUFFIX, LogNames
 from quorumlog.broker.partitions.log.log_progress import LogProgress
@@ -16,7 +17,7 @@ from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, storage_error
+from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, LacksRecords, storage_error
 from quorumlog.storage.io.checkpoints import (
     PARTITION_METADATA_FILE,
     CleanShutdownMarker,
@@ -164,21 +165,26 @@ class LogDirectory:
         topic_id: TopicId,
         configs: Mapping[str, str],
         *,
-        is_last: bool = False,
+        standing: Standing = Standing.SPARE,
     ) -> tuple[Log, Offset]:
         """Open the log, or plan it; return it with its checkpointed high watermark.
 
-        `is_last`: no other replica is known to have all that was acknowledged. Raises
-        CorruptCheckpoint if records are here, and it is not known whose, that had to last,
-        OrphanedRecords if they are the last ones; DamagedLog if it lacks records with which it was
-        closed cleanly.
+        Raises LacksRecords if it is counted on, and is not whole; CorruptCheckpoint if records are
+        here, and it is not known whose, that had to last, OrphanedRecords if they are the last
+        ones; DamagedLog if it lacks records with which it was closed cleanly.
         """
         name, path = str(topic_partition), self._path(str(topic_partition))
+        committed = self.checkpoints.high_watermark(topic_partition)
         try:
-            is_new = not self._disk.exists(path)
+            is_new = name not in self._unopened and not self._disk.exists(path)
             found_id = None if is_new else self._names.topic_id_of(name)
+            is_nameless = not is_new and found_id is None
+            lacks_records = found_id != topic_id and (is_nameless or committed > 0)
+            if lacks_records and standing is Standing.COUNTED_ON:
+                raise LacksRecords(f"{path} lacks records, or it is not known whose they are")
             if not is_new and found_id != topic_id:
-                if is_last and found_id is None and self._names.hold_records(name):
+                is_last = standing is Standing.LAST
+                if is_last and is_nameless and self._names.hold_records(name):
                     raise OrphanedRecords(path, topic_id)
                 self._set_aside(name, _why_aside(found_id, topic_id))
                 self._disk.fsync_dir(self.path)
@@ -189,7 +195,7 @@ class LogDirectory:
                 make_directory = partial(self._names.make, name, topic_id)
                 log = plan_log(self._new_log, self._disk, path, settings, make_directory)
             else:
-                log = self._open_found(topic_partition, topic_id, settings)
+                log = self._open_found(topic_partition, topic_id, settings, standing)
             log.epochs.before_first = partial(self._names.make_last, name, topic_id)
         except DamagedLog as error:
             raise DamagedLog(
@@ -203,14 +209,22 @@ class LogDirectory:
         return log, self.checkpoints.high_watermark(topic_partition)
 
     def _open_found(
-        self, topic_partition: TopicPartition, topic_id: TopicId, settings: LogSettings
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        settings: LogSettings,
+        standing: Standing,
     ) -> Log:
         name, path = str(topic_partition), self._path(str(topic_partition))
         if self.must_last and not was_flushed(self._disk, path):
             self._names.make_last(name, topic_id)
         is_closed = self.was_clean and name in self._unopened
-        was_refused = self._disk.exists(f"{path}/{REFUSED_FILE}")
         recovery_point = self.checkpoints.recovery_point(topic_partition)
+        # For what it lacks below its recovery point: without one, the file would say nothing.
+        was_refused = recovery_point > 0 and self._disk.exists(f"{path}/{REFUSED_FILE}")
+        end_is_known = is_closed or was_refused
+        must_be_whole = standing is Standing.COUNTED_ON and not end_is_known
+        committed = self.checkpoints.high_watermark(topic_partition) if must_be_whole else 0
         # DEVIATION: Kafka opens a log that has lost its start or its end since it was closed.
         # docs/decisions/0116-a-log-that-was-closed-ends-where-it-was-closed.md
         try:
@@ -220,12 +234,15 @@ class LogDirectory:
                 settings,
                 clean=is_closed,
                 recovery_point=recovery_point,
-                known_end_offset=recovery_point if is_closed or was_refused else 0,
+                known_end_offset=recovery_point if end_is_known else committed,
                 log_start_offset=self.checkpoints.log_start(topic_partition),
                 note_read=self.progress.note_read,
                 must_last=self.must_last,
+                must_be_whole=must_be_whole,
             )
         except DamagedLog as error:
+            if must_be_whole:
+                raise LacksRecords(str(error)) from error
             write_file_durably(self._disk, f"{path}/{REFUSED_FILE}", f"{error}\n".encode())
             raise
         if was_refused:

@@ -13,6 +13,7 @@ from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.admission import TopicLimits
 from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
+from quorumlog.broker.partitions.core.placement import standing_of
 from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce
 from quorumlog.broker.partitions.core.waiting_requests import WaitingRequests
 from quorumlog.broker.partitions.log.loaded_log import LoadedLog, load_log
@@ -25,7 +26,7 @@ from quorumlog.broker.partitions.log.topic_defaults import TopicDefaults
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
 from quorumlog.settings.topics import TopicConfig
-from quorumlog.storage.errors import DiskExhausted, StorageError
+from quorumlog.storage.errors import DiskExhausted, LacksRecords, StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicId, TopicPartition
@@ -221,16 +222,13 @@ class ReplicaSet:
             return
         self._opening[at] = topic.topic_id
         self._unusable.pop(at, None)
-        # Its registration has shown what it may have lost (decision 18): the others have all.
-        is_last = {*partition.isr, *partition.elr} <= {self._broker_id}
-        producers, note_read = self._rules.producers, self.logs.progress.note_read
+        standing = standing_of(partition, self._broker_id, is_new=at in self._new)
+        load = partial(load_log, home, at, topic, standing, self._rules.producers)
 
         def work() -> LoadedLog:
             if self._is_stopping:
                 raise StorageError(f"{at} is not opened: the broker stops")
-            return load_log(
-                home, at, topic, is_last=is_last, producers=producers, note_read=note_read
-            )
+            return load(note_read=self.logs.progress.note_read)
 
         self._around.disk.submit(at, work, partial(self._opened, at))
 
@@ -273,7 +271,10 @@ class ReplicaSet:
 
     def _not_opened(self, at: TopicPartition, topic_id: TopicId, error: StorageError) -> None:
         _logger.error("%s: %s", at, error)
-        if isinstance(error, DiskExhausted):
+        if isinstance(error, LacksRecords):
+            self._postponed.add(at)  # until the image says that the others have all
+            self._around.must_be_fenced()
+        elif isinstance(error, DiskExhausted):
             self._postponed.add(at)
             self.logs.progress.note_postponed()
         else:

@@ -70,4 +70,5 @@ class Surroundings:
     log_starts: LogStartKeeper
     listeners: Sequence[LeadershipListener]
     failed: Callable[["PartitionDriver", StorageError], None]  # its log is of no more use
+    must_be_fenced: Callable[[], None] = lambda: None  # a log lacks what the metadata counts on
     has_other_directories: Callable[[], bool] = lambda: False  # if that of a log fails

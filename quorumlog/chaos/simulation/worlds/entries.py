@@ -2,10 +2,13 @@
 
 from typing import Final, NamedTuple
 
-from quorumlog.wire.codec.records import Record, decode_batch, iterate_headers
+from quorumlog.wire.codec.records import BatchHeader, Record, decode_batch, iterate_headers
+from quorumlog.wire.codec.transaction_markers import marker_of
 
 CONTROL: Final = b"LeaderChange"
 VOTERS: Final = b"Voters "  # and what the record says
+COMMITS: Final = b"Commit "  # and the value of the marker
+ABORTS: Final = b"Abort "
 _LEADER_CHANGE_KEY: Final = b"\0\0\0\2"
 _VOTERS_KEY: Final = b"\0\0\0\6"
 
@@ -21,6 +24,7 @@ class Entry(NamedTuple):
     position: int  # in its batch
     producer_id: int = -1  # of an idempotent producer
     key: bytes = b""
+    is_transactional: bool = False
 
 
 def entries_of(records: bytes) -> list[Entry]:
@@ -30,18 +34,22 @@ def entries_of(records: bytes) -> list[Entry]:
         entries += [
             Entry(
                 header.leader_epoch,
-                _content(record),
+                _content(header, record),
                 index,
                 header.producer_id,
                 b"" if header.is_control else record.key or b"",
+                header.is_transactional,
             )
             for index, record in enumerate(decode_batch(records, position))
         ]
     return entries
 
 
-def _content(record: Record) -> bytes:
-    """Return the value; a LeaderChange is told by its epoch alone."""
+def _content(header: BatchHeader, record: Record) -> bytes:
+    """Return the value, also of a marker; a LeaderChange is told by its epoch alone."""
+    marker = marker_of(header, [record]) if header.is_control else None
+    if marker is not None:
+        return (COMMITS if marker.commits else ABORTS) + (record.value or b"")
     return content_of(record.key, record.value or b"")
 
 

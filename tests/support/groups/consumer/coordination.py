@@ -7,7 +7,7 @@ from typing import Any
 
 from quorumlog.broker.groups.core.consumer import events
 from quorumlog.broker.groups.core.consumer.coordinator import ConsumerGroupCoordinator
-from quorumlog.broker.groups.core.consumer.effects import MakeTarget
+from quorumlog.broker.groups.core.consumer.effects import MakeTarget, MatchTopics
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.partitions import (
     NO_PARTITIONS,
@@ -102,6 +102,12 @@ class TopicsOfTest(Topics):
         topic_id = new_id if known is None else known.topic_id
         self.change(self.version + 1, {name: TopicDescription(topic_id, partitions)})
 
+    def run_jobs(self) -> None:
+        """Try all names that were not tried."""
+        while jobs := self.take_jobs():
+            for job in jobs:
+                self.note_matched(job, job.run())
+
     def some(self, name: str, *indexes: int) -> Partitions:
         return frozenset(TopicIdPartition(self.id_of(name), index) for index in indexes)
 
@@ -142,13 +148,20 @@ class ConsumerCoordination(DrivenShard[GroupCoordinator]):
 
     def make_target(self) -> None:
         """Run the oldest job that the coordinator has given away."""
-        effect = self.own.pop(0)
-        assert isinstance(effect, MakeTarget)
+        effect = next(effect for effect in self.own if isinstance(effect, MakeTarget))
+        self.own.remove(effect)
         self.step(events.TargetMade(job=effect.job, target=effect.job.run()))
 
+    def try_names(self) -> None:
+        """Run the oldest job of names that the coordinator has given away."""
+        effect = next(effect for effect in self.own if isinstance(effect, MatchTopics))
+        self.own.remove(effect)
+        self.topics.note_matched(effect.job, effect.job.run())
+        self.step(events.TopicsMatched(expression=effect.job.expression))
+
     def commit_writes(self) -> None:
-        """Commit all that is written, and make all targets, until nothing is under way."""
-        while self.writes or self.own:
+        """Commit all that is written, and make all targets; names are tried by `try_names`."""
+        while self.writes or any(isinstance(effect, MakeTarget) for effect in self.own):
             if self.writes:
                 self.commit_write()
             else:

@@ -40,7 +40,7 @@ from quorumlog.broker.groups.core.consumer.requests import (
     ConsumerHeartbeat,
     RequestRefused,
 )
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings, GroupTimes
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
 from quorumlog.broker.groups.core.consumer.targets import (
     AwaitedTarget,
@@ -82,11 +82,12 @@ class ConsumerGroupCoordinator:
         self.committed: Final = CommittedGroups() if committed is None else committed
         self.groups: Final[dict[str, ConsumerGroup]] = {}
         self._settings: Final = settings
-        self._heartbeats: Final = Heartbeats(settings, topics)
+        times = GroupTimes(settings, topics.group_configs)
+        self._heartbeats: Final = Heartbeats(settings, topics, times)
         self.targets: Final = Targets(settings, topics)
         self._awaited: Final[dict[str, AwaitedTarget]] = {}
         self._classic: Final = ClassicMembers(settings, topics, self._heartbeats)
-        self._deadlines: Final = MemberDeadlines(settings)
+        self._deadlines: Final = MemberDeadlines(times)
         self._writes: Final[dict[str, GroupWrites]] = {}
         self._group_of_write: Final[dict[int, str]] = {}
         self._last_write_id = 0

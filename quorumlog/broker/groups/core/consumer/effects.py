@@ -1,4 +1,4 @@
-"""The effects of a coordinator of consumer groups: those of every coordinator, and targets."""
+"""The effects of a coordinator of consumer groups: those of every coordinator, and jobs."""
 
 from dataclasses import dataclass
 
@@ -6,8 +6,9 @@ from quorumlog.broker.coordination.core.effects import AnswerRequest, AppendReco
 from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord
 from quorumlog.broker.groups.core.consumer.requests import ConsumerGroupResult
 from quorumlog.broker.groups.core.consumer.targets import TargetJob
+from quorumlog.broker.groups.core.consumer.topics import MatchJob
 
-__all__ = ["AnswerRequest", "AppendRecords", "Effect", "MakeTarget"]
+__all__ = ["AnswerRequest", "AppendRecords", "Effect", "MakeTarget", "MatchTopics"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,16 @@ class MakeTarget(OwnEffect):
     """Run the job, outside of the event loop, then feed TargetMade."""
 
     job: TargetJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchTopics(OwnEffect):
+    """Run the job, outside of the event loop, then let `Topics` note it, then feed TopicsMatched.
+
+    The event is for all coordinators of the broker.
+    """
+
+    job: MatchJob
 
 
 Effect = AppendRecords[ConsumerGroupRecord] | AnswerRequest[ConsumerGroupResult] | MakeTarget

@@ -20,6 +20,7 @@ __all__ = [
     "TargetMade",
     "Ticked",
     "TopicsChanged",
+    "TopicsMatched",
     "WriteEnded",
 ]
 
@@ -37,6 +38,13 @@ class TargetMade:
 
     job: TargetJob
     target: Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsMatched:
+    """Some names have been tried with this expression; `Topics` knows whether all have been."""
+
+    expression: str
 
 
 Event = (

@@ -29,7 +29,7 @@ from quorumlog.broker.groups.core.consumer.requests import (
     HeartbeatResult,
     RequestRefused,
 )
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings, GroupTimes
 from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression, Topics
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -46,9 +46,10 @@ class Admitted:
 class Heartbeats:
     """Has no state but the topics: every method takes the changes that it adds to."""
 
-    def __init__(self, settings: ConsumerGroupSettings, topics: Topics) -> None:
+    def __init__(self, settings: ConsumerGroupSettings, topics: Topics, times: GroupTimes) -> None:
         self._settings: Final = settings
         self._topics: Final = topics
+        self._times: Final = times
         self.membership: Final = Membership(topics)
 
     def begin(
@@ -107,7 +108,7 @@ class Heartbeats:
             error_code=ErrorCode.NONE,
             member_id=member_id,
             member_epoch=current.member_epoch,
-            heartbeat_interval_ms=self._settings.heartbeat_interval_ms,
+            heartbeat_interval_ms=self._times.heartbeat_interval_ms(group.group_id),
             assignment=current.assigned if tells else None,
         )
 

@@ -6,7 +6,7 @@ from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.deadlines import DeadlineKey, DeadlineKind, Deadlines
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.records import RecordKind
-from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
+from quorumlog.broker.groups.core.consumer.settings import GroupTimes
 from quorumlog.broker.groups.core.consumer.states import MemberState
 
 
@@ -19,8 +19,8 @@ class MemberDeadlines:
        that must join, or sync, has one for that.
     """
 
-    def __init__(self, settings: ConsumerGroupSettings) -> None:
-        self._settings: Final = settings
+    def __init__(self, times: GroupTimes) -> None:
+        self._times: Final = times
         self._deadlines: Final = Deadlines()
 
     @property
@@ -59,9 +59,10 @@ class MemberDeadlines:
     def begin_session(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
         """Give a member that was heard of a whole session."""
         classic = group.members[member_id].metadata.classic
-        timeout_ms = (
-            self._settings.session_timeout_ms if classic is None else classic.session_timeout_ms
-        )
+        if classic is None:
+            timeout_ms = self._times.session_timeout_ms(group.group_id)
+        else:
+            timeout_ms = classic.session_timeout_ms
         self._deadlines.set(_key(group, member_id, DeadlineKind.SESSION), now_ms + timeout_ms)
 
     def begin_rebalance(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:

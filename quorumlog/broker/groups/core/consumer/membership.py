@@ -90,7 +90,7 @@ class Membership:
     def refresh(self, changes: Changes, now_ms: int, *, begins_epoch: bool = False) -> None:
         """Look at the topics anew; begin an epoch if they have changed, or if `begins_epoch`."""
         group = changes.group
-        self._resolve(changes, now_ms)
+        are_known = self._resolve(changes, now_ms)
         names = group.all_names()
         metadata_hash = self._topics.metadata_hash(names)
         if begins_epoch or metadata_hash != group.metadata_hash:
@@ -98,11 +98,12 @@ class Membership:
             changes.write(RecordKind.GROUP, value)
         if group.has_partition_metadata:
             changes.write(RecordKind.PARTITION_METADATA, None)
-        group.subscribed_names, group.is_metadata_due = names, False
+        group.subscribed_names, group.is_metadata_due = names, not are_known
 
-    def _resolve(self, changes: Changes, now_ms: int) -> None:
-        """Bring the topics of the regular expressions up to date."""
+    def _resolve(self, changes: Changes, now_ms: int) -> bool:
+        """Bring the topics of the regular expressions up to date; return whether all are."""
         group = changes.group
+        are_known = True
         subscribed = group.subscribed_expressions()
         for expression in subscribed:
             known = group.expressions.get(expression)
@@ -110,13 +111,16 @@ class Membership:
                 matching = self._topics.matching(expression)
             except InvalidRegularExpression:
                 continue  # another broker took it: what it found stays
-            if known != matching:
+            if matching is None:
+                are_known = False  # what is known of it stays until the next heartbeat
+            elif known != matching:
                 value = RegularExpressionValue(
                     topics=sorted(matching), version=self._topics.version, timestamp_ms=now_ms
                 )
                 changes.write(RecordKind.REGULAR_EXPRESSION, value, expression)
         for expression in sorted(group.expressions.keys() - subscribed):
             changes.write(RecordKind.REGULAR_EXPRESSION, None, expression)
+        return are_known
 
 
 def _updated(before: MemberValue, request: ConsumerHeartbeat) -> MemberValue:

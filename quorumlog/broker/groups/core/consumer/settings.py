@@ -1,8 +1,11 @@
-"""The settings `group.consumer.*` of a coordinator, with Kafka's defaults."""
+"""The settings `group.consumer.*` of a coordinator, with Kafka's defaults, and of single groups."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.settings.groups import HEARTBEAT, SESSION, GroupSetting, group_limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,6 +14,7 @@ class ConsumerGroupSettings:
 
     `assignors`: their names; the first one serves groups whose members name none.
     `migration_policy`: whether groups may change their protocol while they have members.
+    `limits`: what bounds the settings of single groups, by its names.
     """
 
     session_timeout_ms: int = 45_000
@@ -18,6 +22,7 @@ class ConsumerGroupSettings:
     max_size: int = (1 << 31) - 1
     assignors: tuple[str, ...] = ("uniform", "range")
     migration_policy: str = "bidirectional"
+    limits: Mapping[str, int] = field(default_factory=lambda: group_limits(BrokerSettings()))
 
     @property
     def may_upgrade(self) -> bool:
@@ -38,4 +43,35 @@ def consumer_group_settings(settings: BrokerSettings) -> ConsumerGroupSettings:
         max_size=settings.group_consumer_max_size,
         assignors=tuple(settings.group_consumer_assignors.split(",")),
         migration_policy=settings.group_consumer_migration_policy,
+        limits=group_limits(settings),
     )
+
+
+class GroupTimes:
+    """The session timeouts and heartbeat intervals of consumer groups.
+
+    A group's own value counts, but for what is beyond the bounds of this broker: its controller
+    may have others.
+    """
+
+    def __init__(
+        self, settings: ConsumerGroupSettings, group_configs: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        """`group_configs`: what groups set now."""
+        self._settings: Final = settings
+        self._own: Final = group_configs
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """Return how long a member of the group may be silent from now on."""
+        return self._in_force(group_id, SESSION, self._settings.session_timeout_ms)
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """Return how often a member of the group is told to send heartbeats."""
+        return self._in_force(group_id, HEARTBEAT, self._settings.heartbeat_interval_ms)
+
+    def _in_force(self, group_id: str, setting: GroupSetting, default: int) -> int:
+        text = self._own.get(group_id, {}).get(setting.name)
+        if text is None:
+            return default
+        limits = self._settings.limits
+        return max(limits[setting.least], min(int(text), limits[setting.most]))

@@ -1,19 +1,24 @@
-"""The topics that groups may subscribe to, by name and by regular expression.
+"""What groups are shown of the image: topics, by name and by regular expression, and settings.
 
 The seam to a library of regular expressions is `TopicMatcher`. It must take time linear in the
 length of the name, whatever the expression: an expression comes from a client.
 docs/decisions/0122-expressions-of-topics-are-re2s.md
+Names are tried outside of the step, unless they are few: some expressions take 0.3 ms for each.
+docs/decisions/0139-names-are-tried-outside-of-the-step.md
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, Protocol
 
+from quorumlog.invariants import require
 from quorumlog.wire.codec.identifiers import TopicId
 
 IsMatch = Callable[[str], bool]
 EXPRESSIONS_MAX: Final = 100  # whose matches are kept; clients choose how many there are
+AT_ONCE_MAX: Final = 16  # names that are tried within one step or one change: 5 ms at most
+AT_A_TIME_MAX: Final = 500  # names of one job, behind which others wait
 
 
 class InvalidRegularExpression(ValueError):
@@ -43,12 +48,45 @@ class TopicDescription:
     partitions: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MatchJob:
+    """Names to try. Nothing in it changes."""
+
+    expression: str
+    names: tuple[str, ...]
+    is_match: IsMatch
+
+    def run(self) -> frozenset[str]:
+        """Return the names that match. It may be called in any thread."""
+        return frozenset(filter(self.is_match, self.names))
+
+
+@dataclass(slots=True)
+class KnownExpression:
+    """An expression that was asked for lately.
+
+    Invariant: each topic there is was tried, or is in the job, or in `untried`. `matching` has all
+    that were tried and match, and no other. Whether a name matches never changes; which names there
+    are does, while a job is under way.
+    """
+
+    is_match: IsMatch
+    matching: set[str] = field(default_factory=set)
+    untried: list[str] = field(default_factory=list)
+    job: MatchJob | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are names that were not tried."""
+        return bool(self.untried) or self.job is not None
+
+
 class Topics:
     """What this broker's image shows, and which topics match the expressions of groups.
 
     All coordinators of a broker share it: the driver changes it, then tells them (`TopicsChanged`).
-    Invariant: `_matches` has every topic that matches, for each expression that was asked for
-    lately. An expression is tried on every topic once; from then on, on topics that appear.
+    An expression is tried on every topic once; from then on, on topics that appear.
+    `group_configs`: what single groups set.
     """
 
     def __init__(self, matcher: TopicMatcher) -> None:
@@ -56,11 +94,13 @@ class Topics:
         self.by_name: Final[dict[str, TopicDescription]] = {}
         self.names: Final[dict[TopicId, str]] = {}
         self.version = 0
-        self._matches: dict[str, tuple[IsMatch, set[str]]] = {}
+        self.group_configs: Final[dict[str, Mapping[str, str]]] = {}
+        self._expressions: Final[dict[str, KnownExpression]] = {}  # the last used one comes last
 
     def change(self, version: int, changed: Mapping[str, TopicDescription | None]) -> None:
         """Take what an image shows of these topics; None: it is deleted."""
         self.version = max(self.version, version)
+        new_names = []
         for name, description in changed.items():
             known = self.by_name.pop(name, None)
             if known is not None:
@@ -68,22 +108,73 @@ class Topics:
             if description is not None:
                 self.by_name[name] = description
                 self.names[description.topic_id] = name
-            for is_match, matching in self._matches.values():
-                if description is None:
-                    matching.discard(name)
-                elif known is None and is_match(name):
-                    matching.add(name)
+                if known is None:
+                    new_names.append(name)
+            else:
+                for expression in self._expressions.values():
+                    expression.matching.discard(name)
+        at_once = len(new_names) * len(self._expressions) <= AT_ONCE_MAX
+        for expression in self._expressions.values():
+            self._try(expression, new_names, at_once=at_once)
 
-    def matching(self, expression: str) -> frozenset[str]:
-        """Return the names of the topics that match. Raises InvalidRegularExpression."""
-        known = self._matches.pop(expression, None)
+    def configure(self, group_id: str, configs: Mapping[str, str]) -> None:
+        """Let this be all that a group sets."""
+        self.group_configs[group_id] = configs
+        if not configs:
+            del self.group_configs[group_id]
+
+    # --- Expressions ---
+
+    def matching(self, expression: str) -> frozenset[str] | None:
+        """Return the names of the topics that match; None: not all of them have been tried.
+
+        Raises InvalidRegularExpression.
+        """
+        known = self._expressions.pop(expression, None)
         if known is None:
-            is_match = self._matcher.compile(expression)
-            known = is_match, {*filter(is_match, self.by_name)}
-            if len(self._matches) >= EXPRESSIONS_MAX:
-                del self._matches[next(iter(self._matches))]
-        self._matches[expression] = known  # the last one to be dropped
-        return frozenset(known[1])
+            known = KnownExpression(self._matcher.compile(expression))
+            if not self._make_room():
+                return None
+            self._try(known, [*self.by_name], at_once=len(self.by_name) <= AT_ONCE_MAX)
+        self._expressions[expression] = known
+        return None if known.is_behind else frozenset(known.matching)
+
+    def is_known(self, expression: str) -> bool:
+        """Whether it is being tried, or was; else there was no room for it."""
+        return expression in self._expressions
+
+    def take_jobs(self) -> list[MatchJob]:
+        """Return the jobs to run from now on; one of each expression at most is under way."""
+        jobs = []
+        for expression, known in self._expressions.items():
+            if known.untried and known.job is None:
+                names = tuple(known.untried[:AT_A_TIME_MAX])
+                del known.untried[:AT_A_TIME_MAX]
+                known.job = MatchJob(expression=expression, names=names, is_match=known.is_match)
+                jobs.append(known.job)
+        return jobs
+
+    def note_matched(self, job: MatchJob, matching: Set[str]) -> None:
+        """Take what a job has found. Topics may have come and gone since it was made."""
+        known = self._expressions[job.expression]
+        require(known.job is job, "a job that ends is under way")
+        known.job = None
+        known.matching |= matching & self.by_name.keys()
+
+    def _try(self, known: KnownExpression, names: list[str], *, at_once: bool) -> None:
+        if at_once:
+            known.matching.update(filter(known.is_match, names))
+        else:
+            known.untried += names
+
+    def _make_room(self) -> bool:
+        """Drop the expression that was not used for longest, if there are too many."""
+        if len(self._expressions) < EXPRESSIONS_MAX:
+            return True
+        unused = next((one for one, known in self._expressions.items() if not known.is_behind), "")
+        return self._expressions.pop(unused, None) is not None
+
+    # --- Topics by name ---
 
     def ids(self, names: Iterable[str]) -> frozenset[TopicId]:
         """Return the ids of those that exist."""

@@ -2,11 +2,13 @@
 
 from quorumlog.broker.partitions.core.data_path import ACKS_ALL, ProduceDone, ProduceResult
 from quorumlog.broker.partitions.core.producer_state import Check
+from quorumlog.broker.partitions.core.verification import Guard
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers
+from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 
@@ -19,10 +21,13 @@ def append(
     now_ms: int,
     timeout_ms: int,
     marker: TransactionMarker | None = None,
+    transaction_version: int = 0,
+    guard: Guard | None = None,
 ) -> None:
     """Append one batch with acks=all; `done` is told now, or when the outcome is known.
 
-    `marker`: what the batch says, if it is a control batch.
+    `marker`: what the batch says, if it is a control batch, of this `transaction_version`.
+    `guard`: under which the coordinator has said that the batch's transaction is open.
     """
     driver = replicas.drivers.get(at)
     if driver is None:
@@ -33,7 +38,11 @@ def append(
         done(ProduceResult(refusal))
         return
     [(_, header)] = iterate_headers(batch)
-    error_code, stored = _judge(driver, header, marker)
+    error_code, stored = (
+        _judge(driver, header, guard)
+        if marker is None
+        else Check(driver.producers.check_marker(marker, transaction_version))
+    )
     if error_code is not ErrorCode.NONE:
         done(ProduceResult(error_code))
         return
@@ -50,12 +59,13 @@ def append(
         driver.waiting.commits.add(now_ms + timeout_ms, end_offset, result, done)
 
 
-def _judge(driver: PartitionDriver, header: BatchHeader, marker: TransactionMarker | None) -> Check:
+def _judge(driver: PartitionDriver, header: BatchHeader, guard: Guard | None) -> Check:
     producers = driver.producers
-    if marker is not None:
-        return Check(producers.check_marker(marker, 0), None)
-    if header.is_transactional:  # of a coordinator: no producer of a world writes in transactions
-        return Check(producers.check_epoch(header), None)
-    if header.producer_id >= 0:
-        return producers.check(header)
-    return Check(ErrorCode.NONE, None)
+    if driver.topic_partition.topic in INTERNAL_TOPICS:  # a coordinator's
+        return Check(producers.check_epoch(header))
+    if header.producer_id < 0:
+        return Check(ErrorCode.NONE)
+    judged = producers.check(header)
+    if judged.error_code is not ErrorCode.NONE or judged.duplicate_of is not None:
+        return judged
+    return Check(producers.check_transaction(header, guard, is_asked=True))

@@ -49,6 +49,7 @@ CHECKPOINT_US: Final = 700_000
 FLUSH_US: Final = 500_000
 TELL_US: Final = 40_000
 PRODUCE_TIMEOUT_MS: Final = 2_000
+PRODUCER_EXPIRATION_MS: Final = 86_400_000
 ALL_BYTES: Final = 1 << 30
 SETTINGS: Final = BrokerSettings(replica_lag_time_max_ms=1_200)
 
@@ -269,6 +270,7 @@ class BrokerNode:
             broker_epoch=self.broker_epoch,
             metadata_offset=self._replay.end_offset - 1,
             want_fence=not self._is_published,
+            is_opening=not self._is_published,
         )
         self._requests.ask(request, self._heartbeat_answered)
 
@@ -310,6 +312,7 @@ class BrokerNode:
         now_ms = self.machine.now_ms()
         for driver in self.replicas.drivers.values():
             driver.note_tick(now_ms)
+            driver.producers.expire(now_ms, PRODUCER_EXPIRATION_MS)
         for wait in self.replicas.deadlines.expire(now_ms):
             wait.done(ProduceResult(ErrorCode.REQUEST_TIMED_OUT))
 

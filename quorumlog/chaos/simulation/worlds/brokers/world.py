@@ -4,7 +4,7 @@ In the calm at the end every partition must have a leader and a full ISR, accept
 have equal logs on all replicas.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from quorumlog.chaos.faults.leadership import FalseNotice, Resign
@@ -46,7 +46,7 @@ class Client(Protocol):
 class Workload(Protocol):
     """What uses the brokers, and how.
 
-    topic: what the brokers hold.
+    topic: what the brokers hold, perhaps beside others.
     machine_ids: the machines of the clients; those of the brokers are numbered from 1.
     """
 
@@ -71,7 +71,10 @@ class BrokersWorld:
         schedule: Schedule,
         workload: Workload,
         rules: BrokenRules | None = None,
+        *,
+        beside: Sequence[TopicPartition] = (),
     ) -> None:
+        """`beside`: all partitions of other topics that the brokers hold."""
         options, rules = Options(schedule), rules or BrokenRules()
         node_ids = tuple(range(1, options.number("nodes") + 1))
         self.left_down_max: Final = 0
@@ -92,7 +95,8 @@ class BrokersWorld:
         self._min_insync_replicas: Final = options.number("min_insync_replicas")
         self._workload: Final = workload
         self.places: Final = [
-            TopicPartition(workload.topic, index) for index in range(options.number("partitions"))
+            *(TopicPartition(workload.topic, at) for at in range(options.number("partitions"))),
+            *beside,
         ]
         for node_id in node_ids:
             machine = self.environment.machines[node_id]
@@ -134,21 +138,27 @@ class BrokersWorld:
         if len(unfenced) < len(self.nodes):
             self.environment.timeline.push(SET_UP_US, self._set_up)
             return
-        order = [BrokerId(node_id) for node_id in self.nodes]
-        shifts = {at.partition: at.partition % len(order) for at in self.places}
-        topic = NewTopic(
-            name=self._workload.topic,
-            assignments={
-                index: (*order[shift:], *order[:shift]) for index, shift in shifts.items()
-            },
-            configs={
-                "min.insync.replicas": str(self._min_insync_replicas),
-                "unclean.leader.election.enable": text_of(self._is_unclean),
-            },
-        )
-        self.controller.ask(CreateTopics(topics=(topic,)))
+        self.controller.ask(CreateTopics(topics=tuple(self._topics())))
         for client in self._clients:
             client.run()
+
+    def _topics(self) -> Iterator[NewTopic]:
+        """Yield the topics to create; each partition begins with another leader."""
+        order = [BrokerId(node_id) for node_id in self.nodes]
+        assignments: dict[str, dict[int, tuple[BrokerId, ...]]] = {}
+        for number, at in enumerate(self.places):
+            shift = number % len(order)
+            of_topic = assignments.setdefault(at.topic, {})
+            of_topic[at.partition] = (*order[shift:], *order[:shift])
+        for name, of_topic in assignments.items():
+            yield NewTopic(
+                name=name,
+                assignments=of_topic,
+                configs={
+                    "min.insync.replicas": str(self._min_insync_replicas),
+                    "unclean.leader.election.enable": text_of(self._is_unclean),
+                },
+            )
 
     # --- faults ---
 

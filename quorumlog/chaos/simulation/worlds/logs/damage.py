@@ -1,7 +1,7 @@
 """What the system and people do to the files of a log, and how a person repairs them.
 
-Power is lost again and again before the first flush (docs/decisions, 115). The first or the last
-segment is gone after a clean stop (116). The system loses what was written to a file, and with it
+Power is lost again and again before the first flush (docs/decisions, 115). A segment is gone after
+a clean stop (116). The system loses what was written to a file, and with it
 the error, while nothing has the file open (107).
 """
 
@@ -35,13 +35,19 @@ class Damage:
             lambda: self._machine.stop(within_us, loses_power=True),
         )
 
-    def maybe_take_segment(self) -> None:
-        """Take the first or the last away from a log that was closed cleanly, or none."""
+    def maybe_take_segment(self, *, may_have_gaps: bool) -> None:
+        """Take a segment away from a log that was closed cleanly, or none.
+
+        `may_have_gaps`: nobody could notice that one between two others is gone.
+        """
         self._taken = None
         paths = [path for path, _ in self._machine.disk.files()]
         segments = [path for path in paths if path.endswith(".log")]
         if segments and self._rng.random() < 0.5:
-            path = segments[self._rng.choice((0, -1))]
+            place = self._rng.choice((0, -1))
+            if len(segments) > 2 and not may_have_gaps and self._rng.random() < 0.5:
+                place = self._rng.randrange(1, len(segments) - 1)
+            path = segments[place]
             with _undisturbed(self._machine.disk) as disk:
                 file = disk.open(path)
                 self._taken = path, file.pread(file.size(), 0)

@@ -1,8 +1,10 @@
 """Logs that take damage for what is meant to be: see damage.py."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, cast
 
+from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.log.log_directory import REFUSED_FILE, LogDirectory
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.chaos.simulation.worlds.storage_mutants import HandsOn, OtherFiles, Storage
@@ -43,7 +45,7 @@ class _SetsTheLastRecordsAside(LogDirectory):
         topic_id: TopicId,
         configs: Mapping[str, str],
         *,
-        is_last: bool = False,  # noqa: ARG002 - broken
+        standing: Standing = Standing.SPARE,  # noqa: ARG002 - broken
     ) -> tuple[Log, Offset]:
         return super().open(topic_partition, topic_id, configs)
 
@@ -68,3 +70,12 @@ class _OpensLogsWithoutTheirEnd(Log):
     @classmethod
     def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
         return super().open(disk, directory, settings, **{**known, "known_end_offset": 0})
+
+
+@DAMAGE_MUTANTS.breaks("a log that was closed cleanly is opened with holes (decision 116)")
+class _OpensLogsWithHoles(Log):
+    @classmethod
+    def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
+        log = super().open(disk, directory, replace(settings, cleanup_policy="compact"), **known)
+        log.settings = settings
+        return log

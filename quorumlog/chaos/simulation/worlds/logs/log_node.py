@@ -7,6 +7,7 @@ crash, and each other step, may come between any two of them.
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.log.log_directory import LogDirectory, OrphanedRecords
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.options import Options
@@ -107,7 +108,7 @@ class LogNode:
         self._logs.start()
         on_disk = 0 if self.oracle.was_flushed else records_on_disk(self.machine.disk, LOG_PATH)
         try:
-            self.log, high_watermark = self._logs.open(AT, TOPIC_ID, {}, is_last=True)
+            self.log, high_watermark = self._logs.open(AT, TOPIC_ID, {}, standing=Standing.LAST)
         except (DamagedLog, OrphanedRecords) as error:
             self._damage.repair(error)
             raise
@@ -241,7 +242,7 @@ class LogNode:
         self.oracle.start_kept(int(self.log.log_start_offset))
         self.machine.stop(self._step_us, loses_power=self._rng.random() < 0.5)
         if self._has_damage:
-            self._damage.maybe_take_segment()
+            self._damage.maybe_take_segment(may_have_gaps=self._is_compacted)
 
     # --- what makes it shorter ---
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from quorumlog.broker.groups.core.consumer import events
+from quorumlog.broker.groups.core.consumer import topics as topics_module
 from quorumlog.broker.groups.core.consumer.records import (
     ConsumerGroupRecord,
     PartitionMetadataValue,
@@ -11,10 +13,12 @@ from quorumlog.broker.groups.core.consumer.records import (
     encode,
 )
 from quorumlog.broker.groups.core.consumer.topics import (
+    AT_ONCE_MAX,
     EXPRESSIONS_MAX,
     InvalidRegularExpression,
     TopicDescription,
 )
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.groups.consumer.coordination import (
@@ -158,12 +162,14 @@ def test_an_expression_is_tried_on_every_topic_once() -> None:
     topics = TopicsOfTest(matcher)
     for number in range(50):
         topics.set(f"t{number}", 1)
-    assert len(topics.matching("t1.*")) == 11
+    assert topics.matching("t1.*") is None
+    topics.run_jobs()
+    assert len(topics.matching("t1.*") or ()) == 11
     assert matcher.tried == 50
     topics.set("t100", 1)
     topics.set("t100", 2)
     topics.set("t10", 0)
-    assert len(topics.matching("t1.*")) == 11
+    assert len(topics.matching("t1.*") or ()) == 11
     assert matcher.tried == 51
 
 
@@ -173,8 +179,8 @@ def test_only_so_many_expressions_are_kept() -> None:
     for number in range(3 * EXPRESSIONS_MAX):
         topics.matching(f"x{number}")
         topics.matching("t")  # it is asked for all the time
-    assert len(topics._matches) == EXPRESSIONS_MAX
-    assert "t" in topics._matches
+    assert len(topics._expressions) == EXPRESSIONS_MAX
+    assert topics.is_known("t")
     with pytest.raises(InvalidRegularExpression):
         topics.matching("(")
 
@@ -196,3 +202,84 @@ def test_the_hash_tells_topics_apart() -> None:
         assert found not in seen
         seen.add(found)
     assert topics.metadata_hash(["b", "a"]) == topics.metadata_hash(["a", "b"])
+
+
+# --- Names that are tried outside of the step ---
+
+
+def many_topics(count: int = AT_ONCE_MAX + 1) -> ConsumerCoordination:
+    topics = TopicsOfTest()
+    for number in range(count):
+        topics.set(f"t{number}", 1)
+    return ConsumerCoordination(topics)
+
+
+def test_a_member_waits_while_names_are_tried_with_its_expression() -> None:
+    groups = many_topics()
+    asked = [groups.ask(join(member, subscribed_topic_regex="t1.*")) for member in "ab"]
+    assert groups.writes == []
+    assert len(groups.own) == 1
+    groups.try_names()
+    groups.commit_writes()
+    assert [groups.replies[one].member_epoch for one in asked] == [1, 2]
+    assert groups.group.expressions == {"t1.*": groups.topics.matching("t1.*")}
+    groups.check_replayed()
+
+
+def test_names_are_tried_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_module, "AT_A_TIME_MAX", 10)
+    groups = many_topics()
+    asked = groups.ask(join("a", subscribed_topic_regex="t.*"))
+    groups.try_names()
+    assert groups.writes == []
+    groups.try_names()
+    groups.commit_writes()
+    assert len(groups.replies[asked].assignment or ()) == AT_ONCE_MAX + 1
+
+
+def test_what_is_no_expression_is_refused_at_once() -> None:
+    groups = many_topics()
+    refused = join("a", subscribed_topic_regex="(")
+    assert groups.refused(refused) is ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert groups.own == []
+
+
+def test_new_topics_come_to_a_group_once_they_were_tried() -> None:
+    groups = many_topics()
+    groups.ask(join("a", subscribed_topic_regex="t.*"))
+    groups.try_names()
+    groups.commit_writes()
+    new = {f"t{number}": TopicDescription(TopicId(b"%16d" % number), 1) for number in range(50, 70)}
+    groups.topics.change(groups.topics.version + 1, new)
+    groups.step(events.TopicsChanged(names=new.keys()))
+    assert groups.beat(heartbeat("a", 1)).member_epoch == 1
+    groups.try_names()
+    answer = groups.beat(heartbeat("a", 1))
+    assert (answer.member_epoch, len(answer.assignment or ())) == (2, AT_ONCE_MAX + 1 + 20)
+    groups.check_replayed()
+
+
+def test_a_coordinator_that_took_over_keeps_what_its_group_has_until_names_were_tried() -> None:
+    groups = many_topics()
+    groups.ask(join("a", subscribed_topic_regex="t.*"))
+    groups.try_names()
+    groups.commit_writes()
+    topics = TopicsOfTest()
+    topics.change(groups.topics.version, groups.topics.by_name)
+    successor = ConsumerCoordination(topics, batches=groups.batches)
+    assert successor.beat(heartbeat("a", 1)).member_epoch == 1
+    successor.try_names()
+    assert successor.beat(heartbeat("a", 1)).member_epoch == 1
+    assert successor.group.group_epoch == 1
+
+
+def test_only_so_many_expressions_are_tried_at_a_time() -> None:
+    groups = many_topics()
+    for number in range(EXPRESSIONS_MAX):
+        groups.ask(join("a", group_id=f"g{number}", subscribed_topic_regex=f"t{number}"))
+    late = join("a", group_id="late", subscribed_topic_regex="late")
+    assert groups.refused(late) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    groups.try_names()
+    asked = groups.ask(late)
+    assert asked not in groups.replies
+    assert len(groups.own) == EXPRESSIONS_MAX

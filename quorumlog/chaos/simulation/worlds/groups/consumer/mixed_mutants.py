@@ -85,7 +85,7 @@ class _Deaf(Heartbeats):
 class _JoinsWithNothing(ClassicMembers):
     def finish_join(self, changes: Changes, join: Any, member_id: str) -> Any:
         heartbeats = self._heartbeats
-        deaf = _Deaf(self._settings, self._topics)
+        deaf = _Deaf(self._settings, self._topics, heartbeats._times)
         self._heartbeats = deaf  # type: ignore[misc]  # a mutant
         try:
             return super().finish_join(changes, join, member_id)

@@ -1,10 +1,11 @@
-"""The administrator of simulated machines: moves replicas, adds partitions, changes settings.
+"""The administrator of a run: moves replicas, adds partitions, changes settings.
 
-Its requests take the network of the simulation, so they are late, lost or refused as any other. One
-that was not answered may still have its effect: replicas are moving as long as that can be.
+It is a client of the cluster, so that its requests are late, lost or refused as any other. One that
+was not answered may still have its effect: replicas are moving as long as that can be.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -16,11 +17,13 @@ from quorumlog.chaos.back_ends.admin_churner import (
     drawn_replicas,
 )
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
-from quorumlog.client import Admin, TopicPartition
+from quorumlog.client import Admin, NewTopic, Producer, TopicPartition
 
 OPERATIONS: Final = frozenset(
-    {"churn", "calm", "reassign", "alter_log_dirs", "grow", "throttle", "release"}
+    {"churn", "calm", "reassign", "grow", "throttle", "release", "delete_records"}
 )
+WITH_DIRECTORIES: Final = OPERATIONS | {"alter_log_dirs"}
+"""Where brokers may have several log directories."""
 PARTITIONS_MAX: Final = 6  # of a topic that grows
 REPLICAS: Final = 3  # of a partition, at most
 _LEAST: Final = 2  # replicas of a partition, where there are as many brokers
@@ -30,6 +33,9 @@ _SETTLE_TIMEOUT_S: Final = 20.0
 _SETTLE_PAUSE_S: Final = 0.5
 _OURS_SHARE: Final = 0.6  # of the moves, for the topic of the workload
 _CANCELLED_SHARE: Final = 0.3  # of the requests for a partition that is moving
+DELETED_TOPIC: Final = "deleted-records"
+_BATCHES, _TOGETHER = 3, 5  # written before each deletion, and the records of each
+_LINGER_MS: Final = 50  # so that records which are sent together are one batch
 _SIDES: Final = ("leader", "follower")
 _RATES: Final = tuple(f"{side}.replication.throttled.rate" for side in _SIDES)
 _THROTTLED: Final = tuple(f"{side}.replication.throttled.replicas" for side in _SIDES)
@@ -50,8 +56,8 @@ class Administrator:
         topic: str,
         brokers: int,
         fewer: int,
-        why_not_move: Callable[[], str],
-        now_s: Callable[[], float],
+        why_not_move: Callable[[], str] = lambda: "",
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bootstrap: Final = bootstrap
         self._topic: Final = topic
@@ -63,6 +69,7 @@ class Administrator:
         self._asking = 0  # requests under way that give up copies
         self._in_doubt_until_s = 0.0
         self._throttled: Final[set[str]] = set()  # topics
+        self._throttling: Final = asyncio.Lock()  # each node that is let go asks for the release
         self._churner: Final = AdminChurner(
             bootstrap, may_move=self._churner_may_move, may_forget=lambda: fewer > 0, fewer=fewer
         )
@@ -78,7 +85,7 @@ class Administrator:
         return self._asking > 0 or self._now_s() < self._in_doubt_until_s
 
     async def perform(self, operation: str, amount: int = 0) -> None:
-        """Do one of OPERATIONS. Raises NodeUnavailable if the cluster does not do it."""
+        """Do one of WITH_DIRECTORIES. Raises NodeUnavailable if the cluster does not do it."""
         match operation:
             case "churn":
                 self._churner.start(per_s=amount)
@@ -90,18 +97,24 @@ class Administrator:
                 await self._ask(self._alter_log_dirs)
             case "grow":
                 await self._ask(self._grow)
+            case "delete_records":
+                await self._ask(self._delete_records)
             case "throttle":
                 await self._ask(lambda admin: self._throttle(admin, amount))
             case _:
-                await self._ask(self._release)
+                await self._release()
+
+    async def stop(self) -> None:
+        """Change nothing more by itself; what was changed may stay."""
+        await self._churner.stop()
 
     async def settle(self) -> None:
         """Take back all that is not taken back yet, now that no fault lasts any more."""
         deadline_s = self._now_s() + _SETTLE_TIMEOUT_S
-        await self._churner.stop()
+        await self.stop()
         while self._throttled and self._now_s() < deadline_s:
             try:
-                await self._ask(self._release)
+                await self._release()
             except NodeUnavailable:
                 await asyncio.sleep(_SETTLE_PAUSE_S)
 
@@ -177,6 +190,21 @@ class Administrator:
             raise NodeUnavailable(f"{self._topic} has {there_are} partitions")
         await admin.create_partitions({self._topic: there_are + 1})
 
+    async def _delete_records(self, admin: Admin) -> None:
+        """Write batches to a topic, then delete what is below any offset of it (KIP-107)."""
+        if DELETED_TOPIC not in await admin.list_topics():
+            await admin.create_topics([NewTopic(DELETED_TOPIC, 1)])
+        async with Producer(self._bootstrap, linger_ms=_LINGER_MS) as producer:
+            for _ in range(_BATCHES):
+                sends = (producer.send_and_wait(DELETED_TOPIC, b"") for _ in range(_TOGETHER))
+                await asyncio.gather(*sends)
+        at = TopicPartition(DELETED_TOPIC, 0)
+        start = (await admin.list_offsets({at: "earliest"}))[at].offset
+        end = (await admin.list_offsets({at: "latest"}))[at].offset
+        if end <= start:  # a new leader does not know yet what is committed
+            raise NodeUnavailable(f"no record of {DELETED_TOPIC} is known to be committed")
+        await admin.delete_records({at: start + 1 + chance.random_number(end - start)})
+
     async def _throttle(self, admin: Admin, bytes_per_s: int) -> None:
         """Let each broker give and get so many bytes of replicas that are not in sync (KIP-73)."""
         topics = await admin.list_topics(include_internal=True)
@@ -185,9 +213,12 @@ class Administrator:
             await admin.alter_configs("topic", topic, dict.fromkeys(_THROTTLED, _ALL))
         await admin.alter_configs("broker", "", dict.fromkeys(_RATES, bytes_per_s))
 
-    async def _release(self, admin: Admin) -> None:
-        if not self._throttled:
-            return
+    async def _release(self) -> None:
+        async with self._throttling:
+            if self._throttled:
+                await self._ask(self._unthrottle)
+
+    async def _unthrottle(self, admin: Admin) -> None:
         await admin.alter_configs("broker", "", delete=_RATES)
         there_are = {*await admin.list_topics(include_internal=True)}
         for topic in sorted(self._throttled & there_are):

@@ -2,12 +2,17 @@
 
 import asyncio
 import threading
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from quorumlog.broker.groups.core.consumer.assignors import ASSIGNORS, assign_uniform
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, HeartbeatResult
+from quorumlog.broker.groups.core.consumer.topics import IsMatch
+from quorumlog.broker.groups.io import group_service
+from quorumlog.broker.groups.io.topic_expressions import Re2Matcher
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
@@ -29,6 +34,25 @@ def publish(world: World, partitions: int, name: str = "t") -> None:
     changed = frozenset(TopicPartition(name, index) for index in range(partitions))
     image = ClusterImage(topics={name: topic}, topic_names={ID: name})
     world.service.publish(ClusterDelta(partitions=changed), image)
+
+
+def publish_names(world: World, names: Sequence[str]) -> None:
+    """Show these topics, of one partition each, beside those that were shown before."""
+    partition = PartitionImage(
+        replicas=(BrokerId(1),),
+        isr=(BrokerId(1),),
+        leader_id=BrokerId(1),
+        leader_epoch=Epoch(0),
+        partition_epoch=Epoch(0),
+    )
+    topics = {
+        name: TopicImage(
+            name=name, topic_id=TopicId(name.encode().rjust(16)), partitions=(partition,)
+        )
+        for name in names
+    }
+    changed = frozenset(TopicPartition(name, 0) for name in names)
+    world.service.publish(ClusterDelta(partitions=changed), ClusterImage(topics=topics))
 
 
 async def beat(world: World, request: ConsumerHeartbeat) -> HeartbeatResult:
@@ -56,6 +80,43 @@ async def test_topics_come_and_grow_and_a_large_target_is_made_by_a_thread(
     assert (second.member_epoch, len(second.assignment or ())) == (2, 3000)
     assert threads[0] == threading.main_thread().name
     assert threads[1].startswith("group-targets")
+    world.service.stop()
+    assert world.violations == []
+
+
+class CountingMatcher:
+    """RE2 that notes where names are tried."""
+
+    def __init__(self) -> None:
+        self.tried: Counter[str] = Counter()
+        self._matcher = Re2Matcher()
+
+    def compile(self, expression: str) -> IsMatch:
+        is_match = self._matcher.compile(expression)
+
+        def counted(name: str) -> bool:
+            self.tried[threading.current_thread().name.rpartition("_")[0]] += 1
+            return is_match(name)
+
+        return counted
+
+
+async def test_names_are_tried_by_a_thread_but_for_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    matcher = CountingMatcher()
+    monkeypatch.setattr(group_service, "Re2Matcher", lambda: matcher)
+    world = World()
+    await world.lead()
+    publish_names(world, [f"t{number}" for number in range(10_000)])
+    joins = [join(member, subscribed_topic_regex="t[0-9]*7", owned=frozenset()) for member in "ab"]
+    answers = await asyncio.gather(*(beat(world, request) for request in joins))
+    assert [len(answer.assignment or ()) for answer in answers] in ([1000, 0], [500, 500])
+    assert matcher.tried == {"group-expressions": 10_000}
+    publish_names(world, ["t70007"])  # alone, it is tried at once
+    assert matcher.tried == {"group-expressions": 10_000, "": 1}
+    publish_names(world, [f"t{number}" for number in range(20_000, 20_017)])
+    while matcher.tried["group-expressions"] < 10_017:
+        await asyncio.sleep(0)
+    assert matcher.tried == {"group-expressions": 10_017, "": 1}
     world.service.stop()
     assert world.violations == []
 

@@ -1,0 +1,87 @@
+"""With what a cluster of a run is started, so that its faults can be inflicted: links and shims."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.chaos.back_ends.local_processes import ORDERS, LocalProcesses
+from quorumlog.chaos.faults.fault import StepFault
+from quorumlog.chaos.nemesis import check_schedule
+from quorumlog.chaos.network import namespaces
+from quorumlog.chaos.network.link_proxy import LinkProxy
+from quorumlog.chaos.network.links import Links, LinksFailed, NetworkKind
+from quorumlog.chaos.network.namespaces import Namespaces
+from quorumlog.chaos.network.routes import detours, plan_routes
+from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.shim.shim import Shim, ShimFailed
+from quorumlog.cluster import ClusterError, LocalCluster, layout
+from quorumlog.cluster.processes import Launch
+
+_SHIM_DIRECTORY: Final = "broken-calls"  # in the cluster's directory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equipment:
+    """With what a cluster has to be started, so that its faults can be inflicted.
+
+    links: its connections can be cut, by a `network` of this kind. shim: its disks and clocks can
+    be broken.
+    """
+
+    links: bool = False
+    network: NetworkKind = "proxy"
+    shim: bool = False
+
+
+def equipment_for(schedule: Schedule, network: NetworkKind) -> Equipment:
+    """Return what the faults of a schedule need."""
+    faults = [one.fault for one in schedule.actions if isinstance(one.fault, StepFault)]
+    return Equipment(
+        links=network == "netns" or any(fault.imposes for fault in faults),
+        network=network,
+        shim=any(fault.needs & ORDERS.keys() for fault in faults),
+    )
+
+
+def check_equipment(cluster: LocalCluster, schedule: Schedule, network: NetworkKind) -> None:
+    """Raise InvalidArgument or ValueError if it cannot be started here, or broken that way."""
+    cluster.check()
+    if network == "netns" and (reason := namespaces.why_not()):
+        raise ValueError(f"--network netns: {reason}")
+    check_schedule(schedule, LocalProcesses(cluster, network=network))
+
+
+@contextmanager
+def started(
+    cluster: LocalCluster, equipment: Equipment, *, seed: int = 0, topic: str = "chaos"
+) -> Iterator[LocalProcesses]:
+    """Start a cluster with its equipment, and stop it. Raises ClusterError."""
+    with ExitStack() as stack:
+        try:
+            links: Links | None = None
+            spaces = shim = None
+            if equipment.links and equipment.network == "netns":
+                links = spaces = stack.enter_context(Namespaces(cluster.nodes))
+                cluster.take_detours(spaces.detours())
+            elif equipment.links:
+                routes = plan_routes(cluster.nodes)
+                links = stack.enter_context(LinkProxy(routes, seed=seed))
+                cluster.take_detours(detours(routes))
+            if equipment.shim:
+                shim = stack.enter_context(_shim_of(cluster))
+            for node in cluster.nodes:
+                launch = Launch(
+                    prefix=() if spaces is None else spaces.prefix(node.id),
+                    environment={} if shim is None else shim.environment(node.id),
+                )
+                cluster.launch_by(node.id, launch)
+            stack.enter_context(cluster)
+        except (LinksFailed, ShimFailed) as error:
+            raise ClusterError(str(error)) from error
+        yield LocalProcesses(cluster, links, shim, network=equipment.network, topic=topic)
+
+
+def _shim_of(cluster: LocalCluster) -> Shim:
+    roots = {node.id: layout.data_directory(cluster.directory, node.id) for node in cluster.nodes}
+    return Shim(cluster.directory / _SHIM_DIRECTORY, roots)

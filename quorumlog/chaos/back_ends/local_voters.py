@@ -1,0 +1,35 @@
+"""The voters of a cluster of processes: what changes them, and whether they need a disk."""
+
+import asyncio
+from typing import Any, Final
+
+from quorumlog.chaos.back_ends.voter_changer import VoterChanger
+from quorumlog.cluster import LocalCluster, layout
+from quorumlog.cluster.roles import CONTROLLER
+
+
+class LocalVoters(VoterChanger):
+    """Those of a LocalCluster. A directory is told by the file that every directory has."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster: Final = cluster
+        super().__init__(
+            cluster.bootstrap,
+            controllers=[node.id for node in cluster.nodes if CONTROLLER in node.roles],
+            directory_of=lambda node_id: layout.directory_id(cluster.directory, node_id),
+            now_s=lambda: asyncio.get_running_loop().time(),
+        )
+
+
+def why_needed(status: dict[str, Any] | None, node_id: int) -> str:
+    """Say why a cluster may need a copy that a node has, as its best-informed node sees it, or "".
+
+    It does not if other nodes lead, in sync, every partition that this one has a copy of.
+    """
+    if status is None or status["controller_id"] in {None, -1, node_id}:
+        return "no other node is known to be the active controller"
+    partitions = [one for topic in status["topics"].values() for one in topic["partitions"]]
+    copies = [one for one in partitions if node_id in one["replicas"]]
+    if any(one["leader"] in {-1, node_id} or node_id in one["isr"] for one in copies):
+        return "it leads a partition, or is in its ISR"
+    return ""

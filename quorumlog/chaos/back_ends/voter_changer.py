@@ -1,0 +1,234 @@
+"""An administrator that removes voters from the metadata quorum and adds them (KIP-853).
+
+It asks by the public API, for what a quorum survives: of the voters that are left, a majority has
+the directories that the cluster knows. What a lost disk was is removed before the node is added as
+it is now.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Final
+
+from quorumlog.chaos.back_ends.admin_churner import REFUSED
+from quorumlog.chaos.back_ends.back_end import NodeUnavailable
+from quorumlog.client import Admin, KafkaError
+from quorumlog.client.descriptions import QuorumDescription, QuorumReplica
+
+OPERATIONS: Final = frozenset({"raise_kraft_version", "remove_voter", "add_voter"})
+_FEATURE: Final = "kraft.version"
+_CHANGING_VOTERS: Final = 1  # of that feature: the level at which they can change
+_CALL_TIMEOUT_S: Final = 5.0
+_IN_DOUBT_S: Final = 30.0  # a request that was not answered is on its way no longer than that
+_REMOVE_TIMEOUT_S: Final = 10.0  # so long as nothing rules the change out
+_ADD_TIMEOUT_S: Final = 20.0  # the node may be starting, and the quorum may have no leader
+_PAUSE_S: Final = 0.25
+
+DirectoryOf = Callable[[int], bytes | None]
+"""Returns the id of a node's metadata directory; None: its disk is empty, or it is not known."""
+Told = Callable[[str, int], object]
+"""Called with an operation and its node when the cluster has said that the change is made."""
+
+
+class VoterChanger:
+    """One of a run, for the nodes that are `controllers`. `changes`: how many the cluster has made.
+
+    A change that was not answered, or by an error that does not rule it out, is unknown: it may be
+    made later.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        *,
+        controllers: Collection[int],
+        directory_of: DirectoryOf,
+        now_s: Callable[[], float],
+        told: Told = lambda _, __: None,
+    ) -> None:
+        self._bootstrap: Final = bootstrap
+        self._controllers: Final = controllers
+        self._directory_of: Final = directory_of
+        self._now_s: Final = now_s
+        self._told: Final = told
+        self._asking = 0
+        self._in_doubt_until_s = 0.0
+        self._is_raised = False  # kraft.version
+        self._has_asked = False
+        self._gone: Final[dict[int, bytes | None]] = {}  # the last directory that a node has lost
+        self.changes = 0
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether a change may be on its way."""
+        return self._asking > 0 or self._now_s() < self._in_doubt_until_s
+
+    async def perform(self, operation: str, node_ids: Sequence[int]) -> None:
+        """Do one of OPERATIONS for one node after the other.
+
+        Raises NodeUnavailable when all were tried, with the nodes for which it is not done.
+        """
+        failed: dict[int, str] = {}
+        for node_id in node_ids:
+            try:
+                if operation == "add_voter":
+                    await self._add(node_id)
+                else:
+                    await self._remove_or_raise(operation, node_id)
+            except NodeUnavailable as error:
+                failed[node_id] = str(error)
+        if failed:
+            raise NodeUnavailable("; ".join(failed.values()), tuple(failed))
+
+    async def why_not_wipe(self, node_id: int) -> str:
+        """Say why the quorum needs the disk of a node, or ""."""
+        if self.is_changing:
+            return "the voters are changing"
+        try:
+            async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
+                voters = (await admin.describe_quorum()).voters
+        except REFUSED as error:
+            return f"the voters are not known: {_text(error)}"
+        if self.is_changing:  # since then
+            return "the voters are changing"
+        return self._why_unsafe(voters, without=node_id)
+
+    def note_wipe(self, node_id: int) -> None:
+        """Take note that a disk is about to be gone: what it is as a voter has to be replaced."""
+        self._has_asked = True
+        self._gone[node_id] = self._directory_of(node_id)
+
+    # --- what is asked ---
+
+    async def _remove_or_raise(self, operation: str, node_id: int) -> None:
+        if node_id not in self._controllers:
+            raise NodeUnavailable(f"node {node_id} is no controller")
+        self._has_asked, attempts = True, 0
+        deadline_s = self._now_s() + _REMOVE_TIMEOUT_S
+        while True:
+            try:
+                async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
+                    await self._raise_kraft_version(admin)
+                    if operation == "remove_voter":
+                        await self._remove(admin, node_id, is_again=attempts > 0)
+                    return
+            except REFUSED as error:
+                if _is_definite(error) or self._now_s() > deadline_s:
+                    raise NodeUnavailable(_outcome(error)) from error
+            attempts += 1
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _raise_kraft_version(self, admin: Admin) -> None:
+        if self._is_raised:
+            return
+        level = (await admin.describe_features())[_FEATURE].level
+        if level < _CHANGING_VOTERS:
+            await self._ask(admin.update_features({_FEATURE: _CHANGING_VOTERS}))
+        self._is_raised = True
+
+    async def _remove(self, admin: Admin, node_id: int, *, is_again: bool = False) -> None:
+        """Remove a voter. `is_again`: an attempt of which nothing is known may have done it."""
+        voters = (await admin.describe_quorum()).voters
+        voter = _replica(voters, node_id)
+        if voter is None and is_again:
+            self.changes += 1
+            return
+        if voter is None:
+            raise NodeUnavailable(f"failed: node {node_id} is no voter now")
+        left = [one for one in voters if one is not voter]
+        if left and (why := self._why_unsafe(left)):
+            raise NodeUnavailable(f"failed: {why}")
+        await self._ask(admin.remove_raft_voter(node_id, voter.directory_id))
+        self._told("remove_voter", node_id)
+
+    async def _add(self, node_id: int) -> None:
+        """Let a controller be a voter with the directory that it has, if that may be changed."""
+        if not self._has_asked or node_id not in self._controllers:
+            return
+        deadline_s = self._now_s() + _ADD_TIMEOUT_S
+        while why := await self._try_to_add(node_id):
+            if self._now_s() > deadline_s:
+                raise NodeUnavailable(f"node {node_id} is not added to the voters: {why}")
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _try_to_add(self, node_id: int) -> str:
+        """Say why the node is no voter yet, or ""."""
+        directory_id = self._directory_of(node_id)
+        if directory_id is None:
+            return "its directory is not known"
+        try:
+            async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
+                level = (await admin.describe_features())[_FEATURE].level
+                if level < _CHANGING_VOTERS and not self.is_changing:
+                    return ""  # the configured ones are in force
+                return await self._add_as_it_is(admin, node_id, directory_id)
+        except REFUSED as error:
+            return _outcome(error)
+
+    async def _add_as_it_is(self, admin: Admin, node_id: int, directory_id: bytes) -> str:
+        quorum = await admin.describe_quorum()
+        voter = _replica(quorum.voters, node_id)
+        if voter is not None and voter.directory_id == directory_id:
+            return ""
+        if voter is not None:
+            await self._remove(admin, node_id)
+        address = _address(quorum, node_id, directory_id)
+        if address is None:
+            return "it does not follow the leader"
+        await self._ask(admin.add_raft_voter(node_id, directory_id, address))
+        self._told("add_voter", node_id)
+        return ""
+
+    async def _ask(self, change: Awaitable[None]) -> None:
+        """Await a change; note if it is in doubt."""
+        self._asking += 1
+        is_certain = False
+        try:
+            await change
+            is_certain = True
+            self.changes += 1
+        except KafkaError as error:
+            is_certain = _is_definite(error)
+            raise
+        finally:
+            self._asking -= 1
+            if not is_certain:
+                self._in_doubt_until_s = self._now_s() + _IN_DOUBT_S
+
+    def _why_unsafe(self, voters: Collection[QuorumReplica], without: int | None = None) -> str:
+        """Say why a quorum of these voters must not lose what one node has, or ""."""
+        if not all(any(one.directory_id) for one in voters):
+            return ""  # kraft.version is 0: a voter that lost its disk learns, and votes again
+        intact = [one for one in voters if one.replica_id != without and self._is_intact(one)]
+        if len(intact) > len(voters) // 2:
+            return ""
+        ids = ", ".join(str(one.replica_id) for one in voters)
+        return f"of the voters {ids}, no majority would have its disks"
+
+    def _is_intact(self, voter: QuorumReplica) -> bool:
+        node_id, directory_id = voter.replica_id, voter.directory_id
+        return self._directory_of(node_id) == directory_id != self._gone.get(node_id)
+
+
+def _replica(replicas: Iterable[QuorumReplica], node_id: int) -> QuorumReplica | None:
+    return next((one for one in replicas if one.replica_id == node_id), None)
+
+
+def _address(quorum: QuorumDescription, node_id: int, directory_id: bytes) -> str | None:
+    """Return where an observer with this directory is; None: the leader knows of none."""
+    observer = _replica(quorum.observers, node_id)
+    if observer is None or observer.directory_id != directory_id:
+        return None
+    return quorum.addresses.get(node_id)
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _outcome(error: BaseException) -> str:
+    """Say whether the change that was asked for may be made."""
+    return f"{'failed' if _is_definite(error) else 'unknown'}: {_text(error)}"
+
+
+def _is_definite(error: BaseException) -> bool:
+    return isinstance(error, KafkaError) and error.definite

@@ -1,0 +1,66 @@
+"""What a producer with a bug sends: a batch that no leader may take. It harms nobody else."""
+
+from collections.abc import Callable
+from typing import Final
+
+from quorumlog.broker.partitions.core.data_path import ProduceResult
+from quorumlog.chaos.simulation.kernel.randomness import Rng
+from quorumlog.chaos.simulation.worlds.transactions.cluster import Cluster
+from quorumlog.chaos.simulation.worlds.transactions.messages import Party
+from quorumlog.chaos.simulation.worlds.transactions.oracle import Transaction, TransactionOracle
+from quorumlog.chaos.simulation.worlds.transactions.partition_batches import encoded_batch
+from quorumlog.chaos.simulation.worlds.transactions.verified_appends import ClientBatch
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+OFTEN: Final = 0.3  # of the transactions of a producer that is careless
+
+
+class Carelessness:
+    """Of one producer."""
+
+    def __init__(
+        self, party: Party, cluster: Cluster, oracle: TransactionOracle, rng: Rng, *, is_on: bool
+    ) -> None:
+        self._party: Final = party
+        self._cluster: Final = cluster
+        self._oracle: Final = oracle
+        self._rng: Final = rng
+        self._is_on: Final = is_on
+
+    def is_due(self) -> bool:
+        """Draw whether a transaction suffers from it."""
+        return self._is_on and self._rng.random() < OFTEN
+
+    def produce(
+        self,
+        transaction: Transaction,
+        at: TopicPartition,
+        sequence: int,
+        *,
+        is_added: bool,
+        answered: Callable[[bool], None],
+    ) -> None:
+        """Produce to a partition that was not added, or outside of the open transaction.
+
+        `answered` is told whether there was an answer.
+        """
+        name = f"careless {transaction.tag}" if is_added else f"{transaction.tag}:careless"
+        value = name.encode()
+        now_ms = self._party.machine.now_ms()
+        batch = ClientBatch(
+            at=at,
+            records=encoded_batch(
+                [value], transaction.producer, sequence, now_ms, is_transactional=not is_added
+            ),
+            transactional_id=transaction.instance.transactional_id,
+            adds=False,
+        )
+
+        def heard(result: ProduceResult | None) -> None:
+            if result is not None and result.error_code is ErrorCode.NONE:
+                self._oracle.misplaced(transaction, at, result.base_offset, value)
+            answered(result is not None)
+
+        leader = self._cluster.leader_of(at, self._rng)
+        self._cluster.produce(self._party, leader, batch, heard, may_come_late=False)

@@ -1,0 +1,51 @@
+"""What a reader at `read_committed` may see of a partition, by its records alone (KIP-98).
+
+It shares no code with the brokers: it goes through the log from its beginning.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from quorumlog.chaos.simulation.worlds.entries import ABORTS, COMMITS, Entry
+
+
+class Ended(NamedTuple):
+    """Records that a marker has ended, by offset."""
+
+    records: dict[int, bytes]
+    commits: bool
+
+
+class CommittedView:
+    """Of one partition. `visible`: the records that count, by offset."""
+
+    def __init__(self) -> None:
+        self.visible: Final[dict[int, bytes]] = {}
+        self.end = 0  # of the committed records that were seen
+        self._open: Final[dict[int, dict[int, bytes]]] = {}  # by producer id
+
+    @property
+    def open_records(self) -> dict[int, bytes]:
+        """The records of transactions that no marker has ended."""
+        return {at: value for records in self._open.values() for at, value in records.items()}
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where the first transaction begins that no marker has ended, or the end."""
+        return min((min(records) for records in self._open.values()), default=self.end)
+
+    def go_on(self, committed: list[Entry]) -> Iterable[Ended]:
+        """Take in what is committed by now; yield what each marker ends."""
+        while self.end < len(committed):
+            offset, entry = self.end, committed[self.end]
+            self.end += 1
+            if entry.content.startswith((COMMITS, ABORTS)):
+                records = self._open.pop(entry.producer_id, {})
+                commits = entry.content.startswith(COMMITS)
+                if commits:
+                    self.visible.update(records)
+                yield Ended(records, commits)
+            elif entry.is_transactional:
+                self._open.setdefault(entry.producer_id, {})[offset] = entry.content
+            else:
+                self.visible[offset] = entry.content

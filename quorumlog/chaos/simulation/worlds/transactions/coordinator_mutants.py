@@ -1,0 +1,119 @@
+"""Coordinators that break one rule of transactional ids each: the world must find them."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from quorumlog.broker.transactions.core.adding import Adding
+from quorumlog.broker.transactions.core.expiry import Expiry
+from quorumlog.broker.transactions.core.initialization import Initialization
+from quorumlog.broker.transactions.core.requests import (
+    NO_PRODUCER,
+    AddOffsets,
+    AddPartitions,
+    AddPartitionsResult,
+    InitProducerId,
+    ProducerIdAndEpoch,
+)
+from quorumlog.broker.transactions.core.states import TransactionState
+from quorumlog.broker.transactions.core.transaction import Transaction
+from quorumlog.chaos.simulation.kernel.mutants import Mutants
+from quorumlog.chaos.simulation.worlds.transactions.broken import broken_coordinator
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+COORDINATOR_MUTANTS: Final = Mutants(broken_coordinator)
+
+
+@COORDINATOR_MUTANTS.breaks("two producers of one transactional id get the same epoch")
+class _GivesTheSameEpochTwice(Initialization):
+    def _go_on(
+        self, transaction: Transaction, now_ms: int, request_id: int, request: InitProducerId
+    ) -> None:
+        transaction.begin(TransactionState.EMPTY)
+        timeout_ms, producer = request.transaction_timeout_ms, transaction.producer
+        metadata = transaction.initialized(now_ms, producer, timeout_ms, -1)
+        self._write(transaction, metadata, request_id, request)
+
+
+@COORDINATOR_MUTANTS.breaks(
+    "a producer that another has replaced goes on with the epoch of that one"
+)
+class _LetsTheReplacedComeBack(Initialization):
+    def _go_on(
+        self, transaction: Transaction, now_ms: int, request_id: int, request: InitProducerId
+    ) -> None:
+        if request.expected == NO_PRODUCER:
+            known = replace(request, expected=transaction.producer)
+            super()._go_on(transaction, now_ms, request_id, known)
+        else:
+            super()._go_on(transaction, now_ms, request_id, request)
+
+
+@COORDINATOR_MUTANTS.breaks("a fenced producer aborts the transaction of another (decision 119)")
+class _LetsAnyEpochAbortAnOpenTransaction(Initialization):
+    def _busy_or_fenced(self, transaction: Transaction, expected: ProducerIdAndEpoch) -> ErrorCode:
+        if transaction.state is TransactionState.ONGOING and not transaction.is_busy:
+            return ErrorCode.NONE
+        return super()._busy_or_fenced(transaction, expected)
+
+
+@COORDINATOR_MUTANTS.breaks("a fenced producer adds partitions to the transaction of another")
+class _AddsForAnyEpoch(Adding):
+    def _refusal(self, transaction: Transaction, producer: ProducerIdAndEpoch) -> ErrorCode:
+        anybody = producer._replace(epoch=transaction.producer.epoch)
+        return super()._refusal(transaction, anybody)
+
+
+@COORDINATOR_MUTANTS.breaks(
+    "a coordinator verifies partitions that are not in the transaction (KIP-890)"
+)
+class _VerifiesWhatIsNotThere(Adding):
+    def _verify(self, transaction: Transaction, request_id: int, request: AddPartitions) -> None:
+        outcomes = dict.fromkeys(request.partitions, ErrorCode.NONE)
+        if transaction.refusal_of(request.producer) is ErrorCode.NONE:
+            self._outbox.reply(request_id, AddPartitionsResult(partitions=outcomes))
+        else:
+            super()._verify(transaction, request_id, request)
+
+
+@COORDINATOR_MUTANTS.breaks("a producer is told that partitions are added before that is committed")
+class _SaysThatPartitionsAreAddedAtOnce(Adding):
+    def _add(
+        self,
+        transaction: Transaction,
+        now_ms: int,
+        request_id: int,
+        request: AddPartitions | AddOffsets,
+        partitions: Iterable[TopicPartition],
+    ) -> None:
+        if self._refusal(transaction, request.producer) is ErrorCode.NONE:
+            self._outbox.reply(request_id, request.refuse(ErrorCode.NONE))
+            transaction.begin(TransactionState.ONGOING)
+            metadata = transaction.with_partitions(now_ms, partitions, 0)
+            self._outbox.write(transaction, metadata, lambda _now_ms, _error_code: None)
+        else:
+            super()._add(transaction, now_ms, request_id, request, partitions)
+
+
+@COORDINATOR_MUTANTS.breaks("adding a partition drops those that were added before")
+class _ForgetsPartitionsThatWereAddedBefore(Adding):
+    def _add(
+        self,
+        transaction: Transaction,
+        now_ms: int,
+        request_id: int,
+        request: AddPartitions | AddOffsets,
+        partitions: Iterable[TopicPartition],
+    ) -> None:
+        metadata = transaction.metadata
+        if not {*partitions} <= {*metadata.partitions}:
+            transaction._metadata = replace(metadata, partitions=())  # noqa: SLF001 - a mutant
+        super()._add(transaction, now_ms, request_id, request, partitions)
+        transaction._metadata = metadata  # noqa: SLF001
+
+
+@COORDINATOR_MUTANTS.breaks("a transactional id expires although it is in use")
+class _ExpiresTooEarly(Expiry):
+    def deadline_ms(self, transaction: Transaction) -> int:
+        return super().deadline_ms(transaction) - 995_000

@@ -1,0 +1,278 @@
+"""What must hold for transactions, seen by producers and readers, over all brokers and crashes.
+
+It knows what producers asked for and were told, when their requests came in, what is committed in
+the partitions of their records, and the clocks of the machines. It knows nothing of coordinators.
+Each record says which transaction it is of. Sources: KIP-98, KIP-360, KIP-890.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from quorumlog.broker.transactions.core.requests import NO_PRODUCER, ProducerIdAndEpoch
+from quorumlog.chaos.simulation.kernel.rules import Violation, check
+from quorumlog.chaos.simulation.worlds.entries import Entry
+from quorumlog.chaos.simulation.worlds.transactions.committed_view import CommittedView
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+STRANGER_IS_AHEAD: Final = 50  # epochs
+LAST_EPOCH: Final = 32_766  # one less than a number of 16 bits may be: that one fences the last
+
+
+@dataclass(slots=True, eq=False)
+class Instance:
+    """A producer from its InitProducerId on, until it begins anew.
+
+    `came`: which request it was that its answer belongs to, in the order in which they came in.
+    """
+
+    transactional_id: str
+    name: str
+    timeout_ms: int
+    producer: ProducerIdAndEpoch | None = None
+    came: int = 0
+    known_ms: int = 0  # by the slowest clock: when it asked what was granted last
+
+
+class Asking(NamedTuple):
+    """What was so when a producer sent a request: the slowest clock, and whether it was fenced."""
+
+    sent_ms: int
+    is_fenced: bool
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """One transaction. `tag` stands before its records; True is a commit."""
+
+    tag: str
+    instance: Instance
+    producer: ProducerIdAndEpoch
+    began_ms: int  # by the slowest clock
+    asked: set[bool] = field(default_factory=set)  # what its producer has asked for
+    told: bool | None = None
+    outcome: bool | None = None  # by the first marker that ended a record of it
+    is_fenced: bool = False  # another producer was told its epoch
+    is_refused: bool = False  # its producer was told that its time is over
+    acknowledged: set[bytes] = field(default_factory=set)
+
+
+def tag_of(content: bytes) -> str:
+    """Return the tag of the transaction that a record is of; "": of none."""
+    tag, colon, _ = content.partition(b":")
+    return tag.decode() if colon else ""
+
+
+class TransactionOracle:
+    """`look` takes in what is committed; it is called before anything is told to somebody."""
+
+    def __init__(
+        self,
+        committed: Mapping[TopicPartition, list[Entry]],
+        places: list[TopicPartition],
+        *,
+        clocks_ms: Callable[[], list[int]],
+        expiration_ms: int,
+    ) -> None:
+        """`clocks_ms`: what the clocks of the machines show."""
+        self._committed: Final = committed
+        self._clocks_ms: Final = clocks_ms
+        self._expiration_ms: Final = expiration_ms
+        self.views: Final = {at: CommittedView() for at in places}
+        self._transactions: Final[dict[str, Transaction]] = {}
+        self._requests = 0
+        self._rivals: Final[dict[str, int]] = {}  # the last Init that names no epoch, by id
+        self._owners: Final[dict[ProducerIdAndEpoch, Instance]] = {}
+        self._newest: Final[dict[str, ProducerIdAndEpoch]] = {}  # that an Init has told, by id
+
+    # --- what is committed ---
+
+    def look(self) -> None:
+        """Take in what is committed by now, and the markers among it."""
+        for at, view in self.views.items():
+            for ended in view.go_on(self._committed[at]):
+                for value in ended.records.values():
+                    transaction = self._transactions[tag_of(value)]
+                    self._end(at, transaction, commits=ended.commits)
+
+    def _end(self, at: TopicPartition, transaction: Transaction, *, commits: bool) -> None:
+        """Check that a marker may end a record of this transaction so."""
+        tag, what = transaction.tag, "committed" if commits else "aborted"
+        if transaction.outcome is None:
+            transaction.outcome = commits
+            rule = f"outcome: {tag} is {what} in {at}, its producer never asked for that"
+            is_asked = commits in transaction.asked
+            check(is_asked or (not commits and self._may_be_aborted(transaction)), rule)
+        check(transaction.outcome is commits, f"one-outcome: {tag} is {what} in {at}, not before")
+        self._check_told(transaction)
+        rule = f"fenced-committed: {tag} is committed in {at} after a newer producer had begun"
+        check(not (commits and transaction.is_fenced), rule)
+        rule = f"refused-committed: {tag} is committed in {at}, its producer was told it is not"
+        check(not (commits and transaction.is_refused), rule)
+
+    def _check_told(self, transaction: Transaction) -> None:
+        told, outcome = transaction.told, transaction.outcome
+        is_known = told is not None and outcome is not None
+        rule = f"told: {transaction.tag} is a commit: {outcome}, its producer was told {told}"
+        check(not is_known or told is outcome, rule)
+
+    def _may_be_aborted(self, transaction: Transaction) -> bool:
+        """Whether a newer producer begins, or some clock can say that it lasts too long."""
+        return self._has_rival(transaction.instance) or self._has_lasted(transaction)
+
+    def _has_rival(self, instance: Instance) -> bool:
+        return self._rivals[instance.transactional_id] > instance.came
+
+    def _has_lasted(self, transaction: Transaction) -> bool:
+        passed_ms = max(self._clocks_ms()) - transaction.began_ms
+        return passed_ms >= transaction.instance.timeout_ms
+
+    # --- producers ---
+
+    def came_in(self, transactional_id: str, *, begins_anew: bool) -> int:
+        """Note that a broker has got a request, perhaps an Init that names no epoch; count it."""
+        self._requests += 1
+        if begins_anew:
+            self._rivals[transactional_id] = self._requests
+        return self._requests
+
+    def initialized(self, instance: Instance, producer: ProducerIdAndEpoch, came: int) -> None:
+        """Note that a producer was told its epoch: all older ones of its id are fenced."""
+        self.look()
+        instance.came = came
+        self._has_epoch(instance, producer)
+        name = instance.transactional_id
+        self._newest[name] = max(self._newest.get(name, producer), producer)
+        for transaction in self._transactions.values():
+            is_same = transaction.instance.transactional_id == name
+            if is_same and transaction.producer < producer:
+                transaction.is_fenced = True
+
+    def goes_on(self, instance: Instance, producer: ProducerIdAndEpoch) -> None:
+        """Note that a producer was told the epoch of its next transaction."""
+        self._has_epoch(instance, producer)
+
+    def _has_epoch(self, instance: Instance, producer: ProducerIdAndEpoch) -> None:
+        owner = self._owners.setdefault(producer, instance)
+        rule = f"one-epoch: {owner.name} and {instance.name} are both {producer}"
+        check(owner is instance, rule)
+        check(0 <= producer.epoch <= LAST_EPOCH, f"last-epoch: {instance.name} is {producer}")
+        instance.producer = producer
+
+    def is_fenced(self, instance: Instance) -> bool:
+        """Whether another producer was told a newer epoch."""
+        newest = self._newest.get(instance.transactional_id, NO_PRODUCER)
+        return instance.producer is not None and newest > instance.producer
+
+    def asks(self, instance: Instance) -> Asking:
+        """Return what is so when a producer sends a request."""
+        return Asking(min(self._clocks_ms()), self.is_fenced(instance))
+
+    def granted(self, instance: Instance, asking: Asking, what: str) -> None:
+        """Note that a coordinator did what a producer asked for."""
+        rule = f"fenced-acts: {instance.name}, {instance.producer}, may {what}"
+        check(not asking.is_fenced, rule)
+        instance.known_ms = max(instance.known_ms, asking.sent_ms)
+
+    def fenced(self, instance: Instance, transaction: Transaction | None, what: str) -> None:
+        """Note that a producer was told by the coordinator that it is fenced.
+
+        `transaction`: what may have lasted too long. Then it is aborted, and was not committed.
+        """
+        self.look()
+        is_expired = max(self._clocks_ms()) - instance.known_ms >= self._expiration_ms
+        if self._has_rival(instance) or is_expired:
+            return
+        rule = f"fenced-by-nobody: {instance.name}, {instance.producer}, is told {what}"
+        is_by_clock = transaction is not None and self._has_lasted(transaction)
+        check(is_by_clock, rule)
+        if transaction is not None:
+            transaction.is_refused = True
+            is_committed = transaction.outcome is True
+            check(not is_committed, f"refused-committed: {transaction.tag} is committed, {what}")
+
+    def mistaken(self, instance: Instance, what: str) -> None:
+        """Note that a producer was told by the coordinator that it has made a mistake."""
+        raise Violation(f"mistaken: {instance.name}, {instance.producer}, is told {what}")
+
+    def stranger(self, transactional_id: str) -> ProducerIdAndEpoch | None:
+        """Return what nobody will be for long; None: there is none such."""
+        known = self._newest.get(transactional_id, NO_PRODUCER)
+        epoch = known.epoch + STRANGER_IS_AHEAD
+        is_one = known != NO_PRODUCER and epoch <= LAST_EPOCH
+        return known._replace(epoch=epoch) if is_one else None
+
+    def stranger_granted(self, producer: ProducerIdAndEpoch, what: str) -> None:
+        """Note that a coordinator did what a stranger asked for."""
+        raise Violation(f"stranger-acts: {producer} may {what}")
+
+    # --- transactions ---
+
+    def began(self, tag: str, instance: Instance, producer: ProducerIdAndEpoch) -> Transaction:
+        """Return a new transaction."""
+        transaction = Transaction(tag, instance, producer, min(self._clocks_ms()))
+        self._transactions[tag] = transaction
+        return transaction
+
+    def told(self, transaction: Transaction, *, commits: bool) -> None:
+        """Note that a producer was told how its transaction ends."""
+        self.look()
+        transaction.told = commits
+        self._check_told(transaction)
+
+    def acknowledged(self, transaction: Transaction, values: list[bytes]) -> None:
+        """Note that records of a transaction were acknowledged."""
+        transaction.acknowledged.update(values)
+
+    def misplaced(
+        self, transaction: Transaction, at: TopicPartition, offset: int, value: bytes
+    ) -> None:
+        """Note that a leader has taken a batch that is not of the transaction as it is open.
+
+        If the transaction may have ended by itself, the batch was outside of any.
+        """
+        is_there = self._committed[at][offset].content == value  # else an earlier one has its place
+        rule = f"misplaced: {value!r} is taken at {offset} of {at}"
+        check(not is_there or self._may_be_aborted(transaction), rule)
+
+    # --- readers ---
+
+    def read(
+        self,
+        at: TopicPartition,
+        from_offset: int,
+        next_offset: int,
+        last_stable_offset: int,
+        shown: dict[int, bytes],
+    ) -> None:
+        """Compare what a leader has shown of [from_offset, next_offset) at `read_committed`."""
+        self.look()
+        view = self.views[at]
+        rule = f"stable: {last_stable_offset} of {at}, a transaction is open from"
+        check(last_stable_offset <= view.last_stable_offset, f"{rule} {view.last_stable_offset}")
+        wanted = {
+            offset: value
+            for offset, value in view.visible.items()
+            if from_offset <= offset < next_offset
+        }
+        for offset in sorted(shown.keys() | wanted.keys()):
+            was, must = shown.get(offset), wanted.get(offset)
+            check(was == must, f"read-committed: {was!r} at {offset} of {at} instead of {must!r}")
+
+    def is_decided(self) -> bool:
+        """Whether a marker has ended every record."""
+        self.look()
+        return not any(view.open_records for view in self.views.values())
+
+    def finish(self) -> None:
+        """Compare what is visible in the end with what producers were told."""
+        seen: dict[bytes, int] = {}
+        for view in self.views.values():
+            for value in view.visible.values():
+                seen[value] = seen.get(value, 0) + 1
+        for value, count in sorted(seen.items()):
+            check(count == 1, f"exactly-once: {value!r} is committed {count} times")
+        for tag, transaction in self._transactions.items():
+            missing = sorted(transaction.acknowledged - seen.keys())
+            is_committed = transaction.told or transaction.outcome
+            check(not (is_committed and missing), f"wholly: {tag} is committed without {missing}")

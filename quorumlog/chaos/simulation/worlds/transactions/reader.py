@@ -1,0 +1,90 @@
+"""A reader of one partition at `read_committed`: it sees what leaders would serve, and checks it.
+
+It filters as the protocol has it (KIP-98): by the list of aborted transactions that a leader names
+beside the records, which reach up to the last stable offset.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from quorumlog.broker.partitions.core.data_path import ReadEnd
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.chaos.simulation.kernel.randomness import Rng
+from quorumlog.chaos.simulation.kernel.timeline import Timeline
+from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
+from quorumlog.chaos.simulation.worlds.transactions.oracle import TransactionOracle
+from quorumlog.storage.core.aborted_transactions import AbortedTransaction
+from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+from quorumlog.wire.codec.records import decode_batches
+from quorumlog.wire.codec.transaction_markers import marker_of
+
+READ_US: Final = 100_000
+READ_BYTES: Final = 300  # little, so that transactions reach over several reads
+
+
+def shown_of(records: bytes, aborted: Sequence[AbortedTransaction]) -> dict[int, bytes]:
+    """Return the records that a consumer hands on, by offset."""
+    waiting = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
+    aborting: set[int] = set()
+    shown: dict[int, bytes] = {}
+    for header, batch in decode_batches(records):
+        while waiting and waiting[-1].first_offset <= header.last_offset:
+            aborting.add(waiting.pop().producer_id)
+        if header.is_control:
+            marker = marker_of(header, batch)
+            if marker is not None and not marker.commits:
+                aborting.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in aborting):
+            shown.update({record.offset: record.value or b"" for record in batch})
+    return shown
+
+
+class Reader:
+    """It asks any broker that takes itself for the leader, perhaps a former one."""
+
+    def __init__(
+        self,
+        at: TopicPartition,
+        nodes: dict[int, BrokerNode],
+        oracle: TransactionOracle,
+        timeline: Timeline,
+        rng: Rng,
+    ) -> None:
+        self.position = Offset(0)
+        self._at: Final = at
+        self._nodes: Final = nodes
+        self._oracle: Final = oracle
+        self._timeline: Final = timeline
+        self._rng: Final = rng
+
+    def run(self) -> None:
+        """Read now, and again and again."""
+        running = [node for node in self._nodes.values() if node.machine.is_up]
+        if running:
+            node = self._rng.choice(running)
+            node.take(self._read, node)
+        self._timeline.push(self._rng.randrange(1, 2 * READ_US), self.run)
+
+    def _read(self, node: BrokerNode) -> None:
+        driver = node.replicas.drivers.get(self._at)
+        if driver is None or driver.is_cutting or not driver.partition.state.is_leader:
+            return
+        end, position = driver.end(ReadEnd.LAST_STABLE), self.position
+        records, next_offset = b"", position
+        if end > position:
+            records, next_offset = _fetched(driver, position)
+        aborted = driver.log.aborted.reaching_into(position, next_offset)
+        shown = shown_of(records, aborted)
+        self._oracle.read(self._at, position, next_offset, end, shown)
+        self.position = next_offset
+
+
+def _fetched(driver: PartitionDriver, position: Offset) -> tuple[bytes, Offset]:
+    read = driver.read(
+        position,
+        max_bytes=READ_BYTES,
+        end=ReadEnd.LAST_STABLE,
+        at_least_one=True,
+        may_wait=True,
+    )
+    return b"".join(read.chunks), Offset(read.next_offset)

@@ -1,0 +1,190 @@
+"""What one simulated broker does for transactions: coordinates them, and asks other brokers to.
+
+It does what `TransactionService`, `MarkerSender` and the handler of WriteTxnMarkers do in a real
+broker. Leaders and coordinators are found by the broker's own image.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from quorumlog.broker.coordination.core.effects import OwnEffect
+from quorumlog.broker.partitions.core.data_path import ProduceResult
+from quorumlog.broker.transactions.core import events
+from quorumlog.broker.transactions.core.coordinator import TransactionCoordinator
+from quorumlog.broker.transactions.core.effects import AllocateProducerId, SendMarkers
+from quorumlog.broker.transactions.core.requests import AddPartitions
+from quorumlog.chaos.simulation.kernel.network import Network
+from quorumlog.chaos.simulation.worlds.brokers.appending import append
+from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
+from quorumlog.chaos.simulation.worlds.brokers.controller_node import CONTROLLER_ID
+from quorumlog.chaos.simulation.worlds.transactions.messages import Answer, Messages
+from quorumlog.chaos.simulation.worlds.transactions.shard_host import NO_TIMEOUT_MS, ShardHost
+from quorumlog.chaos.simulation.worlds.transactions.verified_appends import VerifiedAppends
+from quorumlog.invariants import InvariantViolation
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
+from quorumlog.wire.codec.topic_names import TRANSACTIONS_TOPIC
+from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
+
+STATE: Final = TopicPartition(TRANSACTIONS_TOPIC, 0)
+"""Where all transactional ids live."""
+
+NO_ID_US: Final = 500_000  # until a broker gives up getting a producer id
+
+
+class TransactionBroker:
+    """The Coordinators of a BrokerNode. `hosted` has the coordinator of `STATE`."""
+
+    def __init__(
+        self,
+        node: BrokerNode,
+        brokers: "Mapping[int, TransactionBroker]",
+        messages: Messages,
+        network: Network,
+        *,
+        new_coordinator: Callable[[], TransactionCoordinator],
+        next_producer_id: Callable[[], int],
+        markers_may_come_late: bool,
+    ) -> None:
+        """`brokers` are all of them, also those that are not made yet."""
+        self.node: Final = node
+        self._brokers: Final = brokers
+        self._messages: Final = messages
+        self._network: Final = network
+        self._next_producer_id: Final = next_producer_id
+        self._markers_may_come_late: Final = markers_may_come_late
+        self.hosted: Final = ShardHost(node, STATE, new_coordinator, self._perform)
+        self.appends: Final = VerifiedAppends(node, self._ask_coordinator)
+
+    def forget(self) -> None:
+        """Forget all: the process starts anew."""
+        self.hosted.forget()
+        self.appends.forget()
+
+    def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+        """Load the transactional ids, if it is their partition."""
+        self.hosted.became_leader(topic_partition, leader_epoch)
+
+    def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+        """Forget the transactional ids, if it is their partition."""
+        self.hosted.resigned(topic_partition, leader_epoch)
+
+    def _leader_of(self, at: TopicPartition) -> "TransactionBroker | None":
+        """Return the leader as this broker knows it."""
+        partition = self.node.replicas.image.partition(at)
+        return None if partition is None else self._brokers.get(partition.leader_id)
+
+    # --- Asking a coordinator ---
+
+    def _ask_coordinator(self, question: AddPartitions, answered: Answer) -> None:
+        coordinator = self._leader_of(STATE)
+        if coordinator is None:
+            self._messages.ask(self.node, None, lambda _: None, answered, may_come_late=True)
+            return
+        handle = partial(coordinator.hosted.ask, question)
+        self._messages.ask(self.node, coordinator.node, handle, answered, may_come_late=True)
+
+    # --- What a coordinator asks for ---
+
+    def _perform(self, effect: OwnEffect) -> None:
+        match effect:
+            case AllocateProducerId(transactional_id=transactional_id):
+                self._allocate(transactional_id)
+            case SendMarkers():
+                self._send(effect)
+            case _:
+                raise InvariantViolation(f"{effect!r} is no effect of a transaction coordinator")
+
+    def _allocate(self, transactional_id: str) -> None:
+        """Get a producer id, unless the request or the answer is lost."""
+        sent = self._network.arrivals_us(self.node.node_id, CONTROLLER_ID)
+        answered = self._network.arrivals_us(CONTROLLER_ID, self.node.node_id)
+        event = events.ProducerIdAllocated(
+            transactional_id=transactional_id, producer_id=self._next_producer_id()
+        )
+        after_us = NO_ID_US
+        if sent and answered and sent[0] + answered[0] < NO_ID_US:
+            after_us = sent[0] + answered[0]
+        else:
+            event = events.ProducerIdAllocated(
+                transactional_id=transactional_id, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE
+            )
+        self.hosted.soon(self.hosted.feed, event, after_us=after_us)
+
+    def _send(self, markers: SendMarkers) -> None:
+        """Send the markers to the leaders; tell the coordinator of partitions without a log."""
+        image = self.node.replicas.image
+        gone = [at for at in markers.partitions if image.partition(at) is None]
+        if gone:
+            self.hosted.feed(events.PartitionsDeleted(partitions=frozenset(gone)))
+        by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        for at in markers.partitions:
+            partition = image.partition(at)
+            if partition is not None:
+                by_leader[partition.leader_id].append(at)
+        for leader_id, places in sorted(by_leader.items()):
+            leader = self._brokers.get(leader_id)
+            handle = None if leader is None else partial(leader.write_markers, markers, places)
+            self._messages.ask(
+                self.node,
+                None if leader is None else leader.node,
+                handle or (lambda _: None),
+                partial(self._written, markers, places),
+                may_come_late=self._markers_may_come_late,
+            )
+
+    def _written(
+        self,
+        markers: SendMarkers,
+        places: list[TopicPartition],
+        errors: Mapping[TopicPartition, ErrorCode] | None,
+    ) -> None:
+        event = events.MarkersWritten(
+            transactional_id=markers.transactional_id,
+            prepared_ms=markers.prepared_ms,
+            coordinator_epoch=markers.coordinator_epoch,
+            errors=dict.fromkeys(places, ErrorCode.NETWORK_EXCEPTION) if errors is None else errors,
+        )
+        self.hosted.feed(event)
+
+    # --- What another broker asks for ---
+
+    def write_markers(
+        self, markers: SendMarkers, places: list[TopicPartition], answer: Answer
+    ) -> None:
+        """Write markers as the leader; answer when each is committed, or refused."""
+        errors: dict[TopicPartition, ErrorCode] = {}
+
+        def done(at: TopicPartition, result: ProduceResult) -> None:
+            errors[at] = result.error_code
+            if len(errors) == len(places):
+                answer(errors)
+
+        for at in places:
+            self._write(markers, at, partial(done, at))
+
+    def _write(self, markers: SendMarkers, at: TopicPartition, done: Callable[[Any], None]) -> None:
+        image = self.node.replicas.image
+        newest = image.partition(STATE)
+        if image.partition(at) is None:
+            done(ProduceResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            return
+        if newest is None or markers.coordinator_epoch > newest.leader_epoch:
+            done(ProduceResult(ErrorCode.UNKNOWN_LEADER_EPOCH))
+            return
+        marker = TransactionMarker(
+            *markers.producer, markers.coordinator_epoch, commits=markers.commit
+        )
+        now_ms = self.node.machine.now_ms()
+        append(
+            self.node.replicas,
+            at,
+            encode_marker(marker, now_ms),
+            done,
+            now_ms=now_ms,
+            timeout_ms=NO_TIMEOUT_MS,
+            marker=marker,
+            transaction_version=markers.transaction_version,
+        )

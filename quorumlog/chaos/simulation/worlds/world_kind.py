@@ -1,0 +1,71 @@
+"""A kind of simulated world: its name, its faults, its options, and how it is built."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from quorumlog.chaos.faults.delay import Delay
+from quorumlog.chaos.faults.fault import ALL, Fault
+from quorumlog.chaos.schedule import Schedule, ScheduleError
+from quorumlog.chaos.simulation.kernel.options import DrawOptions
+from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.simulation.kernel.run import World
+from quorumlog.chaos.simulation.kernel.swarm import Hunt, draw_actions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldKind:
+    """What can be simulated.
+
+    nodes: the least and the greatest number of nodes.
+    mutants: name -> the rule that it breaks.
+    options: draws the options of a run.
+    hunt: what the drawn faults aim at.
+    build: makes the world of a schedule, with one rule broken if a mutant is named.
+    """
+
+    name: str
+    text: str
+    nodes: tuple[int, int] = (1, 9)
+    faults: tuple[type[Fault], ...]
+    mutants: Mapping[str, str]
+    options: DrawOptions
+    hunt: Hunt
+    build: Callable[[Schedule, str | None], World]
+
+    def draw(
+        self, seed: int, *, nodes: int, duration_us: int, faults: Collection[str] | None
+    ) -> Schedule:
+        """Return the schedule of a seed; `faults`: exactly these kinds, None: a random choice.
+
+        Nodes are numbered from 1, the machines that are no nodes after them.
+        """
+        machine_count, options = self.options(seeded("options", seed), nodes)
+        actions = draw_actions(
+            seed,
+            kinds=self.faults,
+            chosen=faults,
+            node_ids=range(1, machine_count + 1),
+            duration_us=duration_us,
+            hunt=self.hunt,
+        )
+        return Schedule(
+            seed=seed,
+            duration_us=duration_us,
+            actions=actions,
+            workload=self.name,
+            options=options,
+        )
+
+    def check_schedule(self, schedule: Schedule) -> None:
+        """Raise ScheduleError (a ValueError) unless the schedule, perhaps of a file, fits."""
+        names = [fault.name for fault in self.faults]
+        schedule.check_supported(back_end=f"the world {self.name}", can=names)
+        for action in schedule.actions:
+            if isinstance(action.fault, Delay) and action.target != ALL:
+                raise ScheduleError(f"the world {self.name} delays all messages: target {ALL!r}")
+        known = self.draw(0, nodes=self.nodes[0], duration_us=0, faults=()).options
+        if known.keys() != schedule.options.keys():
+            raise ScheduleError(f"the options of the world {self.name} are {', '.join(known)}")
+        for name, value in schedule.options.items():
+            if type(value) is not type(known[name]):
+                raise ScheduleError(f"option {name}: {value!r} is not like {known[name]!r}")

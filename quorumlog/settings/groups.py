@@ -1,0 +1,117 @@
+"""The settings of a single consumer group (KIP-848). Source: Kafka 4.2's GroupConfig.
+
+Where a group sets none, the setting of the node that the row names holds. Two others bound it: the
+controller refuses values beyond its own bounds, and a coordinator goes no further than its own.
+
+# DEVIATION: Kafka 4.3 has consumer.assignment.interval.ms and consumer.assignor.offload.enable.
+# docs/decisions/0138-a-group-has-settings-of-its-own.md
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from quorumlog.settings import kinds
+from quorumlog.settings.kinds import INT_MAX, ConfigType
+from quorumlog.settings.servers import ServerSetting, texts_of
+
+
+def _server(name: str, default: int, documentation: str) -> ServerSetting[int]:
+    kind = kinds.whole(ConfigType.INT, 1, INT_MAX)
+    return ServerSetting(name=name, kind=kind, default=str(default), documentation=documentation)
+
+
+SESSION_TIMEOUT: Final = _server(
+    "group.consumer.session.timeout.ms",
+    45_000,
+    "How long a member of a consumer group may be silent.",
+)
+SESSION_TIMEOUT_MIN: Final = _server(
+    "group.consumer.min.session.timeout.ms",
+    45_000,
+    "The least consumer.session.timeout.ms that a group may set.",
+)
+SESSION_TIMEOUT_MAX: Final = _server(
+    "group.consumer.max.session.timeout.ms",
+    60_000,
+    "The greatest consumer.session.timeout.ms that a group may set.",
+)
+HEARTBEAT_INTERVAL: Final = _server(
+    "group.consumer.heartbeat.interval.ms",
+    5000,
+    "How often members of consumer groups are told to send heartbeats.",
+)
+HEARTBEAT_INTERVAL_MIN: Final = _server(
+    "group.consumer.min.heartbeat.interval.ms",
+    5000,
+    "The least consumer.heartbeat.interval.ms that a group may set.",
+)
+HEARTBEAT_INTERVAL_MAX: Final = _server(
+    "group.consumer.max.heartbeat.interval.ms",
+    15_000,
+    "The greatest consumer.heartbeat.interval.ms that a group may set.",
+)
+_LIMITS: Final = frozenset(
+    row.name
+    for row in (
+        *(SESSION_TIMEOUT, SESSION_TIMEOUT_MIN, SESSION_TIMEOUT_MAX),
+        *(HEARTBEAT_INTERVAL, HEARTBEAT_INTERVAL_MIN, HEARTBEAT_INTERVAL_MAX),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSetting(ServerSetting[int]):
+    """One row. `server`, `least`, `most`: the settings of a node behind it, and that bound it."""
+
+    server: str
+    least: str
+    most: str
+
+
+def _behind(
+    server: ServerSetting[int], least: ServerSetting[int], most: ServerSetting[int]
+) -> GroupSetting:
+    return GroupSetting(
+        name=server.name.removeprefix("group."),
+        kind=server.kind,
+        default=server.default,
+        documentation=server.documentation,
+        server=server.name,
+        least=least.name,
+        most=most.name,
+    )
+
+
+SESSION: Final = _behind(SESSION_TIMEOUT, SESSION_TIMEOUT_MIN, SESSION_TIMEOUT_MAX)
+HEARTBEAT: Final = _behind(HEARTBEAT_INTERVAL, HEARTBEAT_INTERVAL_MIN, HEARTBEAT_INTERVAL_MAX)
+GROUP_SETTINGS: Final[Mapping[str, GroupSetting]] = MappingProxyType(
+    {setting.name: setting for setting in (HEARTBEAT, SESSION)}
+)
+"""Every row by the name of its setting."""
+
+
+def group_limits(reader: object) -> Mapping[str, int]:
+    """Return the values of an object that reads settings: those behind groups and their bounds."""
+    return {name: int(text) for name, text in texts_of(reader).items() if name in _LIMITS}
+
+
+def bounds_problem(
+    values: Mapping[str, int], limits: Mapping[str, int], prefix: str = ""
+) -> str | None:
+    """Say why a group cannot have these values, by the names of its settings; None: it can.
+
+    `limits`: those of a node; its defaults count for what the group does not set. `prefix`: what
+    the text has before the names of settings.
+    """
+    in_force = {name: limits[row.server] for name, row in GROUP_SETTINGS.items()}
+    in_force.update(values)
+    for name, row in GROUP_SETTINGS.items():
+        if in_force[name] < limits[row.least]:
+            return f"{prefix}{name} must be greater than or equal to {row.least}"
+        if in_force[name] > limits[row.most]:
+            return f"{prefix}{name} must be less than or equal to {row.most}"
+    if in_force[SESSION.name] <= in_force[HEARTBEAT.name]:
+        return f"{prefix}{SESSION.name} must be greater than {prefix}{HEARTBEAT.name}"
+    return None

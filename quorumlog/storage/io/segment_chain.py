@@ -1,0 +1,68 @@
+"""Whether each segment of a log ends where the next one begins, without reading the log.
+
+The end of a full segment is known from the last entry of its index and the few batches behind that:
+as cheap for a large segment as for a small one.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from quorumlog.storage.core.log_index import (
+    OFFSET_ENTRY_BYTES,
+    CorruptIndex,
+    OffsetIndex,
+    TimeIndex,
+)
+from quorumlog.storage.core.segment_index import SegmentIndex
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.batch_scan import BrokenSegment, extend_index
+from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.segment_files import segment_path
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class Hole(NamedTuple):
+    """Offsets [start, end) that no segment has, before the segment that begins at `end`."""
+
+    start: int
+    end: int
+
+
+def holes(
+    disk: Disk, directory: str, base_offsets: Sequence[int], settings: LogSettings
+) -> Iterator[Hole]:
+    """Yield the holes between segments, in order. Raises OSError.
+
+    A segment that is damaged is passed over: its reader says so.
+    """
+    for base_offset, next_base_offset in pairwise(base_offsets):
+        try:
+            end = _end_offset(disk, directory, base_offset, settings)
+        except (CorruptIndex, BrokenSegment, FileNotFoundError) as error:
+            _logger.info("%s, segment %d: its end is not known: %s", directory, base_offset, error)
+            continue
+        if end < next_base_offset:
+            yield Hole(end, next_base_offset)
+
+
+def _end_offset(disk: Disk, directory: str, base_offset: int, settings: LogSettings) -> int:
+    entries = _last_entry(disk, segment_path(directory, base_offset, ".index"))
+    offsets = OffsetIndex.decode(base_offset, entries)
+    index = SegmentIndex.resumed(base_offset, settings, offsets, TimeIndex(base_offset))
+    path = segment_path(directory, base_offset)
+    file = disk.open_to_read(path)
+    try:
+        return extend_index(path, index, file.size(), file.pread).next_offset
+    finally:
+        file.close()
+
+
+def _last_entry(disk: Disk, path: str) -> bytes:
+    file = disk.open(path)
+    try:
+        return bytes(file.pread(OFFSET_ENTRY_BYTES, max(0, file.size() - OFFSET_ENTRY_BYTES)))
+    finally:
+        file.close()

@@ -1,0 +1,236 @@
+"""Each rule of the oracle of transactions, broken by hand beside a history that keeps it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
+from quorumlog.chaos.simulation.kernel.rules import Violation
+from quorumlog.chaos.simulation.worlds.entries import ABORTS, COMMITS, Entry
+from quorumlog.chaos.simulation.worlds.transactions.oracle import (
+    LAST_EPOCH,
+    Instance,
+    Transaction,
+    TransactionOracle,
+)
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+FIRST, SECOND = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(7, 1)
+NEVER_MS = 1_000_000
+
+
+def record(value: bytes, producer_id: int = 7) -> Entry:
+    return Entry(0, value, 0, producer_id, is_transactional=True)
+
+
+COMMIT, ABORT = record(COMMITS), record(ABORTS)
+A0, A1, B0 = record(b"a:0"), record(b"a:1"), record(b"b:0")
+
+
+class History:
+    """The producer `first` of the id `x`, with the open transaction `a`; two partitions."""
+
+    def __init__(self) -> None:
+        self.log: dict[TopicPartition, list[Entry]] = {T0: [], T1: []}
+        self.clock_ms = 0
+        self.oracle = TransactionOracle(
+            self.log, [T0, T1], clocks_ms=lambda: [self.clock_ms], expiration_ms=NEVER_MS
+        )
+        self.first = self.begin(FIRST)
+        self.open = self.oracle.began("a", self.first, FIRST)
+
+    def begin(self, producer: ProducerIdAndEpoch) -> Instance:
+        instance = Instance("x", f"{producer}", timeout_ms=1000)
+        came = self.oracle.came_in("x", begins_anew=True)
+        self.oracle.initialized(instance, producer, came)
+        return instance
+
+    def ends(self, at: TopicPartition, *entries: Entry) -> None:
+        """Commit records, the last of which may be a marker, and look at them."""
+        self.log[at] += entries
+        self.oracle.look()
+
+    def committed(self) -> Transaction:
+        """Let `a` be committed with two records."""
+        self.open.asked.add(True)
+        self.oracle.acknowledged(self.open, [b"a:0", b"a:1"])
+        self.ends(T0, A0, COMMIT)
+        self.ends(T1, A1, COMMIT)
+        self.oracle.told(self.open, commits=True)
+        return self.open
+
+
+def broken(rule: str) -> "pytest.RaisesExc[Violation]":
+    return pytest.raises(Violation, match=f"^{rule}: ")
+
+
+def test_what_holds_is_accepted() -> None:
+    history = History()
+    oracle = history.oracle
+    history.committed()
+    oracle.read(T0, 0, 2, 2, {0: b"a:0"})
+    second = history.begin(SECOND)  # fences the first
+    oracle.granted(second, oracle.asks(second), "begin")
+    oracle.fenced(history.first, None, "PRODUCER_FENCED")
+    lasting = oracle.began("b", second, SECOND)
+    history.log[T0].append(B0)
+    oracle.read(T0, 2, 2, 2, {})
+    assert not oracle.is_decided()
+    history.clock_ms = 1000
+    oracle.fenced(second, lasting, "PRODUCER_FENCED")
+    history.ends(T0, ABORT)
+    oracle.read(T0, 2, 4, 4, {})
+    assert oracle.is_decided()
+    oracle.finish()
+
+
+def test_a_producer_asks_for_the_outcome() -> None:
+    with broken("outcome"):
+        History().ends(T0, A0, COMMIT)
+
+
+def test_nothing_is_aborted_that_nobody_aborts() -> None:
+    history = History()
+    history.clock_ms = 999
+    with broken("outcome"):
+        history.ends(T0, A0, ABORT)
+
+
+def test_a_transaction_has_one_outcome() -> None:
+    history = History()
+    history.committed()
+    with broken("one-outcome"):
+        history.ends(T1, A0, ABORT)
+
+
+@pytest.mark.parametrize("is_told_first", [True, False])
+def test_a_producer_is_told_the_outcome(is_told_first: bool) -> None:
+    history = History()
+    history.open.asked |= {True, False}
+
+    def tell() -> None:
+        history.oracle.told(history.open, commits=True)
+
+    def end() -> None:
+        history.ends(T0, A0, ABORT)
+
+    steps: list[Callable[[], None]] = [tell, end] if is_told_first else [end, tell]
+    steps[0]()
+    with broken("told"):
+        steps[1]()
+
+
+def test_nothing_of_a_fenced_producer_is_committed() -> None:
+    history = History()
+    history.open.asked.add(True)
+    history.begin(SECOND)
+    with broken("fenced-committed"):
+        history.ends(T0, A0, COMMIT)
+
+
+@pytest.mark.parametrize("is_told_first", [True, False])
+def test_what_is_refused_is_not_committed(is_told_first: bool) -> None:
+    history = History()
+    history.open.asked.add(True)
+    history.clock_ms = 1000
+
+    def refuse() -> None:
+        history.oracle.fenced(history.first, history.open, "PRODUCER_FENCED")
+
+    def end() -> None:
+        history.ends(T0, A0, COMMIT)
+
+    steps: list[Callable[[], None]] = [refuse, end] if is_told_first else [end, refuse]
+    steps[0]()
+    with broken("refused-committed"):
+        steps[1]()
+
+
+def test_two_producers_have_two_epochs() -> None:
+    history = History()
+    with broken("one-epoch"):
+        history.begin(FIRST)
+
+
+@pytest.mark.parametrize("epoch", [-1, LAST_EPOCH + 1])
+def test_the_last_epoch_is_given_to_nobody(epoch: int) -> None:
+    history = History()
+    with broken("last-epoch"):
+        history.oracle.goes_on(history.first, FIRST._replace(epoch=epoch))
+
+
+def test_a_fenced_producer_does_nothing() -> None:
+    history = History()
+    early = history.oracle.asks(history.first)
+    history.begin(SECOND)
+    late = history.oracle.asks(history.first)
+    history.oracle.granted(history.first, early, "commit")
+    with broken("fenced-acts"):
+        history.oracle.granted(history.first, late, "commit")
+
+
+def test_a_producer_is_fenced_by_another() -> None:
+    history = History()
+    history.clock_ms = 999
+    with broken("fenced-by-nobody"):
+        history.oracle.fenced(history.first, history.open, "PRODUCER_FENCED")
+
+
+def test_a_producer_that_aborts_is_not_fenced_by_time() -> None:
+    history = History()
+    history.clock_ms = 1000
+    with broken("fenced-by-nobody"):
+        history.oracle.fenced(history.first, None, "PRODUCER_FENCED")
+
+
+def test_a_producer_makes_no_mistake() -> None:
+    history = History()
+    with broken("mistaken"):
+        history.oracle.mistaken(history.first, "INVALID_TXN_STATE")
+
+
+def test_a_stranger_does_nothing() -> None:
+    history = History()
+    stranger = history.oracle.stranger("x")
+    assert stranger is not None
+    with broken("stranger-acts"):
+        history.oracle.stranger_granted(stranger, "EndTransaction")
+
+
+def test_a_leader_takes_only_what_is_of_the_transaction() -> None:
+    history = History()
+    history.log[T0].append(record(b"careless"))
+    with broken("misplaced"):
+        history.oracle.misplaced(history.open, T0, 0, b"careless")
+
+
+def test_no_reader_passes_an_open_transaction() -> None:
+    history = History()
+    history.log[T0].append(A0)
+    with broken("stable"):
+        history.oracle.read(T0, 0, 0, 1, {})
+
+
+@pytest.mark.parametrize("shown", [{}, {0: b"a:1"}, {0: b"a:0", 1: b"b:0"}])
+def test_readers_are_shown_what_is_committed(shown: dict[int, bytes]) -> None:
+    history = History()
+    history.committed()
+    with broken("read-committed"):
+        history.oracle.read(T0, 0, 2, 2, shown)
+
+
+def test_records_are_committed_once() -> None:
+    history = History()
+    history.committed()
+    history.ends(T0, A0, COMMIT)
+    with broken("exactly-once"):
+        history.oracle.finish()
+
+
+def test_a_transaction_is_committed_wholly() -> None:
+    history = History()
+    history.committed()
+    history.oracle.acknowledged(history.open, [b"a:2"])
+    with broken("wholly"):
+        history.oracle.finish()

@@ -1,0 +1,40 @@
+"""`pytest --after-check` leaves out what `make check` has run alike, and nothing else."""
+
+import re
+
+import pytest
+
+from tests.support.repeated import CHECKED, LEFT_OUT, TESTS, is_repeated
+
+
+def test_the_directories_and_marks_are_those_of_make_check() -> None:
+    recipe = re.search(r"^unit:.*\n((?:\t.*\n)+)", (TESTS.parent / "Makefile").read_text(), re.M)
+    assert recipe is not None
+    assert re.findall(r"tests/(\w+)(?=[ \n])", recipe[1]) == [*CHECKED]
+    assert "tests/test_*.py" in recipe[1]
+    assert re.findall(r"not (\w+)", recipe[1]) == [*LEFT_OUT]
+
+
+@pytest.mark.parametrize(
+    ("file", "mark", "repeated"),
+    [
+        ("unit/storage/test_disk.py", None, True),
+        ("golden/partition/test_golden_partition.py", None, True),
+        ("test_tidy.py", None, True),
+        ("unit/wire/test_messages_against_kio.py", None, False),  # its searches are longer
+        ("property/test_quorum.py", None, False),
+        ("property/test_partition_mutants.py", "planted", False),
+        ("chaos/test_spark.py", "spark", False),
+        ("chaos/test_chaos_runs.py", "integration", False),
+        ("conformance/test_client_against_librdkafka_mock.py", None, False),
+        ("integration/test_recall.py", None, False),
+    ],
+)
+def test_what_is_left_out(
+    request: pytest.FixtureRequest, file: str, mark: str | None, repeated: bool
+) -> None:
+    module = pytest.Module.from_parent(request.session, path=TESTS / file)
+    item = pytest.Function.from_parent(module, name="one", callobj=lambda: None)
+    if mark is not None:
+        item.add_marker(mark)
+    assert is_repeated(item) is repeated

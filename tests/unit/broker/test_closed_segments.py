@@ -1,0 +1,58 @@
+"""A log that was closed in order has lost a segment between two others: decision 116."""
+
+from pathlib import Path
+
+import pytest
+
+from quorumlog.storage.errors import DamagedLog
+from tests.unit.broker.test_log_directory import AT, BATCH, OLD, close_all, started
+
+
+def three_segments(directory: Path, *, batches: int = 1, start: int = 0, **config: str) -> Path:
+    """Close a log of three segments in order; return the file of the second."""
+    logs, settings = started(directory), {"index.interval.bytes": "0", **config}
+    log, _ = logs.open(AT, OLD, {**settings, "segment.bytes": str(batches * len(BATCH))})
+    for _ in range(3 * batches):
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    log.flush()
+    assert len(log.segment_base_offsets) == 3
+    log.advance_log_start_offset(start)  # dead segments are removed later
+    close_all(logs, {AT: log}, {AT: log.log_end_offset}, broker_epoch=9)
+    return directory / "orders-3" / f"{4 * batches:020d}.log"
+
+
+@pytest.mark.parametrize("batches", [1, 5])
+def test_a_log_whose_middle_segment_is_gone_is_refused_and_not_cut(
+    tmp_path: Path, batches: int
+) -> None:
+    second = three_segments(tmp_path, batches=batches)
+    taken = second.read_bytes()
+    second.unlink()
+    end = 4 * batches
+    for lack in (f"{end}, {2 * end}", f"{end}, {3 * end}"):  # the second start is after a kill
+        with pytest.raises(DamagedLog, match=rf"the records \[{lack}\) were there"):
+            started(tmp_path).open(AT, OLD, {})
+    second.write_bytes(taken)
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    assert (log.log_start_offset, log.log_end_offset) == (0, 3 * end)
+    log.close(clean=False)
+
+
+@pytest.mark.parametrize(
+    ("start", "config"), [(0, {"cleanup.policy": "compact"}), (8, {})], ids=["compacted", "dead"]
+)
+def test_a_middle_segment_that_may_be_gone_is_not_missed(
+    tmp_path: Path, start: int, config: dict[str, str]
+) -> None:
+    three_segments(tmp_path, start=start, **config).unlink()
+    log, _ = started(tmp_path).open(AT, OLD, config)
+    assert log.log_end_offset == 12
+    log.close(clean=False)
+
+
+def test_a_full_segment_without_its_index_is_left_to_its_readers(tmp_path: Path) -> None:
+    second = three_segments(tmp_path)
+    second.with_suffix(".index").unlink()
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    assert log.log_end_offset == 12
+    log.close(clean=False)

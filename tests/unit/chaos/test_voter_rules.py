@@ -1,0 +1,268 @@
+"""Each rule of the voters of whole nodes, with a history that breaks it."""
+
+import struct
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+
+from quorumlog.chaos.node_simulation.voter_oracle import VoterOracle
+from quorumlog.chaos.simulation.worlds.quorum.voter_model import directory_id, voter_of
+from quorumlog.metadata_quorum.core.roles import Candidate, Follower, Leader, Resigned
+from quorumlog.metadata_quorum.core.voter_sets import VoterSet
+from quorumlog.metadata_quorum.log.voter_records import encode_voters
+from quorumlog.wire.codec.records import Record, encode_batch, read_header
+
+ROLES: Final = {role.__name__: role for role in (Leader, Follower, Candidate)}
+
+
+class Log:
+    """The metadata log of a node, in memory: one record in each batch."""
+
+    def __init__(self, batches: Iterable[bytes] = ()) -> None:
+        self.batches = [*batches]
+        self.start_offset = 0
+
+    @property
+    def end_offset(self) -> int:
+        return len(self.batches)
+
+    def epoch_starts(self) -> tuple[tuple[int, int], ...]:
+        starts: dict[int, int] = {}
+        for offset, batch in enumerate(self.batches):
+            starts.setdefault(read_header(batch).leader_epoch, offset)
+        return tuple(starts.items())
+
+    def read(self, offset: int, end_offset: int) -> bytes:
+        return b"".join(self.batches[offset:end_offset])
+
+    def append(self, epoch: int, key: bytes | None, value: bytes) -> None:
+        offset = len(self.batches)
+        record = Record(offset=offset, timestamp_ms=0, key=key, value=value)
+        is_control = key is not None
+        self.batches.append(
+            encode_batch([record], base_offset=offset, leader_epoch=epoch, is_control=is_control)
+        )
+
+
+class Cluster:
+    """Nodes 1 to 4, of which 1 to 3 are configured to vote; each looks at itself when it acts."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.oracle = VoterOracle((1, 2, 3), self.told.append)
+        self.nodes = {node_id: self._node(node_id, Log()) for node_id in (1, 2, 3, 4)}
+        for node_id in self.nodes:
+            self.look(node_id)
+
+    def _node(self, node_id: int, log: Log, disk: int = 1) -> Any:
+        return SimpleNamespace(
+            quorum=SimpleNamespace(
+                settings=SimpleNamespace(directory_id=directory_id(node_id, disk)),
+                _log=log,
+                _quorum=SimpleNamespace(leader_epoch=0, role=Follower.__new__(Follower)),
+                _driver=SimpleNamespace(_controllership=SimpleNamespace(high_watermark=0)),
+            )
+        )
+
+    def look(self, node_id: int) -> None:
+        self.oracle.look(node_id, self.nodes[node_id])
+
+    def log(self, node_id: int) -> Log:
+        found: Log = self.nodes[node_id].quorum._log
+        return found
+
+    def becomes(self, node_id: int, role: str, epoch: int) -> None:
+        quorum = self.nodes[node_id].quorum._quorum
+        quorum.role, quorum.leader_epoch = ROLES[role].__new__(ROLES[role]), epoch
+        self.look(node_id)
+
+    def leads(self, node_id: int, epoch: int, votes: tuple[int, ...]) -> None:
+        def array(ids: tuple[int, ...]) -> bytes:
+            return bytes([len(ids) + 1]) + b"".join(struct.pack(">ib", one, 0) for one in ids)
+
+        value = struct.pack(">hi", 0, node_id) + array((1, 2, 3)) + array(votes) + b"\0"
+        self.log(node_id).append(epoch, b"\0\0\0\2", value)
+        self.becomes(node_id, "Leader", epoch)
+
+    def changes(self, node_id: int, epoch: int, *voters: int, disk: int = 1) -> None:
+        """Append a set of voters, of which those above 2 have this disk."""
+        named = [voter_of(one, directory_id(one, disk if one > 2 else 1)) for one in voters]
+        [(key, value)] = encode_voters(VoterSet(tuple(named)), sets_kraft_version=False)
+        self.log(node_id).append(epoch, key, value)
+        self.look(node_id)
+
+    def copies(self, source: int, *followers: int) -> None:
+        for follower in followers:
+            self.log(follower).batches[:] = self.log(source).batches
+            self.look(follower)
+
+    def commits(self, node_id: int, end: int | None = None) -> None:
+        controllership = self.nodes[node_id].quorum._driver._controllership
+        controllership.high_watermark = self.log(node_id).end_offset if end is None else end
+        self.look(node_id)
+
+    def has_a_new_disk(self, node_id: int) -> None:
+        self.nodes[node_id] = self._node(node_id, Log(), disk=2)
+        self.look(node_id)
+
+    def all_commit(self, source: int) -> None:
+        self.copies(source, *(one for one in self.nodes if one != source))
+        for node_id in (source, *self.nodes):
+            self.commits(node_id)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Node 1 leads epoch 1, and has made the configured voters those of the log."""
+    made = Cluster()
+    made.leads(1, 1, votes=(1, 2))
+    made.all_commit(1)
+    made.changes(1, 1, 1, 2, 3)
+    made.all_commit(1)
+    assert made.told == []
+    return made
+
+
+def rules(cluster: Cluster) -> set[str]:
+    return {text.partition(":")[0] for text in cluster.told}
+
+
+def test_a_good_story_breaks_no_rule(cluster: Cluster) -> None:
+    cluster.changes(1, 1, 1, 2, 3, 4)
+    cluster.copies(1, 2, 4)
+    cluster.commits(1)
+    cluster.oracle.told("add_voter", 4)
+    cluster.changes(1, 1, 2, 3, 4)  # it removes itself
+    cluster.copies(1, 2, 3)
+    cluster.nodes[1].quorum._quorum.role = Resigned.__new__(Resigned)
+    cluster.commits(1)
+    cluster.oracle.told("remove_voter", 1)
+    cluster.becomes(2, "Candidate", 2)
+    cluster.leads(2, 2, votes=(2, 3))
+    cluster.copies(2, 3)
+    cluster.commits(2)
+    cluster.changes(2, 2, 2, 3)
+    cluster.copies(2, 3)
+    cluster.commits(2)
+    cluster.has_a_new_disk(4)
+    cluster.changes(2, 2, 1, 2, 3)
+    cluster.all_commit(2)
+    assert cluster.told == []
+    assert cluster.oracle.not_settled() == ""
+
+
+def test_a_leader_without_the_votes_of_a_majority_is_not_elected(cluster: Cluster) -> None:
+    cluster.changes(1, 1, 1, 2, 3, 4)
+    cluster.all_commit(1)
+    cluster.leads(2, 2, votes=(2, 3))  # of four
+    assert rules(cluster) == {"elected"}
+
+
+def test_the_vote_of_a_node_with_a_new_disk_does_not_count(cluster: Cluster) -> None:
+    cluster.has_a_new_disk(3)
+    cluster.leads(2, 2, votes=(2, 3))
+    assert rules(cluster) == {"elected"}
+
+
+def test_a_leader_lacks_nothing_that_is_committed(cluster: Cluster) -> None:
+    cluster.log(1).append(1, None, b"record")
+    cluster.copies(1, 2)
+    cluster.commits(1)
+    cluster.leads(3, 2, votes=(2, 3))
+    assert rules(cluster) == {"leader-complete"}
+
+
+def test_a_commit_takes_a_majority_of_the_voters_in_force(cluster: Cluster) -> None:
+    cluster.changes(1, 1, 1, 2)
+    cluster.copies(1, 3, 4)
+    cluster.commits(1)
+    assert rules(cluster) == {"commit-majority"}
+
+
+def test_a_leader_that_resigns_as_it_commits_is_checked_too(cluster: Cluster) -> None:
+    cluster.changes(1, 1, 2, 3)
+    cluster.copies(1, 2)
+    cluster.nodes[1].quorum._quorum.role = Resigned.__new__(Resigned)
+    cluster.commits(1)
+    assert rules(cluster) == {"commit-majority"}
+
+
+def test_what_a_lost_disk_held_counts_and_what_the_new_one_holds_does_not(
+    cluster: Cluster,
+) -> None:
+    cluster.log(1).append(1, None, b"record")
+    cluster.copies(1, 3)
+    cluster.has_a_new_disk(3)
+    cluster.commits(1)
+    assert cluster.told == []
+    cluster.log(1).append(1, None, b"another")
+    cluster.copies(1, 3)
+    cluster.commits(1)
+    assert rules(cluster) == {"commit-majority"}
+
+
+def test_a_leader_commits_by_a_record_of_its_own_epoch(cluster: Cluster) -> None:
+    cluster.log(1).append(1, None, b"record")
+    cluster.copies(1, 2)
+    cluster.leads(2, 2, votes=(2, 3))
+    cluster.commits(2, 3)
+    assert rules(cluster) == {"commit-own-epoch"}
+
+
+def test_one_voter_changes_at_a_time(cluster: Cluster) -> None:
+    cluster.changes(1, 1, 1, 4)
+    assert rules(cluster) == {"one-change"}
+
+
+def test_a_change_waits_for_the_commit_of_the_last_one(cluster: Cluster) -> None:
+    cluster.changes(1, 1, 1, 2)
+    assert cluster.told == []
+    cluster.changes(1, 1, 1)
+    assert rules(cluster) == {"one-change"}
+
+
+def test_a_change_waits_for_a_commit_of_its_epoch(cluster: Cluster) -> None:
+    cluster.leads(2, 2, votes=(2, 3))
+    cluster.changes(2, 2, 1, 2)
+    assert rules(cluster) == {"change-own-epoch"}
+
+
+def test_a_node_that_was_removed_does_not_stand(cluster: Cluster) -> None:
+    cluster.changes(1, 1, 1, 2)
+    cluster.copies(1, 2, 3)
+    cluster.becomes(3, "Candidate", 2)  # it does not know that its removal is committed
+    assert cluster.told == []
+    cluster.all_commit(1)
+    cluster.becomes(3, "Candidate", 3)
+    assert rules(cluster) == {"stands"}
+
+
+def test_a_leader_that_was_removed_does_not_lead_on(cluster: Cluster) -> None:
+    cluster.changes(1, 1, 2, 3)
+    assert cluster.told == []
+    cluster.all_commit(1)
+    assert rules(cluster) == {"removed-leads"}
+
+
+def test_what_the_administrator_was_told_is_committed(cluster: Cluster) -> None:
+    cluster.changes(1, 1, 1, 2)
+    cluster.oracle.told("remove_voter", 3)
+    assert rules(cluster) == {"acked-voters"}
+
+
+def test_at_the_end_the_voters_are_there_and_know_all(cluster: Cluster) -> None:
+    assert cluster.oracle.not_settled() == ""
+    cluster.log(1).append(1, None, b"record")
+    cluster.copies(1, 2)
+    cluster.commits(1)
+    assert cluster.oracle.not_settled().startswith("caught-up")
+    cluster.changes(1, 1, 1, 2)
+    cluster.all_commit(1)
+    assert cluster.oracle.not_settled().startswith("voters-expected")
+    cluster.changes(1, 1, 1, 2, 3)
+    cluster.all_commit(1)
+    assert cluster.oracle.not_settled() == ""
+    cluster.has_a_new_disk(3)
+    assert cluster.oracle.not_settled().startswith("voters-expected")
