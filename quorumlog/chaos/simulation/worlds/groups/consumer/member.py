@@ -250,8 +250,9 @@ class GroupMember(MemberProcess):
 
     def takes(self, answered: Answered, epoch: int, assigned: Partitions | None) -> None:
         """Take what a heartbeat of KIP-848 was told."""
+        before = self.client.surplus
         self._oracle.told(self.client, epoch, assigned, is_replaced=answered.is_replaced)
-        self._give_up_later()
+        self._give_up_later(before)
 
     def syncs(self, answered: Answered, generation_id: int, named: Named) -> None:
         """Take what a SyncGroup was told: the topics that have these names now."""
@@ -261,9 +262,9 @@ class GroupMember(MemberProcess):
             for one in named
             if one.topic in known
         )
-        replaced = answered.is_replaced
+        before, replaced = self.client.surplus, answered.is_replaced
         self._oracle.synced(self.client, generation_id, named, ids, is_replaced=replaced)
-        self._give_up_later()
+        self._give_up_later(before)
 
     def rests(self, answered: Answered) -> None:
         """Note that there is nothing to do."""
@@ -287,14 +288,15 @@ class GroupMember(MemberProcess):
         """Ask for the coordinator before the next request."""
         self._coordinator = None
 
-    def _give_up_later(self) -> None:
+    def _give_up_later(self, before: Partitions) -> None:
+        """Choose how long it takes to give up what it had not to give up `before`."""
         for gone in self._positions.keys() - self.client.told:
             del self._positions[gone]  # it commits no more for what it gives up
-        if not self.client.surplus:
+        if self.client.surplus <= before:
             return
         how = self.rng.random()
-        longest_us = 20_000 if how < 0.4 else 1_000_000 if how < 0.65 else 2_500_000
-        if how < 0.75 or self.client.is_classic:  # else never
+        longest_us = 20_000 if how < 0.5 else 1_000_000 if how < 0.8 else 2_500_000
+        if how < 0.9 or self.client.is_classic:  # else never
             after_us = self.rng.randrange(1_000, longest_us)
             self._machine.later(after_us, self._take, self._give_up, self._life)
 
