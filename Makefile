@@ -44,12 +44,15 @@ $(VENV)/bin/python:
 	@test -n '$(PYTHON)' || { echo 'quorumlog needs Python 3.11 or newer; name it with PYTHON=...'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# pip compiles the modules of what it installs, but not of what is editable: then each process would, which is a third of the start of a node.
 $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 	$(RUN) pip install --quiet --disable-pip-version-check --editable '.[spark,fast,drivers]'
+	$(RUN) compileall -q quorumlog
 	touch $@
 
 $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
 	$(RUN) pip install --quiet --disable-pip-version-check --editable '.[spark,fast,drivers,dev]'
+	$(RUN) compileall -q quorumlog
 	touch $(VENV)/installed $@
 
 clean: ## remove what was built, installed and recorded
