@@ -82,7 +82,7 @@ class PresenceServer:
         for connection in connections:
             await connection.close()
 
-    async def _serve(self, request: web.Request) -> web.WebSocketResponse:
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
         self._check(request)
         try:
             node_id = BrokerId(int(request.query["node_id"]))
@@ -92,7 +92,7 @@ class PresenceServer:
         try:
             await connection.prepare(request)
         except ConnectionError:  # it has gone again already, and was never counted as present
-            return connection
+            return web.Response()  # to nobody
         self._connections[connection] = None
         async for _ in connection:
             pass  # nothing is said

@@ -39,8 +39,7 @@ from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
 STRAY_SUFFIX: Final = "-stray"
-# So many logs that are not durable are closed together: what others write there is waited for, too.
-CLOSED_TOGETHER_MIN: Final = 1_000
+CLOSED_TOGETHER_MIN: Final = 1_000  # fewer need not wait for what others write to the disk
 REFUSED_FILE: Final = "refused-as-damaged"
 """In the directory of a log that was refused: a start after a kill refuses it, too."""
 
@@ -345,6 +344,7 @@ class LogDirectory:
 
     def _end_closing(self) -> StorageError | None:
         """Make durable what was closed together; return why the disk refuses it."""
+        _logger.info("%s: making its file system durable", self.path)
         try:
             with self.progress.syncing():
                 self._log_disk.end()
@@ -365,7 +365,7 @@ class LogDirectory:
         is_clean: every log that was open is closed cleanly. What was closed together is durable
         first; if that fails, nothing is said of any log: the next start checks them.
         """
-        refusal = self._end_closing()
+        refusal = self._end_closing() if self._log_disk.is_joint else None
         self.checkpoints.note_high_watermarks(high_watermarks)
         if refusal is None:
             self.checkpoints.note_closed(closed)
