@@ -28,6 +28,10 @@ def list_transactions(
         list[str] | None,
         typer.Option(metavar="STATE", help="Only these: Ongoing, CompleteCommit, ... Repeatable."),
     ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(metavar="RE2", help="Only ids that match this regular expression whole."),
+    ] = None,
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
@@ -38,10 +42,11 @@ def list_transactions(
     Examples:
       quorumlog transactions list
       quorumlog transactions list --state Ongoing --json
+      quorumlog transactions list --pattern 'copy-[0-9]+'
     """
 
     async def work(admin: "Admin") -> list["TransactionListing"]:
-        return await admin.transactions.list(states=state or ())
+        return await admin.transactions.list(states=state or (), pattern=pattern)
 
     found = [asdict(one) for one in ask_admin(bootstrap, directory, work)]
     rows = [list(one.values()) for one in found]

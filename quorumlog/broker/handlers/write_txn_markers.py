@@ -67,7 +67,7 @@ def _write(
         outcome.set_result(refusal)
         return outcome
     if at.topic == OFFSETS_TOPIC:  # the offsets are to be seen when it is answered (KAFKA-17507)
-        return context.groups.end_transaction(at, marker)
+        return context.groups.end_transaction(at, marker, asked.transaction_version)
 
     def done(result: ProduceResult) -> None:
         if not outcome.done():  # the connection may be gone

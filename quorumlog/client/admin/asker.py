@@ -40,6 +40,7 @@ class Asker:
         request: Request[ResponseT],
         *,
         broker_id: int | None = None,
+        version_min: int = 0,
         timeout_ms: float | None = None,
     ) -> ResponseT:
         """Send any request, once, to one broker (None: any), and return its answer unchecked.
@@ -50,7 +51,9 @@ class Asker:
             broker_id = await self.cluster.any_broker()
         else:
             await self._check_broker(broker_id)
-        return await self.cluster.send(broker_id, request, timeout_ms=timeout_ms)
+        return await self.cluster.send(
+            broker_id, request, version_min=version_min, timeout_ms=timeout_ms
+        )
 
     async def _check_broker(self, broker_id: int) -> None:
         if broker_id not in self.cluster.metadata.nodes:

@@ -23,6 +23,8 @@ from quorumlog.wire.codec.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 
+PATTERNS_SINCE: Final = 2  # of ListTransactions
+
 
 class TransactionAdmin:
     """Lists and describes transactions, and aborts one that its coordinator has lost."""
@@ -31,21 +33,36 @@ class TransactionAdmin:
         self._asker: Final = asker
 
     async def list(
-        self, *, states: Iterable[str] = (), producer_ids: Iterable[int] = ()
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        pattern: str | None = None,
     ) -> list[about.TransactionListing]:
         """Ask every broker for the transactional ids that it coordinates; sorted by name.
 
         `states`, by Kafka's names, and `producer_ids`: only those; () lets everything pass.
+        `pattern`: only ids that match this expression of RE2's whole (KIP-1152). Raises
+        INVALID_REGULAR_EXPRESSION; UNSUPPORTED_VERSION if a broker takes no pattern.
         """
+        if pattern is not None and not isinstance(pattern, str):
+            raise TypeError(f"a pattern is a str, not {pattern!r}")
         request = ListTransactionsRequest(
-            state_filters=checked_names(states, "states"), producer_id_filters=[*producer_ids]
+            state_filters=checked_names(states, "states"),
+            producer_id_filters=[*producer_ids],
+            transactional_id_pattern=pattern,
         )
+        about_pattern = "" if pattern is None else f", ids that match {pattern!r}"
+        version_min = 0 if pattern is None else PATTERNS_SINCE
         found = {}
         for broker_id in (await topics.view(self._asker, ())).nodes:
 
             async def attempt(broker_id: int = broker_id) -> list[about.TransactionListing]:
-                response = await self._asker.request(request, broker_id=broker_id)
-                check(response.error_code, f"ListTransactions of broker {broker_id}")
+                response = await self._asker.request(
+                    request, broker_id=broker_id, version_min=version_min
+                )
+                what = f"ListTransactions of broker {broker_id}{about_pattern}"
+                check(response.error_code, what)
                 if response.unknown_state_filters:
                     unknown = ", ".join(response.unknown_state_filters)
                     raise ValueError(f"no transaction has a state of this name: {unknown}")

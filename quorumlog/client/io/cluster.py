@@ -172,14 +172,22 @@ class Cluster:
         *,
         purpose: Purpose = Purpose.CONTROL,
         version_max: int | None = None,
+        version_min: int = 0,
         timeout_ms: float | None = None,
     ) -> ResponseT:
-        """Ask one broker, once. Raises KafkaError; it is definite if nothing was sent."""
+        """Ask one broker, once. Raises KafkaError; it is definite if nothing was sent.
+
+        `version_min`: what older versions leave out of the request would be missed.
+        """
         connection = await self.connect(broker_id, purpose)
         try:
             version = connection.version_for(request)
             if version_max is not None:
                 version = min(version, version_max)
+            if version < version_min:
+                needed = f"version {version_min} of {_api(request)} is needed"
+                message = f"{needed}, and broker {broker_id} answers {version} at most"
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message, definite=True)
             return await connection.send(request, version=version, timeout_ms=timeout_ms)
         except UnsupportedVersion as error:
             message = _unsupported(broker_id, connection, request)

@@ -3,8 +3,17 @@
 from typing import Unpack
 
 from quorumlog.client.admin import Admin
+from quorumlog.client.admin.transactions import TransactionAdmin
 from quorumlog.client.settings import AdminOptions, BootstrapServers
-from quorumlog.client.sync.blocking import Blocking, blocking
+from quorumlog.client.sync.blocking import Blocking, Part, blocking
+
+
+class SyncTransactionAdmin(Part[TransactionAdmin]):
+    """`Admin.transactions` without an event loop."""
+
+    list = blocking(TransactionAdmin.list)
+    describe = blocking(TransactionAdmin.describe)
+    abort = blocking(TransactionAdmin.abort)
 
 
 class SyncAdmin(Blocking[Admin]):
@@ -14,6 +23,11 @@ class SyncAdmin(Blocking[Admin]):
         self, bootstrap_servers: BootstrapServers, **options: Unpack[AdminOptions]
     ) -> None:
         super().__init__(Admin(bootstrap_servers, **options))
+
+    @property
+    def transactions(self) -> SyncTransactionAdmin:
+        """Lists, describes and aborts transactions: `admin.transactions.list()`."""
+        return SyncTransactionAdmin(self._client.transactions, self)
 
     request = blocking(Admin.request)
 

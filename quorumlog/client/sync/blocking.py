@@ -29,15 +29,39 @@ _closing: Final[set["Future[None]"]] = set()  # of those that were dropped
 
 
 ClientT = TypeVar("ClientT", bound=AsyncClient[Any])
+OwnerT = TypeVar("OwnerT")
 
 
-class Blocking(Generic[ClientT]):
+class Waiting(Generic[OwnerT]):
+    """Has methods of an asynchronous object, in a form that waits for their end."""
+
+    def __init__(self, owner: OwnerT) -> None:
+        """`owner` has the asynchronous methods."""
+        self._client: Final = owner
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        raise NotImplementedError
+
+
+class Part(Waiting[OwnerT]):
+    """Some of a client's methods, under a name of their own."""
+
+    def __init__(self, owner: OwnerT, client: "Blocking[Any]") -> None:
+        """`owner` has the asynchronous methods; `client` runs them."""
+        super().__init__(owner)
+        self._whole: Final = client
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return self._whole._run(work)  # noqa: SLF001 - ours: the class is below
+
+
+class Blocking(Waiting[ClientT]):
     """The common part of the three: opened at construction, closed by `close` or `with`."""
 
     _holds_records: ClassVar[bool] = False
 
     def __init__(self, client: ClientT) -> None:
-        self._client: Final = client
+        super().__init__(client)
         self._loop: Final = LoopThread.acquire()
         self._is_open = True
         self._lock: Final = threading.Lock()
@@ -93,13 +117,13 @@ class Blocking(Generic[ClientT]):
 
 
 def blocking(
-    method: Callable[Concatenate[ClientT, Parameters], Coroutine[Any, Any, Result]],
-) -> Callable[Concatenate[Blocking[ClientT], Parameters], Result]:
+    method: Callable[Concatenate[OwnerT, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Waiting[OwnerT], Parameters], Result]:
     """Return the method of a blocking client that awaits `method` on the shared loop."""
 
     @wraps(method)
     def call(
-        self: Blocking[ClientT], /, *args: Parameters.args, **kwargs: Parameters.kwargs
+        self: Waiting[OwnerT], /, *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Result:
         return self._run(method(self._client, *args, **kwargs))
 

@@ -53,7 +53,12 @@ class MemoryLog:
             self.commit_all()
 
     def append_marker(
-        self, at: TopicPartition, marker: TransactionMarker, *, done: ProduceDone
+        self,
+        at: TopicPartition,
+        marker: TransactionMarker,
+        *,
+        done: ProduceDone,
+        transaction_version: int = 0,
     ) -> None:
         self.append(at, encode_marker(marker, 0), acks=-1, timeout_ms=0, done=done)
 

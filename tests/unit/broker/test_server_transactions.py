@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from quorumlog.broker.handlers.add_partitions_to_txn import PARTITIONS_MAX
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -42,7 +43,7 @@ from quorumlog.wire.codec.messages.write_txn_markers import (
 )
 from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from quorumlog.wire.io.connection import KafkaConnection
+from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection
 from tests.support.groups import single_broker
 from tests.support.groups.asking import asking, create, versions
 from tests.support.groups.single_broker import BROKER
@@ -268,6 +269,27 @@ async def test_a_broker_verifies_and_adds_for_many_transactions(tmp_path: Path) 
             assert await broker.transactions.verifier.verify("y", *asked, [where], adds=adds) == {
                 where: code
             }
+
+
+async def test_a_request_that_names_too_many_partitions_is_refused_unread(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        too_many = _topics([("t", range(PARTITIONS_MAX)), ("u", [0])])
+        of_a_broker = AddPartitionsToTxnTransaction(transactional_id="x", topics=too_many)
+        request = AddPartitionsToTxnRequest(transactions=[of_a_broker])
+        answer = await connection.send(request, version=4)
+        assert (answer.error_code, answer.results_by_transaction) == (
+            ErrorCode.INVALID_REQUEST,
+            [],
+        )
+        of_a_client = AddPartitionsToTxnRequest(v3_and_below_topics=too_many)
+        with pytest.raises(ConnectionLost):
+            await connection.send(of_a_client, version=3)
+        other = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
+        just_enough = AddPartitionsToTxnRequest(v3_and_below_topics=too_many[:1])
+        answer = await other.send(just_enough, version=3)
+        refused = codes(answer.results_by_topic_v3_and_below)
+        assert [*refused.values()] == ["UNKNOWN_TOPIC_OR_PARTITION"] * PARTITIONS_MAX
+        await other.close()
 
 
 async def test_the_offsets_of_a_group_belong_to_a_transaction(tmp_path: Path) -> None:

@@ -70,15 +70,18 @@ async def end(
     commits: bool = True,
     producer_epoch: int = 0,
     coordinator_epoch: int = 0,
+    transaction_version: int = 0,
 ) -> int:
     marker = WritableTxnMarker(
         producer_id=7,
         producer_epoch=producer_epoch,
         transaction_result=commits,
         coordinator_epoch=coordinator_epoch,
+        transaction_version=transaction_version,
         topics=[WritableTxnMarkerTopic(name=OFFSETS_TOPIC, partition_indexes=[partition])],
     )
-    answer = await connection.send(WriteTxnMarkersRequest(markers=[marker]), version=1)
+    version = 2 if transaction_version else 1
+    answer = await connection.send(WriteTxnMarkersRequest(markers=[marker]), version=version)
     [result] = answer.markers
     return result.topics[0].partitions[0].error_code
 
@@ -101,6 +104,20 @@ async def fetch(
         return -1, -1
     part = topics[0].partitions[0]
     return part.error_code, part.committed_offset
+
+
+async def test_a_marker_of_version_2_ends_offsets_only_with_a_newer_epoch(tmp_path: Path) -> None:
+    """As in other partitions (KIP-1228): a late marker must not end the next transaction."""
+    async with asking(tmp_path) as (broker, connection):
+        await create(connection, "t")
+        await coordinator_is_ready(connection)
+        where = broker.groups.partition_of("g").partition
+        assert await commit(connection, 5) == [0]
+        late = await end(connection, where, transaction_version=2)
+        assert late == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await fetch(connection, 9, is_stable=False) == (0, -1)
+        assert await end(connection, where, producer_epoch=1, transaction_version=2) == 0
+        assert await fetch(connection, 9, is_stable=True) == (0, 5)
 
 
 async def test_an_offset_is_seen_with_the_marker_and_not_before(tmp_path: Path) -> None:

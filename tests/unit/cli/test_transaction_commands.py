@@ -69,6 +69,34 @@ def producer(idle_ms: int = 3_600_000, *, start_offset: int = 40) -> producers_.
     )
 
 
+def test_a_pattern_goes_to_every_broker_and_a_bad_one_is_shown(shell: Shell) -> None:
+    listing(shell)
+    shell("transactions", "list", "--pattern", "copy-[0-9]+")
+    patterns = [
+        request.transactional_id_pattern
+        for _, request in shell.cluster.seen
+        if isinstance(request, list_.ListTransactionsRequest)
+    ]
+    assert {*patterns} == {"copy-[0-9]+"}
+    refusal = list_.ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    shell.cluster.offer(list_.ListTransactionsRequest, refusal)
+    said = shell("transactions", "list", "--pattern", "(", status=EXIT_FAILED)
+    assert "INVALID_REGULAR_EXPRESSION" in said
+    assert "ids that match '('" in said
+
+
+def test_a_broker_that_takes_no_pattern_is_not_asked_for_all(shell: Shell) -> None:
+    listing(shell)
+    shell.cluster.offers[list_.ListTransactionsRequest.API_KEY] = (
+        1,
+        lambda request: list_.ListTransactionsResponse(),
+    )
+    said = shell("transactions", "list", "--pattern", "x", status=EXIT_FAILED)
+    assert "version 2 of ListTransactions is needed" in said
+    asked = [one for _, one in shell.cluster.seen if isinstance(one, list_.ListTransactionsRequest)]
+    assert asked == []
+
+
 def test_transactional_ids_are_listed(shell: Shell) -> None:
     one = list_.TransactionState(transactional_id="x", producer_id=7, transaction_state="Ongoing")
     listing(shell, one)

@@ -10,9 +10,11 @@ from typing import Any, get_type_hints
 import pytest
 
 from quorumlog.client import Admin, Consumer, Producer, RebalanceListener, TopicPartition
+from quorumlog.client.admin.transactions import TransactionAdmin
 from quorumlog.client.producer import SendOptions
 from quorumlog.client.settings import ConsumerOptions
 from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
+from quorumlog.client.sync.admin import SyncTransactionAdmin
 from tests.support.client.fake_cluster import FakeCluster, fake_cluster
 from tests.support.client.fake_group import GroupCluster, group_cluster
 
@@ -180,7 +182,12 @@ def test_a_client_that_cannot_start_leaves_no_thread() -> None:
 
 @pytest.mark.parametrize(
     ("client", "blocking"),
-    [(Admin, SyncAdmin), (Consumer, SyncConsumer), (Producer, SyncProducer)],
+    [
+        (Admin, SyncAdmin),
+        (Consumer, SyncConsumer),
+        (Producer, SyncProducer),
+        (TransactionAdmin, SyncTransactionAdmin),
+    ],
 )
 def test_a_blocking_client_has_every_method_of_the_other(client: type, blocking: type) -> None:
     for name, method in inspect.getmembers(client, inspect.isfunction):
@@ -188,6 +195,12 @@ def test_a_blocking_client_has_every_method_of_the_other(client: type, blocking:
             same = getattr(blocking, name)
             assert inspect.signature(same) == inspect.signature(method), name
             assert not inspect.iscoroutinefunction(same), name
+
+
+def test_parts_of_a_blocking_client_are_those_of_the_other() -> None:
+    for name, part in inspect.getmembers(Admin, lambda member: isinstance(member, property)):
+        if not name.startswith("_"):
+            assert isinstance(getattr(SyncAdmin, name), property), part
 
 
 def test_the_options_of_send_are_its_keyword_arguments() -> None:

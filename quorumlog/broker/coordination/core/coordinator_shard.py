@@ -150,9 +150,13 @@ class CoordinatorShard(Generic[CoordinatorT]):
                     self._effects.append(effect)
                 case effects.AppendRecords():
                     self._append(now_ms, effect)
-                case effects.WriteMarker(write_id=write_id, marker=marker):
-                    append_id = self._new_write(write_id, records=1)
-                    self._effects.append(effects.AppendMarker(append_id=append_id, marker=marker))
+                case effects.WriteMarker(write_id=write_id):
+                    append = effects.AppendMarker(
+                        append_id=self._new_write(write_id, records=1),
+                        marker=effect.marker,
+                        transaction_version=effect.transaction_version,
+                    )
+                    self._effects.append(append)
                 case effects.AdvanceLogStart(offset=offset):
                     self._effects.append(effects.Report(text=f"rewritten, starts at {offset}"))
                     self._effects.append(effect)

@@ -29,6 +29,7 @@ class WriteMarker:
 
     write_id: int
     marker: TransactionMarker
+    transaction_version: int = 0  # by which the marker's epoch is judged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,7 @@ class AppendMarker:
 
     append_id: int
     marker: TransactionMarker
+    transaction_version: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,13 @@ class CoordinatorLog(Protocol):
         """Append as the leader; call `done` now, or when the outcome is known."""
 
     def append_marker(
-        self, at: TopicPartition, marker: TransactionMarker, /, *, done: ProduceDone
+        self,
+        at: TopicPartition,
+        marker: TransactionMarker,
+        /,
+        *,
+        done: ProduceDone,
+        transaction_version: int = 0,
     ) -> None:
         """End a transaction as the leader; call `done` when that is committed, or refused."""
 
@@ -131,6 +137,7 @@ class ShardDriver(Generic[CoordinatorT]):
                     self._topic_partition,
                     marker,
                     done=partial(self._soon, self._append_ended, append_id),
+                    transaction_version=effect.transaction_version,
                 )
             case effects.ReadLog(offset=offset):
                 self._soon(self._read, offset)

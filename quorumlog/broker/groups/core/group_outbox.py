@@ -78,10 +78,21 @@ class GroupOutbox:
         )
         self._effects.append(append)
 
-    def write_marker(self, marker: TransactionMarker, *, apply: Apply, done: WriteDone) -> None:
+    def write_marker(
+        self,
+        marker: TransactionMarker,
+        *,
+        transaction_version: int = 0,
+        apply: Apply,
+        done: WriteDone,
+    ) -> None:
         """Write the marker of a transaction."""
-        write_id = self._begin((), done, apply)
-        self._effects.append(WriteMarker(write_id=write_id, marker=marker))
+        write = WriteMarker(
+            write_id=self._begin((), done, apply),
+            marker=marker,
+            transaction_version=transaction_version,
+        )
+        self._effects.append(write)
 
     def _begin(
         self, records: tuple[LogRecord, ...], done: WriteDone, apply: Apply | None = None

@@ -223,9 +223,13 @@ class CommitTransactionalOffsets(GroupRequest[CommitResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteTransaction:
-    """The marker of a transaction, for our partition of `__consumer_offsets`, not for one group."""
+    """The marker of a transaction, for our partition of `__consumer_offsets`, not for one group.
+
+    `transaction_version`: by which its epoch is judged (KIP-1228).
+    """
 
     marker: TransactionMarker
+    transaction_version: int = 0
 
     def refuse(self, error_code: ErrorCode) -> ErrorCode:
         """Refuse in the words of WriteTxnMarkers, which knows no group coordinators."""

@@ -232,7 +232,8 @@ class TransactionalOffsets:
             is_written = error_code is ErrorCode.NONE
             self._outbox.reply(request_id, error_code if is_written else request.refuse(error_code))
 
-        self._outbox.write_marker(marker, apply=apply, done=done)
+        version = request.transaction_version
+        self._outbox.write_marker(marker, transaction_version=version, apply=apply, done=done)
 
     def _end(self, marker: TransactionMarker) -> None:
         """Apply a committed marker: pending offsets count from here on, or vanish."""

@@ -103,14 +103,18 @@ class GroupService:
         return self._shards.ask(self.partition_of(request.group_id), request)
 
     def end_transaction(
-        self, topic_partition: TopicPartition, marker: TransactionMarker
+        self,
+        topic_partition: TopicPartition,
+        marker: TransactionMarker,
+        transaction_version: int = 0,
     ) -> asyncio.Future[ErrorCode]:
         """Write the marker in a partition of `__consumer_offsets`.
 
         The answer comes once it is committed, and what it commits is visible (KAFKA-17507); an
         error is one of WriteTxnMarkers. A marker that is written again does no harm.
         """
-        return self._shards.ask(topic_partition, CompleteTransaction(marker=marker))
+        request = CompleteTransaction(marker=marker, transaction_version=transaction_version)
+        return self._shards.ask(topic_partition, request)
 
     def stop(self) -> None:
         """Forget all groups; answer every open request NOT_COORDINATOR."""
