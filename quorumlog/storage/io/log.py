@@ -95,9 +95,8 @@ class Log:
         """Open the log in `directory`, or make one there. Raises StorageError.
 
         clean: `close(clean=True)` was its end, for certain (Kafka's `.kafka_cleanshutdown`). Else
-        every segment that reaches beyond recovery_point is read, checked, and cut where it is torn.
-        From log_start_offset to known_end_offset it was whole, else DamagedLog; so if it
-        must_be_whole, and more than a torn batch is to be cut. What must_last is durable then.
+        all that reaches beyond recovery_point is read, checked, cut where it is torn. DamagedLog:
+        it is not whole in [log_start_offset, known_end_offset), or, if it must_be_whole, behind it.
         """
         start = UNKNOWN if log_start_offset is None else log_start_offset
         known = clean, recovery_point, start, known_end_offset, cls.scan, must_last, must_be_whole
