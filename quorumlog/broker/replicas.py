@@ -62,9 +62,7 @@ from quorumlog.wire.codec.identifiers import (
 # that are open, and asks the leaders for all of them: so it is rarer, the more there are.
 FOLLOW_UP_S: Final = 0.02
 FOLLOW_UP_PER_LOG_S: Final = 0.000_05
-# The logs of a start are followed when all are open, because the first fetches cost as much as
-# opening them does. If that takes longer than this, those that are open do not wait, now and then.
-FIRST_FOLLOW_UP_S: Final = 10.0
+FIRST_FOLLOW_UP_S: Final = 10.0  # of a start: its logs are followed when all are open
 # What belongs to a log lives long. The collector need not visit it, which costs a sixth of opening
 # it, and would hold the loop up for tenths of a second; freezing it costs nothing.
 LOGS_PER_FREEZE: Final = 10
@@ -103,13 +101,11 @@ class Replicas:
         # directory fails.
         self.may_lead: Final = asyncio.Event()
         self.directory_failed: Final = asyncio.Event()  # one of several; the listener clears it
-        # Set once a log is not whole that the metadata counts on, or the last directory has failed.
-        self.must_be_fenced: Final = asyncio.Event()
+        self.must_be_fenced: Final = asyncio.Event()  # it cannot keep its former process's places
         self._listeners: Final[list[LeadershipListener]] = []
         self._strays_are_gone = self._is_stopping = self._has_failed_log = False
         self._changed: list[TopicPartition] = []  # since the last follow-up
         self._follow_up_due: asyncio.TimerHandle | None = None
-        self._opened_count = 0
         self._threads: Final = DiskThreads(self._fail, _opening_threads(settings))
         self._disk: Final[DiskQueue] = disk_queue or self._threads
         self._flush_threads: Final = DiskThreads(self._fail)
@@ -302,15 +298,13 @@ class Replicas:
             return
         self._changed.append(topic_partition)
         self.moves.table.note_opened(topic_partition)
-        self._opened_count += 1
-        if self._opened_count % LOGS_PER_FREEZE == 0:
+        if len(self.drivers) % LOGS_PER_FREEZE == 0:
             gc.freeze()
         if not self._replicas.is_opening:
             self._follow_up()
         elif self._follow_up_due is None:
-            delay_s = FOLLOW_UP_S + FOLLOW_UP_PER_LOG_S * len(self.drivers)
-            if not self.may_lead.is_set():
-                delay_s += FIRST_FOLLOW_UP_S
+            first_s = FOLLOW_UP_S if self.may_lead.is_set() else FIRST_FOLLOW_UP_S
+            delay_s = first_s + FOLLOW_UP_PER_LOG_S * len(self.drivers)
             loop = asyncio.get_running_loop()
             self._follow_up_due = loop.call_later(delay_s, self._follow_up)
 

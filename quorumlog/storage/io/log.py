@@ -95,15 +95,12 @@ class Log:
         """Open the log in `directory`, or make one there. Raises StorageError.
 
         clean: `close(clean=True)` was its end, for certain (Kafka's `.kafka_cleanshutdown`). Else
-        every segment that reaches beyond recovery_point is read, checked, and cut where it is torn.
-        log_start_offset: from the caller's checkpoint; from there to known_end_offset the log was
-        whole, else DamagedLog; so if it `must_be_whole`, and more than a torn batch is to be cut.
-        note_read is told of bytes read. What `must_last` is durable then.
+        all that reaches beyond recovery_point is read, checked, cut where it is torn. DamagedLog:
+        it is not whole in [log_start_offset, known_end_offset), or, if it must_be_whole, behind it.
         """
         start = UNKNOWN if log_start_offset is None else log_start_offset
-        known = KnownOfLog(clean, recovery_point, start, known_end_offset, cls.scan, must_last)
-        known = known._replace(must_be_whole=must_be_whole)
-        loaded = load_log(disk, directory, settings, known, note_read)
+        known = clean, recovery_point, start, known_end_offset, cls.scan, must_last, must_be_whole
+        loaded = load_log(disk, directory, settings, KnownOfLog(*known), note_read)
         segments = SegmentList(disk, directory, loaded.segments, loaded.transactions)
         log = cls(disk, directory, settings, segments=segments, loaded=loaded)
         if start > log.log_end_offset:  # it lost records that were deleted

@@ -285,10 +285,10 @@ async def test_the_collector_need_not_visit_logs_that_are_open(
     frozen_at: list[int] = []
     monkeypatch.setattr(replicas_module, "LOGS_PER_FREEZE", 2)
     async with broker(tmp_path) as replicas:
-        monkeypatch.setattr(gc, "freeze", lambda: frozen_at.append(replicas._opened_count))
-        opened_before = replicas._opened_count
+        monkeypatch.setattr(gc, "freeze", lambda: frozen_at.append(len(replicas.drivers)))
+        opened_before = len(replicas.drivers)
         publish_many(replicas)
         await are_open(replicas)
-        opened = range(opened_before + 1, replicas._opened_count + 1)
+        opened = range(opened_before + 1, len(replicas.drivers) + 1)
         assert frozen_at == [count for count in opened if count % 2 == 0]
         assert frozen_at != []

@@ -155,7 +155,9 @@ def test_a_process_that_dies_while_it_registers_leaves_its_epochs_to_the_next() 
     bench = killed(Bench(controller_class=one_at_once()))
     epoch = bench.partition("t").leader_epoch
     request = bench.registration(1, "b", boot=BOOT)
-    decision = bench.controller.decide(request, now_ms=bench.now_ms, base_offset=Offset(len(bench.log)))
+    decision = bench.controller.decide(
+        request, now_ms=bench.now_ms, base_offset=Offset(len(bench.log))
+    )
     bench.carry_out(decision)
     assert decision.goes_on
     bench.register(1, incarnation="c", boot=BOOT)

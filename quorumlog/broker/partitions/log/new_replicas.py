@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
+from quorumlog.broker.partitions.core.placement import Standing, standing_of
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 
 
@@ -26,6 +27,10 @@ class NewReplicas:
     def forget(self, at: TopicPartition) -> None:
         """Take note that a replica is here, or is not to be here any more."""
         self._new.discard(at)
+
+    def standing_of(self, at: TopicPartition, partition: PartitionImage) -> Standing:
+        """Return which replicas are known to have all of a partition whose log is opened."""
+        return standing_of(partition, self._broker_id, is_new=at in self._new)
 
     def _is_new(self, at: TopicPartition, before: ClusterImage, after: ClusterImage) -> bool:
         partition = before.partition(at)

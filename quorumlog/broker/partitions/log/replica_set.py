@@ -13,7 +13,6 @@ from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.admission import TopicLimits
 from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
-from quorumlog.broker.partitions.core.placement import standing_of
 from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce
 from quorumlog.broker.partitions.core.waiting_requests import WaitingRequests
 from quorumlog.broker.partitions.log.loaded_log import LoadedLog, load_log
@@ -222,7 +221,7 @@ class ReplicaSet:
             return
         self._opening[at] = topic.topic_id
         self._unusable.pop(at, None)
-        standing = standing_of(partition, self._broker_id, is_new=at in self._new)
+        standing = self._new.standing_of(at, partition)
         load = partial(load_log, home, at, topic, standing, self._rules.producers)
 
         def work() -> LoadedLog:
