@@ -19,7 +19,7 @@ demo: $(VENV)/installed ## break a real 3-node cluster for 30 s and prove on Spa
 
 # More workers than cores of a small machine: a test of a cluster waits about half of its time.
 test: $(VENV)/installed-dev ## the whole test suite
-	$(BIN)/pytest -n 3 --dist loadgroup $(PYTEST_OPTIONS)
+	$(BIN)/pytest -n 4 --dist loadgroup $(PYTEST_OPTIONS)
 
 check: $(VENV)/installed-dev ## everything that must hold before a commit
 	@$(MAKE) --no-print-directory --jobs 2 lint types imports unit  # mypy has one thread
@@ -44,12 +44,15 @@ $(VENV)/bin/python:
 	@test -n '$(PYTHON)' || { echo 'quorumlog needs Python 3.11 or newer; name it with PYTHON=...'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# pip compiles the modules of what it installs, but not of what is editable: then each process would, which is a third of the start of a node.
 $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 	$(RUN) pip install --quiet --disable-pip-version-check --editable '.[spark,fast,drivers]'
+	$(RUN) compileall -q quorumlog
 	touch $@
 
 $(VENV)/installed-dev: pyproject.toml | $(VENV)/bin/python
 	$(RUN) pip install --quiet --disable-pip-version-check --editable '.[spark,fast,drivers,dev]'
+	$(RUN) compileall -q quorumlog
 	touch $(VENV)/installed $@
 
 clean: ## remove what was built, installed and recorded

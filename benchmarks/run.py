@@ -6,6 +6,7 @@ Peers are optional, and skipped with a remark: see benchmarks/peers.py.
 
 import argparse
 import asyncio
+import compileall
 import json
 import os
 import subprocess
@@ -15,10 +16,12 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+import quorumlog
 from benchmarks import failover, load
 from benchmarks.admission import admission
 from benchmarks.compaction import compaction
 from benchmarks.durable import durable
+from benchmarks.groups import groups
 from benchmarks.history_checks import history_checks
 from benchmarks.many_partitions import TOPICS
 from benchmarks.many_partitions import many_partitions as all_many_partitions
@@ -42,7 +45,7 @@ _SESSION_S: Final = int(FAST_DEFAULTS["broker.session.timeout.ms"]) / 1000
 _PARTS: Final = (
     *("admission", "start", "idle", "failover", "metadata", "throughput", "latency", "sparse"),
     *("confluent", "durable", "recovery", "compaction", "slow_disk", "simulation"),
-    *("transactions", "many_partitions", "history_checks", "bare", "kafka"),
+    *("transactions", "groups", "many_partitions", "history_checks", "bare", "kafka"),
 )
 
 
@@ -352,6 +355,8 @@ def main() -> None:
     parts = set(given.only.split(","))
     table = Table()
     print(f"load average before: {os.getloadavg()[0]:.1f} (quiet is below 1)")
+    # As an installation does: with PYTHONDONTWRITEBYTECODE each process would compile all modules.
+    compileall.compile_dir(quorumlog.__path__[0], quiet=1)
     if "admission" in parts:
         admission(table)
     with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as scratch:
@@ -363,7 +368,7 @@ def main() -> None:
         finally:
             cluster.stop()
     for alone in (
-        *(durable, recovery, compaction, slow_disk, transactions),
+        *(durable, recovery, compaction, slow_disk, transactions, groups),
         *(simulation, many_partitions, history_checks, bare, kafka),
     ):
         if alone.__name__ in parts:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.support.repeated import CHECKED, LEFT_OUT, TESTS, is_repeated
+from tests.support.repeated import CHECKED, LEFT_OUT, TESTS, is_repeated, is_repeated_file
 
 
 def test_the_directories_and_marks_are_those_of_make_check() -> None:
@@ -38,3 +38,9 @@ def test_what_is_left_out(
     if mark is not None:
         item.add_marker(mark)
     assert is_repeated(item) is repeated
+
+
+def test_a_file_is_left_out_if_all_of_its_tests_are() -> None:
+    assert is_repeated_file(TESTS / "unit/storage/test_disk.py")
+    assert not is_repeated_file(TESTS / "chaos/test_published_histories.py")  # some need Spark
+    assert not is_repeated_file(TESTS / "integration/test_recall.py")

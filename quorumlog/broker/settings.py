@@ -201,8 +201,8 @@ class BrokerSettings:
     )
     add_partitions_to_txn_retry_backoff_ms: int = integer(
         20,
-        "How long a leader waits until it asks again to add a partition to a transaction, while "
-        "the one before is being ended.",
+        "How long a coordinator lets an addition to a transaction wait while the one before is "
+        "being ended, and how long a leader waits then until it asks again.",
     )
     add_partitions_to_txn_retry_backoff_max_ms: int = integer(
         100, "How long it asks again at most; then the producer has to.", least=0

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
+from quorumlog.broker.partitions.core.producer_state import ProducerStates
+from quorumlog.broker.partitions.core.verification import Guards
 from quorumlog.chaos.simulation.worlds.transactions.log_mutants import LOG_MUTANTS
 from quorumlog.chaos.simulation.worlds.transactions.mutants import BROKEN_TRANSACTIONS
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction, AbortedTransactions
@@ -89,6 +91,23 @@ def test_a_mutant_is_found_by_a_script(mutant: str) -> None:
     play(TransactionsInALog, SCRIPTS[mutant])
     with pytest.raises(AssertionError):
         play(broken_log(mutant), SCRIPTS[mutant])
+
+
+class _LastingGuards(Guards):
+    def note_marker(self, producer_id: int, ended_epoch: int, marker_epoch: int) -> None:
+        pass
+
+
+class TakesEveryMarkerForThatOfTheTransactionBefore(ProducerStates):
+    def __init__(self) -> None:
+        super().__init__()
+        self.guards = _LastingGuards()  # type: ignore[misc]
+
+
+def test_a_guard_that_outlives_its_transaction_is_found() -> None:
+    kinds = {"kind": TakesEveryMarkerForThatOfTheTransactionBefore}
+    with pytest.raises(AssertionError):
+        play(type("Mutant", (TransactionsInALog,), kinds), a_marker_overtakes_the_first_batch)
 
 
 class RemovesMarkersFirst(CleanedTransactions):

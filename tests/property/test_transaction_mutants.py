@@ -4,11 +4,13 @@ Two are found by schedules that a random search seldom comes by.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
+from quorumlog.broker.transactions.core.adding import Adding
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.chaos.simulation.worlds.transactions.mutants import (
     BROKEN_TRANSACTIONS,
@@ -16,7 +18,9 @@ from quorumlog.chaos.simulation.worlds.transactions.mutants import (
 )
 from quorumlog.invariants import InvariantViolation
 from tests.property.test_transactions import Transactions
+from tests.support.transactions.adding_mutants import ADDING_MUTANTS
 from tests.support.transactions.coordination import add, commit, init
+from tests.support.transactions.healing import heal
 from tests.support.transactions.world import PARTITIONS, World
 
 ALL = [name for part in OF_COORDINATORS for name in part.rules]
@@ -52,7 +56,7 @@ def run_into_a_late_answer(rules: TransactionRules) -> None:
             world.check()
     world.answer(0)
     world.check()
-    world.heal()
+    heal(world)
 
 
 def run_into_a_lost_marker(rules: TransactionRules) -> None:
@@ -68,7 +72,7 @@ def run_into_a_lost_marker(rules: TransactionRules) -> None:
     world.end_write()
     world.deliver(0, "lost")
     world.check()
-    world.heal()
+    heal(world)
 
 
 SCRIPTS: dict[str, Callable[[TransactionRules], None]] = {
@@ -82,6 +86,14 @@ SCRIPTS: dict[str, Callable[[TransactionRules], None]] = {
 def test_a_mutant_is_found(mutant: str) -> None:
     mutated = BROKEN_TRANSACTIONS[mutant].coordinator
     broken = type("Broken", (Transactions,), {"obeyed": mutated})
+    with pytest.raises((AssertionError, InvariantViolation)):
+        run_machine(broken, settings=UNTIL_FOUND)
+
+
+@pytest.mark.planted
+@pytest.mark.parametrize("kind", ADDING_MUTANTS, ids=[kind.__name__ for kind in ADDING_MUTANTS])
+def test_an_addition_that_is_lost_while_it_waits_is_found(kind: type[Adding]) -> None:
+    broken = type("Broken", (Transactions,), {"obeyed": replace(SOUND, adding=kind)})
     with pytest.raises((AssertionError, InvariantViolation)):
         run_machine(broken, settings=UNTIL_FOUND)
 

@@ -44,11 +44,12 @@ class Client:
 
 @dataclass
 class Sent:
-    """A batch on its way; `guard` once the coordinator has said yes."""
+    """A batch on its way; `guard` once the coordinator has said yes to the `question`."""
 
     header: BatchHeader
     transaction: int | None
     guard: Guard | None = None
+    question: Guard | None = None
 
 
 class SentMarker(NamedTuple):
@@ -86,13 +87,14 @@ class TransactionsInALog(RuleBasedStateMachine):
     @rule(producer_id=st.sampled_from(PRODUCERS), is_late=st.booleans())
     def send_in_transaction(self, producer_id: int, *, is_late: bool) -> None:
         client = self.clients[producer_id]
-        if client.is_ending:
+        has_epoch_of_its_own = producer_id % 2 == 1
+        if client.is_ending and not has_epoch_of_its_own:
             return
         header = header_of(producer_id, client.epoch, client.sequence, TRANSACTIONAL_BIT)
-        sent = Sent(header, client.transaction)
+        sent = Sent(header, client.transaction + client.is_ending)
         self.batches.append(sent)
         client.sequence += 1
-        client.has_sent = True
+        client.has_sent = client.has_sent or not client.is_ending
         if not is_late:
             self.asked(sent)
             self.arrived(sent, is_repeated=False)
@@ -148,8 +150,17 @@ class TransactionsInALog(RuleBasedStateMachine):
         guard = self.states.guards.take(
             header.producer_id, header.producer_epoch, header.base_sequence, adds=adds
         )
-        if sent.transaction == client.transaction and not client.is_ending:
-            sent.guard = guard
+        sent.question = guard
+        self.answer_what_is_open(client)
+
+    def answer_what_is_open(self, client: Client) -> None:
+        """The coordinator says yes to what was asked for the open transaction, and waits for it."""
+        if not client.is_ending:
+            for sent in self.batches:
+                if self.clients[sent.header.producer_id] is client:
+                    is_open = sent.transaction == client.transaction
+                    client.has_sent = client.has_sent or is_open
+                    sent.guard = sent.guard or (sent.question if is_open else None)
 
     @precondition(lambda self: self.batches)
     @rule(data=st.data(), is_repeated=st.booleans())
@@ -200,6 +211,7 @@ class TransactionsInALog(RuleBasedStateMachine):
         if is_due:
             client.is_ending = client.has_sent = False
             client.transaction += 1
+            self.answer_what_is_open(client)
 
     def append(
         self, header: BatchHeader, transaction: int | None, marker: TransactionMarker | None

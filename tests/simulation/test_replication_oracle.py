@@ -139,3 +139,10 @@ def test_sequences_are_in_order_after_an_unclean_election_too(
 def test_all_replicas_are_equal_in_the_end() -> None:
     with broken("converged"):
         replicated().finish()
+
+
+def test_a_successor_does_not_lead_in_an_epoch_of_the_process_before() -> None:
+    oracle = replicated()
+    oracle.stopped(1, loses_power=False)
+    with broken("one-process"):
+        oracle.showed(1, AT, 2, leads=True, leader_epoch=1)

@@ -19,16 +19,25 @@ _SHARED_SEARCHES: Final = ("property", "simulation")  # their files use those of
 _OF_SEARCHES: Final = ("hypothesis", "tests.support.sizes")
 
 
+def is_repeated_file(path: Path) -> bool:
+    """Tell whether all tests of a file are repeated: it need not even be imported."""
+    return _has_repeated(path) and not any(f"mark.{mark}" in _text_of(path) for mark in LEFT_OUT)
+
+
 def is_repeated(item: pytest.Item) -> bool:
     """Tell whether `make check` runs a test just as `make test` does."""
-    first, *below = item.path.relative_to(TESTS).parts
-    is_checked = first in CHECKED or not below
-    if not is_checked or any(item.get_closest_marker(mark) for mark in LEFT_OUT):
+    is_left_out = any(item.get_closest_marker(mark) for mark in LEFT_OUT)
+    return _has_repeated(item.path) and not is_left_out
+
+
+def _has_repeated(path: Path) -> bool:
+    first, *below = path.relative_to(TESTS).parts
+    is_checked = first in CHECKED if below else path.name.startswith("test_")
+    if not is_checked or first in _SHARED_SEARCHES:
         return False
-    return first not in _SHARED_SEARCHES and not _has_searches(item.path)
+    return not any(word in _text_of(path) for word in _OF_SEARCHES)
 
 
 @lru_cache
-def _has_searches(path: Path) -> bool:
-    text = path.read_text(encoding="utf-8")
-    return any(word in text for word in _OF_SEARCHES)
+def _text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")

@@ -16,6 +16,7 @@ from inspect import iscoroutine
 from typing import Any, Final, Protocol
 
 from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply
+from quorumlog.broker.server.turns import Turns
 from quorumlog.broker.server.version_ranges import unsupported_version
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.errors import MalformedFrame
@@ -62,6 +63,10 @@ class Acceptor(Protocol):
         """Counters that the connection adds to."""
 
     @property
+    def turns(self) -> Turns:
+        """How long requests may hold up the event loop."""
+
+    @property
     def on_fatal(self) -> Callable[[InvariantViolation], None]:
         """Ends the node: a handler has found a bug of ours."""
 
@@ -79,6 +84,7 @@ class Connection(FrameProtocol):
     1. Responses leave in the order of their requests.
     2. While a coroutine handler runs, no frame is delivered: it may use views into its own.
     3. At most `queued_max_requests` requests are under way, and at most one of them is a Fetch.
+    4. No frame is delivered while the connection waits for its turn.
     """
 
     def __init__(self, server: Acceptor) -> None:
@@ -96,7 +102,7 @@ class Connection(FrameProtocol):
         self._task: asyncio.Task[Any] | None = None
         self._gathered: list[Buffer] = []
         self._gathered_bytes = 0
-        self._is_delivering = self._is_flush_due = False
+        self._is_delivering = self._is_flush_due = self._waits_for_turn = False
         self._peer = "?"
         self.last_active_s = self._loop.time()
         self._unsent_bytes = 0  # when last looked at, while the client takes less than we send
@@ -128,6 +134,8 @@ class Connection(FrameProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Handle all complete frames, then write their responses together."""
         self._stats.bytes_in += nbytes
+        if self._server.turns.is_over(self._loop.time()):
+            self._wait_for_turn()
         self._is_delivering = True
         super().buffer_updated(nbytes)
         self._is_delivering = False
@@ -135,7 +143,9 @@ class Connection(FrameProtocol):
 
     def frame_received(self, frame: memoryview) -> None:
         """Handle one request."""
-        self.last_active_s = self._loop.time()
+        self.last_active_s = now_s = self._loop.time()
+        if self._server.turns.is_over(now_s):
+            self._wait_for_turn()  # with the frames behind this one
         try:
             header, request = decode_request(frame)
         except UnsupportedVersion as unsupported:
@@ -196,6 +206,21 @@ class Connection(FrameProtocol):
     def is_busy(self) -> bool:
         """Whether a request is under way."""
         return bool(self._turns) or self._task is not None or not self.is_writable
+
+    def _wait_for_turn(self) -> None:
+        if not self._waits_for_turn:
+            self._waits_for_turn = True
+            self.pause_frames()
+            self._server.turns.wait(self._go_on)
+
+    def _go_on(self) -> None:
+        """Handle the frames that have waited for another turn of the loop."""
+        self._waits_for_turn = False
+        if not self.is_closing:
+            self._is_delivering = True
+            self._regulate()
+            self._is_delivering = False
+            self._flush()
 
     # Responses.
 
@@ -277,7 +302,7 @@ class Connection(FrameProtocol):
         has_room = len(self._turns) < self._turns_max and self._task is None
         if self._turns and self._turns[-1][0].api_key == FETCH_KEY:
             has_room = False
-        if has_room and self.is_writable:
+        if has_room and self.is_writable and not self._waits_for_turn:
             self.resume_frames()
         else:
             self.pause_frames()

@@ -8,6 +8,7 @@ from typing import Final
 
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.connection import Connection, ServerStats
+from quorumlog.broker.server.turns import Turns
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import InvariantViolation
 
@@ -29,6 +30,7 @@ class Server:
         self.context: Final = context
         self.settings: Final[BrokerSettings] = context.settings
         self.stats: Final = ServerStats()
+        self.turns: Final = Turns()
         self.on_fatal: Final = on_fatal
         self._connections: Final[dict[Connection, None]] = {}  # in the order of their arrival
         self._listener: asyncio.Server | None = None

@@ -244,7 +244,7 @@ class LocalProcesses:
             await self._voters.why_not_wipe(node_id)
         ):
             if loop.time() > deadline_s:
-                raise NodeUnavailable(f"the cluster needs what node {node_id} has: {why}")
+                raise NodeUnavailable(f"node {node_id} is not wiped: {why}")
             await asyncio.sleep(_POLL_S)
 
     def has_links(self, links: Sequence[Link]) -> bool:

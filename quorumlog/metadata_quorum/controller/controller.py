@@ -101,7 +101,9 @@ class Controller:
         self._cluster_changes: Final = ClusterDecisions(self.cluster, self._partitions, settings)
         self._balance: Final = LeaderBalance(self.cluster, changes, settings, now_ms)
         self._slices: Final = self.rules.slices(self.cluster, self._partitions)
-        self._resumptions: Final = self.rules.resumptions(self.cluster, self.sessions)
+        self._resumptions: Final = self.rules.resumptions(
+            self.cluster, self.sessions, at_once=self.rules.slices.at_once
+        )
         for broker_id in self.cluster.brokers:
             self.sessions.assume(broker_id, now_ms)
 

@@ -25,7 +25,6 @@ from quorumlog.metadata_quorum.controller.brokers import (
 )
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss, Losses
 from quorumlog.metadata_quorum.controller.requests import Decision
-from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
@@ -50,8 +49,10 @@ class _Begun:
 class Resumptions:
     """Decides which brokers take up their places. Soft state: how far each of them is."""
 
-    def __init__(self, cluster: ClusterReplay, sessions: Sessions) -> None:
+    def __init__(self, cluster: ClusterReplay, sessions: Sessions, *, at_once: int) -> None:
+        """`at_once`: how many partitions a slice changes."""
         self._cluster: Final = cluster
+        self._at_once: Final = at_once
         self._sessions: Final = sessions
         self._begun: Final[dict[BrokerId, _Begun]] = {}
 
@@ -107,7 +108,7 @@ class Resumptions:
         if begun is None or begun.incarnation_id != request.incarnation_id:
             places = deque(self._cluster.by_broker.leading.of(broker_id))
             begun = self._begun[broker_id] = _Begun(request.incarnation_id, places)
-        count = min(len(begun.left), Slices.at_once)
+        count = min(len(begun.left), self._at_once)
         changes = [self._led_anew(begun.left.popleft(), broker_id) for _ in range(count)]
         if not begun.left:
             del self._begun[broker_id]

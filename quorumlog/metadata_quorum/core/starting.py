@@ -76,11 +76,13 @@ class Starting:
             )
 
     def _is_candidate_again(self) -> bool:
+        """Whether it stood, and the epoch has no leader: not one that was removed since, either."""
         state = self._state
         voted_for_itself = state.voted_id == state.node_id and (
             state.kraft_version == 0 or state.voted_directory_id == state.directory_id
         )
-        return voted_for_itself and state.members.may_stand and state.log.is_durable
+        stands = voted_for_itself and state.leader_id == NOBODY
+        return stands and state.members.may_stand and state.log.is_durable
 
     def _resume_as_resigned(self, deadline_ms: int) -> None:
         # It may have appended records in this epoch that its disk has lost: if it led on, two

@@ -55,7 +55,10 @@ def _end_offset(disk: Disk, directory: str, base_offset: int, settings: LogSetti
     path = segment_path(directory, base_offset)
     file = disk.open_to_read(path)
     try:
-        return extend_index(path, index, file.size(), file.pread).next_offset
+        size = file.size()
+        if 0 < size <= index.size:
+            raise BrokenSegment(f"{path} ends before byte {index.size}, where a batch was")
+        return extend_index(path, index, size, file.pread).next_offset
     finally:
         file.close()
 

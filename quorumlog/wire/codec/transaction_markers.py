@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (
+    HEADER_BYTES,
     BatchHeader,
     Record,
     decode_batch,
@@ -24,6 +25,12 @@ COMMIT: Final = 1
 MARKER_VERSION: Final = 0
 _KEY: Final = struct.Struct(">hh")
 _VALUE: Final = struct.Struct(">hi")
+# The one record of a marker, as every broker writes it: its size, no attributes, its time and
+# offset those of the batch, the size of the key, the key, the size of the value, the value.
+_RECORD: Final = struct.Struct(">5shhchi")
+_BEFORE_KEY: Final = bytes((32, 0, 0, 0, 8))
+_BEFORE_VALUE: Final = bytes((12,))
+_PLAIN_BYTES: Final = HEADER_BYTES + _RECORD.size + 1  # the count of headers: 0
 
 
 class TransactionMarker(NamedTuple):
@@ -73,14 +80,33 @@ def marker_of(header: BatchHeader, records: Sequence[Record]) -> TransactionMark
     )
 
 
+def _plain_marker(batch: Buffer, position: int, header: BatchHeader) -> TransactionMarker | None:
+    """Return the marker of a batch like those of `encode_marker`; None: it is not one."""
+    if header.size_in_bytes != _PLAIN_BYTES or header.record_count != 1:
+        return None
+    before_key, _, kind, before_value, _, epoch = _RECORD.unpack_from(
+        batch, position + HEADER_BYTES
+    )
+    is_plain = before_key == _BEFORE_KEY and before_value == _BEFORE_VALUE
+    if not is_plain or kind not in {ABORT, COMMIT}:
+        return None
+    return TransactionMarker(header.producer_id, header.producer_epoch, epoch, kind == COMMIT)
+
+
 def marked_headers(
     batches: Buffer,
 ) -> list[tuple[int, BatchHeader, TransactionMarker | None]]:
-    """Return (position, header, marker) of each whole batch. Raises CorruptBatch."""
+    """Return (position, header, marker) of each whole batch. Raises CorruptBatch.
+
+    The caller sees to the checksums: that of a marker is not always computed here.
+    """
     marked: list[tuple[int, BatchHeader, TransactionMarker | None]] = []
     for position, header in iterate_headers(batches):
         try:
-            marker = decode_marker(batches, position) if header.is_control else None
+            marker = None
+            if header.is_control:
+                marker = _plain_marker(batches, position, header)
+                marker = marker or decode_marker(batches, position)
         except ValueError as error:
             raise CorruptBatch(f"offset {header.base_offset}: {error}") from error
         marked.append((position, header, marker))

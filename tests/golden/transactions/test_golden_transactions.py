@@ -194,7 +194,8 @@ class Story:
         transaction = self.coordinator.transactions.get("x")
         if transaction is None or transaction.is_new:
             return "= nothing"
-        pending = f" -> {transaction.pending.value}" if transaction.pending else ""
+        under_way = (transaction.pending, transaction.pending_behind)
+        pending = "".join(f" -> {one.value}" for one in under_way if one is not None)
         where = " ".join(map(str, transaction.metadata.partitions))
         shown = f"= {transaction.state.value}{pending} {show(transaction.producer)} {where}"
         return shown.strip()

@@ -14,7 +14,7 @@ class NodesInMemory:
     name = "nodes in memory"
     operations = frozenset(
         {*UNDONE_BY, *UNDONE_BY.values(), "wipe", "lose_records"}
-        | {"reassign", "grow", "alter_log_dirs", "raise_kraft_version"}
+        | {"reassign", "grow", "delete_records", "alter_log_dirs", "raise_kraft_version"}
     )
     effects: frozenset[type[Effect]] = EFFECTS
     node_ids = (1, 2, 3)

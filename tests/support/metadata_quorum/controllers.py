@@ -182,6 +182,7 @@ class Bench:
             broker_epoch=fields.get("broker_epoch", broker.broker_epoch if broker else -1),
             metadata_offset=fields.get("metadata_offset", len(self.log) - 1),
             want_fence=bool(fields.get("want_fence", False)),
+            is_opening=bool(fields.get("is_opening", False)),
             want_shut_down=bool(fields.get("want_shut_down", False)),
             offline_log_dirs=offline,
         )

@@ -24,13 +24,18 @@ class Client:
 
 @dataclass
 class UnderWay:
-    """A change that is being written, or waits for a producer id. `request_id` None: by itself."""
+    """A change that is being written, or waits for a producer id.
+
+    `request_id` None: by itself, or for requests that have waited for their turn (`held`).
+    """
 
     change: Change
     request_id: int | None = None
+    held: tuple[int, ...] = ()
     after: Model | None = None  # once its record is appended
     is_tombstone: bool = False
     changed_ms: int = 0  # what its record says
+    behind: "UnderWay | None" = None  # the next change, in the same batch
 
 
 @dataclass

@@ -7,6 +7,7 @@ Whatever happens is compared with `model.Model`, and with what the partitions ho
      there before the first marker. It is what the client was told.
   d. Epochs never fall, and no producer id is used again.
   e. A producer that another has replaced does nothing any more.
+  f. An addition to an id that is busy waits, but not for long: `waiting_additions`.
 """
 
 from dataclasses import replace
@@ -17,7 +18,6 @@ from quorumlog.broker.transactions.core.events import PartitionsDeleted, Transac
 from quorumlog.broker.transactions.core.records import TransactionRecord
 from quorumlog.broker.transactions.core.requests import (
     AddPartitions,
-    EndTransaction,
     InitProducerId,
 )
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
@@ -36,6 +36,8 @@ from tests.support.transactions.coordination import (
 from tests.support.transactions.model import NOBODY, Answer, Change, Model
 from tests.support.transactions.network import Network, Partition, Tag
 from tests.support.transactions.replayed import check_log
+from tests.support.transactions.verdicts import verdict_on
+from tests.support.transactions.waiting_additions import WaitingAdditions, waits
 
 PARTITIONS = tuple(TopicPartition("t", index) for index in range(3))
 
@@ -52,6 +54,7 @@ class World:
         self.clients = [Client("x", version) for version in versions] + [Client("y", 2)]
         self.under_way: dict[str, UnderWay] = {}
         self.asked: dict[int, Asked] = {}
+        self.waiting = WaitingAdditions(self.asked)
         self.past: list[Asked] = []
         self.network = Network(PARTITIONS)
         self.partitions = self.network.partitions
@@ -72,12 +75,20 @@ class World:
         else:
             asked = replace(late, is_late=True, is_replaced=client.is_replaced)
             self.had_late_requests = True
-        verdict = self.verdict(request)
+        verdict = verdict_on(
+            request,
+            self.models.get(request.transactional_id),
+            is_busy=request.transactional_id in self.under_way,
+            now_ms=self.coordination.now_ms,
+            level=self.coordination.transaction_version,
+        )
         request_id = self.coordination.last_request_id + 1
         self.asked[request_id] = asked
         if isinstance(verdict, Change):
             assert request.transactional_id not in self.under_way
             self.under_way[request.transactional_id] = UnderWay(verdict, request_id)
+        elif waits(request, verdict):
+            self.waiting.add(self.coordination.now_ms, request_id, request)
         else:
             asked.expected = verdict
         self.coordination.ask(request)
@@ -86,23 +97,6 @@ class World:
     def ask_as_a_stranger(self, client: Client, request: Any) -> None:
         """Ask with ids that the client does not have; it does not hear the answer."""
         self.ask(client, request, late=Asked(client, request, NOBODY, -1, True, False))
-
-    def verdict(self, request: Any) -> kips.Verdict:
-        name = request.transactional_id
-        model, is_busy = self.models.get(name), name in self.under_way
-        now_ms = self.coordination.now_ms
-        match request:
-            case InitProducerId(expected=named, transaction_timeout_ms=timeout_ms):
-                return kips.on_init(
-                    model, is_busy, named, timeout_ms, self.coordination.transaction_version
-                )
-            case AddPartitions(producer=producer, partitions=partitions):
-                return kips.on_add(model, is_busy, producer, partitions, now_ms)
-            case EndTransaction(producer=producer, commit=commit):
-                bumps = request.client_transaction_version == 2
-                return kips.on_end(model, is_busy, producer, commit, bumps)
-            case _:
-                raise AssertionError(request)
 
     def produce(self, client: Client, where: TopicPartition) -> None:
         """The leader verifies, and appends if the partition is in the transaction."""
@@ -140,7 +134,8 @@ class World:
             self.see_markers(sent)
         self.coordination.markers.clear()
         for request_id in sorted(self.asked.keys() & self.coordination.replies.keys()):
-            self.hear(self.asked.pop(request_id), self.coordination.replies[request_id])
+            asked = self.asked.pop(request_id)
+            self.hear(request_id, asked, self.coordination.replies[request_id])
 
     def see_allocation(self, wanted: AllocateProducerId) -> None:
         name = wanted.transactional_id
@@ -170,6 +165,11 @@ class World:
                 change = self.timed_out(name)
             self.under_way[name] = UnderWay(change)
         under_way = self.under_way[name]
+        ended = under_way.after
+        if ended is not None and self.waiting.may_begin_behind(name, ended):
+            under_way.behind = self.waiting.end(name, ended, self.coordination.now_ms)
+            assert under_way.behind is not None
+            under_way = under_way.behind
         under_way.changed_ms = record.metadata.last_update_ms
         assert under_way.after is None, "a: a second record before the first is committed"
         under_way.after = under_way.change.after(self.coordination.last_producer_id)
@@ -199,14 +199,17 @@ class World:
         assert sent.transaction_version == (2 if model.has_bumped else 0)
         self.network.send(sent)
 
-    def hear(self, asked: Asked, result: Any) -> None:
+    def hear(self, request_id: int, asked: Asked, result: Any) -> None:
         if isinstance(asked.request, AddPartitions):
             [error_code] = {*result.partitions.values()}
             told = NOBODY
         else:
             error_code, told = result.error_code, tuple(result.producer)
+        has_waited = self.waiting.hear(request_id, asked, error_code, self.coordination.now_ms)
         if error_code in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
             return  # what was expected is undone
+        if has_waited and error_code is ErrorCode.CONCURRENT_TRANSACTIONS:
+            return
         assert Answer(error_code, told) == asked.expected, f"a: {error_code.name} {told} {asked}"
         client, request = asked.client, asked.request
         if error_code is not ErrorCode.NONE or asked.is_late:
@@ -245,8 +248,22 @@ class World:
         self.look()
 
     def see_ended(self, name: str, *, is_refused: bool) -> None:
-        under_way = self.under_way.pop(name)
-        asked = self.asked.get(under_way.request_id or 0)
+        under_way = self.under_way.pop(name, None)
+        if under_way is None:
+            return  # it was behind another, and was refused with that
+        self.change(name, under_way, is_refused=is_refused)
+        if under_way.behind is not None and not is_refused:
+            self.under_way[name] = under_way.behind
+        self.end_wait(name)
+
+    def end_wait(self, name: str) -> None:
+        model = self.models.get(name)
+        is_busy = name in self.under_way or (model is not None and model.phase == "decided")
+        made = None if is_busy else self.waiting.end(name, model, self.coordination.now_ms)
+        if made is not None:
+            self.under_way[name] = made
+
+    def change(self, name: str, under_way: UnderWay, *, is_refused: bool) -> None:
         if is_refused:
             return
         after = under_way.after
@@ -260,9 +277,11 @@ class World:
         self.changed_ms[name] = under_way.changed_ms
         if after.phase == "decided" and before is not None and before.phase == "open":
             self.decisions[name, after.number] = bool(after.outcome)
-        if asked is not None:
-            asked.expected = under_way.change.reply(after)
-            self.note_replaced(asked, after)
+        for request_id in (under_way.request_id, *under_way.held):
+            asked = self.asked.get(request_id or 0)
+            if asked is not None:
+                asked.expected = under_way.change.reply(after)
+                self.note_replaced(asked, after)
 
     def note_replaced(self, asked: Asked, after: Model) -> None:
         """A producer that begins anew replaces the others of its id."""
@@ -281,6 +300,7 @@ class World:
             coordination.batches.append(write.records)
         self.network.generation += 1
         self.under_way.clear()
+        self.waiting.clear()
         for asked in self.asked.values():
             asked.expected = None
         if is_same and coordination.writes:
@@ -355,6 +375,7 @@ class World:
             asked = self.asked.get(under_way.request_id or 0)
             if asked is not None:
                 asked.expected = Answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            self.end_wait(name)
         self.coordination.allocate(
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if fails else ErrorCode.NONE
         )
@@ -366,6 +387,7 @@ class World:
         check_log(self.coordination)
         self.check_outcomes()
         due_ms = self.coordination.coordinator.next_deadline_ms
+        self.waiting.check(self.coordination.now_ms, self.under_way)
         decided = [name for name, one in self.models.items() if one.phase == "decided"]
         awaited = self.network.awaited()
         for name in decided:
@@ -376,25 +398,3 @@ class World:
         for partition in self.partitions.values():
             for tag, commit in partition.outcomes:
                 assert self.decisions.get(tag) is commit, f"c: {tag} is {self.decisions.get(tag)}"
-
-    def heal(self) -> None:
-        """Nothing fails any more: everything that was begun ends, and all can begin anew."""
-        for _ in range(20):
-            while self.coordination.asked_for:
-                self.allocate()
-            while self.coordination.writes:
-                self.end_write()
-            while self.network.messages:
-                self.deliver(0, "written")
-            while self.network.answers:
-                self.answer(0)
-            self.let_time_pass(1000)
-        while self.network.late:
-            self.network.deliver_late()
-        assert not self.under_way, "everything ends"
-        assert not self.asked, "every request is answered"
-        self.check()
-        for name, model in self.models.items():
-            assert model.phase == "idle", f"c: {name} is {model.state}"
-        open_data = [one.data for one in self.partitions.values() if one.data]
-        assert not open_data, f"c: {open_data} is open for ever"

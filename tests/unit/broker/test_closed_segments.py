@@ -5,13 +5,16 @@ from pathlib import Path
 import pytest
 
 from quorumlog.storage.errors import DamagedLog
-from tests.unit.broker.test_log_directory import AT, BATCH, OLD, close_all, started
+from tests.support.broker.log_directories import close_all
+from tests.unit.broker.test_log_directory import AT, BATCH, OLD, started
 
 
-def three_segments(directory: Path, *, batches: int = 1, start: int = 0, **config: str) -> Path:
+def three_segments(
+    directory: Path, config: dict[str, str] | None = None, *, batches: int = 1, start: int = 0
+) -> Path:
     """Close a log of three segments in order; return the file of the second."""
-    logs, settings = started(directory), {"index.interval.bytes": "0", **config}
-    log, _ = logs.open(AT, OLD, {**settings, "segment.bytes": str(batches * len(BATCH))})
+    logs, sizes = started(directory), {"segment.bytes": str(batches * len(BATCH))}
+    log, _ = logs.open(AT, OLD, {"index.interval.bytes": "0", **sizes, **(config or {})})
     for _ in range(3 * batches):
         log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
     log.flush()
@@ -44,15 +47,22 @@ def test_a_log_whose_middle_segment_is_gone_is_refused_and_not_cut(
 def test_a_middle_segment_that_may_be_gone_is_not_missed(
     tmp_path: Path, start: int, config: dict[str, str]
 ) -> None:
-    three_segments(tmp_path, start=start, **config).unlink()
+    three_segments(tmp_path, config, start=start).unlink()
     log, _ = started(tmp_path).open(AT, OLD, config)
     assert log.log_end_offset == 12
     log.close(clean=False)
 
 
-def test_a_full_segment_without_its_index_is_left_to_its_readers(tmp_path: Path) -> None:
-    second = three_segments(tmp_path)
-    second.with_suffix(".index").unlink()
+@pytest.mark.parametrize("damage", ["no index", "shorter", "zeros"])
+def test_a_damaged_segment_is_left_to_its_readers(tmp_path: Path, damage: str) -> None:
+    second = three_segments(tmp_path, batches=3)
+    match damage:
+        case "no index":
+            second.with_suffix(".index").unlink()
+        case "shorter":
+            second.write_bytes(second.read_bytes()[: len(BATCH)])
+        case _:
+            second.write_bytes(bytes(second.stat().st_size))
     log, _ = started(tmp_path).open(AT, OLD, {})
-    assert log.log_end_offset == 12
+    assert log.log_end_offset == 36
     log.close(clean=False)

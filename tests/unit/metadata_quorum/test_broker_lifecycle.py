@@ -21,6 +21,7 @@ from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterIm
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
+from tests.support.waiting import until
 
 REGISTRATION = BrokerRegistration(
     broker_id=BrokerId(1),
@@ -283,3 +284,23 @@ async def test_a_controller_that_knows_no_directories_ends_the_broker() -> None:
         assert controller.lifecycle is not None
         with pytest.raises(RegistrationFailed, match="knows one log directory a broker"):
             await controller.lifecycle.failure
+
+
+async def test_a_broker_tells_that_it_opens_its_logs_until_one_is_not_whole() -> None:
+    """While it does, the controller may leave it in its places."""
+    controller, must_be_fenced = FakeController(), asyncio.Event()
+    controller.lifecycle = BrokerLifecycle(
+        registration=REGISTRATION,
+        registrar=controller,
+        settings=LifecycleSettings(broker_heartbeat_interval_ms=60_000),
+        registered=lambda _: None,
+        may_lead=asyncio.Event(),
+        must_be_fenced=must_be_fenced,
+    )
+    controller.lifecycle.start()
+    await until(lambda: len(controller.heartbeats) == 1)
+    must_be_fenced.set()
+    await until(lambda: len(controller.heartbeats) == 2)
+    asked = [(one.want_fence, one.is_opening) for one in controller.heartbeats]
+    assert asked == [(True, True), (True, False)]
+    await controller.lifecycle.stop(timeout_ms=0)

@@ -25,8 +25,8 @@ FLAGS = (False, True)
 
 def test_every_heartbeat_in_every_state_makes_a_legal_change() -> None:
     seen = set()
-    for fenced, stopping, *flags in product(FLAGS, repeat=7):
-        behind, want_fence, want_shut_down, leads, replayed = flags
+    for fenced, stopping, *flags in product(FLAGS, repeat=8):
+        behind, want_fence, may_open, want_shut_down, leads, replayed = flags
         broker = BrokerImage(
             broker_id=BrokerId(1),
             broker_epoch=5,
@@ -45,7 +45,11 @@ def test_every_heartbeat_in_every_state_makes_a_legal_change() -> None:
             want_shut_down=want_shut_down,
         )
         after = next_state(
-            broker, heartbeat, has_leaderships=leads, others_have_replayed_shutdown=replayed
+            broker,
+            heartbeat,
+            has_leaderships=leads,
+            others_have_replayed_shutdown=replayed,
+            may_open_logs=may_open,
         )
         if after is not state_of(broker):
             seen.add((state_of(broker), after))
@@ -233,7 +237,11 @@ def test_a_broker_that_still_leads_something_may_not_stop() -> None:
     heartbeat = BrokerHeartbeat(broker_id=BrokerId(1), broker_epoch=5, metadata_offset=5)
     for leads in FLAGS:
         after = next_state(
-            broker, heartbeat, has_leaderships=leads, others_have_replayed_shutdown=True
+            broker,
+            heartbeat,
+            has_leaderships=leads,
+            others_have_replayed_shutdown=True,
+            may_open_logs=False,
         )
         assert (after is BrokerState.SHUTDOWN_NOW) is not leads
 
@@ -346,17 +354,20 @@ def test_a_new_controller_has_heard_nobody() -> None:
 
 
 def test_new_processes_that_wait_for_each_other_register_when_all_have_asked() -> None:
-    """All were killed: each attempt is a sign, and what may lack records is let in first."""
+    """All were killed, some where no boot id is known: each attempt is a sign.
+
+    What may lack records is let in first.
+    """
     bench = Bench()
-    for broker_id in (1, 2, 3):
-        bench.register(broker_id, boot="before")
+    for broker_id, boot in ((1, None), (2, "before"), (3, None)):
+        bench.register(broker_id, boot=boot)
         bench.heartbeat(broker_id)
     bench.create(topic("t", 1, 2, 3))
     bench.controller = bench.take_over()
-    assert bench.register(1, incarnation="b", boot="before").error_code is not ErrorCode.NONE
+    assert bench.register(1, incarnation="b").error_code is not ErrorCode.NONE
     assert bench.register(2, incarnation="b", boot="after").error_code is ErrorCode.NONE
-    assert bench.register(1, incarnation="b", boot="before").error_code is not ErrorCode.NONE
-    assert bench.register(3, incarnation="b", boot="before").error_code is ErrorCode.NONE
-    assert bench.register(1, incarnation="b", boot="before").error_code is ErrorCode.NONE
+    assert bench.register(1, incarnation="b").error_code is not ErrorCode.NONE
+    assert bench.register(3, incarnation="b").error_code is ErrorCode.NONE
+    assert bench.register(1, incarnation="b").error_code is ErrorCode.NONE
     partition = bench.partition("t")
     assert {*partition.isr, *partition.elr} == {1}

@@ -376,3 +376,20 @@ def test_a_controller_that_became_a_broker_only_starts_with_the_vote_it_gave(
         assert (quorum.leader_epoch, quorum._state.voted_id) == (5, voted)  # the vote is kept
     follow(quorum, epoch=6)
     assert quorum._state.voted_id == NOBODY
+
+
+def test_a_node_that_stood_against_a_leader_which_was_removed_starts_again() -> None:
+    """It voted for itself in the epoch that the other has led: it is no candidate of that epoch."""
+    quorum = node(
+        2,
+        voter_set(1, 2, 3),
+        voter_set(2, 3),
+        leader_id=BrokerId(1),
+        voted_id=BrokerId(2),
+        voted_directory_id=directory_id("2"),
+    )
+    assert isinstance(quorum.role, Unattached)
+    assert (quorum.leader_id, quorum._state.voted_id) == (NOBODY, 2)
+    orders = quorum.step(10_000, events.Ticked())
+    assert isinstance(quorum.role, Prospective)
+    assert sent(orders, VoteRequest)

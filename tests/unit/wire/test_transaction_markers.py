@@ -2,11 +2,13 @@
 
 import pytest
 
+from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.records import Record, decode_batch, encode_batch, read_header
 from quorumlog.wire.codec.transaction_markers import (
     TransactionMarker,
     decode_marker,
     encode_marker,
+    marked_headers,
 )
 
 
@@ -40,3 +42,22 @@ def test_another_control_record_is_no_marker() -> None:
 def test_a_short_record_is_an_error(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(ValueError, match="not a transaction marker"):
         decode_marker(_control(key, value))
+
+
+def test_markers_among_batches_are_those_that_a_decoder_finds() -> None:
+    data = encode_batch([Record(0, 5, None, b"v", ())], producer_id=1, is_transactional=True)
+    batches = [
+        data,
+        encode_marker(TransactionMarker(4001, 7, 3, commits=True), 5),
+        encode_marker(TransactionMarker(-(2**63), -(2**15), -(2**31), commits=False), 5),
+        _control(b"\0\0\0\2", b"\0\0\0\0\0\3"),  # a control record of another kind, as long
+        _control(b"\0\1\0\1more", b"\0\1\0\0\0\x09more"),
+        _control(b"\0\0\0\1more", b"\0\0"),  # as long as a marker
+        encode_marker(TransactionMarker(4001, 8, 3, commits=False), 5),
+    ]
+    with pytest.raises(CorruptBatch, match="not a transaction marker"):
+        marked_headers(b"".join(batches))
+    del batches[5]
+    found = [marker for _, _, marker in marked_headers(b"".join(batches))]
+    assert found == [None, *map(decode_marker, batches[1:])]
+    assert [marker is None for marker in found] == [True, False, False, True, False, False]

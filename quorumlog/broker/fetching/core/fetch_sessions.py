@@ -24,7 +24,7 @@ FINAL_EPOCH: Final = -1  # the epoch of a fetch without a session, or that ends 
 EPOCH_MAX: Final = 2**31 - 1
 EVICTABLE_AFTER_MS: Final = 120_000
 SWEEP_INTERVAL_MS: Final = 500
-SWEEP_PARTITIONS: Final = 20  # that a sweep looks at, so that a large session costs no more
+SWEEP_PARTITIONS: Final = 10  # that a sweep looks at, so that a large session costs no more
 RESTLESS_PARTITIONS: Final = 100  # beside them, of those whose follower is not in sync
 # DEVIATION: Kafka bounds the number of sessions, not that of the partitions in them.
 # docs/decisions/0027-fetch-sessions-between-brokers-and-for-clients.md

@@ -102,13 +102,18 @@ class DelayedFetch(WaitingFetch):
             self.reads.append(PartitionRead(fetch))
 
 
+# Made once: each `|` of flags makes an object.
+_OF_COMMITS: Final = FetchWakeup.COMMITTED | FetchWakeup.CHANGED
+_OF_FOLLOWERS: Final = FetchWakeup.APPENDED | FetchWakeup.CHANGED | FetchWakeup.LOG_START
+_OF_ALL: Final = ~FetchWakeup(0)
+# A follower, which a debugging consumer may read, learns the high watermark with its records.
+_OF_READERS_TO_THE_END: Final = FetchWakeup.APPENDED | FetchWakeup.COMMITTED | FetchWakeup.CHANGED
+
+
 def changes_of_interest(spec: FetchSpec) -> FetchWakeup:
     """Return the changes that may complete a delayed fetch."""
     if spec.read_end is not ReadEnd.LOG_END:  # the last stable offset moves with commits alone
-        return FetchWakeup.COMMITTED | FetchWakeup.CHANGED
-    if spec.is_from_follower and not spec.awaits_commits:
-        return FetchWakeup.APPENDED | FetchWakeup.CHANGED | FetchWakeup.LOG_START
+        return _OF_COMMITS
     if spec.is_from_follower:
-        return ~FetchWakeup(0)
-    # A follower, which a debugging consumer may read, learns the high watermark with its records.
-    return FetchWakeup.APPENDED | FetchWakeup.COMMITTED | FetchWakeup.CHANGED
+        return _OF_ALL if spec.awaits_commits else _OF_FOLLOWERS
+    return _OF_READERS_TO_THE_END

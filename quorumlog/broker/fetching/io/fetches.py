@@ -242,7 +242,7 @@ class Fetches:
         read.next_offset = Offset(next_offset)
         if spec.account is not None:
             spec.account.take(read_bytes)
-        if spec.is_from_follower:
+        if spec.is_from_follower and read_bytes:
             self._holds_up(spec, read, read_bytes)
         return read_bytes
 

@@ -224,6 +224,8 @@ class ProducerStates:
         """
         if batch.producer_id < 0:
             return None
+        if marker is not None:
+            self._note_guard(marker)
         producer = self._seen(batch, wall_ms)
         if batch.is_control:  # it keeps its producer alive and has no sequence (KAFKA-9144)
             return None if marker is None else self._end(producer, marker, base_offset)
@@ -236,6 +238,12 @@ class ProducerStates:
         if batch.is_transactional:
             self._maybe_begin(batch.producer_id, producer, base_offset)
         return None
+
+    def _note_guard(self, marker: TransactionMarker) -> None:
+        """Let a marker take the guard, by the epoch of the transaction that it is about to end."""
+        producer = self._in_transaction.get(marker.producer_id)
+        ended_epoch = marker.producer_epoch if producer is None else producer.epoch
+        self.guards.note_marker(marker.producer_id, ended_epoch, marker.producer_epoch)
 
     def _seen(self, batch: BatchHeader, wall_ms: int) -> _Producer:
         producer = self._find(batch.producer_id)
@@ -266,7 +274,6 @@ class ProducerStates:
         self, producer: _Producer, marker: TransactionMarker, marker_offset: int
     ) -> AbortedTransaction | None:
         producer_id = marker.producer_id
-        self.guards.release(producer_id)
         producer.coordinator_epoch = marker.coordinator_epoch
         first_offset = producer.transaction_offset
         if first_offset == NO_TRANSACTION:

@@ -55,6 +55,8 @@ class ReplicationThrottle:
         self._image: Final = image
         self._debt = 0.0  # bytes that were fetched and are not paid for; less than 0: credit
         self._paid_ms = 0  # up to when the time has paid
+        self._seen_image: ClusterImage | None = None
+        self._seen_rate = LONG_MAX  # by that image: each read of a follower asks for it
 
     @classmethod
     def of_leader(
@@ -123,9 +125,12 @@ class ReplicationThrottle:
     def _rate(self) -> int:
         """Return the bytes a second of now; LONG_MAX: there is no throttle."""
         image, name = self._image(), self._rate_name
-        altered = image.broker_config(self._broker_id).get(name)
-        altered = altered or image.broker_config(None).get(name)
-        return self._static_rate if altered is None else int(altered)
+        if image is not self._seen_image:
+            altered = image.broker_config(self._broker_id).get(name)
+            altered = altered or image.broker_config(None).get(name)
+            self._seen_rate = self._static_rate if altered is None else int(altered)
+            self._seen_image = image
+        return self._seen_rate
 
     def _is_throttled(self, at: TopicPartition, follower_id: BrokerId) -> bool:
         if self._replicas_name is None:

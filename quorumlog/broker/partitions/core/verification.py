@@ -1,8 +1,9 @@
 """Which producers' first batches of a transaction wait for their coordinators (KIP-890).
 
-A guard is taken before the question. It counts until a batch or a marker of the producer is
-appended: an answer that comes behind a marker is about a transaction that has ended, and opens none
-(KAFKA-14884). Source: Kafka's `VerificationStateEntry`, `VerificationGuard`.
+A guard is taken before the question. It counts until a batch of the producer is appended, or a
+marker that may be of its transaction: an answer that comes behind that is about a transaction that
+has ended, and opens none (KAFKA-14884). Source: Kafka's `VerificationStateEntry`,
+`VerificationGuard`.
 """
 
 from collections import OrderedDict
@@ -49,12 +50,24 @@ class Guards:
         return guard
 
     def counts(self, producer_id: int, guard: Guard | None) -> bool:
-        """Whether neither a batch nor a marker of the producer came since the guard was taken."""
+        """Whether since the guard was taken neither a batch nor a marker came that takes it."""
         return guard is not None and self._by_producer.get(producer_id) is guard
 
     def release(self, producer_id: int) -> None:
-        """Let it count no more: a batch or a marker of the producer is in the log."""
+        """Let it count no more: a batch of the producer is in the log, or a marker may be its."""
         self._by_producer.pop(producer_id, None)
+
+    def note_marker(self, producer_id: int, ended_epoch: int, marker_epoch: int) -> None:
+        """Let it count no more, unless the marker has ended an earlier transaction.
+
+        With transaction.version 2 every transaction has an epoch, and its marker the next one. So a
+        marker that is newer than what it ended, and no newer than what is asked for, is of the
+        transaction before: its producer has begun the next one behind it.
+        """
+        guard = self._by_producer.get(producer_id)
+        if guard is None or (guard.adds and ended_epoch < marker_epoch <= guard.epoch):
+            return
+        self.release(producer_id)
 
 
 def error_for_producer(error_code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:

@@ -80,6 +80,7 @@ class Checkpoints:
         if broker_epoch == -1 and logs.clean_shutdown_epoch is not None:
             broker_epoch = logs.clean_shutdown_epoch
         closed = {at: driver.log for at, driver in drivers.items()}
+        logs.begin_closing(closed)
         closing = (
             performed(flushes, at, partial(logs.progress.close, driver.close))
             for at, driver in drivers.items()
@@ -88,11 +89,11 @@ class Checkpoints:
         unclean = [
             logs.home_of(at) for at, outcome in zip(closed, outcomes, strict=True) if outcome
         ]
-        if has_failed:
-            unclean += logs.online
         for at, outcome in zip(closed, outcomes, strict=True):
             if outcome is not None:
                 _logger.error("%s is not closed cleanly: %s", at, outcome)
+        if has_failed:
+            unclean += logs.online
         known = self.high_watermarks()
         finish = partial(logs.finish, closed, known, broker_epoch, unclean=unclean)
         await performed(self._disk, STRAYS, finish)

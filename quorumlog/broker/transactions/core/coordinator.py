@@ -56,8 +56,8 @@ class TransactionCoordinator:
         self._backoff: Final = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._outbox: Final = TransactionOutbox(transaction_version)
         self._ending: Final = rules.ending(self._outbox)
-        self._adding: Final = rules.adding(self._outbox)
-        self._markers: Final = rules.markers(self._outbox, self._backoff)
+        self._adding: Final = rules.adding(settings, self._outbox)
+        self._markers: Final = rules.markers(self._outbox, self._backoff, self._adding)
         self._expiry: Final = rules.expiry(settings, self._outbox)
         self._initialization: Final = rules.initialization(settings, self._outbox, self._ending)
         self._deadlines: Final = Deadlines()
@@ -77,7 +77,7 @@ class TransactionCoordinator:
             self.transactions.pop(transactional_id, None)
         else:
             self.transactions[transactional_id] = Transaction(transactional_id, record.metadata)
-        self._settle(transactional_id)
+        self._note(transactional_id)
 
     def encode(self, record: TransactionRecord) -> tuple[bytes, bytes | None]:
         """Return key and value of a record."""
@@ -91,7 +91,10 @@ class TransactionCoordinator:
     @property
     def next_deadline_ms(self) -> int | None:
         """The time of the next tick, if nothing else happens; None: no tick is needed."""
-        return None if self._is_superseded else self._deadlines.next_ms
+        if self._is_superseded:
+            return None
+        due_ms, held_ms = self._deadlines.next_ms, self._adding.next_deadline_ms
+        return held_ms if due_ms is None else min(due_ms, due_ms if held_ms is None else held_ms)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
@@ -149,7 +152,7 @@ class TransactionCoordinator:
                 self._ending.handle(known, now_ms, request_id, request)
             case _:
                 assert_never(request)
-        self._settle(transactional_id)
+        self._settle(now_ms, transactional_id)
 
     def _refusal(self, request: Request) -> ErrorCode:
         """Say what is wrong with a request, whatever the state of its id; NONE: nothing."""
@@ -175,14 +178,14 @@ class TransactionCoordinator:
             else:
                 transaction.apply(record.metadata)
         write.done(now_ms, error_code)
-        for record in write.records:
-            self._after_change(now_ms, record.transactional_id, error_code)
+        for transactional_id in dict.fromkeys(one.transactional_id for one in write.records):
+            self._after_change(now_ms, transactional_id, error_code)
 
     def _after_change(self, now_ms: int, transactional_id: str, error_code: ErrorCode) -> None:
         transaction = self.transactions.get(transactional_id)
         if transaction is not None and error_code is ErrorCode.NONE and not self._is_superseded:
             self._markers.go_on(transaction, now_ms)
-        self._settle(transactional_id)
+        self._settle(now_ms, transactional_id)
 
     def _handle_allocated(self, now_ms: int, event: events.ProducerIdAllocated) -> None:
         done = self._outbox.allocated(event.transactional_id)
@@ -192,12 +195,13 @@ class TransactionCoordinator:
             transaction = self.transactions[event.transactional_id]
             transaction.back_off(now_ms, self._backoff)
         done(now_ms, event.producer_id, event.error_code)
-        self._settle(event.transactional_id)
+        self._settle(now_ms, event.transactional_id)
 
     def _handle_markers_written(self, now_ms: int, event: events.MarkersWritten) -> None:
         is_fenced = ErrorCode.TRANSACTION_COORDINATOR_FENCED in event.errors.values()
         if is_fenced and event.coordinator_epoch == self._markers.coordinator_epoch:
             self._is_superseded = True
+            self._adding.refuse_all(ErrorCode.NOT_COORDINATOR)
         transaction = self.transactions.get(event.transactional_id)
         if transaction is not None:
             self._markers.handle_written(transaction, now_ms, event)
@@ -206,7 +210,7 @@ class TransactionCoordinator:
     def _maybe_complete(self, transaction: Transaction, now_ms: int) -> None:
         if not transaction.unmarked and not self._is_superseded:
             self._markers.go_on(transaction, now_ms)
-        self._settle(transaction.transactional_id)
+        self._settle(now_ms, transaction.transactional_id)
 
     # --- Time ---
 
@@ -224,9 +228,15 @@ class TransactionCoordinator:
                 self._expiry.maybe_expire(transaction, now_ms)
         self._expiry.write_tombstones()
         for transactional_id in due:
-            self._settle(transactional_id)
+            self._settle(now_ms, transactional_id)
+        self._adding.answer_late(now_ms, DUE_AT_ONCE)
 
-    def _settle(self, transactional_id: str) -> None:
+    def _settle(self, now_ms: int, transactional_id: str) -> None:
+        """Go on with what has waited for an id that may have changed."""
+        self._adding.go_on(self.transactions.get(transactional_id), now_ms, transactional_id)
+        self._note(transactional_id)
+
+    def _note(self, transactional_id: str) -> None:
         """Check an id that may have changed, and note when to look at it again."""
         transaction = self.transactions.get(transactional_id)
         self._prepared.discard(transactional_id)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from quorumlog.backoff import Backoff
+from quorumlog.broker.transactions.core.adding import Adding
 from quorumlog.broker.transactions.core.effects import SendMarkers
 from quorumlog.broker.transactions.core.events import MarkersWritten
 from quorumlog.broker.transactions.core.outbox import TransactionOutbox
@@ -20,9 +21,10 @@ from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, TopicPartition
 class Markers:
     """`coordinator_epoch` is the leader epoch of our partition of `__transaction_state`."""
 
-    def __init__(self, outbox: TransactionOutbox, backoff: Backoff) -> None:
+    def __init__(self, outbox: TransactionOutbox, backoff: Backoff, adding: Adding) -> None:
         self.coordinator_epoch: Epoch = NO_EPOCH
         self._outbox: Final = outbox
+        self._adding: Final = adding
         self._backoff: Final = backoff
 
     def go_on(self, transaction: Transaction, now_ms: int) -> None:
@@ -49,10 +51,21 @@ class Markers:
         self._outbox.send(markers)
 
     def _complete(self, transaction: Transaction, now_ms: int) -> None:
-        """Write the Complete record; if that is refused, the next tick tries again."""
-        metadata = transaction.completed(now_ms)
-        transaction.begin(metadata.state)
-        self._outbox.write(transaction, metadata, lambda _now_ms, _error_code: None)
+        """Write the Complete record; if that is refused, the next tick tries again.
+
+        # DEVIATION: Kafka writes the beginning of the next transaction once this is committed.
+        # docs/decisions/0137-a-transaction-may-begin-in-the-batch-that-ends-the-last-one.md
+        """
+        completed = transaction.completed(now_ms)
+        transaction.begin(completed.state)
+        following = Transaction(transaction.transactional_id, completed)
+        begun = self._adding.begins_behind(following, now_ms)
+        if begun is None:
+            self._outbox.write(transaction, completed, lambda _now_ms, _error_code: None)
+            return
+        metadata, done = begun
+        transaction.begin_behind(metadata.state)
+        self._outbox.write(transaction, completed, done, metadata)
 
     def handle_written(self, transaction: Transaction, now_ms: int, event: MarkersWritten) -> None:
         """Note what was written; what was not is sent again after a while.

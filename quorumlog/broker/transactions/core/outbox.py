@@ -26,6 +26,9 @@ WriteDone = Callable[[int, ErrorCode], None]
 AllocationDone = Callable[[int, int, ErrorCode], None]
 """Called once with (now_ms, producer_id, error_code); the id is valid if the code is NONE."""
 
+Change = tuple[TransactionMetadata, WriteDone]
+"""What a change would write, and the call that follows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingWrite:
@@ -54,17 +57,29 @@ class TransactionOutbox:
         self._effects.append(AnswerRequest(request_id=request_id, result=result))
 
     def write(
-        self, transaction: Transaction, metadata: TransactionMetadata, done: WriteDone
+        self,
+        transaction: Transaction,
+        metadata: TransactionMetadata,
+        done: WriteDone,
+        behind: TransactionMetadata | None = None,
     ) -> None:
-        """Write the change that is under way; `done` is called when the write has ended."""
-        require(transaction.pending is metadata.state, "1: a change begins before it is written")
+        """Write the change that is under way; `done` is called when the write has ended.
+
+        `behind`: the change that follows, in the same batch.
+        """
+        changes = [metadata] if behind is None else [metadata, behind]
+        states = [transaction.pending, transaction.pending_behind][: len(changes)]
+        require(states == [one.state for one in changes], "1: a change begins before its write")
+        records = [self._record(transaction.transactional_id, one) for one in changes]
+        self._append(tuple(records), done)
+
+    def _record(self, transactional_id: str, metadata: TransactionMetadata) -> TransactionRecord:
         level = max(self.transaction_version, metadata.client_transaction_version)
-        record = TransactionRecord(
-            transactional_id=transaction.transactional_id,
+        return TransactionRecord(
+            transactional_id=transactional_id,
             metadata=metadata,
             value_version=min(level, FLEXIBLE_VALUE_VERSION),
         )
-        self._append((record,), done)
 
     def write_tombstones(self, transactional_ids: list[str], done: WriteDone) -> None:
         """Write that these ids are gone, all or none; `done` as in `write`."""

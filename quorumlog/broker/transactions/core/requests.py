@@ -137,6 +137,16 @@ class AddOffsets(TransactionRequest[ErrorCode]):
         """Refuse: the code is all there is."""
         return self.worded(error_code)
 
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        """What is added."""
+        return frozenset({self.offsets_partition})
+
+    @property
+    def client_transaction_version(self) -> int:
+        """The transaction.version that the client goes by: one of version 2 needs no request."""
+        return 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransactionResult:

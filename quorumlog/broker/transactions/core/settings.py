@@ -7,11 +7,13 @@ from dataclasses import dataclass
 class TransactionSettings:
     """The first two are settings of a broker.
 
-    `retry_backoff_ms`, `retry_backoff_max_ms` are not Kafka's: before a marker is sent again, or a
+    So is `hold_max_ms`, there `add.partitions.to.txn.retry.backoff.ms`: how long an addition waits
+    while its id is busy. The others are not Kafka's: how long before a marker is sent again, or a
     change of our own that was refused is tried again.
     """
 
     transaction_max_timeout_ms: int = 900_000
     transactional_id_expiration_ms: int = 604_800_000
+    hold_max_ms: int = 20
     retry_backoff_ms: int = 20
     retry_backoff_max_ms: int = 1000

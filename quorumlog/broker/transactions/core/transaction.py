@@ -48,6 +48,7 @@ class Transaction:
         self.transactional_id: Final = transactional_id
         self._metadata = metadata
         self.pending: TransactionState | None = None  # the state that the change under way leads to
+        self.pending_behind: TransactionState | None = None  # that of another in the same batch
         self.unmarked: set[TopicPartition] = set()  # no marker is known to be there
         self.being_marked: set[TopicPartition] = set()  # their markers are under way
         self.failures = 0  # in a row: refused writes, markers that were not written
@@ -192,9 +193,16 @@ class Transaction:
         self._require_legal(source, to)
         self.pending = to
 
+    def begin_behind(self, to: TransactionState) -> None:
+        """Note that the batch of the change under way makes another one, after it."""
+        require(self.pending is not None, "1: there is one that it follows")
+        require(self.pending_behind is None, "1: two changes in a batch, no more")
+        self._require_legal(self.pending or to, to)
+        self.pending_behind = to
+
     def give_up(self) -> None:
         """Note that the change under way will not happen: nothing has changed."""
-        self.pending = None
+        self.pending = self.pending_behind = None
 
     def back_off(self, now_ms: int, backoff: Backoff) -> None:
         """Try nothing again that is due, before some time has passed.
@@ -209,7 +217,7 @@ class Transaction:
         """Make the change under way: its record is committed."""
         require(self.pending is metadata.state, "1: what is committed was under way")
         self._transition(metadata)
-        self.pending = None
+        self.pending, self.pending_behind = self.pending_behind, None
         self.failures = self.not_before_ms = 0
         self._expect_markers()
 

@@ -149,6 +149,11 @@ class BrokerChannels(Generic[QuestionT]):
             self._channels[broker_id] = channel
         channel.ask(question)
 
+    def load(self, broker_id: BrokerId) -> int:
+        """Return how many questions would be ahead of another one; 0: it leaves at once."""
+        channel = self._channels.get(broker_id)
+        return 0 if channel is None else channel.load
+
     def publish(self, image: ClusterImage) -> None:
         """Close the channels to brokers that are fenced, gone, or somewhere else now."""
         self._image = image
@@ -191,6 +196,11 @@ class _Channel(Generic[QuestionT]):
         self._waiting.append(question)
         self._weight += question.weight
         self._changed.set()
+
+    @property
+    def load(self) -> int:
+        """How many questions the request under way has, and the next ones; 0: there is none."""
+        return len(self._asked) + len(self._waiting) if self._asked else 0
 
     def close(self) -> None:
         """Refuse all questions; the connection is closed soon."""

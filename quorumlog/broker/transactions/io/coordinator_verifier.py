@@ -25,6 +25,8 @@ from quorumlog.wire.codec.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 
+ADDING_LANES: Final = 4  # connections to one coordinator: those behind the first as they are needed
+
 Outcomes = Mapping[TopicPartition, ErrorCode]
 _Answers = tuple[Mapping[tuple[str, str, int], int], int]
 
@@ -120,12 +122,17 @@ class CoordinatorVerifier:
         self._retry_s: Final = settings.add_partitions_to_txn_retry_backoff_ms / 1000
         self._retry_max_s: Final = settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
         self._image = ClusterImage()
-        self._channels: Final = BrokerChannels(VerificationExchange(), peers)
+        self._asking: Final = BrokerChannels(VerificationExchange(), peers)
+        # A coordinator lets an addition wait while its id is busy: others pass it on another lane.
+        self._adding: Final = tuple(
+            BrokerChannels(VerificationExchange(), peers) for _ in range(ADDING_LANES)
+        )
 
     def publish(self, image: ClusterImage) -> None:
         """Ask these coordinators from now on."""
         self._image = image
-        self._channels.publish(image)
+        for channels in (self._asking, *self._adding):
+            channels.publish(image)
 
     def verify(
         self,
@@ -153,12 +160,16 @@ class CoordinatorVerifier:
 
     async def stop(self) -> None:
         """Answer every question: nothing is known."""
-        await self._channels.stop()
+        for channels in (self._asking, *self._adding):
+            await channels.stop()
 
     def _ask(self, question: VerificationQuestion) -> None:
         coordinator = self._image.partition(self._partition_of(question.transactional_id))
         leader_id = BrokerId(-1) if coordinator is None else coordinator.leader_id
-        self._channels.ask(leader_id, question)
+        channels = self._asking
+        if question.adds:
+            channels = min(self._adding, key=lambda lane: lane.load(leader_id))
+        channels.ask(leader_id, question)
 
     def _settle(self, question: VerificationQuestion, outcomes: Outcomes) -> None:
         """Answer the leader. To add, wait a little for the end of the last transaction.

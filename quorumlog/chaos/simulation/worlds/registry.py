@@ -1,4 +1,4 @@
-"""Every simulated world, by name: a new one is a package beside this file and an entry in a table."""
+"""Every simulated world, by name: a new one is a package beside this file, and an entry."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -2,11 +2,14 @@
 
 import pytest
 
+from quorumlog.broker.transactions.core.held import HELD_MAX
 from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
 from tests.support.transactions.coordination import (
     OFFSETS,
+    SETTINGS,
     T0,
     T1,
     Coordination,
@@ -15,6 +18,8 @@ from tests.support.transactions.coordination import (
     commit,
     verify,
 )
+
+T2, T3 = TopicPartition("t", 2), TopicPartition("t", 3)
 
 
 def test_the_first_partition_opens_a_transaction_once_it_is_committed() -> None:
@@ -100,16 +105,91 @@ def test_older_clients_know_another_word_for_fenced(version: int, error_code: Er
     assert driven.error_of(add_offsets(first, api_version=version)) is error_code
 
 
-def test_while_the_last_transaction_ends_the_next_must_wait() -> None:
+def test_while_the_last_transaction_ends_the_next_waits_for_it() -> None:
     driven = Coordination()
     producer = driven.opened()
     driven.ask(commit(producer))
-    assert driven.error_of(add(producer, T1)) is ErrorCode.CONCURRENT_TRANSACTIONS  # committed now
     following = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
-    assert driven.error_of(add(following, T1)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    late, next_one = driven.ask(add(producer, T1)), driven.ask(add(following, T1))
+    driven.commit_writes()
     assert driven.error_of(verify(following, T0)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert not {late, next_one} & driven.replies.keys()
+    driven.write_markers()
+    assert driven.replies[late].partitions == {T1: ErrorCode.PRODUCER_FENCED}
+    assert driven.replies[next_one].partitions == {T1: ErrorCode.NONE}
+    assert driven.transaction.metadata.partitions == (T1,)
+
+
+def test_additions_that_have_waited_are_one_record() -> None:
+    driven = Coordination()
+    producer = driven.opened(T0)
+    first = driven.ask(add(producer, T1))
+    waiting = [driven.ask(add(producer, T0, one)) for one in (T2, T3)]
+    known = driven.ask(add(producer, T0))
+    driven.commit_write()
+    assert driven.replies[first].partitions == {T1: ErrorCode.NONE}
+    assert driven.replies[known].partitions == {T0: ErrorCode.NONE}
+    assert not {*waiting} & driven.replies.keys()
+    driven.commit_write()
+    assert driven.writes == []
+    assert [{*driven.replies[one].partitions.values()} for one in waiting] == [{ErrorCode.NONE}] * 2
+    assert driven.transaction.metadata.partitions == (T0, T1, T2, T3)
+
+
+def test_additions_that_have_waited_share_a_refusal() -> None:
+    driven = Coordination()
+    producer = driven.opened(T0)
+    asked = [driven.ask(add(producer, one)) for one in (T1, T2, T3)]
+    driven.fail_write()
+    assert [one in driven.replies for one in asked] == [True, False, False]
+    driven.fail_write()
+    codes = [
+        *driven.replies[asked[1]].partitions.values(),
+        *driven.replies[asked[2]].partitions.values(),
+    ]
+    assert codes == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
+    assert driven.transaction.metadata.partitions == (T0,)
+
+
+def test_an_addition_waits_for_a_while_and_then_comes_again() -> None:
+    driven = Coordination()
+    producer = driven.opened()
+    driven.ask(commit(producer))
+    driven.commit_writes()
+    following = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
+    first = driven.ask(add(following, T1))
+    driven.tick(SETTINGS.hold_max_ms - 1)
+    second = driven.ask(add(following, T2))
+    assert not {first, second} & driven.replies.keys()
+    driven.tick(1)
+    told = [driven.replies[first].partitions[T1], driven.replies[second].partitions[T2]]
+    assert told == [ErrorCode.CONCURRENT_TRANSACTIONS] * 2
+    assert driven.error_of(add(following, T1)) is ErrorCode.CONCURRENT_TRANSACTIONS  # at once
     driven.write_markers()
     driven.added(following, T1)
+
+
+def test_not_too_many_additions_wait_for_one_id() -> None:
+    driven = Coordination()
+    producer = driven.opened()
+    driven.ask(add(producer, T1))
+    asked = [driven.ask(add(producer, T2)) for _ in range(HELD_MAX + 1)]
+    assert [*driven.replies[asked.pop()].partitions.values()] == [ErrorCode.CONCURRENT_TRANSACTIONS]
+    assert not {*asked} & driven.replies.keys()
+    driven.commit_writes()
+    assert {*asked} <= driven.replies.keys()
+
+
+def test_a_coordinator_that_is_replaced_lets_nobody_wait() -> None:
+    driven = Coordination()
+    producer = driven.opened()
+    driven.ask(commit(producer))
+    driven.commit_writes()
+    request_id = driven.ask(add(producer, T1))
+    [sent] = driven.markers
+    driven.marked(sent, {T0: ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+    assert driven.replies[request_id].partitions == {T1: ErrorCode.NOT_COORDINATOR}
+    assert driven.shard.next_deadline_ms is None
 
 
 @pytest.mark.parametrize(

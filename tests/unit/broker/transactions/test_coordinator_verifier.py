@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from quorumlog.broker.transactions.io.coordinator_verifier import CoordinatorVerifier
+from quorumlog.broker.transactions.io.coordinator_verifier import (
+    ADDING_LANES,
+    CoordinatorVerifier,
+)
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.add_partitions_to_txn import (
@@ -138,7 +141,10 @@ async def test_only_what_an_answer_can_tell_apart_shares_a_request() -> None:
             for request in world.requests[1:]
             for one in request.transactions
         ]
-        assert sent == [(6, False, [0, 1]), (7, False, [1]), (6, True, [1])]
+        questions = [one for one in sent if one[1]]
+        additions = [one for one in sent if not one[1]]
+        assert questions == [(6, True, [1])]
+        assert additions == [(6, False, [0, 1]), (7, False, [1])]
 
 
 @pytest.mark.parametrize(
@@ -210,3 +216,25 @@ async def test_a_verifier_that_stops_answers_what_is_open() -> None:
     assert await open_question == [ErrorCode.NOT_ENOUGH_REPLICAS]
     assert await world.verify(T0) == [ErrorCode.NOT_ENOUGH_REPLICAS]
     assert world.brokers[3].connections[0].closed.done()
+
+
+@pytest.mark.parametrize("adds", [True, False])
+async def test_what_waits_at_the_coordinator_holds_up_no_other(adds: bool) -> None:
+    async with asked() as world:
+        world.brokers[3].is_hanging = True
+        waits = world.verifier.verify("w", 5, 6, [T0], adds=True)
+        await asyncio.sleep(0.1 * ROUND_S)
+        world.brokers[3].is_hanging = False
+        assert {*(await world.verifier.verify("x", 5, 6, [T0], adds=adds)).values()} == {0}
+        assert not waits.done()
+
+
+async def test_there_are_few_connections_for_additions() -> None:
+    async with asked() as world:
+        answers = []
+        for index in range(20):
+            answers.append(world.verifier.verify(f"id-{index}", 5, 6, [T0, T1], adds=True))
+            await asyncio.sleep(0.01 * ROUND_S)
+        for answer in answers:
+            assert {*(await answer).values()} == {ErrorCode.NONE}
+        assert world.brokers[3].in_flight_max == len(world.brokers[3].connections) == ADDING_LANES

@@ -97,13 +97,15 @@ class BrokerNode:
         self._ends: Final[dict[TopicPartition, int]] = {}  # of the logs, as the oracle knows them
         self._reboots = 0
         self._is_published = False  # the image that shows our registration
+        self._must_be_fenced = False  # a log is not whole that the metadata counts on
         self._failure: BaseException | None = None
 
     # --- a life of the process ---
 
     def boot(self) -> None:
         """Start from what is on the disk. Raises StorageError."""
-        self.broker_epoch, self._is_published, self._failure = -1, False, None
+        self.broker_epoch, self._failure = -1, None
+        self._is_published = self._must_be_fenced = False
         for volatile in (self._inbox, self._ends):
             volatile.clear()
         self.fetching.forget()
@@ -136,6 +138,7 @@ class BrokerNode:
             log_starts=self,
             listeners=self.coordinators,
             failed=lambda _, error: self._note_failure(error),
+            must_be_fenced=self._note_that_it_must_be_fenced,
         )
         self.replicas.connect(around)
         self._register()
@@ -188,6 +191,9 @@ class BrokerNode:
 
     def _note_failure(self, error: BaseException) -> None:
         self._failure = error
+
+    def _note_that_it_must_be_fenced(self) -> None:
+        self._must_be_fenced = True
 
     def _observe(self, at: TopicPartition, driver: PartitionDriver) -> None:
         """Show the oracle what has changed in a log and its high watermark."""
@@ -262,6 +268,10 @@ class BrokerNode:
             self.broker_epoch = reply.broker_epoch
             self._publish()
 
+    @property
+    def _lacks_records(self) -> bool:
+        return self._must_be_fenced and self.replicas.is_opening
+
     def _send_heartbeat(self) -> None:
         if self.broker_epoch < 0:
             return
@@ -269,8 +279,8 @@ class BrokerNode:
             broker_id=self.node_id,
             broker_epoch=self.broker_epoch,
             metadata_offset=self._replay.end_offset - 1,
-            want_fence=not self._is_published,
-            is_opening=not self._is_published,
+            want_fence=not self._is_published or self._lacks_records,
+            is_opening=not self._must_be_fenced,
         )
         self._requests.ask(request, self._heartbeat_answered)
 

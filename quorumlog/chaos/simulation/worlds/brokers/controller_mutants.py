@@ -26,10 +26,11 @@ from quorumlog.metadata_quorum.controller.requests import (
     Decision,
     IsrResults,
 )
+from quorumlog.metadata_quorum.controller.resuming import Resumptions
 from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration, IsrProposal
-from quorumlog.metadata_quorum.image import PartitionImage
+from quorumlog.metadata_quorum.image import BrokerImage, PartitionImage
 from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset
@@ -65,6 +66,21 @@ class _IgnoresPowerLoss(Controller):
         if isinstance(request, BrokerRegistration):
             request = replace(request, boot_id=None)
         return super().decide(request, now_ms=now_ms, base_offset=base_offset)
+
+
+@CONTROLLER_MUTANTS.breaks("a broker that lost its memory takes up its places (decision 133)")
+class _ResumesWithoutItsRecords(Resumptions):
+    def may_resume(
+        self, broker: BrokerImage | None, request: BrokerRegistration, losses: Losses
+    ) -> bool:
+        boot_id = None if broker is None else broker.boot_id
+        return super().may_resume(broker, replace(request, boot_id=boot_id), NO_LOSS)
+
+
+@CONTROLLER_MUTANTS.breaks("a new process leads on in an epoch of its former one (decision 133)")
+class _ResumesInOldEpochs(Resumptions):
+    def _renewed(self, request: BrokerRegistration) -> tuple[PartitionChange, ...]:
+        return ()
 
 
 @CONTROLLER_MUTANTS.breaks("the first slice of a decision already fences the broker")

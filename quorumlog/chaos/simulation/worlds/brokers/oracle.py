@@ -2,6 +2,7 @@
 
 It knows what each log holds, what was shown as committed, what producers were told, and the ISR
 and ELR that the metadata names. It models the system and shares no code with the cores.
+One process leads in a leader epoch, not even its successor (decision 2).
 Sources: KIP-101 (replicas agree), KIP-497 and KIP-966 (ISR and ELR hold what is committed).
 """
 
@@ -59,6 +60,8 @@ class ReplicationOracle:
         self._may_lose: Final = may_lose
         self._histories: Final[dict[TopicPartition, _NewHistory]] = {}
         self._lost: Final[dict[TopicPartition, set[tuple[int, bytes]]]] = defaultdict(set)
+        self._lives: Final[dict[int, int]] = defaultdict(int)  # of brokers: how many have ended
+        self._led: Final[dict[tuple[TopicPartition, int], tuple[int, int]]] = {}  # by epoch
         self._shortened: Final[set[Place]] = set()  # logs that a power loss may have cut
         self._agreed: Final[dict[Place, int]] = defaultdict(int)
         self._high_watermarks: Final[dict[Place, int]] = defaultdict(int)
@@ -85,6 +88,7 @@ class ReplicationOracle:
 
     def stopped(self, broker_id: int, *, loses_power: bool) -> None:
         """Note the end of a process; with the power it loses what was not flushed."""
+        self._lives[broker_id] += 1
         if loses_power:
             self.lossy.add(broker_id)
             self._shortened.update(place for place in self.logs if place[0] == broker_id)
@@ -192,6 +196,8 @@ class ReplicationOracle:
         self._high_watermarks[place] = end
         log, committed = self.logs[place], self.committed[at]
         check(end <= len(log), f"commit-held: {broker_id} shows {end} of {len(log)} in {at}")
+        if leads:
+            self._check_process(broker_id, at, leader_epoch)
         if self._is_of_old_history(broker_id, at, end, leads=leads, leader_epoch=leader_epoch):
             return
         is_known = end <= len(committed)
@@ -204,6 +210,13 @@ class ReplicationOracle:
             self._check_sequences(at, new)
             committed += new
             self._check_holders(at)
+
+    def _check_process(self, broker_id: int, at: TopicPartition, leader_epoch: int) -> None:
+        """Check that one process commits in a leader epoch."""
+        process = broker_id, self._lives[broker_id]
+        first = self._led.setdefault((at, leader_epoch), process)
+        rule = f"one-process: {process} leads {at} in epoch {leader_epoch}"
+        check(first == process, f"{rule}, as {first} did")
 
     def _check_sequences(self, at: TopicPartition, new: list[Entry]) -> None:
         """Check that the records of each producer id are committed once and in order.

@@ -1,12 +1,11 @@
 """Coordinators that break one rule of offsets in transactions each: the world must find them."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.pending_offsets import PendingOffset, PendingOffsets
-from quorumlog.broker.groups.core.records import OffsetRecord
+from quorumlog.broker.groups.core.pending_offsets import PendingOffset
 from quorumlog.broker.groups.core.requests import CommitTransactionalOffsets, CompleteTransaction
 from quorumlog.broker.groups.core.transactional_offsets import TransactionalOffsets
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
@@ -88,40 +87,6 @@ class _AcknowledgesMarkersEarly(BrokenParts):
     part_classes = (_RepliesEarly,)
 
 
-class _StableWhileWritten(TransactionalOffsets):
-    def unstable(self, group_id: str) -> frozenset[TopicPartition]:
-        return frozenset(self._pending.partitions(group_id))
-
-
-@TRANSACTION_MUTANTS.breaks("an offset that a transaction is writing is shown as stable (KIP-447)")
-class _ShowsWhatIsBeingReplaced(BrokenParts):
-    part_classes = (_StableWhileWritten,)
-
-
-class _Patient(TransactionalOffsets):
-    def _end_wait(self, producer_id: int, group_id: str) -> None:
-        pass
-
-
-@TRANSACTION_MUTANTS.breaks(
-    "a commit is written although its transaction has ended meanwhile (KAFKA-14884)"
-)
-class _WritesBehindTheMarker(BrokenParts):
-    part_classes = (_Patient,)
-
-
-class _Trusting(TransactionalOffsets):
-    def _handle_complete(self, request_id: int, request: CompleteTransaction) -> None:
-        begun = dict(self._begun)
-        super()._handle_complete(request_id, request)
-        self._begun.update(begun)
-
-
-@TRANSACTION_MUTANTS.breaks("a transaction that was verified once is never verified again")
-class _VerifiesOnce(BrokenParts):
-    part_classes = (_Trusting,)
-
-
 class _Idle(CommittedState):
     def end_transaction(self, producer_id: int, *, commits: bool) -> list[PendingOffset]:
         return self.pending.end(producer_id, commits=commits)
@@ -130,27 +95,6 @@ class _Idle(CommittedState):
 @TRANSACTION_MUTANTS.breaks("a marker ends a transaction, and its offsets do not count")
 class _CountsNothing(BrokenParts):
     part_classes = (_Idle,)
-
-
-class _OlderWins(PendingOffsets):
-    def _supersede(self, *arguments: Any) -> None:
-        pass
-
-
-@TRANSACTION_MUTANTS.breaks("an older commit wins because its transaction ends later")
-class _GoesByTheMarkers(BrokenParts):
-    part_classes = (_OlderWins,)
-
-
-class _LeftByTombstones(PendingOffsets):
-    def note_plain(self, record: OffsetRecord) -> None:
-        if record.committed is not None:
-            super().note_plain(record)
-
-
-@TRANSACTION_MUTANTS.breaks("a deleted offset comes back with its transaction")
-class _RevivesWhatIsDeleted(BrokenParts):
-    part_classes = (_LeftByTombstones,)
 
 
 ALL_RULES: Final = GROUP_MUTANTS.rules | TRANSACTION_MUTANTS.rules

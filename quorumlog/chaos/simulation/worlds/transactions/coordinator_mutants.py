@@ -1,15 +1,15 @@
 """Coordinators that break one rule of transactional ids each: the world must find them."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from quorumlog.broker.transactions.core.adding import Adding
 from quorumlog.broker.transactions.core.expiry import Expiry
+from quorumlog.broker.transactions.core.held import Addition
 from quorumlog.broker.transactions.core.initialization import Initialization
 from quorumlog.broker.transactions.core.requests import (
     NO_PRODUCER,
-    AddOffsets,
     AddPartitions,
     AddPartitionsResult,
     InitProducerId,
@@ -20,7 +20,6 @@ from quorumlog.broker.transactions.core.transaction import Transaction
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.chaos.simulation.worlds.transactions.broken import broken_coordinator
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
 
 COORDINATOR_MUTANTS: Final = Mutants(broken_coordinator)
 
@@ -60,9 +59,14 @@ class _LetsAnyEpochAbortAnOpenTransaction(Initialization):
 
 @COORDINATOR_MUTANTS.breaks("a fenced producer adds partitions to the transaction of another")
 class _AddsForAnyEpoch(Adding):
-    def _refusal(self, transaction: Transaction, producer: ProducerIdAndEpoch) -> ErrorCode:
-        anybody = producer._replace(epoch=transaction.producer.epoch)
-        return super()._refusal(transaction, anybody)
+    def _add(self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]) -> None:
+        epoch = transaction.producer.epoch
+        requests = [one.request for one in additions]
+        known = [replace(one, producer=one.producer._replace(epoch=epoch)) for one in requests]
+        told = [
+            Addition(one.request_id, request) for one, request in zip(additions, known, strict=True)
+        ]
+        super()._add(transaction, now_ms, told)
 
 
 @COORDINATOR_MUTANTS.breaks(
@@ -79,37 +83,27 @@ class _VerifiesWhatIsNotThere(Adding):
 
 @COORDINATOR_MUTANTS.breaks("a producer is told that partitions are added before that is committed")
 class _SaysThatPartitionsAreAddedAtOnce(Adding):
-    def _add(
-        self,
-        transaction: Transaction,
-        now_ms: int,
-        request_id: int,
-        request: AddPartitions | AddOffsets,
-        partitions: Iterable[TopicPartition],
-    ) -> None:
-        if self._refusal(transaction, request.producer) is ErrorCode.NONE:
-            self._outbox.reply(request_id, request.refuse(ErrorCode.NONE))
-            transaction.begin(TransactionState.ONGOING)
-            metadata = transaction.with_partitions(now_ms, partitions, 0)
-            self._outbox.write(transaction, metadata, lambda _now_ms, _error_code: None)
-        else:
-            super()._add(transaction, now_ms, request_id, request, partitions)
+    def _add(self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]) -> None:
+        producer = transaction.producer
+        fine = [one for one in additions if one.request.producer == producer]
+        if not fine:
+            super()._add(transaction, now_ms, additions)
+            return
+        self._refuse(fine, ErrorCode.NONE)
+        transaction.begin(TransactionState.ONGOING)
+        wanted = {where for one in fine for where in one.request.partitions}
+        metadata = transaction.with_partitions(now_ms, wanted, 0)
+        self._outbox.write(transaction, metadata, lambda _now_ms, _error_code: None)
 
 
 @COORDINATOR_MUTANTS.breaks("adding a partition drops those that were added before")
 class _ForgetsPartitionsThatWereAddedBefore(Adding):
-    def _add(
-        self,
-        transaction: Transaction,
-        now_ms: int,
-        request_id: int,
-        request: AddPartitions | AddOffsets,
-        partitions: Iterable[TopicPartition],
-    ) -> None:
+    def _add(self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]) -> None:
         metadata = transaction.metadata
-        if not {*partitions} <= {*metadata.partitions}:
+        asked = {where for one in additions for where in one.request.partitions}
+        if not asked <= {*metadata.partitions}:
             transaction._metadata = replace(metadata, partitions=())  # noqa: SLF001 - a mutant
-        super()._add(transaction, now_ms, request_id, request, partitions)
+        super()._add(transaction, now_ms, additions)
         transaction._metadata = metadata  # noqa: SLF001
 
 

@@ -120,6 +120,7 @@ class GroupMember(MemberProcess):
         self._life = 0  # the number of the life
         self._positions: dict[TopicIdPartition, int] = {}  # of what it may commit
         self._is_stopped = False
+        self.has_chosen = False  # what it subscribes to in the end
         self._commits: Final = Commits[MemberCommit](
             machine, oracle, rng, send=self._send, take=self._take, transactions=transactions
         )
@@ -192,7 +193,8 @@ class GroupMember(MemberProcess):
         """Ask what is due, unless an answer is awaited."""
         if self._is_asking or self._speaker is None:
             return
-        if self.catalogue.is_final and self._options.leaves_for_good:
+        may_leave = self.catalogue.is_final and not self.client.surplus
+        if may_leave and self._options.leaves_for_good:
             self._leave_for_good()
         elif self._speaker.is_member and self.client.kept - self._positions.keys():
             client = self.client
@@ -248,8 +250,9 @@ class GroupMember(MemberProcess):
 
     def takes(self, answered: Answered, epoch: int, assigned: Partitions | None) -> None:
         """Take what a heartbeat of KIP-848 was told."""
+        before = self.client.surplus
         self._oracle.told(self.client, epoch, assigned, is_replaced=answered.is_replaced)
-        self._give_up_later()
+        self._give_up_later(before)
 
     def syncs(self, answered: Answered, generation_id: int, named: Named) -> None:
         """Take what a SyncGroup was told: the topics that have these names now."""
@@ -259,9 +262,9 @@ class GroupMember(MemberProcess):
             for one in named
             if one.topic in known
         )
-        replaced = answered.is_replaced
+        before, replaced = self.client.surplus, answered.is_replaced
         self._oracle.synced(self.client, generation_id, named, ids, is_replaced=replaced)
-        self._give_up_later()
+        self._give_up_later(before)
 
     def rests(self, answered: Answered) -> None:
         """Note that there is nothing to do."""
@@ -285,10 +288,11 @@ class GroupMember(MemberProcess):
         """Ask for the coordinator before the next request."""
         self._coordinator = None
 
-    def _give_up_later(self) -> None:
+    def _give_up_later(self, before: Partitions) -> None:
+        """Choose how long it takes to give up what it had not to give up `before`."""
         for gone in self._positions.keys() - self.client.told:
             del self._positions[gone]  # it commits no more for what it gives up
-        if not self.client.surplus:
+        if self.client.surplus <= before:
             return
         how = self.rng.random()
         longest_us = 20_000 if how < 0.5 else 1_000_000 if how < 0.8 else 2_500_000
@@ -322,9 +326,14 @@ class GroupMember(MemberProcess):
     # --- commits and farewells ---
 
     def _work(self) -> None:
-        """Commit the next offsets; or leave, or subscribe anew, now and then."""
+        """Commit the next offsets; or leave, or subscribe anew, now and then, and in the end."""
         speaker = self._speaker
-        if speaker is None or not speaker.is_member or self._is_stopped:
+        if speaker is None or not speaker.is_member:
+            return
+        if self.catalogue.is_final and not self.has_chosen:
+            self.has_chosen = True
+            self._subscribe(is_classic=self.client.is_classic)
+        if self._is_stopped:
             return
         chance = 1.0 if self._environment.is_calm else self.rng.random()
         if chance < LEAVES:

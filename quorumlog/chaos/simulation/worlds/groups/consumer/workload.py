@@ -136,9 +136,11 @@ class ConsumerProtocolGroup:
         coordinator = None if leader_id is None else self._cluster.hosts[leader_id].coordinator
         if not isinstance(coordinator, GroupCoordinator) or not self._transactions.is_idle():
             return False
-        clients = [member.client for member in self._members if not member.has_left]
-        is_at_rest = self._oracle.is_at_rest(clients, self._subscribed())
-        if not self._catalogue.is_final or not is_at_rest:
+        members = [member for member in self._members if not member.has_left]
+        clients = [member.client for member in members]
+        if not all(member.has_chosen for member in members):
+            return False
+        if not self._oracle.is_at_rest(clients, self._subscribed()):
             return False
         if coordinator.transactional.unstable(GROUP_ID):
             return False

@@ -1,0 +1,111 @@
+"""A broker that takes up its places again, and finds that a log is not whole (decision 133)."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quorumlog.broker.partitions.core.placement import Standing, standing_of
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import LacksRecords
+from quorumlog.storage.io.disk import RealDisk
+from quorumlog.wire.codec.identifiers import BrokerId, Offset
+from tests.support.broker.one_broker import (
+    AT,
+    BATCH,
+    TOPIC_ID,
+    one_broker,
+    publish,
+)
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
+
+SEGMENT = f"{0:020d}.log"
+
+
+def started(directory: Path) -> LogDirectory:
+    logs = LogDirectory(RealDisk(), str(directory), LogSettings())
+    logs.start()
+    return logs
+
+
+def end_of(directory: Path, standing: Standing) -> int:
+    log, _ = started(directory).open(AT, TOPIC_ID, {}, standing=standing)
+    log.close(clean=False)
+    return log.log_end_offset
+
+
+def killed(directory: Path, committed: int = 0) -> Path:
+    """Leave a log of three records, as a kill does; return its directory."""
+    logs = started(directory)
+    log, _ = logs.open(AT, TOPIC_ID, {})
+    for _ in range(3):
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    logs.checkpoints.note_high_watermarks({AT: Offset(committed)})
+    logs.checkpoints.write_high_watermarks()
+    log.close(clean=False)
+    return directory / str(AT)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(BATCH) * 3 // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut_a_batch(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: -len(BATCH)])
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], int]] = {
+    "a batch is damaged": (lambda log: flip(log / SEGMENT), 1),
+    "zeros follow": (lambda log: (log / SEGMENT).write_bytes(BATCH + bytes(200)), 1),
+    "a committed batch is gone": (lambda log: cut_a_batch(log / SEGMENT), 2),
+    "it is gone": (shutil.rmtree, 0),
+    "it is not known whose it is": (lambda log: (log / "partition.metadata").write_bytes(b""), 0),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_log_that_is_counted_on_and_not_whole_is_left_as_it_is(tmp_path: Path, name: str) -> None:
+    damage, left = DAMAGES[name]
+    damage(killed(tmp_path, committed=3))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(LacksRecords):
+        end_of(tmp_path, Standing.COUNTED_ON)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert end_of(tmp_path, Standing.SPARE) == left  # once it has left the ISR
+
+
+def test_a_batch_that_the_kill_has_torn_is_cut(tmp_path: Path) -> None:
+    for torn in (BATCH[:30], BATCH[:-1]):
+        segment = killed(tmp_path, committed=3) / SEGMENT
+        segment.write_bytes(segment.read_bytes()[: 3 * len(BATCH)] + torn)
+        assert end_of(tmp_path, Standing.COUNTED_ON) == 3
+        shutil.rmtree(segment.parent)
+
+
+def test_the_standing_of_a_replica() -> None:
+    assert standing_of(image(1, 0, 0, (1, 2)), BROKERS[0], is_new=False) is Standing.COUNTED_ON
+    assert standing_of(image(1, 0, 0, (1, 2)), BROKERS[0], is_new=True) is Standing.SPARE
+    assert standing_of(image(1, 0, 0, (1, 2)), BROKERS[2], is_new=False) is Standing.SPARE
+    assert standing_of(image(1, 0, 0, (1,)), BrokerId(1), is_new=False) is Standing.LAST
+
+
+async def test_a_broker_asks_to_be_fenced_and_opens_the_log_when_it_is_out_of_the_isr(
+    tmp_path: Path,
+) -> None:
+    segment = killed(tmp_path, committed=3) / SEGMENT
+    flip(segment)
+    content = segment.read_bytes()
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+        publish(replicas, image(1, 0, 0, (1, 2), replicas=(1, 2)))
+        assert replicas.must_be_fenced.is_set()
+        assert not replicas.may_lead.is_set()
+        assert not replicas.drivers
+        assert segment.read_bytes() == content
+        publish(replicas, image(2, 1, 1, (2,), replicas=(1, 2)))
+        assert replicas.may_lead.is_set()
+        assert replicas.drivers[AT].log.log_end_offset == 1

@@ -1,0 +1,52 @@
+"""What a start loads: each module costs every node, and the command that starts them, some CPU."""
+
+import subprocess
+import sys
+
+NEEDLESS_IN_A_NODE = {
+    *(
+        "typer",
+        "rich",
+        "pydantic",
+        "numpy",
+        "pyarrow",
+        "pyspark",
+        "pytest",
+    ),  # of commands and the lab
+    *("lz4", "zstandard", "snappy", "cramjam"),  # compression: with the first batch that has it
+    *("ctypes", "multiprocessing", "unittest"),
+    *("quorumlog.cli", "quorumlog.cluster", "quorumlog.chaos", "quorumlog.client"),
+}
+NEEDLESS_TO_START_NODES = {
+    *("asyncio", "aiohttp", "http.client", "cbor2", "crc32c", "numpy", "pyarrow", "pyspark"),
+    *("quorumlog.client", "quorumlog.chaos", "quorumlog.storage.io", "quorumlog.node.node"),
+    *("quorumlog.metadata_quorum.controller_client", "quorumlog.metadata_quorum.image"),
+    *("quorumlog.metadata_quorum.log", "quorumlog.broker.controller_requests"),
+}
+
+
+def loaded_by(program: str) -> set[str]:
+    """Run a program in another process; return the names of all modules, and of their packages."""
+    command = [sys.executable, "-c", f"{program}; import sys; print(*sys.modules)"]
+    return {*subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()}
+
+
+def test_a_node_loads_nothing_that_only_commands_and_clients_need() -> None:
+    loaded = loaded_by("import quorumlog.node.main")
+    assert "quorumlog.broker.replicas" in loaded
+    assert not loaded & NEEDLESS_IN_A_NODE
+
+
+def test_to_plan_check_and_found_a_cluster_loads_no_part_of_a_node() -> None:
+    program = """
+import tempfile, pathlib
+from quorumlog import LocalCluster
+from quorumlog.cluster import layout
+with tempfile.TemporaryDirectory() as scratch:
+    cluster = LocalCluster(pathlib.Path(scratch) / "cluster")
+    cluster.check()
+    layout.found(cluster.directory, cluster.spec)
+"""
+    loaded = loaded_by(program.strip())
+    assert "quorumlog.node.config" in loaded  # the settings are checked by the rules of a node
+    assert not loaded & NEEDLESS_TO_START_NODES
