@@ -171,6 +171,34 @@ async def test_a_member_goes_on_where_its_group_has_committed(
     assert places == {(1, 3), (1, 4)}
 
 
+async def test_a_transaction_is_seen_whole_or_not_at_all_and_its_successor_fences(
+    name: str, driver: LimitedDriver, bootstrap: str
+) -> None:
+    if "transactions" not in driver.capabilities:
+        pytest.skip("the driver has no transactions")
+    topic = f"transactions-{name}"
+    await driver.create_topic(bootstrap, topic, partitions=1, replication_factor=1)
+    async with (
+        closing(await driver.transactional(bootstrap, "p", topic)) as producer,
+        closing(await driver.reader(bootstrap, "r", topic)) as reader,
+    ):
+        await reader.assign(topic, [0])
+        for value, ends in ((b"aborted", producer.abort), (b"committed", producer.commit)):
+            await producer.begin()
+            await (await producer.send(topic, 0, value))
+            await producer.send_offsets(topic, topic, {0: 1 if value == b"committed" else 7})
+            await ends()
+        assert [record.value for record in await polled(reader.poll, 1)] == [b"committed"]
+        assert await reader.committed(topic, [0]) == {0: 1}
+        await reader.seek(topic, {0: 0})
+        assert [record.value for record in await polled(reader.poll, 1)] == [b"committed"]
+        await producer.begin()
+        await (await producer.send(topic, 0, b"fenced"))
+        async with closing(await driver.transactional(bootstrap, "s", topic)):
+            with pytest.raises(DriverError):
+                await producer.commit()
+
+
 async def test_errors_of_administration_have_the_brokers_code(
     driver: LimitedDriver, bootstrap: str
 ) -> None:

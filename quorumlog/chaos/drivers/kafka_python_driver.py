@@ -13,6 +13,7 @@ from kafka.errors import KafkaError
 from quorumlog.chaos.drivers.driver import (
     AT_ONCE,
     NO_GENERATION,
+    TRANSACTION_TIMEOUT_MS,
     Batching,
     Headers,
     Membership,
@@ -22,6 +23,7 @@ from quorumlog.chaos.drivers.driver import (
     SendFailed,
 )
 from quorumlog.chaos.drivers.foreign_errors import driver_error
+from quorumlog.chaos.drivers.kafka_python_transactions import Committed, Transactions
 from quorumlog.chaos.drivers.worker import Worker
 
 _TIMEOUT_MS: Final = 5_000
@@ -144,6 +146,10 @@ class KafkaPythonProducer(_Threaded):
         self._client.close(timeout=0)
 
 
+class KafkaPythonTransactions(KafkaPythonProducer, Transactions):
+    """The producer of a transactional id."""
+
+
 class _Reader(_Threaded):
     """What all consumers do."""
 
@@ -176,7 +182,11 @@ class KafkaPythonConsumer(_Reader):
         return {place.partition: end for place, end in ends.items()}
 
 
-class KafkaPythonMember(_Reader, kafka.ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
+class KafkaPythonReader(KafkaPythonConsumer, Committed):
+    """A consumer of assigned partitions that sees what is committed."""
+
+
+class KafkaPythonMember(_Reader, Committed, kafka.ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
     """A consumer in a group."""
 
     def __init__(self, worker: Worker, client: Any) -> None:
@@ -220,20 +230,6 @@ class KafkaPythonMember(_Reader, kafka.ConsumerRebalanceListener):  # type: igno
             for index, offset in offsets.items()
         }
         await self._call(lambda: self._client.commit(wanted, timeout_ms=_TIMEOUT_MS))
-
-    async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return what the group has committed. Raises DriverError."""
-        wanted = _places(topic, partitions)
-
-        def ask() -> dict[int, int]:
-            found = {
-                place.partition: self._client.committed(place, timeout_ms=_TIMEOUT_MS)
-                for place in wanted
-            }
-            return {index: offset for index, offset in found.items() if offset is not None}
-
-        found: dict[int, int] = await self._call(ask)
-        return found
 
 
 class KafkaPythonAdmin(_Threaded):
@@ -279,7 +275,9 @@ class KafkaPythonAdmin(_Threaded):
 class KafkaPythonDriver:
     """kafka-python."""
 
-    capabilities: Final = frozenset({"groups", "offsets", "max-timestamp", "topics"})
+    capabilities: Final = frozenset(
+        {"groups", "offsets", "max-timestamp", "topics", "transactions"}
+    )
 
     async def producer(
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
@@ -313,6 +311,47 @@ class KafkaPythonDriver:
                     bootstrap_servers=bootstrap,
                     client_id=client_id,
                     auto_offset_reset="none",  # a reset would hide a gap
+                    **_READING,
+                ),
+            )
+        )
+
+    async def transactional(
+        self, bootstrap: str, client_id: str, transactional_id: str
+    ) -> KafkaPythonTransactions:
+        """Make the producer of an id. Raises DriverError if its predecessors are not fenced."""
+        producer = KafkaPythonTransactions(
+            *await _made(
+                client_id,
+                lambda: kafka.KafkaProducer(
+                    bootstrap_servers=bootstrap,
+                    client_id=client_id,
+                    transactional_id=transactional_id,
+                    transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                    delivery_timeout_ms=_TIMEOUT_MS,
+                    max_block_ms=_TIMEOUT_MS,
+                    **_QUIET,
+                ),
+            )
+        )
+        try:
+            await producer.initialize()
+        except BaseException:
+            await producer.close()
+            raise
+        return producer
+
+    async def reader(self, bootstrap: str, client_id: str, group_id: str) -> KafkaPythonReader:
+        """Make a reader of what is committed. Raises DriverError if no broker answers."""
+        return KafkaPythonReader(
+            *await _made(
+                client_id,
+                lambda: kafka.KafkaConsumer(
+                    bootstrap_servers=bootstrap,
+                    client_id=client_id,
+                    group_id=group_id,
+                    isolation_level="read_committed",
+                    auto_offset_reset="none",
                     **_READING,
                 ),
             )
