@@ -11,7 +11,7 @@ from quorumlog.broker.groups.core.requests import CommitOffsets, CommittedOffset
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.run import Environment
-from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster
+from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_by_name
 from quorumlog.chaos.simulation.worlds.groups.commits import Commits
 from quorumlog.chaos.simulation.worlds.groups.consumer.group_log import Named
 from quorumlog.chaos.simulation.worlds.groups.consumer.heartbeating import Heartbeating
@@ -22,12 +22,14 @@ from quorumlog.chaos.simulation.worlds.groups.consumer.oracle import (
     MemberCommit,
 )
 from quorumlog.chaos.simulation.worlds.groups.consumer.speaking import (
+    CLASSIC_SUBSCRIPTIONS,
     REBALANCE_MS,
+    SUBSCRIPTIONS,
     Answered,
     Speaker,
     Subscription,
 )
-from quorumlog.chaos.simulation.worlds.groups.consumer.topics import STABLE, TopicCatalogue
+from quorumlog.chaos.simulation.worlds.groups.consumer.topics import TopicCatalogue
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import (
     Answer,
     CoordinatorHost,
@@ -51,16 +53,6 @@ SUBSCRIBES_ANEW: Final = 0.04
 OLD_COMES: Final = 0.1  # the chance that an old heartbeat comes again
 AWAY_US_MAX: Final = 1_000_000  # sometimes longer than a session
 SOON_US: Final = 1_000
-SUBSCRIPTIONS: Final = (
-    Subscription((STABLE,), ""),
-    Subscription((STABLE, "more-a"), ""),
-    Subscription((), f"{STABLE}|more-.*"),
-    Subscription((STABLE,), "more-.*"),
-)
-CLASSIC_SUBSCRIPTIONS: Final = (
-    Subscription((STABLE,), ""),
-    Subscription((STABLE, "more-a", "more-b"), ""),
-)
 
 
 class Fetch(NamedTuple):
@@ -403,12 +395,3 @@ class GroupMember(MemberProcess):
 _IS_OUT: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
 )
-
-
-def positions_by_name(offsets: Offsets) -> dict[TopicPartition, Position]:
-    """Return the committed offsets as the oracle compares them."""
-    return {
-        where: Position(committed.offset, committed.metadata)
-        for where, committed in offsets.items()
-        if committed is not None
-    }

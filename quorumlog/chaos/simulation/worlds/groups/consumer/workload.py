@@ -13,13 +13,9 @@ from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import CONTROLLER_ID
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
-from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster
+from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_by_name
 from quorumlog.chaos.simulation.worlds.groups.consumer.group_log import GroupLog
-from quorumlog.chaos.simulation.worlds.groups.consumer.member import (
-    GroupMember,
-    MemberOptions,
-    positions_by_name,
-)
+from quorumlog.chaos.simulation.worlds.groups.consumer.member import GroupMember, MemberOptions
 from quorumlog.chaos.simulation.worlds.groups.consumer.oracle import ConsumerOracle
 from quorumlog.chaos.simulation.worlds.groups.consumer.topics import KnownTopics, TopicCatalogue
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost, NewShard
