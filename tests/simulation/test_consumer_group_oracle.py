@@ -161,6 +161,14 @@ def test_a_member_that_was_removed_owns_nothing_though_it_may_not_know() -> None
     history.tells(history.b, 1, 0)
 
 
+def test_a_member_is_removed_and_joins_again_in_one_batch() -> None:
+    history = History()
+    history.tells(history.a, 1, 0)
+    history.host.clock_ms = 100
+    history.write((RecordKind.MEMBER, "a", None), history.member("a"))
+    history.tells(history.b, 1, 0)
+
+
 def test_what_a_replaced_coordinator_tells_proves_nothing() -> None:
     history = History()
     history.tells(history.a, 1, 0, is_replaced=True)
