@@ -73,13 +73,15 @@ class MemberOptions(NamedTuple):
     """What a member does.
 
     classic_share: of its lives that speak the classic protocol. begins_classic: the first one does.
-    leaves_for_good: after the last change of the topics.
+    chooses_in_the_end: it subscribes anew after the last change of the topics.
+    leaves_for_good: after that change.
     """
 
     commit_every_us: int
     is_static: bool
     classic_share: float
     begins_classic: bool
+    chooses_in_the_end: bool
     leaves_for_good: bool
 
 
@@ -318,13 +320,14 @@ class GroupMember(MemberProcess):
     # --- commits and farewells ---
 
     def _work(self) -> None:
-        """Commit the next offsets; or leave, or subscribe anew, now and then, and in the end."""
+        """Commit the next offsets; leave, or subscribe anew, now and then."""
         speaker = self._speaker
         if speaker is None or not speaker.is_member:
             return
         if self.catalogue.is_final and not self.has_chosen:
             self.has_chosen = True
-            self._subscribe(is_classic=self.client.is_classic)
+            if self._options.chooses_in_the_end:
+                self._subscribe(is_classic=self.client.is_classic)
         if self._is_stopped:
             return
         chance = 1.0 if self._environment.is_calm else self.rng.random()
