@@ -42,6 +42,8 @@ FOUND = [
     ("groups", "loads_pending_as_committed", 42, "transaction-shown"),
     ("groups", "counts_what_is_aborted", 0, "transaction-shown"),
     ("groups", "acknowledges_markers_early", 0, "liveness"),
+    ("consumer_groups", "answers_before_the_commit", 0, "told-committed"),
+    ("consumer_groups", "gives_no_session", 0, "removed-early"),
     ("logs", "removes_what_is_not_committed", 3, "committed-kept"),
     ("logs", "ages_by_the_oldest_record", 0, "retained"),
     ("logs", "forgets_where_it_starts", 0, "start-kept"),
@@ -69,7 +71,8 @@ MOVING = {
 
 
 @pytest.mark.parametrize(
-    ("world", "seeds"), [("partition", 8), ("composed", 8), ("groups", 8), ("logs", 3)]
+    ("world", "seeds"),
+    [("partition", 8), ("composed", 8), ("groups", 8), ("consumer_groups", 8), ("logs", 3)],
 )
 def test_seeds_hold(world: str, seeds: int) -> None:
     for seed in range(tries(seeds)):
@@ -85,14 +88,14 @@ def test_logs_survive_damage_that_a_person_repairs(seed: int) -> None:
     assert result.valid, result
 
 
-@pytest.mark.parametrize("world", ["composed", "groups"])
+@pytest.mark.parametrize("world", ["composed", "groups", "consumer_groups"])
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 def test_seeds_hold_with_other_numbers_of_brokers(world: str, nodes: int) -> None:
     for seed in range(2):
         assert simulate(seed, world=world, nodes=nodes, duration_ms=3_000).valid
 
 
-@pytest.mark.parametrize("world", ["partition", "groups", "logs"])
+@pytest.mark.parametrize("world", ["partition", "groups", "consumer_groups", "logs"])
 def test_each_kind_of_fault_alone(world: str) -> None:
     for fault in WORLDS[world].faults:
         assert simulate(7, world=world, duration_ms=2_500, faults=[fault.name]).valid

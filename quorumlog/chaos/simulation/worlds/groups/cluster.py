@@ -50,3 +50,12 @@ def positions_of(offsets: Offsets) -> dict[int, Position]:
         for where, committed in offsets.items()
         if committed is not None
     }
+
+
+def positions_by_name(offsets: Offsets) -> dict[TopicPartition, Position]:
+    """Return the committed offsets by topic and partition."""
+    return {
+        where: Position(committed.offset, committed.metadata)
+        for where, committed in offsets.items()
+        if committed is not None
+    }

@@ -64,6 +64,8 @@ class GroupLog:
         self._end = 0
         self._group_epoch: int | None = None
         self._consumers: Final[dict[str, str | None]] = {}
+        self._erased: set[str] = set()  # in the batch that is read
+        self._begun_anew: set[str] = set()  # after that, in the same batch
 
     @property
     def is_consumer_group(self) -> bool:
@@ -86,6 +88,7 @@ class GroupLog:
     def _read_batch(self, batch: Sequence[Entry]) -> None:
         """Read a batch: it counts as a whole."""
         before = self.members
+        self._erased, self._begun_anew = set(), set()
         for entry in batch:
             if entry.key:
                 self._read(entry)
@@ -97,8 +100,8 @@ class GroupLog:
             **self._consumers,
             **{member.member_id: member.group_instance_id for member in classic},
         }
-        for member_id in [*before]:
-            if member_id not in self.members:
+        for member_id in before:
+            if member_id not in self.members or member_id in self._begun_anew:
                 self.reader.removed(member_id, batch[0].epoch)
 
     def _read(self, entry: Entry) -> None:
@@ -133,6 +136,8 @@ class GroupLog:
                 self._group_epoch = epoch
             case MemberValue():
                 self._consumers[name] = value.instance_id
+                if name in self._erased:
+                    self._begun_anew.add(name)
             case TargetMemberValue(topic_partitions=stored):
                 self.targets[name] = from_stored(stored)
             case CurrentAssignmentValue():
@@ -151,6 +156,7 @@ class GroupLog:
                 self._group_epoch = None
             case RecordKind.MEMBER:
                 self._consumers.pop(name, None)
+                self._erased.add(name)
                 self.epochs.pop(name, None)
             case RecordKind.TARGET_MEMBER:
                 self.targets.pop(name, None)

@@ -11,7 +11,7 @@ from quorumlog.broker.groups.core.requests import CommitOffsets, CommittedOffset
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.run import Environment
-from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster
+from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_by_name
 from quorumlog.chaos.simulation.worlds.groups.commits import Commits
 from quorumlog.chaos.simulation.worlds.groups.consumer.group_log import Named
 from quorumlog.chaos.simulation.worlds.groups.consumer.heartbeating import Heartbeating
@@ -22,12 +22,14 @@ from quorumlog.chaos.simulation.worlds.groups.consumer.oracle import (
     MemberCommit,
 )
 from quorumlog.chaos.simulation.worlds.groups.consumer.speaking import (
+    CLASSIC_SUBSCRIPTIONS,
     REBALANCE_MS,
+    SUBSCRIPTIONS,
     Answered,
     Speaker,
     Subscription,
 )
-from quorumlog.chaos.simulation.worlds.groups.consumer.topics import STABLE, TopicCatalogue
+from quorumlog.chaos.simulation.worlds.groups.consumer.topics import TopicCatalogue
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import (
     Answer,
     CoordinatorHost,
@@ -51,16 +53,6 @@ SUBSCRIBES_ANEW: Final = 0.04
 OLD_COMES: Final = 0.1  # the chance that an old heartbeat comes again
 AWAY_US_MAX: Final = 1_000_000  # sometimes longer than a session
 SOON_US: Final = 1_000
-SUBSCRIPTIONS: Final = (
-    Subscription((STABLE,), ""),
-    Subscription((STABLE, "more-a"), ""),
-    Subscription((), f"{STABLE}|more-.*"),
-    Subscription((STABLE,), "more-.*"),
-)
-CLASSIC_SUBSCRIPTIONS: Final = (
-    Subscription((STABLE,), ""),
-    Subscription((STABLE, "more-a", "more-b"), ""),
-)
 
 
 class Fetch(NamedTuple):
@@ -81,13 +73,15 @@ class MemberOptions(NamedTuple):
     """What a member does.
 
     classic_share: of its lives that speak the classic protocol. begins_classic: the first one does.
-    leaves_for_good: after the last change of the topics.
+    chooses_in_the_end: it subscribes anew after the last change of the topics.
+    leaves_for_good: after that change.
     """
 
     commit_every_us: int
     is_static: bool
     classic_share: float
     begins_classic: bool
+    chooses_in_the_end: bool
     leaves_for_good: bool
 
 
@@ -326,13 +320,14 @@ class GroupMember(MemberProcess):
     # --- commits and farewells ---
 
     def _work(self) -> None:
-        """Commit the next offsets; or leave, or subscribe anew, now and then, and in the end."""
+        """Commit the next offsets; leave, or subscribe anew, now and then."""
         speaker = self._speaker
         if speaker is None or not speaker.is_member:
             return
         if self.catalogue.is_final and not self.has_chosen:
             self.has_chosen = True
-            self._subscribe(is_classic=self.client.is_classic)
+            if self._options.chooses_in_the_end:
+                self._subscribe(is_classic=self.client.is_classic)
         if self._is_stopped:
             return
         chance = 1.0 if self._environment.is_calm else self.rng.random()
@@ -403,12 +398,3 @@ class GroupMember(MemberProcess):
 _IS_OUT: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
 )
-
-
-def positions_by_name(offsets: Offsets) -> dict[TopicPartition, Position]:
-    """Return the committed offsets as the oracle compares them."""
-    return {
-        where: Position(committed.offset, committed.metadata)
-        for where, committed in offsets.items()
-        if committed is not None
-    }

@@ -238,7 +238,7 @@ class ConsumerOracle:
         check(is_due, rule)
 
     def stored(self, tag: str) -> None:
-        """Check that who committed this was a member, at that epoch, where the log has it."""
+        """Check that this was committed by a member, at its epoch where the log has the commit."""
         commit = self._commits.get(tag)
         if commit is not None:
             epoch = self._log.epochs.get(commit.member_id)

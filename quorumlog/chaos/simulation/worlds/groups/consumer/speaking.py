@@ -7,7 +7,7 @@ from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.worlds.groups.consumer.group_log import Named
 from quorumlog.chaos.simulation.worlds.groups.consumer.oracle import Client
-from quorumlog.chaos.simulation.worlds.groups.consumer.topics import TopicCatalogue
+from quorumlog.chaos.simulation.worlds.groups.consumer.topics import STABLE, TopicCatalogue
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import Moment
 from quorumlog.wire.codec.error_codes import ErrorCode
 
@@ -27,6 +27,18 @@ class Subscription(NamedTuple):
 
     names: tuple[str, ...]
     expression: str
+
+
+SUBSCRIPTIONS: Final = (
+    Subscription((STABLE,), ""),
+    Subscription((STABLE, "more-a"), ""),
+    Subscription((), f"{STABLE}|more-.*"),
+    Subscription((STABLE,), "more-.*"),
+)
+CLASSIC_SUBSCRIPTIONS: Final = (
+    Subscription((STABLE,), ""),
+    Subscription((STABLE, "more-a", "more-b"), ""),
+)
 
 
 class Answered(NamedTuple):

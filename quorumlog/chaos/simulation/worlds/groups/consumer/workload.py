@@ -13,13 +13,9 @@ from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import CONTROLLER_ID
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
-from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster
+from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_by_name
 from quorumlog.chaos.simulation.worlds.groups.consumer.group_log import GroupLog
-from quorumlog.chaos.simulation.worlds.groups.consumer.member import (
-    GroupMember,
-    MemberOptions,
-    positions_by_name,
-)
+from quorumlog.chaos.simulation.worlds.groups.consumer.member import GroupMember, MemberOptions
 from quorumlog.chaos.simulation.worlds.groups.consumer.oracle import ConsumerOracle
 from quorumlog.chaos.simulation.worlds.groups.consumer.topics import KnownTopics, TopicCatalogue
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost, NewShard
@@ -44,7 +40,7 @@ def draw_consumer_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]
         "begins_classic": is_mixed and rng.random() < 0.6,
         "transactional_members": rng.randrange(members + 1) if has_transactions else 0,
         "bumps_epoch": rng.random() < 0.5,  # transaction.version 2
-        "one_leaves_for_good": rng.random() < 0.5,
+        "ends_with_changes": rng.random() < 0.5,
         "partitions_read": rng.randrange(members, 2 * members + 1),
         "commit_every_us": rng.randrange(60_000, 400_000),
         "fetch_bytes_max": rng.choice((1, 300, 1_000_000)),  # 1: one batch at a time
@@ -114,7 +110,8 @@ class ConsumerProtocolGroup:
                 is_static=index < options.number("static_members"),
                 classic_share=options.number("classic_percent") / 100,
                 begins_classic=options.flag("begins_classic"),
-                leaves_for_good=index == 0 and options.flag("one_leaves_for_good"),
+                chooses_in_the_end=options.flag("ends_with_changes"),
+                leaves_for_good=index == 0 and options.flag("ends_with_changes"),
             ),
             transactions=self._transactions if index >= plain_members else None,
         )
