@@ -174,6 +174,8 @@ class VoterChanger:
         address = _address(quorum, node_id, directory_id)
         if address is None:
             return "it does not follow the leader"
+        if not self._has_now(node_id, directory_id):
+            return "its disk was emptied meanwhile"
         await self._ask(admin.add_raft_voter(node_id, directory_id, address))
         self._told("add_voter", node_id)
         return ""
@@ -205,7 +207,9 @@ class VoterChanger:
         return f"of the voters {ids}, no majority would have its disks"
 
     def _is_intact(self, voter: QuorumReplica) -> bool:
-        node_id, directory_id = voter.replica_id, voter.directory_id
+        return self._has_now(voter.replica_id, voter.directory_id)
+
+    def _has_now(self, node_id: int, directory_id: bytes) -> bool:
         return self._directory_of(node_id) == directory_id != self._gone.get(node_id)
 
 

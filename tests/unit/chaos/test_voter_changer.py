@@ -205,6 +205,24 @@ async def test_a_node_without_a_directory_is_waited_for(quorum: Quorum) -> None:
     assert quorum.voters == {one: disk(one) for one in (1, 2, 3)}
 
 
+async def test_a_disk_that_is_emptied_while_the_quorum_is_asked_is_not_added(
+    quorum: Quorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a voter it would be lost at once: with one other, no majority would have its disks."""
+    changer = quorum.changer()
+    await changer.perform("remove_voter", (3,))
+    described = quorum.describe_quorum
+
+    async def describe_late() -> Any:
+        answer = await described()
+        changer.note_wipe(3)
+        return answer
+
+    monkeypatch.setattr(quorum, "describe_quorum", describe_late)
+    assert "emptied meanwhile" in await failure(changer.perform("add_voter", (3,)))
+    assert quorum.asked == ["upgrade", "remove 3"]
+
+
 async def test_all_nodes_are_tried_and_those_that_failed_are_named(quorum: Quorum) -> None:
     changer = quorum.changer()
     quorum.errors = [None, REFUSED]
