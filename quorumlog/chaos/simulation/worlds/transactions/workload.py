@@ -156,7 +156,7 @@ class Transactions:
         ids, level = options.number("transactional_ids"), options.number("transaction_version")
         for index in range(options.number("producers")):
             is_modern = index < options.number("modern_producers")
-            version = min(level, 2) if level == 2 and is_modern else int(is_modern)
+            version = 2 if level == 2 and is_modern else int(is_modern)
             yield ProducerSettings(
                 transactional_id=f"id {index % ids}",
                 version=version,
