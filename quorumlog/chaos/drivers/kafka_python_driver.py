@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import kafka
@@ -22,7 +22,7 @@ from quorumlog.chaos.drivers.driver import (
     SendFailed,
 )
 from quorumlog.chaos.drivers.foreign_errors import driver_error
-from quorumlog.chaos.drivers.kafka_python_threads import Threaded, translated
+from quorumlog.chaos.drivers.kafka_python_threads import Threaded, made
 from quorumlog.chaos.drivers.kafka_python_transactions import Committed, Transactions
 from quorumlog.chaos.drivers.worker import Worker
 
@@ -43,17 +43,6 @@ _READING: Final[dict[str, Any]] = {
     "fetch_max_wait_ms": 100,
     "metadata_max_age_ms": 5_000,
 }
-
-
-async def _made(client_id: str, make: Callable[[], Any]) -> tuple[Worker, Any]:
-    """Return a client and its thread. Raises DriverError if no broker answers."""
-    worker = Worker(client_id)
-    try:
-        with translated():
-            return worker, await worker.call(make)
-    except BaseException:
-        worker.close()
-        raise
 
 
 class KafkaPythonProducer(Threaded):
@@ -257,7 +246,7 @@ class KafkaPythonDriver:
     ) -> KafkaPythonProducer:
         """Make a producer. Raises DriverError if no broker answers."""
         return KafkaPythonProducer(
-            *await _made(
+            *await made(
                 client_id,
                 lambda: kafka.KafkaProducer(
                     bootstrap_servers=bootstrap,
@@ -278,7 +267,7 @@ class KafkaPythonDriver:
     async def consumer(self, bootstrap: str, client_id: str) -> KafkaPythonConsumer:
         """Make a consumer. Raises DriverError if no broker answers."""
         return KafkaPythonConsumer(
-            *await _made(
+            *await made(
                 client_id,
                 lambda: kafka.KafkaConsumer(
                     bootstrap_servers=bootstrap,
@@ -294,7 +283,7 @@ class KafkaPythonDriver:
     ) -> KafkaPythonTransactions:
         """Make the producer of an id. Raises DriverError if its predecessors are not fenced."""
         producer = KafkaPythonTransactions(
-            *await _made(
+            *await made(
                 client_id,
                 lambda: kafka.KafkaProducer(
                     bootstrap_servers=bootstrap,
@@ -317,7 +306,7 @@ class KafkaPythonDriver:
     async def reader(self, bootstrap: str, client_id: str, group_id: str) -> KafkaPythonReader:
         """Make a reader of what is committed. Raises DriverError if no broker answers."""
         return KafkaPythonReader(
-            *await _made(
+            *await made(
                 client_id,
                 lambda: kafka.KafkaConsumer(
                     bootstrap_servers=bootstrap,
@@ -335,7 +324,7 @@ class KafkaPythonDriver:
     ) -> KafkaPythonMember:
         """Make a consumer that can join a group. Raises DriverError if no broker answers."""
         return KafkaPythonMember(
-            *await _made(
+            *await made(
                 client_id,
                 lambda: kafka.KafkaConsumer(
                     bootstrap_servers=bootstrap,
@@ -354,7 +343,7 @@ class KafkaPythonDriver:
     async def admin(self, bootstrap: str, client_id: str) -> KafkaPythonAdmin:
         """Make an administrator. Raises DriverError if no broker answers."""
         return KafkaPythonAdmin(
-            *await _made(
+            *await made(
                 client_id,
                 lambda: KafkaAdminClient(
                     bootstrap_servers=bootstrap, client_id=client_id, **_QUIET

@@ -36,3 +36,14 @@ class Threaded:
             await self._call(self._client.close)
         finally:
             self._worker.close()
+
+
+async def made(client_id: str, make: Callable[[], Any]) -> tuple[Worker, Any]:
+    """Return a client and its thread. Raises DriverError if no broker answers."""
+    worker = Worker(client_id)
+    try:
+        with translated():
+            return worker, await worker.call(make)
+    except BaseException:
+        worker.close()
+        raise
