@@ -43,12 +43,12 @@ def _confluent(bootstrap: str) -> None:
     producer.commit_transaction(WAIT_S)
     [message] = consumer.consume(1, WAIT_S)
     _write(producer)
-    place = confluent_kafka.TopicPartition(TOPIC, message.partition(), message.offset() + 1)
+    place = confluent_kafka.TopicPartition(TOPIC, 0, 1)
     producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), WAIT_S)
     producer.commit_transaction(WAIT_S)
     _write(producer)
     producer.abort_transaction(WAIT_S)
-    consumer.commit(message, asynchronous=False)
+    consumer.commit(message=message, asynchronous=False)
     consumer.close()
 
 

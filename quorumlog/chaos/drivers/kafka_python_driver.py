@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import kafka
@@ -23,6 +22,7 @@ from quorumlog.chaos.drivers.driver import (
     SendFailed,
 )
 from quorumlog.chaos.drivers.foreign_errors import driver_error
+from quorumlog.chaos.drivers.kafka_python_threads import Threaded, made
 from quorumlog.chaos.drivers.kafka_python_transactions import Committed, Transactions
 from quorumlog.chaos.drivers.worker import Worker
 
@@ -45,45 +45,7 @@ _READING: Final[dict[str, Any]] = {
 }
 
 
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except (KafkaError, OSError) as error:
-        raise driver_error(error) from error
-
-
-class _Threaded:
-    """A client of the library, made and used in one thread."""
-
-    def __init__(self, worker: Worker, client: Any) -> None:
-        self._worker: Final = worker
-        self._client: Final = client
-
-    async def _call(self, work: Callable[[], Any]) -> Any:
-        with _translated():
-            return await self._worker.call(work)
-
-    async def close(self) -> None:
-        """Let go of all resources; a dynamic member leaves its group."""
-        try:
-            await self._call(self._client.close)
-        finally:
-            self._worker.close()
-
-
-async def _made(client_id: str, make: Callable[[], Any]) -> tuple[Worker, Any]:
-    """Return a client and its thread. Raises DriverError if no broker answers."""
-    worker = Worker(client_id)
-    try:
-        with _translated():
-            return worker, await worker.call(make)
-    except BaseException:
-        worker.close()
-        raise
-
-
-class KafkaPythonProducer(_Threaded):
+class KafkaPythonProducer(Threaded):
     """An idempotent producer."""
 
     async def send(
@@ -146,11 +108,11 @@ class KafkaPythonProducer(_Threaded):
         self._client.close(timeout=0)
 
 
-class KafkaPythonTransactions(KafkaPythonProducer, Transactions):
+class KafkaPythonTransactions(Transactions, KafkaPythonProducer):
     """The producer of a transactional id."""
 
 
-class _Reader(_Threaded):
+class _Reader(Threaded):
     """What all consumers do."""
 
     async def poll(self, timeout_ms: int) -> list[Record]:
@@ -182,11 +144,11 @@ class KafkaPythonConsumer(_Reader):
         return {place.partition: end for place, end in ends.items()}
 
 
-class KafkaPythonReader(KafkaPythonConsumer, Committed):
+class KafkaPythonReader(Committed, KafkaPythonConsumer):
     """A consumer of assigned partitions that sees what is committed."""
 
 
-class KafkaPythonMember(_Reader, Committed, kafka.ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
+class KafkaPythonMember(Committed, _Reader, kafka.ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
     """A consumer in a group."""
 
     def __init__(self, worker: Worker, client: Any) -> None:
@@ -232,7 +194,7 @@ class KafkaPythonMember(_Reader, Committed, kafka.ConsumerRebalanceListener):  #
         await self._call(lambda: self._client.commit(wanted, timeout_ms=_TIMEOUT_MS))
 
 
-class KafkaPythonAdmin(_Threaded):
+class KafkaPythonAdmin(Threaded):
     """Changes and describes topics, and asks for offsets by time."""
 
     async def create(
@@ -284,7 +246,7 @@ class KafkaPythonDriver:
     ) -> KafkaPythonProducer:
         """Make a producer. Raises DriverError if no broker answers."""
         return KafkaPythonProducer(
-            *await _made(
+            *await made(
                 client_id,
                 lambda: kafka.KafkaProducer(
                     bootstrap_servers=bootstrap,
@@ -305,7 +267,7 @@ class KafkaPythonDriver:
     async def consumer(self, bootstrap: str, client_id: str) -> KafkaPythonConsumer:
         """Make a consumer. Raises DriverError if no broker answers."""
         return KafkaPythonConsumer(
-            *await _made(
+            *await made(
                 client_id,
                 lambda: kafka.KafkaConsumer(
                     bootstrap_servers=bootstrap,
@@ -321,7 +283,7 @@ class KafkaPythonDriver:
     ) -> KafkaPythonTransactions:
         """Make the producer of an id. Raises DriverError if its predecessors are not fenced."""
         producer = KafkaPythonTransactions(
-            *await _made(
+            *await made(
                 client_id,
                 lambda: kafka.KafkaProducer(
                     bootstrap_servers=bootstrap,
@@ -344,7 +306,7 @@ class KafkaPythonDriver:
     async def reader(self, bootstrap: str, client_id: str, group_id: str) -> KafkaPythonReader:
         """Make a reader of what is committed. Raises DriverError if no broker answers."""
         return KafkaPythonReader(
-            *await _made(
+            *await made(
                 client_id,
                 lambda: kafka.KafkaConsumer(
                     bootstrap_servers=bootstrap,
@@ -362,7 +324,7 @@ class KafkaPythonDriver:
     ) -> KafkaPythonMember:
         """Make a consumer that can join a group. Raises DriverError if no broker answers."""
         return KafkaPythonMember(
-            *await _made(
+            *await made(
                 client_id,
                 lambda: kafka.KafkaConsumer(
                     bootstrap_servers=bootstrap,
@@ -381,7 +343,7 @@ class KafkaPythonDriver:
     async def admin(self, bootstrap: str, client_id: str) -> KafkaPythonAdmin:
         """Make an administrator. Raises DriverError if no broker answers."""
         return KafkaPythonAdmin(
-            *await _made(
+            *await made(
                 client_id,
                 lambda: KafkaAdminClient(
                     bootstrap_servers=bootstrap, client_id=client_id, **_QUIET

@@ -6,20 +6,13 @@ from typing import Any, Final
 import kafka
 from kafka.errors import KafkaTimeoutError
 
+from quorumlog.chaos.drivers.kafka_python_threads import Threaded
+
 _OFFSET_TIMEOUT_MS: Final = 5_000
 _END_TIMEOUT_MS: Final = 10_000
 
 
-class _Called:
-    """A client of the library, and how it is called in its thread."""
-
-    _client: Any
-
-    async def _call(self, work: Callable[[], Any]) -> Any:
-        raise NotImplementedError
-
-
-class Transactions(_Called):
+class Transactions(Threaded):
     """What a producer of a transactional id does besides sending."""
 
     async def initialize(self) -> None:
@@ -58,7 +51,7 @@ class Transactions(_Called):
         await self._call(work)
 
 
-class Committed(_Called):
+class Committed(Threaded):
     """What a consumer in the name of a group does besides reading."""
 
     async def seek(self, topic: str, offsets: Mapping[int, int]) -> None:
