@@ -135,10 +135,8 @@ class _EarlyAssignments(ClassicProtocol):
 
 
 @GROUP_MUTANTS.breaks("members are told an assignment that may be lost (KAFKA-13614)")
-class _AssignsBeforeItIsStored(GroupCoordinator):
-    def __init__(self, settings: BrokerSettings) -> None:
-        super().__init__(settings)
-        self._classic = _EarlyAssignments(settings, self._outbox)  # type: ignore[misc]  # a mutant
+class _AssignsBeforeItIsStored(BrokenParts):
+    part_classes = (_EarlyAssignments,)
 
 
 @GROUP_MUTANTS.breaks(
