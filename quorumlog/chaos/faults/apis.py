@@ -78,6 +78,7 @@ CONTROL: Final = (
     "DeleteTopics",
     "CreatePartitions",
     "AlterConfigs",
+    "AlterGroupConfigs",
     "ElectLeaders",
     "AlterPartitionReassignments",
     "AlterPartition",

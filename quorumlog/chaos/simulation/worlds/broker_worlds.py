@@ -37,10 +37,8 @@ from quorumlog.chaos.simulation.worlds.transactions.mutants import (
     BROKEN_TRANSACTIONS,
     TRANSACTION_RULES,
 )
-from quorumlog.chaos.simulation.worlds.transactions.workload import (
-    build_transactions,
-    draw_transaction_options,
-)
+from quorumlog.chaos.simulation.worlds.transactions.options import draw_transaction_options
+from quorumlog.chaos.simulation.worlds.transactions.workload import Transactions, data_places
 from quorumlog.chaos.simulation.worlds.world_kind import WorldKind
 
 
@@ -64,7 +62,8 @@ def _build_consumer_groups(schedule: Schedule, mutant: str | None) -> World:
 def _build_transactions(schedule: Schedule, mutant: str | None) -> World:
     sound = BrokenTransactions()
     broken = sound if mutant is None else BROKEN_TRANSACTIONS[mutant]
-    return build_transactions(schedule, broken)
+    workload = Transactions(schedule, broken.coordinator)
+    return BrokersWorld(schedule, workload, broken.brokers, beside=data_places(schedule))
 
 
 _CONSUMER_GROUPS_MADE: Final = CONSUMER_MUTANTS.made | MIXED_MUTANTS.made

@@ -71,7 +71,7 @@ class _FencesWithTwoEpochs(Ending):
         epoch = metadata.producer_epoch + 1
         transaction._metadata = replace(metadata, producer_epoch=epoch)  # noqa: SLF001 - a mutant
         super().fence(transaction, now_ms, done)
-        transaction._metadata = metadata  # noqa: SLF001
+        transaction._metadata = metadata  # noqa: SLF001 - a mutant
 
 
 @ENDING_MUTANTS.breaks(

@@ -10,12 +10,11 @@ from quorumlog.broker.transactions.core.records import TransactionMetadata, Tran
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import WITHOUT_TRANSACTION, TransactionState
-from quorumlog.chaos.schedule import Option, Schedule
+from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.simulation.kernel.options import Options
-from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
+from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
 from quorumlog.chaos.simulation.worlds.transactions.administrator import Administrator
-from quorumlog.chaos.simulation.worlds.transactions.broken import BrokenTransactions
 from quorumlog.chaos.simulation.worlds.transactions.cluster import Cluster
 from quorumlog.chaos.simulation.worlds.transactions.messages import Messages
 from quorumlog.chaos.simulation.worlds.transactions.oracle import TransactionOracle
@@ -32,32 +31,6 @@ from quorumlog.wire.codec.topic_names import TRANSACTIONS_TOPIC
 
 TOPIC: Final = "records"
 FIRST_PRODUCER_ID: Final = 1000  # of those that the controller gives; older ones are below
-NEVER_MS: Final = 1_000_000  # longer than any run
-PRODUCERS_MAX: Final = 4
-
-
-def draw_transaction_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
-    """Draw the options of a run: `nodes` are the brokers, and machines of clients follow them."""
-    producers = rng.randrange(1, PRODUCERS_MAX + 1)
-    level = rng.choice((0, 1, 2, 2, 2))
-    options: dict[str, Option] = {
-        "nodes": nodes,
-        "partitions": 1,
-        "data_partitions": rng.randrange(1, 4),
-        "min_insync_replicas": min(2, nodes),
-        "producers": producers,
-        "transactional_ids": rng.randrange(1, producers + 1),
-        "transaction_version": level,
-        "modern_producers": rng.randrange(producers + 1) if rng.random() < 0.3 else producers,
-        "timeout_ms": rng.choice((800, 2_000, 6_000)),
-        "expiration_ms": rng.choice((4_000, NEVER_MS, NEVER_MS)),
-        "first_epoch": rng.choice((-1, -1, 32_700, 32_762, 32_765)),  # -1: the ids are new
-        "has_administrator": rng.random() < 0.4,
-        "careless_producers": rng.random() < 0.3,
-        "fetch_bytes_max": rng.choice((1, 300, 1_000_000)),  # 1: one batch at a time
-        "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
-    }
-    return nodes + producers + 1, options
 
 
 def data_places(schedule: Schedule) -> list[TopicPartition]:
@@ -98,34 +71,9 @@ class Transactions:
         )
         messages = Messages(environment.network)
         settings = [*self._producer_settings()]
-        next_producer_id = partial(next, count(FIRST_PRODUCER_ID))
-        for node_id, node in brokers.nodes.items():
-            host = TransactionBroker(
-                node,
-                self._hosts,
-                messages,
-                environment.network,
-                new_coordinator=self._new_coordinator,
-                next_producer_id=next_producer_id,
-                markers_may_come_late=all(one.version == 2 for one in settings),
-            )
-            self._hosts[node_id] = host
-            node.coordinators.append(host)
+        self._place_coordinators(messages, settings)
         cluster = Cluster(self._hosts, messages, self._oracle, self._leads)
-        self._producers = []
-        for machine_id, one in zip(self.machine_ids, settings, strict=False):
-            machine = environment.machines[machine_id]
-            producer = Producer(
-                machine,
-                cluster,
-                self._oracle,
-                brokers.oracle,
-                one,
-                rng=seeded(f"producer {machine_id}", self._seed),
-                places=self._places,
-            )
-            machine.process = producer
-            self._producers.append(producer)
+        self._producers = [*self._new_producers(cluster, settings)]
         machine = environment.machines[self._administrator_id]
         machine.process = self._administrator = Administrator(
             machine,
@@ -149,6 +97,40 @@ class Transactions:
         for reader in self._readers:
             environment.timeline.push(0, reader.run)
         return self._producers
+
+    def _place_coordinators(self, messages: Messages, settings: list[ProducerSettings]) -> None:
+        """Give each broker a place for a coordinator."""
+        next_producer_id = partial(next, count(FIRST_PRODUCER_ID))
+        for node_id, node in self._brokers.nodes.items():
+            host = TransactionBroker(
+                node,
+                self._hosts,
+                messages,
+                self._brokers.environment.network,
+                new_coordinator=self._new_coordinator,
+                next_producer_id=next_producer_id,
+                markers_may_come_late=all(one.version == 2 for one in settings),
+            )
+            self._hosts[node_id] = host
+            node.coordinators.append(host)
+
+    def _new_producers(
+        self, cluster: Cluster, settings: list[ProducerSettings]
+    ) -> Iterator[Producer]:
+        """Yield the producers, each on its machine."""
+        for machine_id, one in zip(self.machine_ids, settings, strict=False):
+            machine = self._brokers.environment.machines[machine_id]
+            producer = Producer(
+                machine,
+                cluster,
+                self._oracle,
+                self._brokers.oracle,
+                one,
+                rng=seeded(f"producer {machine_id}", self._seed),
+                places=self._places,
+            )
+            machine.process = producer
+            yield producer
 
     def _producer_settings(self) -> Iterator[ProducerSettings]:
         """Yield how each producer is; several may have one transactional id."""
@@ -209,9 +191,3 @@ class Transactions:
             return False
         self._oracle.finish()
         return True
-
-
-def build_transactions(schedule: Schedule, broken: BrokenTransactions) -> BrokersWorld:
-    """Return the world of a schedule."""
-    workload = Transactions(schedule, broken.coordinator)
-    return BrokersWorld(schedule, workload, broken.brokers, beside=data_places(schedule))
