@@ -104,7 +104,7 @@ class _ForgetsPartitionsThatWereAddedBefore(Adding):
         if not asked <= {*metadata.partitions}:
             transaction._metadata = replace(metadata, partitions=())  # noqa: SLF001 - a mutant
         super()._add(transaction, now_ms, additions)
-        transaction._metadata = metadata  # noqa: SLF001
+        transaction._metadata = metadata  # noqa: SLF001 - as above
 
 
 @COORDINATOR_MUTANTS.breaks("a transactional id expires although it is in use")
