@@ -49,11 +49,11 @@ def _acknowledged_early(
     self: GroupOutbox,
     marker: TransactionMarker,
     *,
-    apply: Any,
     done: Callable[[int, ErrorCode], None],
+    **others: Any,
 ) -> None:
     done(0, ErrorCode.NONE)
-    WRITE_MARKER(self, marker, apply=apply, done=lambda _now_ms, _error_code: None)
+    WRITE_MARKER(self, marker, done=lambda _now_ms, _error_code: None, **others)
 
 
 def _older_over_newer(self: PendingOffsets, record: OffsetRecord, log_offset: int | None) -> None:

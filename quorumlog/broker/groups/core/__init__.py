@@ -28,6 +28,8 @@ Effects.
   the same step or in a later one.
 - `MakeTarget`: run `job` outside of the event loop (a thread may), then feed `TargetMade`. If that
   never happens, the requests of the group that wait for it have no answer.
+- `MatchTopics`: run `job` outside of the event loop, let the `Topics` note what it found, then feed
+  `TopicsMatched` to all coordinators. Until then, the expression has the topics that it had.
 - `AdvanceLogStart`: let the log start at `offset`; all that is live is committed at or above it. If
   it does not happen, the log stays longer, and nothing else.
 
@@ -40,6 +42,7 @@ Events, and when to feed them.
   to another coordinator than asked, changes nothing.
 - `TopicsDeleted`: when an image no longer shows them.
 - `TargetMade`: see `MakeTarget`; a coordinator that did not ask for it ignores it.
+- `TopicsMatched`: see `MatchTopics`.
 - `TopicsChanged`: when an image shows other topics; change the `Topics` of the coordinator first.
 - `BecameLeader`: changes nothing.
 - `Ticked`: see Time.
