@@ -33,9 +33,9 @@ OF_VOTERS: Final = (
 @pytest.mark.parametrize(
     ("seed", "options"),
     [
-        (2, {}),
+        (5, {}),
         (3, {"config": SMALL_SNAPSHOTS}),
-        (4, {"shape": ClusterShape(controllers=3, brokers=3)}),
+        (6, {"shape": ClusterShape(controllers=3, brokers=3)}),
     ],
 )
 def test_nothing_is_lost_while_voters_change(seed: int, options: dict[str, Any]) -> None:

@@ -159,6 +159,7 @@ class SimulatedMachines:
         machines = [self.machines[node_id] for node_id in node_ids]
         if operation not in self.operations:
             raise BackEndFailed(f"{self.name} have no operation {operation!r}")
+        self._voters.look()
         if operation in WITH_DIRECTORIES:
             await self.administrator.perform(operation, amount)
             return

@@ -32,11 +32,12 @@ class SimulatedVoters:
 
     def _directory_of(self, node_id: int) -> bytes | None:
         """Return the id of the metadata directory that a machine has now, or had when it ran."""
-        self._look()
+        self.look()
         text = self._directories.get(node_id)
         return None if text is None else uuid_from_text(text)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Take note of the directories of what runs: they are still asked for when it is killed."""
         for node_id, machine in self._machines.items():
             if machine.node is not None and machine.node.quorum.settings.directory_id is not None:
                 self._directories[node_id] = machine.node.quorum.settings.directory_id
@@ -56,7 +57,7 @@ class SimulatedVoters:
         """
         if self.changer.is_changing:
             return "the voters are changing"
-        self._look()
+        self.look()
         others = [one for one in self._machines.values() if one.node_id not in without]
         known = next((one.node for one in others if one.node is not None), None)
         if known is None:
