@@ -29,7 +29,7 @@ FOUND_BY: Final[dict[str, tuple[int, str, dict[str, Any]]]] = {
     ),
     "never_releases_throttles": (6, "not live", THROTTLED),
     "throttles_in_sync_replicas": (0, "in-sync-served", THROTTLED),
-    "leaves_grown_partitions_leaderless": (0, "not live", {"faults": CHURNING}),
+    "leaves_grown_partitions_leaderless": (1, "not live", {"faults": CHURNING}),
     "places_on_the_unregistered": (3, "placed-registered", {"faults": CHURNING}),
     "publishes_levels_at_once": (6, "metadata-agree", {"faults": CHURNING}),
     "creates_in_parts": (0, "created-whole", {"faults": CHURNING}),
