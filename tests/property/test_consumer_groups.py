@@ -38,7 +38,7 @@ from tests.support.groups.consumer.machine import REBALANCE_MS, OneConsumerGroup
 from tests.support.sizes import examples
 
 EXAMPLES = examples(60, stateful_step_count=40)
-UNTIL_FOUND = settings(EXAMPLES, max_examples=200, phases=[Phase.generate])
+UNTIL_FOUND = settings(EXAMPLES, max_examples=1000, phases=[Phase.generate])
 
 
 def test_the_promises_hold_under_any_schedule() -> None:
