@@ -173,14 +173,14 @@ def test_a_fenced_producer_does_nothing() -> None:
 def test_a_producer_is_fenced_by_another() -> None:
     history = History()
     history.clock_ms = 999
-    with broken("fenced-by-nobody"):
+    with broken("fenced-wrongly"):
         history.oracle.fenced(history.first, history.open, "PRODUCER_FENCED")
 
 
 def test_a_producer_that_aborts_is_not_fenced_by_time() -> None:
     history = History()
     history.clock_ms = 1000
-    with broken("fenced-by-nobody"):
+    with broken("fenced-wrongly"):
         history.oracle.fenced(history.first, None, "PRODUCER_FENCED")
 
 

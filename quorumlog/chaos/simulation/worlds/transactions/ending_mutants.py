@@ -26,7 +26,9 @@ class _TellsTheOutcomeBeforeItIsCommitted(Ending):
         done(now_ms, ErrorCode.NONE)
 
 
-@ENDING_MUTANTS.breaks("an epoch that nobody has yet may end a transaction (KAFKA-9600)")
+@ENDING_MUTANTS.breaks(
+    "an EndTxn with an epoch that no producer has yet ends a transaction (KAFKA-9600)"
+)
 class _TakesNewerEpochs(Ending):
     def handle(
         self,

@@ -183,7 +183,7 @@ class TransactionOracle:
         is_expired = max(self._clocks_ms()) - instance.known_ms >= self._expiration_ms
         if self._has_rival(instance) or is_expired:
             return
-        rule = f"fenced-by-nobody: {instance.name}, {instance.producer}, is told {what}"
+        rule = f"fenced-wrongly: {instance.name}, {instance.producer}, is told {what}"
         is_by_clock = transaction is not None and self._has_lasted(transaction)
         check(is_by_clock, rule)
         if transaction is not None:

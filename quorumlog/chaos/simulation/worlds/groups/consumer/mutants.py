@@ -243,7 +243,7 @@ class _QuietDepartures(Membership):
             self._erase(changes, member_id)
 
 
-@CONSUMER_MUTANTS.breaks("what a member had that leaves is assigned to nobody")
+@CONSUMER_MUTANTS.breaks("the partitions of a member that leaves get no new owner")
 class _LeavesBeginNoEpoch(BrokenParts):
     part_classes = (_QuietDepartures,)
 
