@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, assert_never
+from typing import Any, Final, NamedTuple
 
-from quorumlog.broker.coordination.core import effects, events
+from quorumlog.broker.coordination.core import effects
 from quorumlog.broker.coordination.core.coordinator import CoordinatorRequest
-from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
+from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
 from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.effects import MakeTarget, VerifyTransaction
@@ -20,20 +20,15 @@ from quorumlog.broker.groups.core.requests import (
     CommittedOffset,
     CommitTransactionalOffsets,
 )
-from quorumlog.broker.partitions.core.data_path import LocalRead, ProduceResult
-from quorumlog.broker.partitions.log.local_reads import LocalReads
-from quorumlog.chaos.simulation.worlds.brokers.appending import append
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
+from quorumlog.chaos.simulation.worlds.brokers.shard_host import Answer, ShardHost
 from quorumlog.chaos.simulation.worlds.groups.consumer.topics import KnownTopics
+from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset, TopicPartition
-from quorumlog.wire.codec.transaction_markers import encode_marker
+from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 
-LOAD_BYTES: Final = 400  # little, so that a load takes several reads
 TARGET_US: Final = 30_000  # how long the thread takes that makes a large target
-NO_TIMEOUT_MS: Final = 2_147_483_647
 
-Answer = Callable[[Any], None]
 GroupShard = CoordinatorShard[GroupCoordinator]
 Verify = Callable[[CommitTransactionalOffsets, Callable[[ErrorCode], None]], None]
 """Asks the transaction coordinator, and is answered later."""
@@ -72,18 +67,14 @@ class CoordinatorHost:
         self.loads: Final[dict[int, Load]] = {}  # by leader epoch
         self._verify: Final = verify
         self._node: Final = node
-        self._at: Final = at
         self._new_shard: Final = new_shard
-        self._answers: Final[dict[int, Answer]] = {}
-        self._last_request_id = 0
+        self._host: Final = ShardHost(node, at, self._new_load, self._perform)
         self._load = Load(0, 0)
         self.forget()
 
     def forget(self) -> None:
         """Forget all: the process starts anew."""
-        self._shard: GroupShard | None = None
-        self._tick_due_ms: int | None = None
-        self._answers.clear()
+        self._host.forget()
         self.topics.forget()
 
     @property
@@ -94,7 +85,7 @@ class CoordinatorHost:
     @property
     def leader_epoch(self) -> Epoch:
         """The epoch in which this broker believes to lead, or did last."""
-        return NO_EPOCH if self._shard is None else self._shard.leader_epoch
+        return self._host.leader_epoch
 
     def now_ms(self) -> int:
         """Return the time of the broker's clock."""
@@ -106,37 +97,27 @@ class CoordinatorHost:
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Load the groups; keep those that are loaded if only the epoch rose."""
-        del topic_partition
-        if self._shard is None or self._shard.phase is Phase.CLOSED:
+        if self._host.is_closed:
             self.topics.learn_all()  # the image that says so shows what came before, too
             self._load = Load(self._load.serial + 1, self.now_ms())
-            self._shard = self._new_shard(self.now_ms(), self.topics.topics)
         self.loads[leader_epoch] = self._load
-        self._feed(self._shard, events.BecameLeader(leader_epoch=leader_epoch))
+        self._host.became_leader(topic_partition, leader_epoch)
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Forget the groups."""
-        del topic_partition
-        self._feed(self._shard, events.Resigned(leader_epoch=leader_epoch))
+        self._host.resigned(topic_partition, leader_epoch)
 
     def ask(self, request: CoordinatorRequest[Any], answer: Answer) -> None:
         """Give the answer of the coordinator: now, or once it is committed."""
-        if self._shard is None:
-            answer(request.refuse(ErrorCode.NOT_COORDINATOR))
-            return
-        self._last_request_id += 1
-        request_id = self._last_request_id
-        self._answers[request_id] = answer
-        received = events.RequestReceived(request_id=request_id, request=request)
-        self._feed(self._shard, received)
+        self._host.ask(request, answer)
 
     def learn_topics(self, end: int) -> None:
         """Take note of the first `end` changes of topics."""
         deleted, names = self.topics.learn(end)
         if deleted:
-            self._feed(self._shard, TopicsDeleted(topics=deleted))
+            self._host.feed(TopicsDeleted(topics=deleted))
         if names:
-            self._feed(self._shard, TopicsChanged(names=names))
+            self._host.feed(TopicsChanged(names=names))
 
     def fetch_offsets(
         self,
@@ -165,58 +146,20 @@ class CoordinatorHost:
     @property
     def coordinator(self) -> GroupCoordinator | ErrorCode:
         """The coordinator that serves, or why there is none."""
-        return ErrorCode.NOT_COORDINATOR if self._shard is None else self._shard.coordinator
+        return self._host.coordinator
 
-    def _soon(self, action: Callable[..., None], *arguments: object, after_us: int = 0) -> None:
-        """Call `action` outside the step that is under way."""
-        self._node.machine.later(after_us, self._node.take, action, *arguments)
+    def _new_load(self) -> GroupShard:
+        return self._new_shard(self.now_ms(), self.topics.topics)
 
-    def _feed(self, shard: GroupShard | None, event: Any) -> None:
-        """Let the shard handle an event, unless another has taken its place."""
-        if shard is None or shard is not self._shard:
-            return
-        for effect in shard.step(self._node.machine.now_ms(), event):
-            self._perform(shard, effect)
-        due_ms = shard.next_deadline_ms
-        if due_ms is not None and (self._tick_due_ms is None or due_ms < self._tick_due_ms):
-            self._arm(due_ms)
-
-    def _perform(self, shard: GroupShard, effect: effects.Effect) -> None:
+    def _perform(self, shard: GroupShard, effect: effects.OwnEffect) -> None:
         match effect:
-            case effects.AnswerRequest(request_id=request_id, result=result):
-                self._answers.pop(request_id)(result)
-            case effects.AppendBatch(append_id=append_id, records=records):
-                done = partial(self._appended, shard, append_id)
-                self._node.produce(self._at, records, done, NO_TIMEOUT_MS)
-            case effects.AppendMarker(append_id=append_id, marker=marker):
-                done = partial(self._appended, shard, append_id)
-                now_ms = self._node.machine.now_ms()
-                append(
-                    self._node.replicas,
-                    self._at,
-                    encode_marker(marker, now_ms),
-                    done,
-                    now_ms=now_ms,
-                    timeout_ms=NO_TIMEOUT_MS,
-                    marker=marker,
-                )
-            case effects.ReadLog(offset=offset):
-                self._soon(self._read, shard, offset)
             case MakeTarget(job=job):
                 made = TargetMade(job=job, target=job.run())
-                self._soon(self._feed, shard, made, after_us=TARGET_US)
+                self._host.soon(self._host.feed_to, shard, made, after_us=TARGET_US)
             case VerifyTransaction():
                 self._verify(effect.request, partial(self._verified, shard, effect))
-            case effects.AdvanceLogStart() | effects.OwnEffect() | effects.Report():
-                pass  # no simulated log loses its start
             case _:
-                assert_never(effect)
-
-    def _appended(self, shard: GroupShard, append_id: int, result: ProduceResult) -> None:
-        ended = events.AppendEnded(
-            append_id=append_id, error_code=result.error_code, base_offset=result.base_offset
-        )
-        self._soon(self._feed, shard, ended)
+                raise InvariantViolation(f"{effect!r} is more than a simulated topic calls for")
 
     def _verified(
         self, shard: GroupShard, effect: VerifyTransaction, error_code: ErrorCode
@@ -224,24 +167,4 @@ class CoordinatorHost:
         verified = TransactionVerified(
             request_id=effect.request_id, request=effect.request, error_code=error_code
         )
-        self._soon(self._feed, shard, verified)
-
-    def _read(self, shard: GroupShard, offset: Offset) -> None:
-        def done(read: LocalRead) -> None:
-            self._feed(shard, events.LogRead(read=read))
-
-        reads = LocalReads(self._node.replicas, self._node.disk_queue)
-        reads.read(self._at, offset, LOAD_BYTES, done)
-
-    def _arm(self, due_ms: int) -> None:
-        self._tick_due_ms = due_ms
-        self._soon(self._tick, due_ms, after_us=self._node.machine.until_us(due_ms))
-
-    def _tick(self, due_ms: int) -> None:
-        if due_ms != self._tick_due_ms:
-            return  # another one has taken its place
-        if due_ms > self._node.machine.now_ms():
-            self._arm(due_ms)  # the clock has become slower meanwhile
-            return
-        self._tick_due_ms = None
-        self._feed(self._shard, events.Ticked())
+        self._host.soon(self._host.feed_to, shard, verified)

@@ -20,10 +20,10 @@ from quorumlog.broker.groups.core.requests import (
 )
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng
+from quorumlog.chaos.simulation.worlds.brokers.shard_host import Answer
 from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_of
 from quorumlog.chaos.simulation.worlds.groups.commits import Commits
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import (
-    Answer,
     CoordinatorHost,
     Offsets,
 )

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng
+from quorumlog.chaos.simulation.worlds.brokers.shard_host import Answer
 from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster
-from quorumlog.chaos.simulation.worlds.groups.coordinator_host import Answer, CoordinatorHost
+from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost
 
 GROUP_ID: Final = "group"
 REBALANCE_MS: Final = 1_500

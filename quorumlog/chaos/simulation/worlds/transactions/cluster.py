@@ -10,7 +10,8 @@ from quorumlog.broker.transactions.core.requests import (
     Result,
 )
 from quorumlog.chaos.simulation.kernel.randomness import Rng
-from quorumlog.chaos.simulation.worlds.transactions.messages import Answer, Messages, Party
+from quorumlog.chaos.simulation.worlds.brokers.shard_host import Answer
+from quorumlog.chaos.simulation.worlds.transactions.messages import Messages, Party
 from quorumlog.chaos.simulation.worlds.transactions.oracle import TransactionOracle
 from quorumlog.chaos.simulation.worlds.transactions.transaction_broker import (
     STATE,
@@ -78,7 +79,7 @@ class Cluster:
                 def answer(result: Any) -> None:
                     reply(Reply(came, self._leads(STATE) == node_id, result))
 
-                coordinator.hosted.ask(request, answer)
+                coordinator.ask(request, answer)
 
         target = None if coordinator is None else coordinator.node
         self._messages.ask(source, target, handle, answered, may_come_late=may_come_late)

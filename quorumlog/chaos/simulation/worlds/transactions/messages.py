@@ -5,11 +5,10 @@ from typing import Any, Final, Protocol
 
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.network import Network
+from quorumlog.chaos.simulation.worlds.brokers.shard_host import Answer
 
 TIMEOUT_US: Final = 1_200_000
 REFUSED_US: Final = 1_000  # until it is clear that nobody can be asked
-
-Answer = Callable[[Any], None]
 
 
 class Party(Protocol):

@@ -9,18 +9,19 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
 from quorumlog.broker.coordination.core.effects import OwnEffect
 from quorumlog.broker.partitions.core.data_path import ProduceResult
 from quorumlog.broker.transactions.core import events
 from quorumlog.broker.transactions.core.coordinator import TransactionCoordinator
 from quorumlog.broker.transactions.core.effects import AllocateProducerId, SendMarkers
-from quorumlog.broker.transactions.core.requests import AddPartitions
+from quorumlog.broker.transactions.core.requests import AddPartitions, Request
 from quorumlog.chaos.simulation.kernel.network import Network
 from quorumlog.chaos.simulation.worlds.brokers.appending import append
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import CONTROLLER_ID
-from quorumlog.chaos.simulation.worlds.transactions.messages import Answer, Messages
-from quorumlog.chaos.simulation.worlds.transactions.shard_host import NO_TIMEOUT_MS, ShardHost
+from quorumlog.chaos.simulation.worlds.brokers.shard_host import NO_TIMEOUT_MS, Answer, ShardHost
+from quorumlog.chaos.simulation.worlds.transactions.messages import Messages
 from quorumlog.chaos.simulation.worlds.transactions.verified_appends import VerifiedAppends
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -31,6 +32,7 @@ from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_m
 STATE: Final = TopicPartition(TRANSACTIONS_TOPIC, 0)
 """Where all transactional ids live."""
 
+TransactionShard = CoordinatorShard[TransactionCoordinator]
 NO_ID_US: Final = 500_000  # until a broker gives up getting a producer id
 
 
@@ -53,9 +55,10 @@ class TransactionBroker:
         self._brokers: Final = brokers
         self._messages: Final = messages
         self._network: Final = network
+        self._new_coordinator: Final = new_coordinator
         self._next_producer_id: Final = next_producer_id
         self._markers_may_come_late: Final = markers_may_come_late
-        self.hosted: Final = ShardHost(node, STATE, new_coordinator, self._perform)
+        self.hosted: Final = ShardHost(node, STATE, self._new_shard, self._perform)
         self.appends: Final = VerifiedAppends(node, self._ask_coordinator)
 
     def forget(self) -> None:
@@ -83,17 +86,32 @@ class TransactionBroker:
         if coordinator is None:
             self._messages.ask(self.node, None, lambda _: None, answered, may_come_late=True)
             return
-        handle = partial(coordinator.hosted.ask, question)
+        handle = partial(coordinator.ask, question)
         self._messages.ask(self.node, coordinator.node, handle, answered, may_come_late=True)
+
+    def ask(self, request: Request, answer: Answer) -> None:
+        """Give the answer of the coordinator here: now, or once it is committed."""
+        image, hosted = self.node.replicas.image.partition(STATE), self.hosted
+        if image is None:
+            answer(request.refuse(ErrorCode.NOT_COORDINATOR))
+            return
+        is_shown = (image.leader_id, image.leader_epoch) == (self.node.node_id, hosted.leader_epoch)
+        if hosted.is_closed or is_shown:
+            hosted.ask(request, answer)
+        else:  # what we lead is changed behind the image
+            answer(request.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
 
     # --- What a coordinator asks for ---
 
-    def _perform(self, effect: OwnEffect) -> None:
+    def _new_shard(self) -> TransactionShard:
+        return CoordinatorShard(self._new_coordinator, self.node.machine.now_ms())
+
+    def _perform(self, _shard: TransactionShard, effect: OwnEffect) -> None:
         match effect:
             case AllocateProducerId(transactional_id=transactional_id):
-                self._allocate(transactional_id)
+                self.hosted.soon(self._allocate, transactional_id)
             case SendMarkers():
-                self._send(effect)
+                self.hosted.soon(self._send, effect)
             case _:
                 raise InvariantViolation(f"{effect!r} is no effect of a transaction coordinator")
 

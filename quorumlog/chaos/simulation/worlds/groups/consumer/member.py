@@ -4,6 +4,7 @@ With each life it chooses a protocol anew: so groups are upgraded and downgraded
 used. It gives partitions up at once, slowly, or not at all until it is fenced.
 """
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from quorumlog.broker.groups.core.consumer.partitions import Partitions, TopicIdPartition
@@ -31,7 +32,6 @@ from quorumlog.chaos.simulation.worlds.groups.consumer.speaking import (
 )
 from quorumlog.chaos.simulation.worlds.groups.consumer.topics import TopicCatalogue
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import (
-    Answer,
     CoordinatorHost,
     Offsets,
 )
@@ -212,7 +212,7 @@ class GroupMember(MemberProcess):
             self._speaker.unanswered()
         self._act()
 
-    def _serve(self, host: CoordinatorHost, request: Any, answer: Answer) -> None:
+    def _serve(self, host: CoordinatorHost, request: Any, answer: Callable[[Any], None]) -> None:
         if not isinstance(request, Asked):  # a commit, or what nobody awaits the answer of
             host.ask(request, answer)
             return

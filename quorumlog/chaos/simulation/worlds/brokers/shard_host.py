@@ -9,15 +9,16 @@ from quorumlog.broker.coordination.core.coordinator import Coordinator, Coordina
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
 from quorumlog.broker.partitions.core.data_path import LocalRead, ProduceResult
 from quorumlog.broker.partitions.log.local_reads import LocalReads
+from quorumlog.chaos.simulation.worlds.brokers.appending import append
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
-from quorumlog.chaos.simulation.worlds.transactions.messages import Answer
-from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicPartition
+from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset, TopicPartition
+from quorumlog.wire.codec.transaction_markers import encode_marker
 
 LOAD_BYTES: Final = 400  # little, so that a load takes several reads
 NO_TIMEOUT_MS: Final = 2_147_483_647
 
+Answer = Callable[[Any], None]
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
 
 
@@ -28,13 +29,13 @@ class ShardHost(Generic[CoordinatorT]):
         self,
         node: BrokerNode,
         at: TopicPartition,
-        new_coordinator: Callable[[], CoordinatorT],
-        perform_own: Callable[[effects.OwnEffect], None],
+        new_shard: Callable[[], CoordinatorShard[CoordinatorT]],
+        perform_own: Callable[[CoordinatorShard[CoordinatorT], effects.OwnEffect], None],
     ) -> None:
-        """`perform_own` performs what only this kind of coordinator asks for."""
+        """`perform_own` performs, for one shard, what only this kind of coordinator asks for."""
         self._node: Final = node
         self._at: Final = at
-        self._new_coordinator: Final = new_coordinator
+        self._new_shard: Final = new_shard
         self._perform_own: Final = perform_own
         self._answers: Final[dict[int, Answer]] = {}
         self._last_request_id = 0
@@ -49,9 +50,8 @@ class ShardHost(Generic[CoordinatorT]):
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Load; keep what is loaded if only the epoch rose."""
         if topic_partition == self._at:
-            if self._shard is None or self._shard.phase is Phase.CLOSED:
-                now_ms = self._node.machine.now_ms()
-                self._shard = CoordinatorShard(self._new_coordinator, now_ms)
+            if self.is_closed:
+                self._shard = self._new_shard()
             self.feed(events.BecameLeader(leader_epoch=leader_epoch))
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
@@ -60,22 +60,24 @@ class ShardHost(Generic[CoordinatorT]):
             self.feed(events.Resigned(leader_epoch=leader_epoch))
 
     @property
+    def leader_epoch(self) -> Epoch:
+        """The epoch in which this broker believes to lead, or did last."""
+        return NO_EPOCH if self._shard is None else self._shard.leader_epoch
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the next leadership begins with a load."""
+        return self._shard is None or self._shard.phase is Phase.CLOSED
+
+    @property
     def coordinator(self) -> CoordinatorT | ErrorCode:
         """The coordinator, or why it does not serve."""
         return ErrorCode.NOT_COORDINATOR if self._shard is None else self._shard.coordinator
 
     def ask(self, request: CoordinatorRequest[Any], answer: Answer) -> None:
         """Give the answer of the coordinator: now, or once it is committed."""
-        image = self._node.replicas.image.partition(self._at)
-        if self._shard is None or image is None:
+        if self._shard is None:
             answer(request.refuse(ErrorCode.NOT_COORDINATOR))
-            return
-        shown = image.leader_id, image.leader_epoch
-        if self._shard.phase is not Phase.CLOSED and shown != (
-            self._node.node_id,
-            self._shard.leader_epoch,
-        ):  # what we lead is changed behind the image
-            answer(request.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
         self._last_request_id += 1
         self._answers[self._last_request_id] = answer
@@ -84,9 +86,9 @@ class ShardHost(Generic[CoordinatorT]):
     def feed(self, event: Any) -> None:
         """Let the shard handle an event, if there is one."""
         if self._shard is not None:
-            self._feed(self._shard, event)
+            self.feed_to(self._shard, event)
 
-    def _feed(self, shard: CoordinatorShard[CoordinatorT], event: Any) -> None:
+    def feed_to(self, shard: CoordinatorShard[CoordinatorT], event: Any) -> None:
         """Let this shard handle an event, unless another has taken its place."""
         if shard is not self._shard:
             return
@@ -106,13 +108,28 @@ class ShardHost(Generic[CoordinatorT]):
             case effects.ReadLog(offset=offset):
                 self.soon(self._read, shard, offset)
             case effects.OwnEffect():
-                self.soon(self._perform_own, effect)
+                self._perform_own(shard, effect)
             case effects.AdvanceLogStart() | effects.Report():
                 pass  # no simulated log loses its start
             case effects.AppendMarker():
-                raise InvariantViolation("no transaction reaches into this partition")
+                self._append_marker(shard, effect)
             case _:
                 assert_never(effect)
+
+    def _append_marker(
+        self, shard: CoordinatorShard[CoordinatorT], effect: effects.AppendMarker
+    ) -> None:
+        now_ms = self._node.machine.now_ms()
+        append(
+            self._node.replicas,
+            self._at,
+            encode_marker(effect.marker, now_ms),
+            partial(self._appended, shard, effect.append_id),
+            now_ms=now_ms,
+            timeout_ms=NO_TIMEOUT_MS,
+            marker=effect.marker,
+            transaction_version=effect.transaction_version,
+        )
 
     def soon(self, action: Callable[..., None], *arguments: object, after_us: int = 0) -> None:
         """Do something as a step of its own, in this life of the process."""
@@ -124,11 +141,11 @@ class ShardHost(Generic[CoordinatorT]):
         ended = events.AppendEnded(
             append_id=append_id, error_code=result.error_code, base_offset=result.base_offset
         )
-        self.soon(self._feed, shard, ended)
+        self.soon(self.feed_to, shard, ended)
 
     def _read(self, shard: CoordinatorShard[CoordinatorT], offset: Offset) -> None:
         def done(read: LocalRead) -> None:
-            self._feed(shard, events.LogRead(read=read))
+            self.feed_to(shard, events.LogRead(read=read))
 
         reads = LocalReads(self._node.replicas, self._node.disk_queue)
         reads.read(self._at, offset, LOAD_BYTES, done)
