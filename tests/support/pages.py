@@ -1,10 +1,11 @@
 """Pages of documentation that are run: what they show is what one sees.
 
 A block marked `console` is a session. A line that begins with `$ ` is given to bash in one
-directory per page, and the lines up to the next one are what it must print; progress bars are left
-out. Numbers and random identifiers may differ, as they do from run to run; in a block marked
-`console exact` they may not. A line `...` stands for any lines. A block marked `python` or `json`
-after a line that ends with a file's name and a colon is written to that file.
+directory per page, and the lines up to the next one are what it must print; progress is left out,
+which is a bar, or how long a command still takes. Numbers and random identifiers may differ, as
+they do from run to run; in a block marked `console exact` they may not. A line `...` stands for any
+lines. A block marked `python` or `json` after a line that ends with a file's name and a colon is
+written to that file.
 """
 
 import os
@@ -19,7 +20,7 @@ _FILE_NAME = re.compile(r"`([\w.-]+)`:\n\n\Z")
 _IDENTIFIER = re.compile(r"\b(?:[A-Za-z0-9_-]{22}|[0-9a-f]{32})(?![\w-])")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _SPACES = re.compile(r" {2,}")
-_BAR = "━"
+_PROGRESS = re.compile("━| min to go;")
 _LIMIT_S = 120
 
 
@@ -93,7 +94,7 @@ class Reader:
             check=False,
         )
         self._status = done.returncode
-        printed = [line for line in done.stdout.splitlines() if line and _BAR not in line]
+        printed = [line for line in done.stdout.splitlines() if line and not _PROGRESS.search(line)]
         pattern = _pattern(command)
         text = "\n".join(printed if command.is_exact else map(_shape, printed))
         assert pattern.fullmatch(text), (

@@ -58,5 +58,10 @@ def test_a_page_that_is_not_true_is_found(session: str, tmp_path: Path) -> None:
         Reader(tmp_path).follow(session)
 
 
+def test_progress_is_left_out(tmp_path: Path) -> None:
+    told = "printf '%s\\n' 'running ━━━ 50%' '40 seeds: about 0.5 min to go; Ctrl-C ends it' done"
+    Reader(tmp_path).follow(f"```console exact\n$ {told}\ndone\n```\n")
+
+
 def test_a_page_may_show_a_failure(tmp_path: Path) -> None:
     Reader(tmp_path).follow("```console exact\n$ (exit 3)\n$ echo $?\n3\n$ echo on\non\n```\n")
