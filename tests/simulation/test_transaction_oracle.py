@@ -42,7 +42,7 @@ class History:
 
     def begin(self, producer: ProducerIdAndEpoch) -> Instance:
         instance = Instance("x", f"{producer}", timeout_ms=1000)
-        came = self.oracle.came_in("x", begins_anew=True)
+        came = self.oracle.came_in("x", initializes=True, begins_anew=True)
         self.oracle.initialized(instance, producer, came)
         return instance
 
@@ -158,6 +158,31 @@ def test_the_last_epoch_is_given_to_nobody(epoch: int) -> None:
     history = History()
     with broken("last-epoch"):
         history.oracle.goes_on(history.first, FIRST._replace(epoch=epoch))
+
+
+def test_each_epoch_has_a_cause() -> None:
+    history = History()
+    history.begin(FIRST._replace(epoch=2))  # its transaction is aborted, and it begins
+    with broken("epochs"):
+        history.begin(FIRST._replace(epoch=4))
+
+
+def test_an_epoch_is_not_used_up_by_a_request_that_is_refused() -> None:
+    history = History()
+    refused = history.oracle.came_in("x", initializes=True, begins_anew=True)
+    history.oracle.gave_nothing("x", refused)
+    with broken("epochs"):
+        history.begin(FIRST._replace(epoch=3))
+
+
+def test_a_transaction_begins_when_the_last_one_has_ended_everywhere() -> None:
+    history = History()
+    history.open.asked.add(True)
+    history.ends(T0, A0, COMMIT)
+    history.ends(T1, A1)
+    history.oracle.began("b", history.first, FIRST)
+    with broken("one-open"):
+        history.ends(T0, B0)
 
 
 def test_a_fenced_producer_does_nothing() -> None:

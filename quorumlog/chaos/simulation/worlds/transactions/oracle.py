@@ -13,6 +13,7 @@ from quorumlog.broker.transactions.core.requests import NO_PRODUCER, ProducerIdA
 from quorumlog.chaos.simulation.kernel.rules import Violation, check
 from quorumlog.chaos.simulation.worlds.entries import Entry
 from quorumlog.chaos.simulation.worlds.transactions.committed_view import CommittedView
+from quorumlog.chaos.simulation.worlds.transactions.epoch_accounts import EpochAccounts
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 STRANGER_IS_AHEAD: Final = 50  # epochs
@@ -81,6 +82,7 @@ class TransactionOracle:
         self.views: Final = {at: CommittedView() for at in places}
         self._transactions: Final[dict[str, Transaction]] = {}
         self._requests = 0
+        self._epochs: Final = EpochAccounts()
         self._rivals: Final[dict[str, int]] = {}  # the last Init that names no epoch, by id
         self._owners: Final[dict[ProducerIdAndEpoch, Instance]] = {}
         self._newest: Final[dict[str, ProducerIdAndEpoch]] = {}  # that an Init has told, by id
@@ -94,6 +96,18 @@ class TransactionOracle:
                 for value in ended.records.values():
                     transaction = self._transactions[tag_of(value)]
                     self._end(at, transaction, commits=ended.commits)
+        for view in self.views.values():
+            while view.begun:
+                self._check_others_have_ended(self._transactions[tag_of(view.begun.pop())])
+
+    def _check_others_have_ended(self, begun: Transaction) -> None:
+        """Check that all markers of an id's last transaction are there when the next one begins."""
+        for at, view in self.views.items():
+            for value in view.open_firsts:
+                other = self._transactions[tag_of(value)]
+                is_same_id = other.instance.transactional_id == begun.instance.transactional_id
+                rule = f"one-open: {other.tag} is open in {at} beside {begun.tag}"
+                check(not is_same_id or other is begun, rule)
 
     def _end(self, at: TopicPartition, transaction: Transaction, *, commits: bool) -> None:
         """Check that a marker may end a record of this transaction so."""
@@ -129,18 +143,25 @@ class TransactionOracle:
 
     # --- producers ---
 
-    def came_in(self, transactional_id: str, *, begins_anew: bool) -> int:
+    def came_in(self, transactional_id: str, *, initializes: bool, begins_anew: bool) -> int:
         """Note that a broker has got a request, perhaps an Init that names no epoch; count it."""
         self._requests += 1
         if begins_anew:
             self._rivals[transactional_id] = self._requests
+        if initializes:
+            self._epochs.may_cost_one(transactional_id, self._requests)
         return self._requests
+
+    def gave_nothing(self, transactional_id: str, came: int) -> None:
+        """Note that a coordinator has refused an Init without any change."""
+        self._epochs.costs_none(transactional_id, came)
 
     def initialized(self, instance: Instance, producer: ProducerIdAndEpoch, came: int) -> None:
         """Note that a producer was told its epoch: all older ones of its id are fenced."""
         self.look()
         instance.came = came
         self._has_epoch(instance, producer)
+        self._epochs.begin(instance.transactional_id, producer, came)
         name = instance.transactional_id
         self._newest[name] = max(self._newest.get(name, producer), producer)
         for transaction in self._transactions.values():
@@ -157,6 +178,8 @@ class TransactionOracle:
         rule = f"one-epoch: {owner.name} and {instance.name} are both {producer}"
         check(owner is instance, rule)
         check(0 <= producer.epoch <= LAST_EPOCH, f"last-epoch: {instance.name} is {producer}")
+        unexplained = self._epochs.unexplained(instance.transactional_id, producer)
+        check(unexplained <= 0, f"epochs: {unexplained} before {producer} have no cause")
         instance.producer = producer
 
     def is_fenced(self, instance: Instance) -> bool:
@@ -212,6 +235,8 @@ class TransactionOracle:
         """Return a new transaction."""
         transaction = Transaction(tag, instance, producer, min(self._clocks_ms()))
         self._transactions[tag] = transaction
+        self._requests += 1
+        self._epochs.may_cost_one(instance.transactional_id, self._requests)
         return transaction
 
     def told(self, transaction: Transaction, *, commits: bool) -> None:

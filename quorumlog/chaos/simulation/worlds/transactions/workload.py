@@ -89,7 +89,7 @@ class Transactions:
                 at,
                 brokers.nodes,
                 self._oracle,
-                environment.timeline,
+                environment,
                 seeded(f"reader {at}", self._seed),
             )
             for at in self._places
