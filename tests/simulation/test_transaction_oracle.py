@@ -6,6 +6,7 @@ import pytest
 
 from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
 from quorumlog.chaos.simulation.kernel.rules import Violation
+from quorumlog.chaos.simulation.worlds.brokers.topic_lives import TopicLives
 from quorumlog.chaos.simulation.worlds.entries import ABORTS, COMMITS, Entry
 from quorumlog.chaos.simulation.worlds.transactions.oracle import (
     LAST_EPOCH,
@@ -35,7 +36,7 @@ class History:
         self.log: dict[TopicPartition, list[Entry]] = {T0: [], T1: []}
         self.clock_ms = 0
         self.oracle = TransactionOracle(
-            self.log, [T0, T1], clocks_ms=lambda: [self.clock_ms], expiration_ms=NEVER_MS
+            self.log, [T0, T1], TopicLives(), clocks_ms=lambda: [self.clock_ms], expiration_ms=NEVER_MS
         )
         self.first = self.begin(FIRST)
         self.open = self.oracle.began("a", self.first, FIRST)

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Final
 
 from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.run import World
 from quorumlog.chaos.simulation.kernel.swarm import Hunt
 from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import CONTROLLER_MUTANTS
@@ -38,7 +39,11 @@ from quorumlog.chaos.simulation.worlds.transactions.mutants import (
     TRANSACTION_RULES,
 )
 from quorumlog.chaos.simulation.worlds.transactions.options import draw_transaction_options
-from quorumlog.chaos.simulation.worlds.transactions.workload import Transactions, data_places
+from quorumlog.chaos.simulation.worlds.transactions.workload import (
+    VOLATILE,
+    Transactions,
+    data_places,
+)
 from quorumlog.chaos.simulation.worlds.world_kind import WorldKind
 
 
@@ -63,7 +68,9 @@ def _build_transactions(schedule: Schedule, mutant: str | None) -> World:
     sound = BrokenTransactions()
     broken = sound if mutant is None else BROKEN_TRANSACTIONS[mutant]
     workload = Transactions(schedule, broken.coordinator)
-    return BrokersWorld(schedule, workload, broken.brokers, beside=data_places(schedule))
+    beside = data_places(schedule)
+    volatile = VOLATILE if Options(schedule).flag("deletes_topic") else None
+    return BrokersWorld(schedule, workload, broken.brokers, beside=beside, volatile=volatile)
 
 
 _CONSUMER_GROUPS_MADE: Final = CONSUMER_MUTANTS.made | MIXED_MUTANTS.made

@@ -18,10 +18,16 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectLeaders,
 )
 from quorumlog.metadata_quorum.image import ClusterImage
-from quorumlog.metadata_quorum.image.records import MetadataRecord, PartitionChange, RegisterBroker
+from quorumlog.metadata_quorum.image.records import (
+    MetadataRecord,
+    PartitionChange,
+    RegisterBroker,
+    RemoveTopic,
+    Topic,
+)
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 
 CONTROLLER_ID: Final = 0  # of the network; it is no machine and never fails
 TICK_US: Final = 50_000
@@ -132,6 +138,8 @@ class ControllerNode:
 
     def _enact(self, decision: Decision[object]) -> None:
         for record in decision.records:
+            if isinstance(record, RemoveTopic):
+                self._note_deletion(record.topic_id)
             self.controller.apply(Offset(len(self.records)), record)
             self.records.append(record)
             if isinstance(record, PartitionChange) and record.is_recovering:
@@ -139,12 +147,21 @@ class ControllerNode:
         if not decision.records:
             return
         for record in decision.records:
-            if isinstance(record, RegisterBroker):
-                self._oracle.registered(record.broker_id)
+            match record:
+                case RegisterBroker(broker_id=broker_id):
+                    self._oracle.registered(broker_id)
+                case Topic(name=name, topic_id=topic_id):
+                    self._oracle.topics.create(name, topic_id)
         broken = self.controller.check_invariants()
         check(not broken, f"controller: {broken}")
         self._show()
         self._committed()
+
+    def _note_deletion(self, topic_id: TopicId) -> None:
+        cluster = self.controller.cluster
+        name = self._oracle.topics.delete(topic_id)
+        for index in range(cluster.partition_count(cluster.topic_name(topic_id) or "")):
+            self._oracle.deleted(TopicPartition(name, index))
 
     def _note_unclean_election(self, record: PartitionChange) -> None:
         cluster = self.controller.cluster
@@ -152,13 +169,16 @@ class ControllerNode:
         partition = None if name is None else cluster.partition(name, record.partition_id)
         if name is not None and partition is not None:
             at = TopicPartition(name, record.partition_id)
+            at = self._oracle.topics.place_of(at, record.topic_id)
             self._oracle.elected_uncleanly(at, partition.leader_id, partition.leader_epoch)
 
     def _show(self) -> None:
         cluster = self.controller.cluster
         for name in cluster.topic_names():
+            topic_id = cluster.topic_id(name)
             for index, partition in enumerate(cluster.partitions(name)):
                 at = TopicPartition(name, index)
+                at = at if topic_id is None else self._oracle.topics.place_of(at, topic_id)
                 self._reassigning.show(at, partition)
                 members = Members((*partition.isr, *partition.elr), partition.leader_epoch)
                 if self._oracle.members.get(at) != members:

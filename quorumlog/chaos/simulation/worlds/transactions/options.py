@@ -30,4 +30,5 @@ def draw_transaction_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Optio
         "fetch_bytes_max": rng.choice((1, 300, 1_000_000)),  # 1: one batch at a time
         "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
     }
+    options["deletes_topic"] = rng.random() < 0.25
     return nodes + producers + 1, options

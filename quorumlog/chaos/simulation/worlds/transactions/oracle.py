@@ -5,12 +5,13 @@ the partitions of their records, and the clocks of the machines. It knows nothin
 Each record says which transaction it is of. Sources: KIP-98, KIP-360, KIP-890.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from quorumlog.broker.transactions.core.requests import NO_PRODUCER, ProducerIdAndEpoch
 from quorumlog.chaos.simulation.kernel.rules import Violation, check
+from quorumlog.chaos.simulation.worlds.brokers.topic_lives import TopicLives
 from quorumlog.chaos.simulation.worlds.entries import Entry
 from quorumlog.chaos.simulation.worlds.transactions.committed_view import CommittedView
 from quorumlog.chaos.simulation.worlds.transactions.epoch_accounts import EpochAccounts
@@ -71,15 +72,18 @@ class TransactionOracle:
         self,
         committed: Mapping[TopicPartition, list[Entry]],
         places: list[TopicPartition],
+        topics: TopicLives,
         *,
         clocks_ms: Callable[[], list[int]],
         expiration_ms: int,
     ) -> None:
-        """`clocks_ms`: what the clocks of the machines show."""
+        """`places`: also of topics that are to come. `clocks_ms`: what the machines' clocks show."""
         self._committed: Final = committed
         self._clocks_ms: Final = clocks_ms
         self._expiration_ms: Final = expiration_ms
-        self.views: Final = {at: CommittedView() for at in places}
+        self._places: Final = places
+        self._topics: Final = topics
+        self.views: Final[dict[TopicPartition, CommittedView]] = {}
         self._transactions: Final[dict[str, Transaction]] = {}
         self._requests = 0
         self._epochs: Final = EpochAccounts()
@@ -89,8 +93,22 @@ class TransactionOracle:
 
     # --- what is committed ---
 
+    def place_of(self, at: TopicPartition) -> TopicPartition | None:
+        """Return the place of the newest topic of this name, as the controller has it."""
+        place = self._topics.places_of(at)[-1]
+        return None if self._topics.is_deleted(place) else place
+
+    def _renew_views(self) -> None:
+        """Look at what there is: what becomes of the records of a deleted topic does not count."""
+        places = [place for at in self._places if (place := self.place_of(at)) is not None]
+        if [*self.views] != places:
+            known = {place: self.views.get(place) or CommittedView() for place in places}
+            self.views.clear()
+            self.views.update(known)
+
     def look(self) -> None:
         """Take in what is committed by now, and the markers among it."""
+        self._renew_views()
         for at, view in self.views.items():
             for ended in view.go_on(self._committed[at]):
                 for value in ended.records.values():
@@ -256,7 +274,11 @@ class TransactionOracle:
 
         If the transaction may have ended by itself, the batch was outside of any.
         """
-        is_there = self._committed[at][offset].content == value  # else an earlier one has its place
+        # Else an earlier one has its place.
+        is_there = any(
+            offset < len(self._committed[place]) and self._committed[place][offset].content == value
+            for place in self._topics.places_of(at)
+        )
         rule = f"misplaced: {value!r} is taken at {offset} of {at}"
         check(not is_there or self._may_be_aborted(transaction), rule)
 
@@ -270,7 +292,10 @@ class TransactionOracle:
         last_stable_offset: int,
         shown: dict[int, bytes],
     ) -> None:
-        """Compare what a leader has shown of [from_offset, next_offset) at `read_committed`."""
+        """Compare what a leader has shown of [from_offset, next_offset) at `read_committed`.
+
+        `at`: a place that is there.
+        """
         self.look()
         view = self.views[at]
         rule = f"stable: {last_stable_offset} of {at}, a transaction is open from"
@@ -297,7 +322,14 @@ class TransactionOracle:
                 seen[value] = seen.get(value, 0) + 1
         for value, count in sorted(seen.items()):
             check(count == 1, f"exactly-once: {value!r} is committed {count} times")
+        gone = {entry.content for entry in self._deleted_entries()}
         for tag, transaction in self._transactions.items():
-            missing = sorted(transaction.acknowledged - seen.keys())
+            missing = sorted(transaction.acknowledged - seen.keys() - gone)
             is_committed = transaction.told or transaction.outcome
             check(not (is_committed and missing), f"wholly: {tag} is committed without {missing}")
+
+    def _deleted_entries(self) -> Iterator[Entry]:
+        for at in self._places:
+            for place in self._topics.places_of(at):
+                if self._topics.is_deleted(place):
+                    yield from self._committed[place]

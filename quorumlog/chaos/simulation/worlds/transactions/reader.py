@@ -12,6 +12,7 @@ from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
+from quorumlog.chaos.simulation.worlds.brokers.topic_lives import TopicLives
 from quorumlog.chaos.simulation.worlds.transactions.oracle import TransactionOracle
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
@@ -49,13 +50,16 @@ class Reader:
         at: TopicPartition,
         nodes: dict[int, BrokerNode],
         oracle: TransactionOracle,
+        topics: TopicLives,
         environment: Environment,
         rng: Rng,
     ) -> None:
+        self.place: TopicPartition | None = None  # of the topic that it has read last
         self.position = Offset(0)
         self._at: Final = at
         self._nodes: Final = nodes
         self._oracle: Final = oracle
+        self._topics: Final = topics
         self._environment: Final = environment
         self._rng: Final = rng
 
@@ -73,6 +77,11 @@ class Reader:
         driver = node.replicas.drivers.get(self._at)
         if driver is None or driver.is_cutting or not driver.partition.state.is_leader:
             return
+        place = self._oracle.place_of(self._at)
+        if place is None or place != self._topics.place_of(self._at, driver.topic_id):
+            return  # of a topic that was deleted
+        if place != self.place:
+            self.place, self.position = place, Offset(0)
         end, position = driver.end(ReadEnd.LAST_STABLE), self.position
         records, next_offset = b"", position
         if end > position:
@@ -83,7 +92,7 @@ class Reader:
             for offset, value in shown_of(records, aborted).items()
             if offset >= position  # a batch may begin before
         }
-        self._oracle.read(self._at, position, next_offset, end, shown)
+        self._oracle.read(place, position, next_offset, end, shown)
         self.position = next_offset
 
 

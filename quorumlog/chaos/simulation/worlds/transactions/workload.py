@@ -30,13 +30,15 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.topic_names import TRANSACTIONS_TOPIC
 
 TOPIC: Final = "records"
+VOLATILE: Final = "passing"  # is deleted, and created again
 FIRST_PRODUCER_ID: Final = 1000  # of those that the controller gives; older ones are below
 
 
 def data_places(schedule: Schedule) -> list[TopicPartition]:
     """Return the partitions that transactions write to."""
-    count_of = Options(schedule).number("data_partitions")
-    return [TopicPartition(TOPIC, index) for index in range(count_of)]
+    options = Options(schedule)
+    places = [TopicPartition(TOPIC, index) for index in range(options.number("data_partitions"))]
+    return [*places, TopicPartition(VOLATILE, 0)] if options.flag("deletes_topic") else places
 
 
 class Transactions:
@@ -66,6 +68,7 @@ class Transactions:
         self._oracle = TransactionOracle(
             brokers.oracle.committed,
             self._places,
+            brokers.oracle.topics,
             clocks_ms=self._clocks_ms,
             expiration_ms=options.number("expiration_ms"),
         )
@@ -89,6 +92,7 @@ class Transactions:
                 at,
                 brokers.nodes,
                 self._oracle,
+                brokers.oracle.topics,
                 environment,
                 seeded(f"reader {at}", self._seed),
             )
@@ -110,6 +114,7 @@ class Transactions:
                 new_coordinator=self._new_coordinator,
                 next_producer_id=next_producer_id,
                 markers_may_come_late=all(one.version == 2 for one in settings),
+                places=self._places,
             )
             self._hosts[node_id] = host
             node.coordinators.append(host)
@@ -186,8 +191,10 @@ class Transactions:
         for transaction in coordinator.transactions.values():
             if transaction.pending is not None or transaction.state not in WITHOUT_TRANSACTION:
                 return False
-        ends = [len(self._brokers.oracle.committed[at]) for at in self._places]
-        if [reader.position for reader in self._readers] != ends:
-            return False
+        committed = self._brokers.oracle.committed
+        for at, reader in zip(self._places, self._readers, strict=True):
+            place = self._oracle.place_of(at)
+            if place is None or (reader.place, reader.position) != (place, len(committed[place])):
+                return False
         self._oracle.finish()
         return True
