@@ -51,7 +51,8 @@ def _build_brokers(
     mutants: Mapping[str, BrokenRules], schedule: Schedule, mutant: str | None
 ) -> World:
     rules = BrokenRules() if mutant is None else mutants[mutant]
-    return BrokersWorld(schedule, Producing(schedule), rules)
+    volatile = Producing.topic if Options(schedule).flag("deletes_topic") else None
+    return BrokersWorld(schedule, Producing(schedule), rules, volatile=volatile)
 
 
 def _build_groups(schedule: Schedule, mutant: str | None) -> World:

@@ -118,7 +118,8 @@ class BrokerNode:
             coordinators.forget()
         storage = self._rules.storage
         disk = storage.disk(self.machine.disk)
-        self._logs = LogDirectories.single(disk, LOG_DIR, self._log_settings, storage.log)
+        logs = storage.directory(disk, LOG_DIR, self._log_settings, storage.log)
+        self._logs = LogDirectories([logs])
         self._logs.start()
         self._replay = ClusterReplay(ClusterImage())
         self.replicas = ReplicaSet(

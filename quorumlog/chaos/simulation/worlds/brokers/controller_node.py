@@ -158,10 +158,11 @@ class ControllerNode:
         self._committed()
 
     def _note_deletion(self, topic_id: TopicId) -> None:
-        cluster = self.controller.cluster
-        name = self._oracle.topics.delete(topic_id)
-        for index in range(cluster.partition_count(cluster.topic_name(topic_id) or "")):
-            self._oracle.deleted(TopicPartition(name, index))
+        cluster, place_name = self.controller.cluster, self._oracle.topics.delete(topic_id)
+        name = cluster.topic_name(topic_id) or place_name
+        for index in range(cluster.partition_count(name)):
+            self._oracle.deleted(TopicPartition(place_name, index))
+            self._reassigning.forget(TopicPartition(name, index))
 
     def _note_unclean_election(self, record: PartitionChange) -> None:
         cluster = self.controller.cluster
@@ -177,12 +178,13 @@ class ControllerNode:
         for name in cluster.topic_names():
             topic_id = cluster.topic_id(name)
             for index, partition in enumerate(cluster.partitions(name)):
-                at = TopicPartition(name, index)
-                at = at if topic_id is None else self._oracle.topics.place_of(at, topic_id)
+                at = place = TopicPartition(name, index)
+                if topic_id is not None:
+                    place = self._oracle.topics.place_of(at, topic_id)
                 self._reassigning.show(at, partition)
                 members = Members((*partition.isr, *partition.elr), partition.leader_epoch)
-                if self._oracle.members.get(at) != members:
-                    self._oracle.elected(at, members)
-                if partition.leader_id >= 0 and self._leaders.get(at) != partition.leader_epoch:
-                    self._leaders[at] = partition.leader_epoch
+                if self._oracle.members.get(place) != members:
+                    self._oracle.elected(place, members)
+                if partition.leader_id >= 0 and self._leaders.get(place) != partition.leader_epoch:
+                    self._leaders[place] = partition.leader_epoch
                     self.elections += 1

@@ -5,10 +5,12 @@ from typing import Final
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import ControllerNode
-from quorumlog.metadata_quorum.controller.requests import CreateTopics, DeleteTopics
+from quorumlog.metadata_quorum.controller.requests import CreateTopics, DeleteTopics, TopicResults
 from quorumlog.metadata_quorum.controller_client import NewTopic
+from quorumlog.wire.codec.error_codes import ErrorCode
 
 LIVES_US: Final = 2_500_000  # the mean life of a topic
+AGAIN_US: Final = 100_000
 GONE_US: Final = 300_000  # the mean time until there is one of that name again
 
 
@@ -40,5 +42,8 @@ class Deleting:
         self._environment.timeline.push(gone_us, self._create)
 
     def _create(self) -> None:
-        self._controller.ask(CreateTopics(topics=(self._topic,)))
-        self.run()
+        results = self._controller.ask(CreateTopics(topics=(self._topic,)))
+        if isinstance(results, TopicResults) and results.results[0].error_code is ErrorCode.NONE:
+            self.run()
+        else:  # no broker is there to lead it
+            self._environment.timeline.push(AGAIN_US, self._create)

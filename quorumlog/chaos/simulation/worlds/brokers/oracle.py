@@ -166,6 +166,11 @@ class ReplicationOracle:
         start, log = self._agreement(*place), self.logs[place]
         return {(offset, log[offset].content) for offset in range(start, end)}
 
+    def new_beginnings(self, at: TopicPartition) -> int:
+        """Return how often a leader began that need not have all records: also of a new topic."""
+        places = self.topics.places_of(at)
+        return len(places) - 1 + sum(self.new_histories[place] for place in places)
+
     def deleted(self, at: TopicPartition) -> None:
         """Note that a partition is gone with its topic: no broker need hold what it had."""
         self.members.pop(at, None)
@@ -228,15 +233,17 @@ class ReplicationOracle:
     def _check_sequences(self, at: TopicPartition, new: list[Entry]) -> None:
         """Check that the records of each producer id are committed once and in order.
 
-        After an unclean election a producer id may begin anywhere: what it sent first may be lost.
+        After an unclean election, and in a new topic of an old name, a producer id may begin
+        anywhere: what it sent first may be lost.
         """
+        begins_anywhere = at in self._histories or self.topics.is_later(at)
         expected: dict[int, int] = {}
         for entry in new:
             if not entry.content.startswith(SEQUENCED):
                 continue
             found, producer_id = _sequence(entry), entry.producer_id
             if producer_id not in expected:
-                first = found if at in self._histories else 0
+                first = found if begins_anywhere else 0
                 expected[producer_id] = self._last_sequence(at, producer_id, first - 1) + 1
             after = expected[producer_id] - 1
             check(found == after + 1, f"exactly-once: {found} in {at}, after {after}")
@@ -256,7 +263,7 @@ class ReplicationOracle:
             if offset < len(committed) and committed[offset].content == value:
                 self.acknowledged[place][offset] = value
                 return
-        is_lost = (offset, value) in self._lost[at]
+        is_lost = any((offset, value) in self._lost[one] for one in self.topics.places_of(at))
         check(is_lost, f"acked-committed: {value!r} was acknowledged at {offset} of {at}")
 
     def finish(self) -> None:

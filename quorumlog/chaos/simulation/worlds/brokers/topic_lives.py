@@ -39,6 +39,10 @@ class TopicLives:
         later = range(2, self._counts[at.topic] + 1)
         return [at, *(TopicPartition(f"{at.topic}#{number}", at.partition) for number in later)]
 
+    def is_later(self, place: TopicPartition) -> bool:
+        """Whether there was a topic of this name before its own."""
+        return "#" in place.topic
+
     def is_deleted(self, place: TopicPartition) -> bool:
         """Whether its topic is gone."""
         return place.topic in self._deleted

@@ -36,6 +36,7 @@ class Messages:
         answered: Answer,
         *,
         may_come_late: bool,
+        timeout_us: int = TIMEOUT_US,
     ) -> None:
         """Let `target` call `handle` with what sends the answer; None: nobody is there to ask.
 
@@ -54,7 +55,7 @@ class Messages:
         if target is None:
             asking.later(REFUSED_US, source.take, close, None)
             return
-        asking.later(TIMEOUT_US, source.take, close, None)
+        asking.later(timeout_us, source.take, close, None)
         own_id, other_id = asking.node_id, target.machine.node_id
 
         def reply(answer: Any) -> None:

@@ -49,6 +49,7 @@ class TransactionBroker:
         new_coordinator: Callable[[], TransactionCoordinator],
         next_producer_id: Callable[[], int],
         markers_may_come_late: bool,
+        marker_timeout_us: int,
         places: Sequence[TopicPartition],
     ) -> None:
         """`brokers` are all of them, also those that are not made yet."""
@@ -59,6 +60,7 @@ class TransactionBroker:
         self._new_coordinator: Final = new_coordinator
         self._next_producer_id: Final = next_producer_id
         self._markers_may_come_late: Final = markers_may_come_late
+        self._marker_timeout_us: Final = marker_timeout_us
         self._places: Final = places
         self.hosted: Final = ShardHost(node, STATE, self._new_shard, self._perform)
         self.appends: Final = VerifiedAppends(node, self._ask_coordinator)
@@ -165,6 +167,7 @@ class TransactionBroker:
                 handle or (lambda _: None),
                 partial(self._written, markers, places),
                 may_come_late=self._markers_may_come_late,
+                timeout_us=self._marker_timeout_us,
             )
 
     def _written(

@@ -114,6 +114,7 @@ class Transactions:
                 new_coordinator=self._new_coordinator,
                 next_producer_id=next_producer_id,
                 markers_may_come_late=all(one.version == 2 for one in settings),
+                marker_timeout_us=self._options.number("marker_timeout_us"),
                 places=self._places,
             )
             self._hosts[node_id] = host
