@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from quorumlog.chaos.node_simulation.admin_mutants import with_controller
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.chaos.node_simulation.admin_mutants import with_controller
 from quorumlog.chaos.node_simulation.node_mutant import NodeMutant, node_mutants
 from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import CONTROLLER_MUTANTS
 from quorumlog.chaos.simulation.worlds.brokers.mutants import PARTITION_MUTANTS

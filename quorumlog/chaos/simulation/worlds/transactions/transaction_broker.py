@@ -79,8 +79,8 @@ class TransactionBroker:
         self.hosted.resigned(topic_partition, leader_epoch)
 
     def topics_deleted(self, names: Collection[str]) -> None:
-        """Do without the markers of their partitions."""
-        gone = frozenset(at for at in self._places if at.topic in names)
+        """Do without the markers of their partitions, but for those of new topics."""
+        gone = frozenset(at for at in self._lacks(self._places) if at.topic in names)
         self.hosted.feed(events.PartitionsDeleted(partitions=gone))
 
     def _leader_of(self, at: TopicPartition) -> "TransactionBroker | None":
