@@ -239,6 +239,7 @@ async def test_a_new_topic_of_the_name_gets_the_marker_of_the_deleted_one() -> N
     producer = await world.opened(T0)
     world.brokers[2].errors[T0] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await world.committed(producer)
+    await asyncio.sleep(5 * ROUND_S)
     world.publish(image_of({"t": [3]}), "t")
     await world.completed()
     assert world.brokers[3].marked_partitions == [T0]
