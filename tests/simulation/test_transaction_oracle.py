@@ -36,7 +36,11 @@ class History:
         self.log: dict[TopicPartition, list[Entry]] = {T0: [], T1: []}
         self.clock_ms = 0
         self.oracle = TransactionOracle(
-            self.log, [T0, T1], TopicLives(), clocks_ms=lambda: [self.clock_ms], expiration_ms=NEVER_MS
+            self.log,
+            [T0, T1],
+            TopicLives(),
+            clocks_ms=lambda: [self.clock_ms],
+            expiration_ms=NEVER_MS,
         )
         self.first = self.begin(FIRST)
         self.open = self.oracle.began("a", self.first, FIRST)

@@ -13,8 +13,8 @@ from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr import FollowerProgress
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
 from quorumlog.broker.partitions.core.leading import Leadership
-from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.placement import Standing
+from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Leader, Role
 from quorumlog.broker.partitions.core.serving import Serving
 from quorumlog.broker.partitions.log.log_directory import LogDirectory

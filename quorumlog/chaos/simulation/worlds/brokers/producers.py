@@ -99,7 +99,8 @@ class Producer:
     def _maybe_start_anew(self) -> None:
         """Take another producer id if what was acknowledged may be lost by right.
 
-        After an unclean election, and when the topic was deleted. A leader of before may acknowledge even then: its successor has a gap (KIP-360).
+        After an unclean election, and when the topic was deleted. A leader of before may
+        acknowledge even then: its successor has a gap (KIP-360).
         """
         histories = self.oracle.new_beginnings(self.at)
         if histories != self._histories or self._has_gap:

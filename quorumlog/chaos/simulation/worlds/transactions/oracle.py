@@ -77,12 +77,12 @@ class TransactionOracle:
         clocks_ms: Callable[[], list[int]],
         expiration_ms: int,
     ) -> None:
-        """`places`: also of topics that are to come. `clocks_ms`: what the machines' clocks show."""
+        """`places`: by the names of topics. `clocks_ms`: what the clocks of the machines show."""
         self._committed: Final = committed
         self._clocks_ms: Final = clocks_ms
         self._expiration_ms: Final = expiration_ms
         self._places: Final = places
-        self._topics: Final = topics
+        self.topics: Final = topics
         self.views: Final[dict[TopicPartition, CommittedView]] = {}
         self._transactions: Final[dict[str, Transaction]] = {}
         self._requests = 0
@@ -95,8 +95,8 @@ class TransactionOracle:
 
     def place_of(self, at: TopicPartition) -> TopicPartition | None:
         """Return the place of the newest topic of this name, as the controller has it."""
-        place = self._topics.places_of(at)[-1]
-        return None if self._topics.is_deleted(place) else place
+        place = self.topics.places_of(at)[-1]
+        return None if self.topics.is_deleted(place) else place
 
     def _renew_views(self) -> None:
         """Look at what there is: what becomes of the records of a deleted topic does not count."""
@@ -277,7 +277,7 @@ class TransactionOracle:
         # Else an earlier one has its place.
         is_there = any(
             offset < len(self._committed[place]) and self._committed[place][offset].content == value
-            for place in self._topics.places_of(at)
+            for place in self.topics.places_of(at)
         )
         rule = f"misplaced: {value!r} is taken at {offset} of {at}"
         check(not is_there or self._may_be_aborted(transaction), rule)
@@ -330,6 +330,6 @@ class TransactionOracle:
 
     def _deleted_entries(self) -> Iterator[Entry]:
         for at in self._places:
-            for place in self._topics.places_of(at):
-                if self._topics.is_deleted(place):
+            for place in self.topics.places_of(at):
+                if self.topics.is_deleted(place):
                     yield from self._committed[place]

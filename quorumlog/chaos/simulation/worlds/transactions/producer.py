@@ -223,7 +223,7 @@ class Producer:
     def _begin(self) -> None:
         if self._is_stopped or self._phase is not _Phase.READY:
             return
-        rng, settings = self._rng, self._settings
+        rng = self._rng
         tag = self._new_name()
         self._transaction = self._oracle.began(tag, self._instance, self._producer)
         writing = self._writing(self._transaction)

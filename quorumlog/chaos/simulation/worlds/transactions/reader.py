@@ -12,7 +12,6 @@ from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
-from quorumlog.chaos.simulation.worlds.brokers.topic_lives import TopicLives
 from quorumlog.chaos.simulation.worlds.transactions.oracle import TransactionOracle
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
@@ -50,7 +49,6 @@ class Reader:
         at: TopicPartition,
         nodes: dict[int, BrokerNode],
         oracle: TransactionOracle,
-        topics: TopicLives,
         environment: Environment,
         rng: Rng,
     ) -> None:
@@ -59,7 +57,6 @@ class Reader:
         self._at: Final = at
         self._nodes: Final = nodes
         self._oracle: Final = oracle
-        self._topics: Final = topics
         self._environment: Final = environment
         self._rng: Final = rng
 
@@ -78,7 +75,7 @@ class Reader:
         if driver is None or driver.is_cutting or not driver.partition.state.is_leader:
             return
         place = self._oracle.place_of(self._at)
-        if place is None or place != self._topics.place_of(self._at, driver.topic_id):
+        if place is None or place != self._oracle.topics.place_of(self._at, driver.topic_id):
             return  # of a topic that was deleted
         if place != self.place:
             self.place, self.position = place, Offset(0)

@@ -92,7 +92,6 @@ class Transactions:
                 at,
                 brokers.nodes,
                 self._oracle,
-                brokers.oracle.topics,
                 environment,
                 seeded(f"reader {at}", self._seed),
             )
