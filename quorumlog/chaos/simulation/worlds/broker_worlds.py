@@ -5,7 +5,6 @@ from functools import partial
 from typing import Final
 
 from quorumlog.chaos.schedule import Schedule
-from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.run import World
 from quorumlog.chaos.simulation.kernel.swarm import Hunt
 from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import CONTROLLER_MUTANTS
@@ -39,11 +38,7 @@ from quorumlog.chaos.simulation.worlds.transactions.mutants import (
     TRANSACTION_RULES,
 )
 from quorumlog.chaos.simulation.worlds.transactions.options import draw_transaction_options
-from quorumlog.chaos.simulation.worlds.transactions.workload import (
-    VOLATILE,
-    Transactions,
-    data_places,
-)
+from quorumlog.chaos.simulation.worlds.transactions.workload import Transactions, data_places
 from quorumlog.chaos.simulation.worlds.world_kind import WorldKind
 
 
@@ -51,8 +46,7 @@ def _build_brokers(
     mutants: Mapping[str, BrokenRules], schedule: Schedule, mutant: str | None
 ) -> World:
     rules = BrokenRules() if mutant is None else mutants[mutant]
-    volatile = Producing.topic if Options(schedule).flag("deletes_topic") else None
-    return BrokersWorld(schedule, Producing(schedule), rules, volatile=volatile)
+    return BrokersWorld(schedule, Producing(schedule), rules)
 
 
 def _build_groups(schedule: Schedule, mutant: str | None) -> World:
@@ -69,9 +63,7 @@ def _build_transactions(schedule: Schedule, mutant: str | None) -> World:
     sound = BrokenTransactions()
     broken = sound if mutant is None else BROKEN_TRANSACTIONS[mutant]
     workload = Transactions(schedule, broken.coordinator)
-    beside = data_places(schedule)
-    volatile = VOLATILE if Options(schedule).flag("deletes_topic") else None
-    return BrokersWorld(schedule, workload, broken.brokers, beside=beside, volatile=volatile)
+    return BrokersWorld(schedule, workload, broken.brokers, beside=data_places(schedule))
 
 
 _CONSUMER_GROUPS_MADE: Final = CONSUMER_MUTANTS.made | MIXED_MUTANTS.made

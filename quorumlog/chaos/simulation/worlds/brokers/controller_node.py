@@ -147,11 +147,10 @@ class ControllerNode:
         if not decision.records:
             return
         for record in decision.records:
-            match record:
-                case RegisterBroker(broker_id=broker_id):
-                    self._oracle.registered(broker_id)
-                case Topic(name=name, topic_id=topic_id):
-                    self._oracle.topics.create(name, topic_id)
+            if isinstance(record, RegisterBroker):
+                self._oracle.registered(record.broker_id)
+            elif isinstance(record, Topic):
+                self._oracle.topics.create(record.name, record.topic_id)
         broken = self.controller.check_invariants()
         check(not broken, f"controller: {broken}")
         self._show()

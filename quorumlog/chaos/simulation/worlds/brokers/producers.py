@@ -161,6 +161,7 @@ class Producing:
     machine_ids: tuple[int, ...] = ()
 
     def __init__(self, schedule: Schedule) -> None:
+        self.volatile = self.topic if Options(schedule).flag("deletes_topic") else None
         self._seed: Final = schedule.seed
         self._every_us: Final = Options(schedule).number("produce_every_us")
 

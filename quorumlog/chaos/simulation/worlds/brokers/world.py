@@ -48,10 +48,12 @@ class Workload(Protocol):
     """What uses the brokers, and how.
 
     topic: what the brokers hold, perhaps beside others.
+    volatile: the topic, if there is one, that is deleted and created again.
     machine_ids: the machines of the clients; those of the brokers are numbered from 1.
     """
 
     topic: str
+    volatile: str | None
     machine_ids: tuple[int, ...]
 
     def clients(self, brokers: "BrokersWorld") -> Sequence[Client]:
@@ -74,12 +76,8 @@ class BrokersWorld:
         rules: BrokenRules | None = None,
         *,
         beside: Sequence[TopicPartition] = (),
-        volatile: str | None = None,
     ) -> None:
-        """`beside`: all partitions of other topics that the brokers hold.
-
-        `volatile`: the topic, if there is one, that is deleted and created again.
-        """
+        """`beside`: all partitions of other topics that the brokers hold."""
         options, rules = Options(schedule), rules or BrokenRules()
         node_ids = tuple(range(1, options.number("nodes") + 1))
         self.left_down_max: Final = 0
@@ -115,7 +113,6 @@ class BrokersWorld:
                 segment_bytes=options.number("segment_bytes"),
                 fetch_bytes_max=options.number("fetch_bytes_max"),
             )
-        self._volatile: Final = volatile
         self._clients: Final = workload.clients(self)
         self._acknowledged_before_calm: dict[int, int] = {}
 
@@ -145,8 +142,8 @@ class BrokersWorld:
             self.environment.timeline.push(SET_UP_US, self._set_up)
             return
         self.controller.ask(CreateTopics(topics=tuple(self._topics())))
-        if self._volatile is not None:
-            self._deleting(self._volatile).run()
+        if self._workload.volatile is not None:
+            self._deleting(self._workload.volatile).run()
         for client in self._clients:
             client.run()
 

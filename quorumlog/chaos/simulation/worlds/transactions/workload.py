@@ -48,6 +48,7 @@ class Transactions:
 
     def __init__(self, schedule: Schedule, rules: TransactionRules = SOUND) -> None:
         self._options: Final = Options(schedule)
+        self.volatile = VOLATILE if self._options.flag("deletes_topic") else None
         self._seed: Final = schedule.seed
         self._rules: Final = rules
         self._places: Final = data_places(schedule)
