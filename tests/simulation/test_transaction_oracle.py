@@ -14,11 +14,12 @@ from quorumlog.chaos.simulation.worlds.transactions.oracle import (
     Transaction,
     TransactionOracle,
 )
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FIRST, SECOND = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(7, 1)
 NEVER_MS = 1_000_000
+TOPIC_ID = TopicId(b"t" * 16)
 
 
 def record(value: bytes, producer_id: int = 7) -> Entry:
@@ -35,10 +36,12 @@ class History:
     def __init__(self) -> None:
         self.log: dict[TopicPartition, list[Entry]] = {T0: [], T1: []}
         self.clock_ms = 0
+        self.topics = TopicLives()
+        self.topics.create("t", TOPIC_ID)
         self.oracle = TransactionOracle(
             self.log,
             [T0, T1],
-            TopicLives(),
+            self.topics,
             clocks_ms=lambda: [self.clock_ms],
             expiration_ms=NEVER_MS,
         )
@@ -86,6 +89,21 @@ def test_what_holds_is_accepted() -> None:
     oracle.fenced(second, lasting, "PRODUCER_FENCED")
     history.ends(T0, ABORT)
     oracle.read(T0, 2, 4, 4, {})
+    assert oracle.is_decided()
+    oracle.finish()
+
+
+def test_what_was_in_a_deleted_topic_is_owed_by_nobody() -> None:
+    history = History()
+    oracle = history.oracle
+    history.open.asked.add(True)
+    oracle.acknowledged(history.open, [b"a:0", b"a:1"])
+    history.ends(T0, A0)
+    history.ends(T1, A1)
+    history.topics.delete(TOPIC_ID)
+    oracle.told(history.open, commits=True)
+    history.begin(SECOND)
+    history.ends(T0, COMMIT)  # by a leader that does not know it yet
     assert oracle.is_decided()
     oracle.finish()
 
