@@ -96,7 +96,9 @@ class TransactionBroker:
             self._messages.ask(self.node, None, lambda _: None, answered, may_come_late=True)
             return
         handle = partial(coordinator.ask, question)
-        self._messages.ask(self.node, coordinator.node, handle, answered, may_come_late=True)
+        self._messages.ask(
+            self.node, coordinator.node, handle, answered, may_come_late=True, may_straggle=True
+        )
 
     def ask(self, request: Request, answer: Answer) -> None:
         """Give the answer of the coordinator here: now, or once it is committed."""
@@ -168,6 +170,7 @@ class TransactionBroker:
                 partial(self._written, markers, places),
                 may_come_late=self._markers_may_come_late,
                 timeout_us=self._marker_timeout_us,
+                may_straggle=True,
             )
 
     def _written(

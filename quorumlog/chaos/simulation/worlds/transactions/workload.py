@@ -73,7 +73,9 @@ class Transactions:
             clocks_ms=self._clocks_ms,
             expiration_ms=options.number("expiration_ms"),
         )
-        messages = Messages(environment.network)
+        has_stragglers = options.flag("has_stragglers")
+        rng = seeded("stragglers", self._seed) if has_stragglers else None
+        messages = Messages(environment.network, rng)
         settings = [*self._producer_settings()]
         self._place_coordinators(messages, settings)
         cluster = Cluster(self._hosts, messages, self._oracle, self._leads)
