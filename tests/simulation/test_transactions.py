@@ -39,13 +39,6 @@ def test_each_kind_of_fault_alone() -> None:
         assert result.valid, result
 
 
-def test_a_topic_that_is_created_again_leaves_no_transaction_open() -> None:
-    """A coordinator heard of the deletion and of the new topic at once, and sent no marker."""
-    result = simulate(76, world=WORLD, duration_ms=10_000)
-    assert result.schedule.options["deletes_topic"]
-    assert result.valid, result
-
-
 @pytest.mark.planted
 @pytest.mark.parametrize(("mutant", "rule"), FOUND)
 def test_a_mutant_is_found(mutant: str, rule: str) -> None:

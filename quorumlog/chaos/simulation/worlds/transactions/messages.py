@@ -9,7 +9,8 @@ from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.worlds.brokers.shard_host import Answer
 
 TIMEOUT_US: Final = 1_200_000
-STRAGGLES: Final = 0.2  # of the messages between brokers, in the runs that have it
+ANSWERS_STRAGGLE: Final = 0.2  # of those between brokers, in the runs that have it
+COPIES_STRAGGLE: Final = 0.5  # so many requests have a copy that does
 STRAGGLING_US: Final = 1_000_000
 REFUSED_US: Final = 1_000  # until it is clear that nobody can be asked
 
@@ -33,17 +34,17 @@ class Messages:
         self._network: Final = network
         self._stragglers: Final = stragglers
 
-    def _straggling_us(self) -> int:
+    def _straggling_us(self, share: float) -> int:
         """Return how much later than others a message between brokers comes."""
         rng = self._stragglers
-        if rng is None or self._network.is_calm or rng.random() >= STRAGGLES:
+        if rng is None or self._network.is_calm or rng.random() >= share:
             return 0
         return rng.randrange(STRAGGLING_US)
 
     def _copies_us(self, own_id: int, other_id: int, *, may_straggle: bool) -> list[int]:
         """Return after how long each copy of a request arrives, the first one first."""
         copies = self._network.arrivals_us(own_id, other_id)
-        late_us = self._straggling_us() if may_straggle and copies else 0
+        late_us = self._straggling_us(COPIES_STRAGGLE) if may_straggle and copies else 0
         return [*copies, copies[0] + late_us] if late_us else copies
 
     def ask(
@@ -81,7 +82,7 @@ class Messages:
 
         def reply(answer: Any) -> None:
             if asking.incarnation == incarnation:
-                late_us = self._straggling_us() if may_straggle else 0
+                late_us = self._straggling_us(ANSWERS_STRAGGLE) if may_straggle else 0
                 for after_us in self._network.arrivals_us(other_id, own_id)[:1]:
                     asking.later(after_us + late_us, source.take, close, answer)
 
