@@ -208,6 +208,22 @@ def test_a_transaction_begins_when_the_last_one_has_ended_everywhere() -> None:
         history.ends(T0, B0)
 
 
+def test_a_transaction_may_begin_and_end_and_the_next_one_begin_before_anybody_looks() -> None:
+    history = History()
+    history.open.asked.add(True)
+    history.oracle.began("b", history.first, FIRST)
+    history.ends(T0, A0, COMMIT, B0)
+
+
+def test_a_transaction_that_has_ended_already_began_too_early() -> None:
+    history = History()
+    history.open.asked.add(True)
+    history.oracle.began("b", history.first, FIRST).asked.add(True)
+    history.log[T1].append(A1)
+    with broken("one-open"):
+        history.ends(T0, B0, COMMIT)
+
+
 def test_a_fenced_producer_does_nothing() -> None:
     history = History()
     early = history.oracle.asks(history.first)

@@ -45,9 +45,13 @@ class Asking(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One transaction. `tag` stands before its records; True is a commit."""
+    """One transaction. `tag` stands before its records; True is a commit.
+
+    `number`: its place among all that was begun and asked for.
+    """
 
     tag: str
+    number: int
     instance: Instance
     producer: ProducerIdAndEpoch
     began_ms: int  # by the slowest clock
@@ -116,16 +120,22 @@ class TransactionOracle:
                     self._end(at, transaction, commits=ended.commits)
         for view in self.views.values():
             while view.begun:
-                self._check_others_have_ended(self._transactions[tag_of(view.begun.pop())])
+                first = view.begun.pop()
+                is_open = first in view.open_firsts
+                self._check_others(self._transactions[tag_of(first)], is_open=is_open)
 
-    def _check_others_have_ended(self, begun: Transaction) -> None:
-        """Check that all markers of an id's last transaction are there when the next one begins."""
+    def _check_others(self, begun: Transaction, *, is_open: bool) -> None:
+        """Check that all markers of an id's last transaction are there when the next one begins.
+
+        If that is not open any more, another one may have begun since.
+        """
         for at, view in self.views.items():
             for value in view.open_firsts:
                 other = self._transactions[tag_of(value)]
                 is_same_id = other.instance.transactional_id == begun.instance.transactional_id
+                is_later = other.number > begun.number and not is_open
                 rule = f"one-open: {other.tag} is open in {at} beside {begun.tag}"
-                check(not is_same_id or other is begun, rule)
+                check(not is_same_id or other is begun or is_later, rule)
 
     def _end(self, at: TopicPartition, transaction: Transaction, *, commits: bool) -> None:
         """Check that a marker may end a record of this transaction so."""
@@ -251,9 +261,10 @@ class TransactionOracle:
 
     def began(self, tag: str, instance: Instance, producer: ProducerIdAndEpoch) -> Transaction:
         """Return a new transaction."""
-        transaction = Transaction(tag, instance, producer, min(self._clocks_ms()))
-        self._transactions[tag] = transaction
         self._requests += 1
+        began_ms = min(self._clocks_ms())
+        transaction = Transaction(tag, self._requests, instance, producer, began_ms)
+        self._transactions[tag] = transaction
         self._epochs.may_cost_one(instance.transactional_id, self._requests)
         return transaction
 
