@@ -15,6 +15,8 @@ FOUND = [
     ("tells_the_outcome_before_it_is_committed", "mistaken"),
     ("grants_repeated_requests_whatever_the_outcome", "told"),
     ("sends_markers_once", "liveness"),
+    ("fences_with_two_epochs", "epochs"),
+    ("says_that_partitions_are_added_at_once", "one-open"),
     ("is_stable_before_the_marker_is_committed", "stable"),
 ]
 
