@@ -36,14 +36,6 @@ class DiskFile(ReadableFile, Protocol):
         """Make the content and the size durable (not the name: see `Disk.fsync_dir`)."""
 
 
-class JointSync(Protocol):
-    """Makes many files durable together, now and then."""
-
-    @property
-    def is_joint(self) -> bool:
-        """Whether the fsyncs of single files are left to it at the moment."""
-
-
 class AppendHandles:
     """The open handles of AppendFiles: at most `open_max`, and those that are in use.
 
@@ -144,7 +136,6 @@ class AppendFile:
         "_changes",
         "_doubted",
         "_handles",
-        "_joint",
         "_open",
         "_settled",
         "_size",
@@ -168,7 +159,6 @@ class AppendFile:
         self._changes = 1 if new is None else 0
         self._synced = self._doubted = self._settled = 0
         self._size: int | None = None  # when it was let go of
-        self._joint: JointSync | None = None
         if new is None:
             handles.take(self)
         else:
@@ -211,9 +201,6 @@ class AppendFile:
     def fsync(self) -> None:
         """Make the content durable, but for what is in doubt: see `is_in_doubt`."""
         changes = self._changes
-        if self._joint is not None and self._joint.is_joint:
-            self._synced = self._settled = changes
-            return
         handle = self._taken()
         try:
             handle.fsync()
@@ -230,13 +217,6 @@ class AppendFile:
 
     def close(self) -> None:  # noqa: D102 - see ReadableFile
         self._handles.close_file(self)
-
-    def leave_fsyncs_to(self, joint: JointSync) -> None:
-        """Leave it to `joint` to make the content durable, whenever it says so.
-
-        All that is in the file must have been written since `joint` began to watch for errors.
-        """
-        self._joint = joint
 
     # --- doubt ---
 
