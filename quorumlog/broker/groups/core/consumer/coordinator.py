@@ -25,15 +25,8 @@ from quorumlog.broker.groups.core.consumer.effects import (
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeats
 from quorumlog.broker.groups.core.consumer.member_deadlines import MemberDeadlines
-from quorumlog.broker.groups.core.consumer.records import (
-    ConsumerGroupRecord,
-    RecordKey,
-    RecordKind,
-    decode,
-    encode,
-)
+from quorumlog.broker.groups.core.consumer.records import RecordKey, RecordKind
 from quorumlog.broker.groups.core.consumer.requests import (
-    NOT_WRITTEN_HEARTBEAT,
     ClassicRequest,
     ConsumerGroupRequest,
     ConsumerGroupResult,
@@ -59,7 +52,7 @@ NEVER_MS: Final = 1 << 62
 
 
 class ConsumerGroupCoordinator:
-    """Load: `replay_encoded` each committed record, then `loaded`; `step` from then on.
+    """Load: let `committed` apply each committed record, then `loaded`; `step` from then on.
 
     Invariants:
       1. A group without writes is what its committed records say.
@@ -73,7 +66,6 @@ class ConsumerGroupCoordinator:
         committed: CommittedGroups | None = None,
     ) -> None:
         """Serve no group yet; `committed` is where records are applied once they are committed."""
-        self.not_written: Final = NOT_WRITTEN_HEARTBEAT
         self.committed: Final = CommittedGroups() if committed is None else committed
         self.groups: Final[dict[str, ConsumerGroup]] = {}
         self._settings: Final = settings
@@ -91,19 +83,8 @@ class ConsumerGroupCoordinator:
 
     # --- Loading ---
 
-    def replay_encoded(self, key: bytes, value: bytes | None) -> None:
-        """Apply a committed record; one of another kind is left to others."""
-        record = decode(key, value)
-        if record is not None:
-            self.committed.apply(record)
-
-    def encode(self, record: ConsumerGroupRecord) -> tuple[bytes, bytes | None]:
-        """Return key and value of a record."""
-        return encode(record)
-
-    def loaded(self, now_ms: int, log_start_offset: int = 0, log_end_offset: int = 0) -> None:
+    def loaded(self, now_ms: int) -> None:
         """Start to serve: every member has a whole session to find this coordinator."""
-        del log_start_offset, log_end_offset
         for group_id in sorted(self.committed.values):
             self.rebuild(group_id, now_ms)
 
@@ -152,8 +133,6 @@ class ConsumerGroupCoordinator:
                 self._handle_topics_changed(names)
             case events.Ticked():
                 self._handle_tick(now_ms)
-            case events.BecameLeader():  # no record and no answer of a group has the leader epoch
-                pass
             case _:
                 assert_never(event)
         effects, self._effects = self._effects, []
