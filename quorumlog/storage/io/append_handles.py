@@ -21,6 +21,7 @@ from quorumlog.storage.io.read_handles import ReadableFile
 from quorumlog.wire.codec.message import Buffer
 
 OPEN_HANDLES_MAX: Final = 512  # of a process; files that are only read have as many idle ones
+_SPARED: Final = 16  # of so many handles, one is spared when there are too many
 
 
 class DiskFile(ReadableFile, Protocol):
@@ -96,8 +97,8 @@ class AppendHandles:
                 self._in_use[file] = users
             elif file.is_closed:
                 self._close(file)
-            if len(self._open) > self._open_max:
-                self._close_surplus(self._open_max)
+            if len(self._open) > self._open_max:  # then several: it is cheaper than one at a time
+                self._close_surplus(self._open_max - self._open_max // _SPARED)
 
     def close_oldest(self) -> bool:
         """Close the least recently used handle; return False if all are in use, or none is open."""
@@ -150,7 +151,7 @@ class AppendFile:
         *,
         new: DiskFile | None = None,
     ) -> None:
-        """Open it; `new` is the handle of one that was just made, and is empty. Raises OSError."""
+        """Open it with its first use, unless it was just made: `new` is its handle then."""
         self.is_closed = False  # the pool's: it writes it under its lock
         self._handles: Final = handles
         self._open: Final = open_file
@@ -159,11 +160,9 @@ class AppendFile:
         self._changes = 1 if new is None else 0
         self._synced = self._doubted = self._settled = 0
         self._size: int | None = None  # when it was let go of
-        if new is None:
-            handles.take(self)
-        else:
+        if new is not None:
             handles.add(self, new)
-        handles.give_back(self)
+            handles.give_back(self)
 
     def append(self, chunks: Sequence[Buffer]) -> None:  # noqa: D102 - see DiskFile
         self._changes += 1  # first: it may be done by halves

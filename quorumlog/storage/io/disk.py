@@ -43,7 +43,8 @@ class Disk(Protocol):
     def open_to_append(self, path: str, *, create: bool = False) -> AppendFile:
         """Open for a long time; few of these have a handle at once. It keeps its name until closed.
 
-        With `create` it is made, or made empty. Raises FileNotFoundError.
+        With `create` it is made, or made empty. One that does not exist is noticed here or at the
+        first use: FileNotFoundError.
         """
 
     def open_to_read(self, path: str) -> ReadableFile:
