@@ -147,7 +147,7 @@ def test_only_what_has_changed_is_looked_at_and_everything_now_and_then() -> Non
 
 def test_a_change_that_a_waiting_fetch_does_not_wait_for_is_told_with_its_answer() -> None:
     sessions = sessions_of(1)
-    session = opened(sessions, 0)
+    session = opened(sessions, 0, 0)
     assert session is not None
     partition = session.partitions[TOPIC_ID, 0]
     session.take_to_judge(partition.fetch)
