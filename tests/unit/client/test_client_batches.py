@@ -1,5 +1,7 @@
 """Scripted schedules that random search would need long to find; see also the property tests."""
 
+from collections.abc import Sequence
+
 from quorumlog.client.core.accumulator import EPOCH_MAX, NEVER_MS, Accumulator, BatchAnswer
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity
 from quorumlog.client.core.leaders import Leader
@@ -24,8 +26,11 @@ class Producer:
         self.route: Leader | None = Leader(1, 0)
         self.now_ms = 0.0
         self.looked_for: list[TopicPartition] = []
+        self.brokers: Sequence[int] = ()  # the leader of each partition, if they have several
 
     def leader(self, topic_partition: TopicPartition) -> Leader | None:
+        if self.brokers:
+            return Leader(self.brokers[topic_partition.partition], 0)
         if self.route is None:
             self.looked_for.append(topic_partition)
         return self.route
@@ -206,8 +211,8 @@ def test_linger_a_full_batch_and_a_flush() -> None:
 
 
 def test_what_lingers_leaves_with_a_request_to_its_broker() -> None:
-    producer, brokers = Producer(linger_ms=5, batch_size=110), (1, 1, 2, 1)
-    producer.leader = lambda at: Leader(brokers[at.partition], 0)  # type: ignore[method-assign]
+    producer = Producer(linger_ms=5, batch_size=110)
+    producer.brokers = (1, 1, 2, 1)
     for index, count in ((1, 1), (2, 1), (0, 3)):  # the first batch of partition 0 is full
         producer.send(count, to=TopicPartition("t", index))
     drained = producer.accumulator.drain(0, producer)

@@ -13,7 +13,6 @@ from quorumlog.broker.partitions.core.data_path import ProduceDone, ProduceResul
 from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeups
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-
 PLACES_SPARE: Final = 16  # of entries that have ended, before they are sought and dropped
 
 

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from quorumlog.backoff import Backoff
 from quorumlog.broker.peer_addresses import PeerAddresses
@@ -89,15 +90,34 @@ class Connection(Protocol):
 
 
 Connect = Callable[[str, int], Awaitable[Connection]]
+Open = Callable[[], Awaitable[Connection]]
+
+
+class Own(NamedTuple):
+    """The broker that asks, and what opens its connection to itself."""
+
+    broker_id: BrokerId
+    open: Open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """How brokers are reached, this one too; `on_error` gets our bugs."""
+    """How brokers are reached; `on_error` gets our bugs.
+
+    `own`: this broker, and its connection to itself. None: it is reached as the others are.
+    """
 
     connect: Connect
     addresses: PeerAddresses
     on_error: OnError
+    own: Own | None = None
+
+    def opener(self, broker_id: BrokerId, address: Address) -> Open:
+        """Return what opens a connection to a broker."""
+        own = self.own
+        if own is not None and own.broker_id == broker_id:
+            return own.open
+        return partial(self.connect, *address)
 
 
 def kafka_peers(
@@ -105,18 +125,31 @@ def kafka_peers(
     settings: BrokerSettings,
     set_addresses: Mapping[int, str],
     on_error: OnError,
+    own: Callable[[str], Connection],
 ) -> Peers:
-    """Return the brokers of a real cluster; `set_addresses`: see `PeerAddresses`."""
+    """Return the brokers of a real cluster.
+
+    `set_addresses`: see `PeerAddresses`. `own`: makes our connection to us, with this client id.
+    """
+    client_id = f"broker-{broker_id}-transactions"
 
     def connect(host: str, port: int) -> Awaitable[Connection]:
         return KafkaConnection.open(
             host,
             port,
-            client_id=f"broker-{broker_id}-transactions",
+            client_id=client_id,
             request_timeout_ms=settings.replica_socket_timeout_ms,
         )
 
-    return Peers(connect=connect, addresses=PeerAddresses(set_addresses), on_error=on_error)
+    async def connect_to_self() -> Connection:
+        return own(client_id)
+
+    return Peers(
+        connect=connect,
+        addresses=PeerAddresses(set_addresses),
+        on_error=on_error,
+        own=Own(broker_id, connect_to_self),
+    )
 
 
 def error_code_of(number: int) -> ErrorCode:
@@ -144,7 +177,8 @@ class BrokerChannels(Generic[QuestionT]):
             return
         channel = self._channels.get(broker_id)
         if channel is None:
-            channel = _Channel(address, self._exchange, self._peers.connect)
+            opener = self._peers.opener(broker_id, address)
+            channel = _Channel(address, self._exchange, opener)
             channel.task = self._tasks.start(channel.run())
             self._channels[broker_id] = channel
         channel.ask(question)
@@ -178,10 +212,10 @@ class BrokerChannels(Generic[QuestionT]):
 class _Channel(Generic[QuestionT]):
     """One broker at one address, until `close`."""
 
-    def __init__(self, address: Address, exchange: Exchange[QuestionT], connect: Connect) -> None:
+    def __init__(self, address: Address, exchange: Exchange[QuestionT], opener: Open) -> None:
         self.address: Final = address
         self.task: asyncio.Task[None] | None = None
-        self._exchange, self._open = exchange, connect
+        self._exchange, self._open = exchange, opener
         self._connection: Connection | None = None
         self._waiting: Final[deque[QuestionT]] = deque()
         self._asked: list[QuestionT] = []  # their request is under way
@@ -254,7 +288,7 @@ class _Channel(Generic[QuestionT]):
         if self._connection is not None and self._connection.closed.done():
             await self._discard()
         if self._connection is None:
-            self._connection = await self._open(*self.address)
+            self._connection = await self._open()
         return await self._connection.send(self._exchange.request_of(self._asked))
 
     async def _answer(self, response: Any) -> None:
