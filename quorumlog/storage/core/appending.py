@@ -17,6 +17,7 @@ from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (
     HEADER_BYTES,
     BatchHeader,
+    base_offset_of,
     iterate_headers,
     read_header,
     restamp,
@@ -145,8 +146,8 @@ def _from(next_offset: int, records: memoryview) -> memoryview:
     Compaction joins the batches that it removes, so a cleaned log may have one batch where the log
     of a follower that lags ends between two. Other batches begin where they began at first.
     """
-    if len(records) < HEADER_BYTES:
-        return records
+    if len(records) < HEADER_BYTES or base_offset_of(records) >= next_offset:
+        return records  # nearly always
     header = read_header(records)
     is_inside = header.base_offset < next_offset <= header.last_offset
     if not is_inside or header.record_count or header.size_in_bytes > len(records):
