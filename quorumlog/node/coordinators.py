@@ -5,11 +5,12 @@ from typing import Final
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.replicas import Replicas
-from quorumlog.broker.transactions.io.broker_channels import Peers
+from quorumlog.broker.transactions.io.broker_channels import kafka_peers
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.clock import wall_clock_ms
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.substitutes import Substitutes
+from quorumlog.tasks import OnError
 
 
 class Coordinators:
@@ -21,24 +22,23 @@ class Coordinators:
         replicas: Replicas,
         producer_ids: ProducerIds,
         substitutes: Substitutes,
-        peers: Peers,
+        on_fatal: OnError,
     ) -> None:
-        """`peers`: the brokers, of which one coordinator or another asks something."""
         self.transactions: Final = TransactionService(
             broker_id=replicas.broker_id,
             replicas=replicas,
             next_producer_id=producer_ids.next,
-            peers=peers,
+            peers=kafka_peers(replicas.broker_id, config.broker, config.peer_kafka, on_fatal),
             settings=config.broker,
             wall_ms=wall_clock_ms,
-            on_fatal=peers.on_error,
+            on_fatal=on_fatal,
             rules=substitutes.transaction_rules,
         )
         self.groups: Final = GroupService(
             replicas=replicas,
             settings=config.broker,
             verifier=self.transactions.verifier,
-            on_fatal=peers.on_error,
+            on_fatal=on_fatal,
             coordinator=substitutes.coordinator,
             shard=substitutes.coordinator_shard,
         )

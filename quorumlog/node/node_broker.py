@@ -19,9 +19,7 @@ from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
-from quorumlog.broker.server.own_connection import OwnConnection
 from quorumlog.broker.server.server import Server
-from quorumlog.broker.transactions.io.broker_channels import kafka_peers
 from quorumlog.clock import wall_clock_ms
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.node.boot_gate import BootGate
@@ -73,14 +71,7 @@ class NodeBroker:
         producer_ids = ProducerIds(
             broker_id=broker_id, metadata=self.metadata, controller=quorum.controller
         )
-        peers = kafka_peers(
-            broker_id,
-            config.broker,
-            config.peer_kafka,
-            on_fatal,
-            own=lambda client_id: OwnConnection(context, client_id),
-        )
-        coordinators = Coordinators(config, self.replicas, producer_ids, substitutes, peers)
+        coordinators = Coordinators(config, self.replicas, producer_ids, substitutes, on_fatal)
         self.groups, self.transactions = coordinators.groups, coordinators.transactions
         context = BrokerContext(
             broker_id=broker_id,

@@ -127,7 +127,8 @@ def handle(context: BrokerContext, header: RequestHeader, request: ProduceReques
 def _append_each(
     context: BrokerContext, header: RequestHeader, request: ProduceRequest, answer: _Answer
 ) -> Iterator[None]:
-    """Append batch after batch, and yield before each."""
+    """Append batch after batch, and yield between two."""
+    is_first = True
     refusal = _refusal(request)
     transaction = None
     if request.transactional_id is not None:
@@ -142,7 +143,9 @@ def _append_each(
         topic_response = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
         answer.response.responses.append(topic_response)
         for data in topic.partition_data:
-            yield
+            if not is_first:
+                yield
+            is_first = False
             slot = PartitionProduceResponse(index=data.index)
             topic_response.partition_responses.append(slot)
             at = TopicPartition(name or "", data.index)

@@ -7,7 +7,7 @@ open. The handlers get what a socket would bring them, in another turn of the ev
 import asyncio
 import logging
 from inspect import isawaitable
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.invariants import InvariantViolation
@@ -23,21 +23,24 @@ _logger: Final = logging.getLogger(__name__)
 class OwnConnection:
     """As `KafkaConnection` has it, for requests that have an answer and hold no records."""
 
-    def __init__(self, context: BrokerContext, client_id: str) -> None:
+    def __init__(self, context: BrokerContext) -> None:
         self._context: Final = context
-        self._client_id: Final = client_id
         self._timeout_s: Final = context.settings.replica_socket_timeout_ms / 1000
         self.closed: Final[asyncio.Future[Exception | None]] = (
             asyncio.get_running_loop().create_future()
         )
         """Done after `close`."""
 
+    @classmethod
+    async def open(cls, context: BrokerContext) -> Self:
+        """Return a connection, at once."""
+        return cls(context)
+
     async def send(self, request: Request[Any]) -> Any:
         """Return the answer. Raises RequestTimedOut, and ConnectionLost if the handler fails."""
         handler = self._context.handlers[request.API_KEY]
-        header = RequestHeader(
-            request.API_KEY, handler.max_version, NO_CORRELATION_ID, self._client_id
-        )
+        client_id = f"broker-{self._context.broker_id}"
+        header = RequestHeader(request.API_KEY, handler.max_version, NO_CORRELATION_ID, client_id)
         try:
             async with asyncio.timeout(self._timeout_s):
                 reply = handler.handle(self._context, header, request)

@@ -4,7 +4,8 @@ Only headers are read. Sources: Kafka's `UnifiedLog.append`; KAFKA-18723.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from struct import Struct
+from typing import Final, NamedTuple
 
 from quorumlog.invariants import require
 from quorumlog.storage.core.segment_index import BatchSpan
@@ -17,12 +18,13 @@ from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (
     HEADER_BYTES,
     BatchHeader,
-    base_offset_of,
     iterate_headers,
     read_header,
     restamp,
     validate_batch,
 )
+
+_BASE_OFFSET: Final = Struct(">q")  # the first field of a batch
 
 
 class AppendInfo(NamedTuple):
@@ -146,7 +148,7 @@ def _from(next_offset: int, records: memoryview) -> memoryview:
     Compaction joins the batches that it removes, so a cleaned log may have one batch where the log
     of a follower that lags ends between two. Other batches begin where they began at first.
     """
-    if len(records) < HEADER_BYTES or base_offset_of(records) >= next_offset:
+    if len(records) < HEADER_BYTES or _BASE_OFFSET.unpack_from(records)[0] >= next_offset:
         return records  # nearly always
     header = read_header(records)
     is_inside = header.base_offset < next_offset <= header.last_offset

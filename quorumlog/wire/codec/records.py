@@ -141,12 +141,6 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return header
 
 
-def base_offset_of(batch: Buffer) -> int:
-    """Return the first field of a batch's header, of which at least eight bytes are there."""
-    (base_offset,) = _INT64.unpack_from(batch)
-    return int(base_offset)
-
-
 def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of each whole batch; a partial batch at the end is left out.
 

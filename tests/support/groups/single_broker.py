@@ -15,7 +15,6 @@ from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
-from quorumlog.broker.server.own_connection import OwnConnection
 from quorumlog.broker.server.server import Server
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.io.broker_channels import kafka_peers
@@ -322,7 +321,7 @@ class SingleBroker:
             broker_id=BROKER,
             replicas=self.replicas,
             next_producer_id=ids.next,
-            peers=kafka_peers(BROKER, settings, {}, self.failures.append, self._own_connection),
+            peers=kafka_peers(BROKER, settings, {}, self.failures.append),
             settings=settings,
             wall_ms=wall_clock_ms,
             on_fatal=self.failures.append,
@@ -356,9 +355,6 @@ class SingleBroker:
         )
         self.server = Server(self.context, on_fatal=self.violations.append)
         self.port = 0
-
-    def _own_connection(self, client_id: str) -> OwnConnection:
-        return OwnConnection(self.context, client_id)
 
     @property
     def bootstrap(self) -> str:

@@ -38,7 +38,7 @@ def connection_to(broker: SingleBroker, reply: Any) -> OwnConnection:
     )
     settings = replace(broker.context.settings, replica_socket_timeout_ms=20)
     context = replace(broker.context, handlers={key: handler}, settings=settings)
-    return OwnConnection(context, "self")
+    return OwnConnection(context)
 
 
 async def test_an_answer_comes_now_later_or_from_a_coroutine(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from quorumlog.backoff import Backoff
 from quorumlog.broker.peer_addresses import PeerAddresses
@@ -93,31 +93,21 @@ Connect = Callable[[str, int], Awaitable[Connection]]
 Open = Callable[[], Awaitable[Connection]]
 
 
-class Own(NamedTuple):
-    """The broker that asks, and what opens its connection to itself."""
-
-    broker_id: BrokerId
-    open: Open
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """How brokers are reached; `on_error` gets our bugs.
+    """How brokers are reached, this one too; `on_error` gets our bugs.
 
-    `own`: this broker, and its connection to itself. None: it is reached as the others are.
+    `shortcuts`: what opens connections to some of them, at whatever address.
     """
 
     connect: Connect
     addresses: PeerAddresses
     on_error: OnError
-    own: Own | None = None
+    shortcuts: dict[BrokerId, Open] = field(default_factory=dict)
 
     def opener(self, broker_id: BrokerId, address: Address) -> Open:
         """Return what opens a connection to a broker."""
-        own = self.own
-        if own is not None and own.broker_id == broker_id:
-            return own.open
-        return partial(self.connect, *address)
+        return self.shortcuts.get(broker_id) or partial(self.connect, *address)
 
 
 def kafka_peers(
@@ -125,31 +115,18 @@ def kafka_peers(
     settings: BrokerSettings,
     set_addresses: Mapping[int, str],
     on_error: OnError,
-    own: Callable[[str], Connection],
 ) -> Peers:
-    """Return the brokers of a real cluster.
-
-    `set_addresses`: see `PeerAddresses`. `own`: makes our connection to us, with this client id.
-    """
-    client_id = f"broker-{broker_id}-transactions"
+    """Return the brokers of a real cluster; `set_addresses`: see `PeerAddresses`."""
 
     def connect(host: str, port: int) -> Awaitable[Connection]:
         return KafkaConnection.open(
             host,
             port,
-            client_id=client_id,
+            client_id=f"broker-{broker_id}-transactions",
             request_timeout_ms=settings.replica_socket_timeout_ms,
         )
 
-    async def connect_to_self() -> Connection:
-        return own(client_id)
-
-    return Peers(
-        connect=connect,
-        addresses=PeerAddresses(set_addresses),
-        on_error=on_error,
-        own=Own(broker_id, connect_to_self),
-    )
+    return Peers(connect=connect, addresses=PeerAddresses(set_addresses), on_error=on_error)
 
 
 def error_code_of(number: int) -> ErrorCode:
