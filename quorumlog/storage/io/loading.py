@@ -22,7 +22,12 @@ from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_chain import holes
-from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
+from quorumlog.storage.io.segment_files import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    SWAP_SUFFIX,
+    SegmentFiles,
+)
 from quorumlog.storage.io.swaps import complete_swaps
 from quorumlog.storage.io.transaction_index import ALL_KNOWN, TransactionIndex
 from quorumlog.wire.codec.identifiers import NO_EPOCH
@@ -199,7 +204,11 @@ def _recover(
             _logger.warning("%s: offset %d was due next: dropped", segment.path, expected)
             _drop(disk, directory, segments, slot)
             break
-        if not is_last and segments[slot + 1].base_offset <= known.recovery_point:
+        is_below = not is_last and segments[slot + 1].base_offset <= known.recovery_point
+        # One that was flushed while it was appended to has no files yet of its aborted
+        # transactions. What follows one that was checked is: the epochs are learnt in one piece.
+        has_indexes = SegmentFiles(disk, directory, segment.base_offset).has_indexes
+        if is_below and has_indexes and scanned.from_offset == ALL:
             try:
                 expected = segment.index.next_offset
                 segment.release()
