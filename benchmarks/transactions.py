@@ -75,7 +75,7 @@ async def _transactions_per_s(bootstrap: str, partitions: int) -> float:
         return count / (time.perf_counter() - started_s)
 
 
-async def _records_per_s(bootstrap: str, transactional_id: str | None) -> float:
+async def _records_per_s(bootstrap: str, partitions: int, transactional_id: str | None) -> float:
     """1 KiB records, as fast as they go; in transactions of 10 ms if there is an id."""
     value, count = b"v" * 1024, 0
     async with Producer(bootstrap, transactional_id=transactional_id, linger_ms=2) as producer:
@@ -87,12 +87,31 @@ async def _records_per_s(bootstrap: str, transactional_id: str | None) -> float:
                 producer.begin_transaction()
             until_s = time.perf_counter() + _TRANSACTION_S
             while time.perf_counter() < until_s:
-                await producer.send("many", value, partition=count % PARTITIONS)
+                await producer.send("many", value, partition=count % partitions)
                 count += 1
             if transactional_id is not None:
                 await producer.commit_transaction()
         await producer.flush()
         return count / (time.perf_counter() - started_s)
+
+
+async def _throughput(bootstrap: str, partitions: int) -> list[Measured]:
+    """Return the throughput without transactions, and which part of it is left with them."""
+    plain = await _records_per_s(bootstrap, partitions, None)
+    transactional = await _records_per_s(bootstrap, partitions, f"throughput-{partitions}")
+    return [
+        Measured(f"1 KiB records without transactions, {_counted(partitions)}", plain, "/s"),
+        Measured(
+            f"the same in transactions of 10 ms, of that, {_counted(partitions)}",
+            transactional / plain,
+            "x",
+            0.7,
+        ),
+    ]
+
+
+def _counted(partitions: int) -> str:
+    return f"{partitions} partition{'' if partitions == 1 else 's'}"
 
 
 async def _offset_commits_per_s(bootstrap: str) -> float:
@@ -197,18 +216,17 @@ async def _measure(bootstrap: str) -> list[Measured]:
     await _create_topics(bootstrap)
     one = await _transactions_per_s(bootstrap, 1)
     many = await _transactions_per_s(bootstrap, PARTITIONS)
-    plain = await _records_per_s(bootstrap, None)
-    transactional = await _records_per_s(bootstrap, "throughput")
+    throughput = [
+        *await _throughput(bootstrap, 1),
+        *await _throughput(bootstrap, PARTITIONS),
+    ]
     commits = await _offset_commits_per_s(bootstrap)
     joins = await _joins_per_s(bootstrap)
     copied_ms = await _copied_ms(bootstrap)
     return [
         Measured("transactions of 1 partition, one producer", one, "/s"),
         Measured(f"transactions of {PARTITIONS} partitions, one producer", many, "/s"),
-        Measured("1 KiB records without transactions", plain, "/s"),
-        Measured(
-            "1 KiB records in transactions of 10 ms, of that", transactional / plain, "x", 0.7
-        ),
+        *throughput,
         Measured(f"offset commits, {_COMMITTERS} groups at once", commits, "/s"),
         Measured(f"joins, {_MEMBERS} members of one group at once", joins, "/s"),
         Measured("exactly-once copy, send -> read: p50", percentile(copied_ms, 0.5), "ms"),

@@ -97,16 +97,12 @@ def _refusal(request: ProduceRequest) -> ProduceResult | None:
     return None
 
 
-def _transaction(
-    context: BrokerContext, version: int, request: ProduceRequest
-) -> ClientTransaction | None:
+def _transaction(context: BrokerContext, version: int, transactional_id: str) -> ClientTransaction:
     """Return the transaction of a request: its coordinator is asked for it, or told (KIP-890)."""
-    if request.transactional_id is None:
-        return None
     adds = version >= IMPLICIT_ADDS_SINCE
     is_asked = adds or context.settings.transaction_partition_verification_enable
     return ClientTransaction(
-        transactional_id=request.transactional_id,
+        transactional_id=transactional_id,
         verifier=context.verifier if is_asked else None,
         adds=adds,
         knows_abortable=version >= ABORTABLE_SINCE,
@@ -131,9 +127,12 @@ def handle(context: BrokerContext, header: RequestHeader, request: ProduceReques
 def _append_each(
     context: BrokerContext, header: RequestHeader, request: ProduceRequest, answer: _Answer
 ) -> Iterator[None]:
-    """Append batch after batch, and yield before each."""
+    """Append batch after batch, and yield between two."""
+    is_first = True
     refusal = _refusal(request)
-    transaction = _transaction(context, header.api_version, request)
+    transaction = None
+    if request.transactional_id is not None:
+        transaction = _transaction(context, header.api_version, request.transactional_id)
     topic_names = context.image.topic_names
     # All are counted before the first can be done.
     answer.waiting = sum(len(topic.partition_data) for topic in request.topic_data)
@@ -144,7 +143,9 @@ def _append_each(
         topic_response = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
         answer.response.responses.append(topic_response)
         for data in topic.partition_data:
-            yield
+            if not is_first:
+                yield
+            is_first = False
             slot = PartitionProduceResponse(index=data.index)
             topic_response.partition_responses.append(slot)
             at = TopicPartition(name or "", data.index)

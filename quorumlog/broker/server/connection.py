@@ -104,6 +104,7 @@ class Connection(FrameProtocol):
         self._gathered_bytes = 0
         self._is_delivering = self._is_flush_due = self._waits_for_turn = False
         self._peer = "?"
+        self._asked_s: float | None = None  # when it was asked, just now, whether the turn is over
         self.last_active_s = self._loop.time()
         self._unsent_bytes = 0  # when last looked at, while the client takes less than we send
         self._unsent_since_s = 0.0
@@ -134,18 +135,23 @@ class Connection(FrameProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Handle all complete frames, then write their responses together."""
         self._stats.bytes_in += nbytes
-        if self._server.turns.is_over(self._loop.time()):
+        self._asked_s = self._loop.time()
+        if self._server.turns.is_over(self._asked_s):
             self._wait_for_turn()
         self._is_delivering = True
         super().buffer_updated(nbytes)
         self._is_delivering = False
+        self._asked_s = None
         self._flush()
 
     def frame_received(self, frame: memoryview) -> None:
         """Handle one request."""
-        self.last_active_s = now_s = self._loop.time()
-        if self._server.turns.is_over(now_s):
-            self._wait_for_turn()  # with the frames behind this one
+        now_s, self._asked_s = self._asked_s, None
+        if now_s is None:  # it is not the first frame of what was received
+            now_s = self._loop.time()
+            if self._server.turns.is_over(now_s):
+                self._wait_for_turn()  # with the frames behind this one
+        self.last_active_s = now_s
         try:
             header, request = decode_request(frame)
         except UnsupportedVersion as unsupported:

@@ -36,6 +36,7 @@ from quorumlog.client.core.batch import (
 )
 from quorumlog.client.core.leaders import Leader, Leaders
 from quorumlog.client.core.partition_queue import PartitionQueue
+from quorumlog.client.core.requests import Requests
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.records import Headers
 from quorumlog.client.settings import ProducerSettings
@@ -68,16 +69,6 @@ class BatchAnswer(NamedTuple):
     base_offset: int = -1
     log_append_time_ms: int = -1
     message: str = ""
-
-
-class Drained(NamedTuple):
-    """What to do now: `by_broker` to send, each list in one request.
-
-    `wake_at_ms`: when time alone changes the answer; `inf` if nothing but an event can.
-    """
-
-    by_broker: dict[int, list[Batch]]
-    wake_at_ms: float
 
 
 class Accumulator:
@@ -155,11 +146,13 @@ class Accumulator:
         """Use for new batches `identity`, which InitProducerId gave."""
         self.identity = identity
 
-    def drain(self, now_ms: float, leaders: Leaders) -> Drained:
-        """Take what may be sent now; the caller sends it, and reports every batch's end."""
-        by_broker: dict[int, list[Batch]] = {}
-        sizes: dict[int, int] = {}
-        wake_at_ms = self._next_expiry_ms
+    def drain(self, now_ms: float, leaders: Leaders) -> Requests:
+        """Take what may be sent now; the caller sends it, and reports every batch's end.
+
+        What lingers leaves with a request to its broker, as in Kafka's client: one costs less.
+        """
+        requests = Requests(self.settings.max_request_size, self._next_expiry_ms)
+        lingering: list[tuple[PartitionQueue, Leader, float]] = []
         for topic_partition, queue in list(self._active.items()):
             ready_at_ms = self._ready_at_ms(queue)
             if ready_at_ms == NEVER_MS:
@@ -168,24 +161,30 @@ class Accumulator:
             if leader is None:
                 continue  # new metadata, or a connection, wakes us
             is_retry = self._retries(queue)
-            batch = queue.in_flight[0] if is_retry else queue.waiting[0]
-            if is_retry and leader.leader_epoch > batch.leader_epoch:
+            if is_retry and leader.leader_epoch > queue.in_flight[0].leader_epoch:
                 ready_at_ms = now_ms  # the backoff spares the old leader
-            if ready_at_ms > now_ms:
-                wake_at_ms = min(wake_at_ms, ready_at_ms)
-                continue
-            if not leaders.has_room(leader.broker_id):
-                continue  # the answer of a request wakes us
-            size = sizes.get(leader.broker_id, 0) + batch.size_in_bytes
-            if size > self.settings.max_request_size and leader.broker_id in by_broker:
-                wake_at_ms = now_ms
-                continue
-            self._send(queue, batch, leader)
-            self._active[topic_partition] = self._active.pop(topic_partition)  # the next in turn
-            by_broker.setdefault(leader.broker_id, []).append(batch)
-            sizes[leader.broker_id] = size
-            wake_at_ms = min(wake_at_ms, self._ready_at_ms(queue))
-        return Drained(by_broker, wake_at_ms)
+            if ready_at_ms > now_ms and is_retry:
+                requests.look_again(ready_at_ms)
+            elif ready_at_ms > now_ms:
+                lingering.append((queue, leader, ready_at_ms))
+            elif leaders.has_room(leader.broker_id):  # or the answer of a request wakes us
+                self._put(requests, queue, leader, now_ms)
+        for queue, leader, ready_at_ms in lingering:
+            if leader.broker_id in requests.by_broker:
+                self._put(requests, queue, leader, ready_at_ms)
+            else:
+                requests.look_again(ready_at_ms)
+        return requests
+
+    def _put(self, requests: Requests, queue: PartitionQueue, leader: Leader, or_ms: float) -> None:
+        """Send the next batch with the request to the leader; if that is full, at `or_ms`."""
+        batch = queue.in_flight[0] if self._retries(queue) else queue.waiting[0]
+        if not requests.take(leader.broker_id, batch):
+            requests.look_again(or_ms)
+            return
+        self._send(queue, batch, leader)
+        self._active[queue.topic_partition] = self._active.pop(queue.topic_partition)  # in turn
+        requests.look_again(self._ready_at_ms(queue))
 
     def _retries(self, queue: PartitionQueue) -> bool:
         return any(batch.state is BatchState.RETRYING for batch in queue.in_flight)

@@ -4,7 +4,8 @@ Only headers are read. Sources: Kafka's `UnifiedLog.append`; KAFKA-18723.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from struct import Struct
+from typing import Final, NamedTuple
 
 from quorumlog.invariants import require
 from quorumlog.storage.core.segment_index import BatchSpan
@@ -22,6 +23,8 @@ from quorumlog.wire.codec.records import (
     restamp,
     validate_batch,
 )
+
+_BASE_OFFSET: Final = Struct(">q")  # the first field of a batch
 
 
 class AppendInfo(NamedTuple):
@@ -145,8 +148,8 @@ def _from(next_offset: int, records: memoryview) -> memoryview:
     Compaction joins the batches that it removes, so a cleaned log may have one batch where the log
     of a follower that lags ends between two. Other batches begin where they began at first.
     """
-    if len(records) < HEADER_BYTES:
-        return records
+    if len(records) < HEADER_BYTES or _BASE_OFFSET.unpack_from(records)[0] >= next_offset:
+        return records  # nearly always
     header = read_header(records)
     is_inside = header.base_offset < next_offset <= header.last_offset
     if not is_inside or header.record_count or header.size_in_bytes > len(records):

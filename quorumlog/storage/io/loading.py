@@ -32,8 +32,7 @@ from quorumlog.storage.io.swaps import complete_swaps
 from quorumlog.storage.io.transaction_index import ALL_KNOWN, TransactionIndex
 from quorumlog.wire.codec.identifiers import NO_EPOCH
 
-SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)")
-SNAPSHOT_NAME: Final = re.compile(r"(\d{20})\.snapshot")
+SEGMENT_FILE: Final = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)")
 LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
 
 ALL: Final = 2**63 - 1  # an offset above all others
@@ -167,14 +166,17 @@ def _listed(disk: Disk, directory: str) -> list[str]:
 
 def _sweep(disk: Disk, directory: str, names: Sequence[str]) -> tuple[list[int], list[int]]:
     """Remove leftovers; return the offsets of the segments, in order, and of the snapshots."""
-    parts = [(name, match) for name in names if (match := SEGMENT_NAME.fullmatch(name))]
-    logs = {match[1] for _, match in parts if match[2] == ".log"}
     doomed = [name for name in names if name.endswith(LEFTOVERS)]
-    doomed += [name for name, match in parts if match[1] not in logs]
+    offsets: dict[str, set[str]] = {"log": set(), "snapshot": set()}  # of the files of one kind
+    for match in map(SEGMENT_FILE.fullmatch, names):
+        if match is not None:
+            offsets.setdefault(match[2], set()).add(match[1])
+    logs, snapshots = offsets.pop("log"), offsets.pop("snapshot")
+    for kind, found in offsets.items():
+        doomed += [f"{offset}.{kind}" for offset in found - logs]
     for name in sorted(doomed):
         disk.unlink(f"{directory}/{name}")
-    snapshots = [int(found[1]) for found in map(SNAPSHOT_NAME.fullmatch, names) if found]
-    return sorted(map(int, logs)), snapshots
+    return sorted(map(int, logs)), [*map(int, snapshots)]
 
 
 def _recover(

@@ -17,6 +17,8 @@ from quorumlog.broker.fetching.core.fetch_sessions import (
 )
 from quorumlog.broker.following.core.session_client import Changes, SessionClient
 from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch
+from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
+from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 
@@ -77,7 +79,7 @@ def test_a_session_that_asks_for_nothing_any_more_is_closed() -> None:
     assert [one.fetch.fetch_offset for one in session.candidates(0)] == [5]
     assert not sessions.change(session, [], [(TOPIC_ID, 0)])
     assert (len(sessions), closed) == (0, [session])
-    assert not sessions.note(TopicPartition("t", 0), must_judge=True)
+    assert not sessions.note(TopicPartition("t", 0), FetchWakeup.CHANGED)
     assert opened(sessions, 0) is None  # a fetch of nothing
 
 
@@ -131,7 +133,7 @@ def test_only_what_has_changed_is_looked_at_and_everything_now_and_then() -> Non
     settle(2, is_settled=False, is_final=True)
     assert looked_at(1) == [2, 0]
     assert [one.key[1] for one in session.judged()] == [0]
-    sessions.note(TopicPartition("t", 1), must_judge=False)
+    sessions.note(TopicPartition("t", 1), FetchWakeup.APPENDED)
     assert looked_at(2) == [2, 0, 1]
     settle(0, is_settled=False)
     assert looked_at(2) == [2, 1, 0]  # so that it does not keep the others from a full answer
@@ -141,6 +143,19 @@ def test_only_what_has_changed_is_looked_at_and_everything_now_and_then() -> Non
     assert looked_at(SWEEP_INTERVAL_MS - 1) == []
     assert looked_at(SWEEP_INTERVAL_MS) == [0, 1, 2]
     assert session.take_to_judge(fetch_of(1))
+
+
+def test_a_change_that_a_waiting_fetch_does_not_wait_for_is_told_with_its_answer() -> None:
+    sessions = sessions_of(1)
+    session = opened(sessions, 0, 0)
+    assert session is not None
+    partition = session.partitions[TOPIC_ID, 0]
+    session.take_to_judge(partition.fetch)
+    session.settle(partition, is_settled=True)
+    session.waiting = WaitingFetch(100, (), FetchWakeup.APPENDED)
+    assert not sessions.note(TopicPartition("t", 0), FetchWakeup.COMMITTED)
+    assert [one.key[1] for one in session.judged()] == [0]
+    assert sessions.note(TopicPartition("t", 0), FetchWakeup.APPENDED)
 
 
 def test_a_large_session_is_looked_through_in_parts_and_few_that_are_restless_always() -> None:
@@ -194,7 +209,7 @@ def test_news_that_come_after_the_judgement_are_not_settled_by_the_answer() -> N
     assert session is not None
     [partition] = session.candidates(0)
     assert session.take_to_judge(partition.fetch)
-    sessions.note(TopicPartition("t", 0), must_judge=True)  # a newer leader epoch
+    sessions.note(TopicPartition("t", 0), FetchWakeup.CHANGED)  # a newer leader epoch
     session.settle(partition, is_settled=True, is_final=False)
     assert session.candidates(1) == [partition]
     assert session.take_to_judge(partition.fetch)

@@ -1,7 +1,9 @@
 """Requests that wait for the high watermark or for records, and their deadlines."""
 
 from quorumlog.broker.partitions.core.data_path import ProduceResult
+from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.purgatory import (
+    PLACES_SPARE,
     Deadlines,
     FetchPurgatory,
     PendingProduce,
@@ -65,6 +67,7 @@ def test_deadlines_come_in_order_and_nothing_is_left_of_the_done() -> None:
         assert deadlines.end(wait)
         assert not deadlines.end(wait)
     assert len(deadlines._waits) == len(deadlines) == 500
+    assert len(deadlines._places) <= 2 * 500 + PLACES_SPARE
     assert deadlines.next_deadline_ms() == waits[-1].deadline_ms
     assert deadlines.expire(5000) == waits[:1499:-1]
     assert deadlines.next_deadline_ms() is None
@@ -77,6 +80,23 @@ def test_of_equal_deadlines_the_oldest_comes_first() -> None:
     assert not deadlines.add(second)
     assert deadlines.add(third)
     assert deadlines.expire(7) == [third, first, second]
+
+
+def test_a_fetch_is_found_by_the_changes_that_it_waits_for() -> None:
+    purgatory = FetchPurgatory[WaitingFetch]()
+    follower, consumer = (
+        WaitingFetch(100, [A], awaited)
+        for awaited in (FetchWakeup.APPENDED | FetchWakeup.CHANGED, FetchWakeup.COMMITTED)
+    )
+    purgatory.park(follower)
+    purgatory.park(consumer)
+    assert purgatory.waiting_on(A, FetchWakeup.APPENDED) == [follower]
+    assert purgatory.waiting_on(A, FetchWakeup.COMMITTED) == [consumer]
+    assert purgatory.waiting_on(A, FetchWakeup.APPENDED | FetchWakeup.COMMITTED) == [
+        follower,
+        consumer,
+    ]
+    assert purgatory.waiting_on(A, FetchWakeup.LOG_START) == []
 
 
 def test_a_fetch_waits_on_all_its_partitions_and_leaves_all() -> None:

@@ -1,8 +1,11 @@
 """Scripted schedules that random search would need long to find; see also the property tests."""
 
+from collections.abc import Sequence
+
 from quorumlog.client.core.accumulator import EPOCH_MAX, NEVER_MS, Accumulator, BatchAnswer
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity
 from quorumlog.client.core.leaders import Leader
+from quorumlog.client.core.requests import Requests
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -23,8 +26,11 @@ class Producer:
         self.route: Leader | None = Leader(1, 0)
         self.now_ms = 0.0
         self.looked_for: list[TopicPartition] = []
+        self.brokers: Sequence[int] = ()  # the leader of each partition, if they have several
 
     def leader(self, topic_partition: TopicPartition) -> Leader | None:
+        if self.brokers:
+            return Leader(self.brokers[topic_partition.partition], 0)
         if self.route is None:
             self.looked_for.append(topic_partition)
         return self.route
@@ -67,6 +73,14 @@ def started(count: int, **options: int) -> tuple[Producer, list[Batch]]:
 
 def numbers(batches: list[Batch]) -> list[tuple[int, int]]:
     return [(b.identity.producer_epoch, b.base_sequence) for b in batches if b.identity]
+
+
+def sent(requests: Requests) -> dict[int, list[int]]:
+    """The partitions in the request to each broker."""
+    return {
+        broker_id: [batch.topic_partition.partition for batch in batches]
+        for broker_id, batches in requests.by_broker.items()
+    }
 
 
 def test_the_first_batch_travels_alone_and_then_five() -> None:
@@ -194,6 +208,34 @@ def test_linger_a_full_batch_and_a_flush() -> None:
     assert producer.accumulator.drain(9, producer).wake_at_ms < NEVER_MS  # the next expiry look
     assert producer.accumulator.expire(1e9) == []
     assert producer.accumulator.drain(1e9, producer).wake_at_ms == NEVER_MS
+
+
+def test_what_lingers_leaves_with_a_request_to_its_broker() -> None:
+    producer = Producer(linger_ms=5, batch_size=110)
+    producer.brokers = (1, 1, 2, 1)
+    for index, count in ((1, 1), (2, 1), (0, 3)):  # the first batch of partition 0 is full
+        producer.send(count, to=TopicPartition("t", index))
+    drained = producer.accumulator.drain(0, producer)
+    assert sent(drained) == {1: [0, 1]}
+    assert drained.wake_at_ms == 5
+    producer.now_ms = 1
+    producer.send(to=TopicPartition("t", 3))  # nothing else leaves for its broker
+    assert sent(producer.accumulator.drain(1, producer)) == {}
+    assert sent(producer.accumulator.drain(5, producer)) == {2: [2]}
+    assert sent(producer.accumulator.drain(6, producer)) == {1: [3]}
+
+
+def test_what_lingers_waits_if_the_request_is_full() -> None:
+    settings = ProducerSettings(
+        bootstrap_servers="x:1", linger_ms=5, batch_size=110, max_request_size=110
+    )
+    producer = Producer()
+    producer.accumulator = Accumulator(settings)
+    producer.accumulator.identify(ProducerIdentity(1, 0))
+    producer.send(to=Q)
+    producer.send(3)
+    drained = producer.accumulator.drain(0, producer)
+    assert (sent(drained), drained.wake_at_ms) == ({1: [0]}, 5)
 
 
 def test_a_batch_that_may_stand_never_gets_new_numbers() -> None:

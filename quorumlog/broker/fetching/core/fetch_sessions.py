@@ -14,6 +14,7 @@ from quorumlog.broker.partitions.core.data_path import (
     FetchedPartition,
     PartitionFetch,
 )
+from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, TopicPartition
@@ -273,19 +274,18 @@ class FetchSessions:
                 self._drop(session, key)
             self.on_closed(session)
 
-    def note(self, topic_partition: TopicPartition, *, must_judge: bool) -> bool:
-        """Note a change of a partition; True: a fetch waits for it.
-
-        `must_judge`: the change is more than growth of its log or of its committed part.
-        """
+    def note(self, topic_partition: TopicPartition, change: FetchWakeup) -> bool:
+        """Note a change of a partition; True: a fetch waits for such a change of it."""
         is_awaited = False
+        must_judge = change is FetchWakeup.CHANGED  # the others: it has grown, or more is committed
         for session in self.watchers.get(topic_partition, ()):
             key = session.by_partition[topic_partition].key
             if must_judge:
                 session.unsettled[key] = True
             else:
                 session.unsettled.setdefault(key, False)
-            is_awaited = is_awaited or session.waiting is not None
+            waiting = session.waiting
+            is_awaited = is_awaited or (waiting is not None and bool(waiting.awaited & change))
         return is_awaited
 
     def watching(self, topic_partition: TopicPartition) -> list[FetchSession]:

@@ -12,7 +12,7 @@ from quorumlog.broker.partitions.core.data_path import (
     ReadEnd,
 )
 from quorumlog.broker.partitions.core.effects import AnswerFetch
-from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
+from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeup, FetchWakeups
 from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
 
@@ -77,7 +77,8 @@ class DelayedFetch(WaitingFetch):
     ) -> None:
         # A session notes the changes of its partitions itself.
         partitions = spec.partitions if spec.session is None else ()
-        super().__init__(deadline_ms, [partition.topic_partition for partition in partitions])
+        keys = [partition.topic_partition for partition in partitions]
+        super().__init__(deadline_ms, keys, _changes_of_interest(spec))
         self.spec = spec
         self.reads = reads
         self.answer = answer
@@ -102,18 +103,16 @@ class DelayedFetch(WaitingFetch):
             self.reads.append(PartitionRead(fetch))
 
 
-# Made once: each `|` of flags makes an object.
 _OF_COMMITS: Final = FetchWakeup.COMMITTED | FetchWakeup.CHANGED
 _OF_FOLLOWERS: Final = FetchWakeup.APPENDED | FetchWakeup.CHANGED | FetchWakeup.LOG_START
-_OF_ALL: Final = ~FetchWakeup(0)
 # A follower, which a debugging consumer may read, learns the high watermark with its records.
 _OF_READERS_TO_THE_END: Final = FetchWakeup.APPENDED | FetchWakeup.COMMITTED | FetchWakeup.CHANGED
 
 
-def changes_of_interest(spec: FetchSpec) -> FetchWakeup:
+def _changes_of_interest(spec: FetchSpec) -> FetchWakeups:
     """Return the changes that may complete a delayed fetch."""
     if spec.read_end is not ReadEnd.LOG_END:  # the last stable offset moves with commits alone
         return _OF_COMMITS
     if spec.is_from_follower:
-        return _OF_ALL if spec.awaits_commits else _OF_FOLLOWERS
+        return ANY_CHANGE if spec.awaits_commits else _OF_FOLLOWERS
     return _OF_READERS_TO_THE_END

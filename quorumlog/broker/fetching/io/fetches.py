@@ -16,7 +16,6 @@ from quorumlog.broker.fetching.io.delayed_fetch import (
     DelayedFetch,
     FetchAnswers,
     PartitionRead,
-    changes_of_interest,
 )
 from quorumlog.broker.fetching.io.partition_answers import answer_to
 from quorumlog.broker.fetching.io.session_answers import (
@@ -26,7 +25,7 @@ from quorumlog.broker.fetching.io.session_answers import (
     unsettled_answers,
 )
 from quorumlog.broker.partitions.core import events
-from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
+from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeup, FetchWakeups
 from quorumlog.broker.partitions.core.purgatory import FetchPurgatory
 from quorumlog.broker.partitions.core.replication_throttle import ReplicationThrottle
 from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX, bring_in
@@ -70,7 +69,7 @@ class Fetches:
         self._error_for_missing: Final = error_for_missing
         self._purgatory: Final[FetchPurgatory[DelayedFetch]] = FetchPurgatory()
         self._timer: Final = DeadlineTimer(self._purgatory.deadlines, self._expire)
-        self._changes: dict[TopicPartition, FetchWakeup] = {}
+        self._changes: dict[TopicPartition, FetchWakeups] = {}
         self._brought_in: set[TopicPartition] = set()  # for some fetch, since the last try
         self._is_completion_due = False
 
@@ -111,12 +110,10 @@ class Fetches:
         """Note what happened; the next turn of the loop tries to complete the delayed fetches."""
         is_awaited = topic_partition in self._purgatory.by_key
         if topic_partition in self.sessions.watchers:
-            must_judge = change is FetchWakeup.CHANGED  # one member, so that no flag is computed
-            is_awaited |= self.sessions.note(topic_partition, must_judge=must_judge)
+            is_awaited |= self.sessions.note(topic_partition, change)
         if not is_awaited:
             return
-        known = self._changes.get(topic_partition)
-        self._changes[topic_partition] = change if known is None else known | change
+        self._changes[topic_partition] = self._changes.get(topic_partition, 0) | change
         self._schedule_completion()
 
     def stop(self) -> None:
@@ -182,7 +179,7 @@ class Fetches:
         self,
         spec: FetchSpec,
         reads: list[PartitionRead],
-        changes: Mapping[TopicPartition, FetchWakeup] | None = None,
+        changes: Mapping[TopicPartition, FetchWakeups] | None = None,
     ) -> bool:
         """Read on in the order asked for, within all limits of bytes; False: there was no room.
 
@@ -295,11 +292,9 @@ class Fetches:
         changes, self._changes = self._changes, {}
         touched: dict[DelayedFetch, bool] = {}  # whether it is completed whatever it has
         for topic_partition, change in changes.items():
-            for delayed in self._waiting_on(topic_partition):
-                awaited = change & changes_of_interest(delayed.spec)
-                if awaited:
-                    is_log_start = bool(awaited & FetchWakeup.LOG_START)
-                    touched[delayed] = touched.get(delayed, False) or is_log_start
+            for delayed in self._waiting_on(topic_partition, change):
+                is_log_start = bool(change & delayed.awaited & FetchWakeup.LOG_START)
+                touched[delayed] = touched.get(delayed, False) or is_log_start
         retried, self._starved = self._starved, {}
         brought_in, self._brought_in = self._brought_in, set()
         for topic_partition in sorted(brought_in):
@@ -316,12 +311,17 @@ class Fetches:
             else:
                 self._note_held(delayed, has_room=has_room)
 
-    def _waiting_on(self, topic_partition: TopicPartition) -> list[DelayedFetch]:
-        """Return the fetches that wait for this partition; it is among those they look at."""
-        delayed = self._purgatory.waiting_on(topic_partition)
+    def _waiting_on(
+        self, topic_partition: TopicPartition, changes: FetchWakeups = ANY_CHANGE
+    ) -> list[DelayedFetch]:
+        """Return the fetches that wait for one of these changes of the partition.
+
+        It is among those that they look at.
+        """
+        delayed = self._purgatory.waiting_on(topic_partition, changes)
         for session in self.sessions.watching(topic_partition):
             waiting = session.waiting
-            if isinstance(waiting, DelayedFetch):
+            if isinstance(waiting, DelayedFetch) and waiting.awaited & changes:
                 waiting.join(session.by_partition[topic_partition].fetch)
                 delayed.append(waiting)
         return delayed
@@ -337,13 +337,12 @@ class Fetches:
                 self._complete(one)  # with less than it asked for: its client makes room
 
     def _restart_changed(
-        self, delayed: DelayedFetch, changes: Mapping[TopicPartition, FetchWakeup]
+        self, delayed: DelayedFetch, changes: Mapping[TopicPartition, FetchWakeups]
     ) -> None:
         """Restart the reads of changed partitions: another leader may have replaced the records."""
         spec = delayed.spec
         for index, old in enumerate(delayed.reads):
-            change = changes.get(old.fetch.topic_partition, FetchWakeup(0))
-            if change & FetchWakeup.CHANGED:
+            if changes.get(old.fetch.topic_partition, 0) & FetchWakeup.CHANGED:
                 if spec.account is not None:
                     spec.account.take(-old.size)
                 if spec.session is not None:

@@ -33,7 +33,7 @@ from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.message import Buffer
-from quorumlog.wire.codec.records import read_header
+from quorumlog.wire.codec.records import BatchHeader, read_header
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 
 # DEVIATION: Kafka lets any number wait, each for as long as its client asks: up to 24 days.
@@ -42,6 +42,7 @@ WAITING_MAX: Final = 100_000  # of this broker, for replicas or for the disk
 NO_TIMEOUT_MS: Final = 2_147_483_647  # a marker is wanted, however long it takes
 TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait already"
 
+_MarkerAt = tuple[TransactionMarker, int]  # and the time
 _NOT_REFUSED: Final = ProduceResult(ErrorCode.NONE)
 _WITHOUT_ID: Final = ProduceResult(
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -59,6 +60,7 @@ class Appends:
         self._deadlines: Final = replicas.deadlines
         self._timer: Final = DeadlineTimer(self._deadlines, self._expire)
         self._verified: Final = VerifiedAppends(self._drivers, self._append_verified)
+        self._last_marker: tuple[_MarkerAt, tuple[bytes, BatchHeader]] | None = None
 
     def append(
         self,
@@ -99,10 +101,10 @@ class Appends:
         if limits.is_internal:  # a coordinator's
             error_code = driver.producers.check_epoch(header)
             self._append(driver, batch, ProduceResult(error_code))
+        elif header.producer_id < 0:  # so it is not transactional: `admit` sees to that
+            self._append(driver, batch)
         elif header.is_transactional and transaction is None:
             done(_WITHOUT_ID)
-        elif header.producer_id < 0:
-            self._append(driver, batch)
         elif not self._verified.take(batch):
             self._append_checked(driver, batch, None)
 
@@ -130,11 +132,17 @@ class Appends:
         error_code = driver.partition.serving.append_refusal(ACKS_ALL)
         if error_code is ErrorCode.NONE:
             error_code = driver.producers.check_marker(marker, transaction_version)
-        encoded = encode_marker(marker, self._wall_ms())
-        batch = AdmittedBatch(
-            topic_partition, encoded, read_header(encoded), ACKS_ALL, NO_TIMEOUT_MS, done
-        )
+        encoded, header = self._encoded(marker)
+        batch = AdmittedBatch(topic_partition, encoded, header, ACKS_ALL, NO_TIMEOUT_MS, done)
         self._append(driver, batch, ProduceResult(error_code), marker)
+
+    def _encoded(self, marker: TransactionMarker) -> tuple[bytes, BatchHeader]:
+        """Return the batch of a marker: one for all partitions of a request, nearly always."""
+        as_of = marker, self._wall_ms()
+        if self._last_marker is None or self._last_marker[0] != as_of:
+            encoded = encode_marker(*as_of)
+            self._last_marker = as_of, (encoded, read_header(encoded))
+        return self._last_marker[1]
 
     def _refusal(self, driver: PartitionDriver, acks: int) -> ProduceResult | None:
         refusal = driver.partition.serving.append_refusal(acks)

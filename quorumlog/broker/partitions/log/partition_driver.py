@@ -124,7 +124,8 @@ class PartitionDriver:
         info = self.log.append_as_leader(records, header, leader_epoch=epoch, wall_ms=wall_ms)
         if info.first_offset == self.log.active_base_offset:
             self._keep_producers(info.first_offset)
-        self._record(header, info.first_offset, wall_ms, marker)
+        if header.producer_id >= 0:
+            self._record(header, info.first_offset, wall_ms, marker)
         if self.partition.state.has_followers:
             self._note_recent(records, info)
         self._around.readers.note_change(self.topic_partition, FetchWakeup.APPENDED)

@@ -10,7 +10,8 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from quorumlog.backoff import Backoff
@@ -89,15 +90,24 @@ class Connection(Protocol):
 
 
 Connect = Callable[[str, int], Awaitable[Connection]]
+Open = Callable[[], Awaitable[Connection]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """How brokers are reached, this one too; `on_error` gets our bugs."""
+    """How brokers are reached, this one too; `on_error` gets our bugs.
+
+    `shortcuts`: what opens connections to some of them, at whatever address.
+    """
 
     connect: Connect
     addresses: PeerAddresses
     on_error: OnError
+    shortcuts: dict[BrokerId, Open] = field(default_factory=dict)
+
+    def opener(self, broker_id: BrokerId, address: Address) -> Open:
+        """Return what opens a connection to a broker."""
+        return self.shortcuts.get(broker_id) or partial(self.connect, *address)
 
 
 def kafka_peers(
@@ -144,7 +154,8 @@ class BrokerChannels(Generic[QuestionT]):
             return
         channel = self._channels.get(broker_id)
         if channel is None:
-            channel = _Channel(address, self._exchange, self._peers.connect)
+            opener = self._peers.opener(broker_id, address)
+            channel = _Channel(address, self._exchange, opener)
             channel.task = self._tasks.start(channel.run())
             self._channels[broker_id] = channel
         channel.ask(question)
@@ -178,10 +189,10 @@ class BrokerChannels(Generic[QuestionT]):
 class _Channel(Generic[QuestionT]):
     """One broker at one address, until `close`."""
 
-    def __init__(self, address: Address, exchange: Exchange[QuestionT], connect: Connect) -> None:
+    def __init__(self, address: Address, exchange: Exchange[QuestionT], opener: Open) -> None:
         self.address: Final = address
         self.task: asyncio.Task[None] | None = None
-        self._exchange, self._open = exchange, connect
+        self._exchange, self._open = exchange, opener
         self._connection: Connection | None = None
         self._waiting: Final[deque[QuestionT]] = deque()
         self._asked: list[QuestionT] = []  # their request is under way
@@ -254,7 +265,7 @@ class _Channel(Generic[QuestionT]):
         if self._connection is not None and self._connection.closed.done():
             await self._discard()
         if self._connection is None:
-            self._connection = await self._open(*self.address)
+            self._connection = await self._open()
         return await self._connection.send(self._exchange.request_of(self._asked))
 
     async def _answer(self, response: Any) -> None:

@@ -168,8 +168,15 @@ class CoordinatorVerifier:
         leader_id = BrokerId(-1) if coordinator is None else coordinator.leader_id
         channels = self._asking
         if question.adds:
-            channels = min(self._adding, key=lambda lane: lane.load(leader_id))
+            channels = self._lane(leader_id)
         channels.ask(leader_id, question)
+
+    def _lane(self, coordinator_id: BrokerId) -> BrokerChannels[VerificationQuestion]:
+        """Return the lane on which an addition leaves first."""
+        first = self._adding[0]
+        if first.load(coordinator_id) == 0:
+            return first  # nearly always
+        return min(self._adding, key=lambda lane: lane.load(coordinator_id))
 
     def _settle(self, question: VerificationQuestion, outcomes: Outcomes) -> None:
         """Answer the leader. To add, wait a little for the end of the last transaction.

@@ -20,7 +20,7 @@ from quorumlog.broker.transactions.core.effects import AllocateProducerId, SendM
 from quorumlog.broker.transactions.core.requests import TransactionRequest
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.broker.transactions.core.settings import TransactionSettings
-from quorumlog.broker.transactions.io.broker_channels import Peers
+from quorumlog.broker.transactions.io.broker_channels import Open, Peers
 from quorumlog.broker.transactions.io.coordinator_verifier import CoordinatorVerifier
 from quorumlog.broker.transactions.io.marker_sender import MarkerSender
 from quorumlog.invariants import InvariantViolation
@@ -79,6 +79,7 @@ class TransactionService:
             wall_ms=wall_ms,
         )
         self.partition_of: Final = self._shards.partition_of
+        self._peers: Final = peers
         self._markers: Final = MarkerSender(peers)
         self.verifier: Final = CoordinatorVerifier(
             partition_of=self.partition_of, settings=settings, peers=peers
@@ -86,6 +87,10 @@ class TransactionService:
         self.coordinator: Final = self._shards.coordinator
         self.coordinators: Final = self._shards.coordinators
         self.now_ms: Final = self._shards.now_ms
+
+    def reach_itself_by(self, opener: Open) -> None:
+        """Ask this broker itself by such a connection, from now on."""
+        self._peers.shortcuts[self._broker_id] = opener
 
     # --- What this broker leads, and the image ---
 
