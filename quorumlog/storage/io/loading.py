@@ -205,10 +205,10 @@ def _recover(
             _drop(disk, directory, segments, slot)
             break
         is_below = not is_last and segments[slot + 1].base_offset <= known.recovery_point
-        # One that was flushed while it was appended to has no files yet of its aborted
-        # transactions. What follows one that was checked is: the epochs are learnt in one piece.
-        has_indexes = SegmentFiles(disk, directory, segment.base_offset).has_indexes
-        if is_below and has_indexes and scanned.from_offset == ALL:
+        # What was flushed while it was appended to has no file yet that names its aborted
+        # transactions. Behind a segment that is checked all are, to learn the epochs in one piece.
+        is_known = is_below and scanned.from_offset == ALL
+        if is_known and SegmentFiles(disk, directory, segment.base_offset).has_indexes:
             try:
                 expected = segment.index.next_offset
                 segment.release()
