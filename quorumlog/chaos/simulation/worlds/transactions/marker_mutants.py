@@ -18,12 +18,22 @@ MARKER_MUTANTS: Final = Mutants(broken_coordinator)
 
 @MARKER_MUTANTS.breaks("markers are sent before the decision is committed")
 class _SendsMarkersBeforeTheDecisionIsCommitted(Markers):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._sent_for: set[tuple[str, int]] = set()  # else each answer would send them again
+
     def go_on(self, transaction: Transaction, now_ms: int) -> None:
         is_open = transaction.state is TransactionState.ONGOING and transaction.pending is None
-        if is_open:
+        if is_open and self._is_new(transaction):
             decided = replace(transaction.metadata, state=TransactionState.PREPARE_COMMIT)
             super().go_on(Transaction(transaction.transactional_id, decided), now_ms)
         super().go_on(transaction, now_ms)
+
+    def _is_new(self, transaction: Transaction) -> bool:
+        change = transaction.transactional_id, transaction.metadata.last_update_ms
+        is_new = change not in self._sent_for
+        self._sent_for.add(change)
+        return is_new
 
 
 @MARKER_MUTANTS.breaks("a transaction is complete with the first of its markers")
