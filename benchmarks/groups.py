@@ -10,22 +10,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from benchmarks.load import percentile
 from benchmarks.measure import Figure, Table, cpu_seconds
-from quorumlog import Admin, Consumer, LocalCluster
-from quorumlog.client import NewTopic
+from quorumlog import LocalCluster
+from quorumlog.client.settings import GroupProtocol
 from tests.support.groups.raw_members import (
-    ClassicMember,
-    ConsumerMember,
-    Member,
+    ONE_COORDINATOR,
     Told,
     connections,
     coordinator_of,
+    create_topics,
+    grouped,
     is_settled,
+    polling,
     running,
 )
 
@@ -39,21 +39,11 @@ STEADY_S: Final = 10.0
 _MEMBERS_PER_CONNECTION: Final = {"classic": 1, "consumer": 50}
 _INTERVAL_S: Final = {"classic": 3.0, "consumer": 5.0}  # of heartbeats: as clients do
 _CONFIG: Final = {
-    "offsets.topic.num.partitions": "1",  # one coordinator has them all
+    **ONE_COORDINATOR,
     "group.initial.rebalance.delay.ms": str(int(DELAY_S * 1000)),
 }
 
-GroupProtocol = Literal["classic", "consumer"]
 PROTOCOLS: Final[tuple[GroupProtocol, ...]] = ("classic", "consumer")
-
-
-async def _create_topics(bootstrap: str) -> None:
-    async with Admin(bootstrap) as admin:
-        topics = [
-            NewTopic(name=name, num_partitions=count, replication_factor=3)
-            for name, count in (("shared", MEMBERS), ("wide", JOINERS))
-        ]
-        await admin.create_topics(topics)
 
 
 async def _settled_s(has_settled: Callable[[], bool]) -> float:
@@ -76,15 +66,8 @@ async def many_groups(
     label = f"{count} groups of {MEMBERS}, {protocol}"
     per_connection = _MEMBERS_PER_CONNECTION[protocol]
     async with connections(place, -(-count * MEMBERS // per_connection)) as opened:
-
-        def member(number: int) -> Member:
-            connection, name = opened[number % len(opened)], names[number // MEMBERS]
-            if protocol == "classic":
-                return ClassicMember(connection, name, told)
-            return ConsumerMember(connection, name, told, ["shared"])
-
-        members = [member(number) for number in range(count * MEMBERS)]
-        groups = [members[at : at + MEMBERS] for at in range(0, len(members), MEMBERS)]
+        groups = grouped(protocol, names, MEMBERS, opened, told)
+        members = [member for group in groups for member in group]
         unsettled = [*groups]
 
         def has_settled() -> bool:
@@ -121,29 +104,12 @@ async def many_groups(
 
 async def one_group(table: Table, bootstrap: str, protocol: GroupProtocol) -> None:
     """Let consumers of our client join one group at once, until each has its partition."""
-    async with AsyncExitStack() as stack:
-        consumers = [
-            await stack.enter_async_context(
-                Consumer(bootstrap, group_id=f"wide-{protocol}", group_protocol=protocol)
-            )
-            for _ in range(JOINERS)
-        ]
-
-        async def poll(consumer: Consumer) -> None:
-            consumer.subscribe(["wide"])
-            while True:
-                await consumer.poll(200)
+    async with polling(bootstrap, protocol, JOINERS) as consumers:
 
         def has_settled() -> bool:
             return all(len(consumer.assignment()) == 1 for consumer in consumers)
 
-        polling = [asyncio.ensure_future(poll(consumer)) for consumer in consumers]
-        try:
-            settled_s = await _settled_s(has_settled)
-        finally:
-            for task in polling:
-                task.cancel()
-            await asyncio.gather(*polling, return_exceptions=True)
+        settled_s = await _settled_s(has_settled)
     delay_s = DELAY_S if protocol == "classic" else 0.0
     table.add(
         Figure(
@@ -161,7 +127,7 @@ def groups(table: Table, count: int = GROUPS) -> None:
         cluster = LocalCluster(Path(scratch) / "cluster", config=_CONFIG)
         try:
             cluster.start()
-            asyncio.run(_create_topics(cluster.bootstrap))
+            asyncio.run(create_topics(cluster.bootstrap, shared=MEMBERS, wide=JOINERS))
             for protocol in PROTOCOLS:
                 asyncio.run(many_groups(table, cluster, protocol, count))
                 asyncio.run(one_group(table, cluster.bootstrap, protocol))

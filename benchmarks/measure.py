@@ -17,6 +17,12 @@ def resident_mb(pid: int) -> float:
     return int(shown.stdout) / 1024
 
 
+def parent_of(pid: int) -> int:
+    """Return the process id of the parent; on Linux, else 1."""
+    stat = Path(f"/proc/{pid}/stat")
+    return int(stat.read_text().rpartition(")")[2].split()[1]) if stat.exists() else 1
+
+
 def cpu_seconds(pid: int) -> float:
     """Return the CPU time that a process has used, user and system."""
     stat = Path(f"/proc/{pid}/stat")

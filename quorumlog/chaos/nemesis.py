@@ -44,6 +44,7 @@ NODE_ENDED: Final = "node-ended"
 GAVE_UP: Final = "gave-up"  # a node whose disk was broken has ended, as it should
 NOT_READY: Final = "not-ready"  # it runs, but does not take part: no finding by itself
 SKIPPED: Final = "skipped"  # an action that found nothing to do
+ASKED: Final = "asked"  # what an administrator asked the cluster for, which has been done
 _KILLS: Final = frozenset({"kill", "lose_power", "fail_fsync"})  # the process ends at once
 # The exit status that says "it cannot run here", and the words of the errors that disks get.
 _GAVE_UP: Final = re.compile(r"ended with status 1: .*(No space left|Input/output error)")
@@ -223,7 +224,9 @@ class Nemesis:
         died = self._held.died(fresh) if operation in _KILLS else []
         try:
             if fresh:
-                await self._back_end.perform(operation, fresh, step.amount)
+                asked_for = await self._back_end.perform(operation, fresh, step.amount)
+                if asked_for:
+                    self._record(ASKED, _names(node_ids), act.details(asked_for))
         except NodeUnavailable as error:
             if operation in UNDONE_BY.keys() - MAY_BE_DONE:
                 self._held.give_back(operation, error.node_ids or fresh)

@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from quorumlog.cluster import layout, ports, registry, settings_check
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
+from quorumlog.cluster.forked import spawn_together
 from quorumlog.cluster.layout import ClusterSpec, NodeSpec
 from quorumlog.cluster.processes import Launch, NodeProcess, Program
 from quorumlog.cluster.roles import ClusterShape
@@ -150,8 +151,7 @@ class LocalCluster:
         self._prepare(idle)
         limit = self._time_limit(timeout_s, [node.id for node in idle], say)
         try:
-            for node in idle:
-                self._processes[node.id].spawn()
+            spawn_together([self._processes[node.id] for node in idle], limit)
             for node in idle:
                 self._processes[node.id].wait_ready(limit)
             self.spec = replace(self.spec, was_ready=True)

@@ -13,11 +13,12 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from quorumlog.cluster import layout, lifeline, process_identity, registry
 from quorumlog.cluster.errors import ClusterError, NodeFailed
@@ -43,11 +44,20 @@ class Program:
     temporary: bool = False
 
     @property
-    def command(self) -> list[str]:
-        """The start of the command line."""
+    def is_ours(self) -> bool:
+        """Whether it is a part of this package."""
+        return self.module.partition(".")[0] == "quorumlog"
+
+    @property
+    def interpreter(self) -> list[str]:
+        """The start of a command line: the name of a module follows."""
         # A module of the user's may lie in the working directory, which -P leaves out.
-        is_ours = self.module.partition(".")[0] == "quorumlog"
-        return [sys.executable, *(["-P"] if is_ours else []), "-m", *self.module.split()]
+        return [sys.executable, *(["-P"] if self.is_ours else []), "-m"]
+
+    @property
+    def command(self) -> list[str]:
+        """The start of the command line of a node: its arguments follow."""
+        return [*self.interpreter, *self.module.split()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +72,20 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+class Child(Protocol):
+    """What `subprocess.Popen` and a process that was forked for us have in common."""
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+
+    def poll(self) -> int | None:
+        """Return how it has ended, below 0 by a signal; None: it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended; return how. Raises subprocess.TimeoutExpired."""
+
+
 class NodeProcess:
     """One node of one directory, whether or not this process started it.
 
@@ -73,13 +97,18 @@ class NodeProcess:
         self.launch = Launch()
         self._node: Final = node
         self._cluster_id: Final = cluster_id
-        self._program: Final = program
+        self.program: Final = program
         self._directory: Final = directory
         self._properties = layout.properties_file(directory, node.id)
-        self._log = layout.log_file(directory, node.id)
+        self.log = layout.log_file(directory, node.id)
         self._pid_file = layout.pid_file(directory, node.id)
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._ready_fd: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but its program and its arguments makes its process."""
+        return self.launch == Launch()
 
     @property
     def pid(self) -> int | None:
@@ -102,21 +131,37 @@ class NodeProcess:
 
         With `report_ready`, `wait_ready` must be called: it tells what became of the node.
         """
+        with self.starting(report_ready=report_ready) as (arguments, descriptors):
+            with self.log.open("ab") as log:
+                child = subprocess.Popen(  # noqa: S603 - our own module, our own file
+                    [*self.launch.prefix, *self.program.command, *arguments],
+                    env={**os.environ, **self.launch.environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=descriptors,
+                    start_new_session=True,  # a Ctrl-C at the terminal is ours to handle
+                )
+            self.adopt(child)
+
+    @contextmanager
+    def starting(self, *, report_ready: bool = True) -> Iterator[tuple[list[str], list[int]]]:
+        """Yield the arguments of a process to start, and those of them that are descriptors."""
         if self.pid is not None:
             raise ClusterError(f"node {self.node_id} runs already, as process {self.pid}")
-        command = [*self._program.command, str(self._properties), "--pid-file", str(self._pid_file)]
+        arguments = [str(self._properties), "--pid-file", str(self._pid_file)]
         descriptors = []
-        if not self._program.detached:
+        if not self.program.detached:
             descriptors.append(lifeline.read_end())
-            command += ["--parent-fd", str(descriptors[0])]
-            if self._program.temporary:
-                command += ["--temporary-directory", str(self._directory)]
+            arguments += ["--parent-fd", str(descriptors[0])]
+            if self.program.temporary:
+                arguments += ["--temporary-directory", str(self._directory)]
         if not report_ready:
-            self._run(command, descriptors)
+            yield arguments, descriptors
             return
         read_fd, write_fd = os.pipe()
         try:
-            self._run([*command, "--ready-fd", str(write_fd)], [*descriptors, write_fd])
+            yield [*arguments, "--ready-fd", str(write_fd)], [*descriptors, write_fd]
         except BaseException:
             os.close(read_fd)
             raise
@@ -124,28 +169,20 @@ class NodeProcess:
             os.close(write_fd)
         self._ready_fd = read_fd
 
-    def _run(self, command: list[str], descriptors: list[int]) -> None:
-        with self._log.open("ab") as log:
-            self._child = subprocess.Popen(  # noqa: S603 - our own module, our own file
-                [*self.launch.prefix, *command],
-                env={**os.environ, **self.launch.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=descriptors,
-                start_new_session=True,  # a Ctrl-C at the terminal is ours to handle
-            )
+    def adopt(self, child: Child) -> None:
+        """Take a process that was started with what `starting` has yielded; record it."""
+        self._child = child
         registry.add(
             registry.Entry(
                 directory=str(self._directory),
                 cluster_id=self._cluster_id,
                 node_id=self.node_id,
                 kafka=self._node.kafka if self._node.is_broker else "",
-                pid=self._child.pid,
-                started=process_identity.started(self._child.pid) or "",
+                pid=child.pid,
+                started=process_identity.started(child.pid) or "",
                 owner_pid=os.getpid(),
                 owner_started=process_identity.started(os.getpid()) or "",
-                temporary=self._program.temporary,
+                temporary=self.program.temporary,
             )
         )
 
@@ -163,17 +200,25 @@ class NodeProcess:
             while not line.endswith(b"\n"):
                 if not select.select([fd], [], [], LOOK_EVERY_S)[0]:
                     if limit.is_over():
-                        lack = f"node {self.node_id} is not ready: it {limit.lack(self.node_id)}"
-                        raise NodeFailed(f"{lack}; see {self._log}")
+                        raise self.late(limit)
                     continue
                 chunk = os.read(fd, 4096)
                 if not chunk:
-                    raise NodeFailed(self._last_words_of(child))
+                    raise self.failed(child)
                 line += chunk
         finally:
             os.close(fd)
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    def late(self, limit: TimeLimit) -> NodeFailed:
+        """Return the error that it was not ready in time."""
+        lack = f"node {self.node_id} is not ready: it {limit.lack(self.node_id)}"
+        return NodeFailed(f"{lack}; see {self.log}")
+
+    def failed(self, child: Child | None) -> NodeFailed:
+        """Return the error that it ended before it was ready, once the process has ended."""
+        return NodeFailed(self._last_words_of(child))
 
     @property
     def exit_status(self) -> int | None:
@@ -184,12 +229,12 @@ class NodeProcess:
         """Say how a node that has ended did so: its last line is meant for people."""
         return self._last_words_of(self._child)
 
-    def _last_words_of(self, child: subprocess.Popen[bytes] | None) -> str:
+    def _last_words_of(self, child: Child | None) -> str:
         status = None if child is None else child.wait()
-        with self._log.open("rb") as log:
-            log.seek(max(0, self._log.stat().st_size - _LOG_TAIL_BYTES))
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - _LOG_TAIL_BYTES))
             lines = log.read().decode(errors="replace").strip().splitlines()
-        reason = lines[-1] if lines else f"it said nothing; see {self._log}"
+        reason = lines[-1] if lines else f"it said nothing; see {self.log}"
         return f"node {self.node_id} ended with status {status}: {reason}"
 
     def signal(self, number: Signals) -> None:

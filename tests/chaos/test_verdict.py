@@ -120,6 +120,21 @@ def test_overlapping_actions_end_only_what_they_began() -> None:
     ]
 
 
+def test_a_bar_says_what_a_fault_asked_the_cluster_for() -> None:
+    history = History()
+    history.nemesis("reassign", "1", details="#1 reassign: any")
+    history.nemesis("reassign", "1", details="#2 reassign: any")
+    history.nemesis("asked", "1", details="#1 reassign: t-0 to (2, 3)")
+    bands = fault_bands(history.table())
+    assert [(str(band), band.asked) for band in bands] == [
+        ("reassign 1", "t-0 to (2, 3)"),
+        ("reassign 1", ""),
+    ]
+    first, second = bars_of(bands, 1.0)
+    assert "reassign 1 (any), t-0 to (2, 3), 0.00 s" in first.tooltip
+    assert "reassign 1 (any), 0.00 s" in second.tooltip
+
+
 @pytest.mark.parametrize(
     ("last_words", "said"),
     [

@@ -18,7 +18,13 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from quorumlog.broker.groups.core.consumer import admission, reconciliation, targets
+from quorumlog.broker.groups.core.consumer import (
+    admission,
+    awaited_targets,
+    events,
+    reconciliation,
+    targets,
+)
 from quorumlog.broker.groups.core.consumer import assignors as assignors_module
 from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.coordinator import ConsumerGroupCoordinator
@@ -46,17 +52,24 @@ def test_the_promises_hold_under_any_schedule() -> None:
 
 
 class WithLargeTargets(OneConsumerGroup):
-    """Every target is made outside of the step, some time later."""
+    """Every target is made outside of the step, some time later, and taken over in small slices."""
 
     @precondition(lambda self: self.groups.own)
     @rule()
     def target_is_made(self) -> None:
-        self.groups.make_target()
+        self.groups.give_target()
+        self.hear()
+
+    @precondition(lambda self: self.groups.is_taking_over)
+    @rule()
+    def target_is_taken_over(self) -> None:
+        self.groups.step(events.Ticked())
         self.hear()
 
 
 def test_the_promises_hold_while_targets_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "AT_ONCE_MAX", -1)
+    monkeypatch.setattr(awaited_targets, "SLICE_MAX", 1)
     run_machine(WithLargeTargets, settings=EXAMPLES)
 
 

@@ -160,6 +160,26 @@ def test_a_start_knows_its_transactions_after_power_loss_anywhere() -> None:
             check(disk, recovery_points[-1])
 
 
+def test_a_segment_that_was_flushed_before_it_was_full_is_known_after_a_crash() -> None:
+    """The recovery point is where the segment ends, and no file of it says what was aborted."""
+    words = SCRIPT.split()
+    for flushed in range(1, len(words)):
+        disk, recovery_points = SimDisk(), list[int]()
+        disk.mkdir("/data")
+        replica = Replica(disk)
+        replica.run(" ".join(words[:flushed]), 0)
+        replica.flush(recovery_points)
+        replica.run(" ".join(words[flushed:]), 0)
+        disk.kill()
+        replica = Replica(disk, recovery_point=recovery_points[-1])
+        require_known(replica)
+        epochs = replica.log.epochs.entries
+        disk.kill()
+        again = Replica(disk, recovery_point=recovery_points[-1])
+        require_known(again)
+        assert again.log.epochs.entries == epochs
+
+
 def closed(script: str) -> SimDisk:
     disk = SimDisk()
     disk.mkdir("/data")

@@ -7,8 +7,9 @@ import pytest
 from quorumlog.chaos.simulation.kernel.rules import Violation
 from quorumlog.chaos.simulation.worlds.brokers.oracle import Members, ReplicationOracle
 from quorumlog.chaos.simulation.worlds.entries import Entry
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 
+OLD, NEW = TopicId(b"o" * 16), TopicId(b"n" * 16)
 AT = TopicPartition("t", 0)
 A, B, C = (Entry(1, value, 0) for value in (b"a", b"b", b"c"))
 OTHER = Entry(2, b"other", 0)
@@ -101,6 +102,42 @@ def test_all_show_the_same() -> None:
 def test_what_is_acknowledged_is_committed_there() -> None:
     with broken("acked-committed"):
         replicated().acknowledge(AT, 1, b"b")
+
+
+def created_again() -> tuple[ReplicationOracle, TopicPartition]:
+    """Broker 1 had A in the topic, which was deleted; there is another one of that name, empty."""
+    oracle = ReplicationOracle()
+    oracle.topics.create("t", OLD)
+    oracle.recovered(1, oracle.topics.place_of(AT, OLD), [])
+    oracle.appended(1, AT, [A])
+    oracle.elected(AT, Members((1,), 1))
+    oracle.showed(1, AT, 1, leads=True, leader_epoch=1)
+    oracle.acknowledge(AT, 0, b"a")
+    oracle.topics.delete(OLD)
+    oracle.deleted(AT)
+    oracle.removed(1, AT)
+    oracle.topics.create("t", NEW)
+    place = oracle.topics.place_of(AT, NEW)
+    oracle.elected(place, Members((1,), 0))
+    return oracle, place
+
+
+def test_a_topic_of_an_old_name_has_records_of_its_own() -> None:
+    oracle, place = created_again()
+    oracle.recovered(1, place, [])
+    oracle.appended(1, place, [B])
+    oracle.showed(1, place, 1, leads=True, leader_epoch=0)
+    oracle.acknowledge(AT, 0, b"a")  # by the leader of before, late
+    oracle.acknowledge(AT, 0, b"b")
+    with broken("acked-committed"):
+        oracle.acknowledge(AT, 0, b"c")
+    oracle.finish()
+
+
+def test_no_log_of_a_deleted_topic_is_taken_up() -> None:
+    oracle, place = created_again()
+    with broken("recovery"):
+        oracle.recovered(1, place, [A])
 
 
 def test_sequences_are_committed_once_and_in_order() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
 from quorumlog.chaos.simulation.kernel.rules import Violation
+from quorumlog.chaos.simulation.worlds.brokers.topic_lives import TopicLives
 from quorumlog.chaos.simulation.worlds.entries import ABORTS, COMMITS, Entry
 from quorumlog.chaos.simulation.worlds.transactions.oracle import (
     LAST_EPOCH,
@@ -13,11 +14,12 @@ from quorumlog.chaos.simulation.worlds.transactions.oracle import (
     Transaction,
     TransactionOracle,
 )
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FIRST, SECOND = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(7, 1)
 NEVER_MS = 1_000_000
+TOPIC_ID = TopicId(b"t" * 16)
 
 
 def record(value: bytes, producer_id: int = 7) -> Entry:
@@ -34,15 +36,21 @@ class History:
     def __init__(self) -> None:
         self.log: dict[TopicPartition, list[Entry]] = {T0: [], T1: []}
         self.clock_ms = 0
+        self.topics = TopicLives()
+        self.topics.create("t", TOPIC_ID)
         self.oracle = TransactionOracle(
-            self.log, [T0, T1], clocks_ms=lambda: [self.clock_ms], expiration_ms=NEVER_MS
+            self.log,
+            [T0, T1],
+            self.topics,
+            clocks_ms=lambda: [self.clock_ms],
+            expiration_ms=NEVER_MS,
         )
         self.first = self.begin(FIRST)
         self.open = self.oracle.began("a", self.first, FIRST)
 
     def begin(self, producer: ProducerIdAndEpoch) -> Instance:
         instance = Instance("x", f"{producer}", timeout_ms=1000)
-        came = self.oracle.came_in("x", begins_anew=True)
+        came = self.oracle.came_in("x", initializes=True, begins_anew=True)
         self.oracle.initialized(instance, producer, came)
         return instance
 
@@ -81,6 +89,21 @@ def test_what_holds_is_accepted() -> None:
     oracle.fenced(second, lasting, "PRODUCER_FENCED")
     history.ends(T0, ABORT)
     oracle.read(T0, 2, 4, 4, {})
+    assert oracle.is_decided()
+    oracle.finish()
+
+
+def test_what_was_in_a_deleted_topic_is_owed_by_nobody() -> None:
+    history = History()
+    oracle = history.oracle
+    history.open.asked.add(True)
+    oracle.acknowledged(history.open, [b"a:0", b"a:1"])
+    history.ends(T0, A0)
+    history.ends(T1, A1)
+    history.topics.delete(TOPIC_ID)
+    oracle.told(history.open, commits=True)
+    history.begin(SECOND)
+    history.ends(T0, COMMIT)  # by a leader that does not know it yet
     assert oracle.is_decided()
     oracle.finish()
 
@@ -158,6 +181,47 @@ def test_the_last_epoch_is_given_to_nobody(epoch: int) -> None:
     history = History()
     with broken("last-epoch"):
         history.oracle.goes_on(history.first, FIRST._replace(epoch=epoch))
+
+
+def test_each_epoch_has_a_cause() -> None:
+    history = History()
+    history.begin(FIRST._replace(epoch=2))  # its transaction is aborted, and it begins
+    with broken("epochs"):
+        history.begin(FIRST._replace(epoch=4))
+
+
+def test_an_epoch_is_not_used_up_by_a_request_that_is_refused() -> None:
+    history = History()
+    refused = history.oracle.came_in("x", initializes=True, begins_anew=True)
+    history.oracle.gave_nothing("x", refused)
+    with broken("epochs"):
+        history.begin(FIRST._replace(epoch=3))
+
+
+def test_a_transaction_begins_when_the_last_one_has_ended_everywhere() -> None:
+    history = History()
+    history.open.asked.add(True)
+    history.ends(T0, A0, COMMIT)
+    history.ends(T1, A1)
+    history.oracle.began("b", history.first, FIRST)
+    with broken("one-open"):
+        history.ends(T0, B0)
+
+
+def test_a_transaction_may_begin_and_end_and_the_next_one_begin_before_anybody_looks() -> None:
+    history = History()
+    history.open.asked.add(True)
+    history.oracle.began("b", history.first, FIRST)
+    history.ends(T0, A0, COMMIT, B0)
+
+
+def test_a_transaction_that_has_ended_already_began_too_early() -> None:
+    history = History()
+    history.open.asked.add(True)
+    history.oracle.began("b", history.first, FIRST).asked.add(True)
+    history.log[T1].append(A1)
+    with broken("one-open"):
+        history.ends(T0, B0, COMMIT)
 
 
 def test_a_fenced_producer_does_nothing() -> None:

@@ -16,7 +16,9 @@ FOUND = [
     ("partition", "truncates_to_its_high_watermark", 2, "isr-complete"),
     ("partition", "shrinks_before_it_is_granted", 0, "isr-complete"),
     ("partition", "never_looks_at_the_clock", 11, "liveness"),
+    ("partition", "takes_up_logs_of_deleted_topics", 10, "recovery"),
     ("composed", "keeps_the_elr_while_it_commits", 1, "isr-complete"),
+    ("composed", "resumes_without_its_records", 48, "isr-complete"),
     ("composed", "elects_any_that_lives", 2, "isr-complete"),
     ("composed", "ends_before_all_are_in_sync", 0, "reassign-ends"),
     ("composed", "leaves_what_was_added", 0, "reassign-ends"),
@@ -57,6 +59,8 @@ FOUND = [
     ("logs", "opens_logs_without_their_end", 7, "durability"),
 ]
 LONGER = {
+    "takes_up_logs_of_deleted_topics",
+    "resumes_without_its_records",
     "elects_any_that_lives",
     "never_looks_at_the_clock",
     "takes_any_generation",

@@ -1,28 +1,49 @@
 """Internal topics, which the first request that needs them creates."""
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
-from quorumlog.broker.groups.offsets_topic import offsets_topic
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.transactions.state_topic import transactions_topic
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, NewTopic
 from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.wire.codec import topic_names
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 LEADER_WAIT_MS: Final = 5000
-_TOPICS: Final[Mapping[str, Callable[[BrokerSettings], NewTopic]]] = {
-    OFFSETS_TOPIC: offsets_topic,
-    TRANSACTIONS_TOPIC: transactions_topic,
-}
 
 
 def new_topic(name: str, settings: BrokerSettings) -> NewTopic:
-    """Return the topic to create for a name: an internal one has settings of its own."""
-    make = _TOPICS.get(name)
-    return NewTopic(name=name) if make is None else make(settings)
+    """Return the topic to create for a name: an internal one has settings of its own.
+
+    Those are Kafka's `offsets.topic.*` and `transaction.state.log.*`.
+    """
+    match name:
+        case topic_names.OFFSETS_TOPIC:
+            return NewTopic(
+                name=name,
+                partitions=settings.offsets_topic_num_partitions,
+                replication_factor=settings.offsets_topic_replication_factor,
+                configs={
+                    "cleanup.policy": "compact",
+                    "compression.type": "producer",
+                    "segment.bytes": str(settings.offsets_topic_segment_bytes),
+                },
+            )
+        case topic_names.TRANSACTIONS_TOPIC:
+            return NewTopic(
+                name=name,
+                partitions=settings.transaction_state_log_num_partitions,
+                replication_factor=settings.transaction_state_log_replication_factor,
+                configs={
+                    "cleanup.policy": "compact",
+                    "compression.type": "uncompressed",
+                    "min.insync.replicas": str(settings.transaction_state_log_min_isr),
+                    "segment.bytes": str(settings.transaction_state_log_segment_bytes),
+                    "unclean.leader.election.enable": "false",
+                },
+            )
+        case _:
+            return NewTopic(name=name)
 
 
 def has_leaders(image: ClusterImage, name: str) -> bool:

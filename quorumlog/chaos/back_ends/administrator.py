@@ -7,6 +7,7 @@ was not answered may still have its effect: replicas are moving as long as that 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from quorumlog import chance
@@ -40,6 +41,9 @@ _SIDES: Final = ("leader", "follower")
 _RATES: Final = tuple(f"{side}.replication.throttled.rate" for side in _SIDES)
 _THROTTLED: Final = tuple(f"{side}.replication.throttled.replicas" for side in _SIDES)
 _ALL: Final = "*"
+
+Say = Callable[[str], None]
+"""Told, before the cluster is asked, for what it is asked."""
 
 
 class Administrator:
@@ -84,25 +88,29 @@ class Administrator:
         """Whether a request that gives up copies may be on its way."""
         return self._asking > 0 or self._now_s() < self._in_doubt_until_s
 
-    async def perform(self, operation: str, amount: int = 0) -> None:
-        """Do one of WITH_DIRECTORIES. Raises NodeUnavailable if the cluster does not do it."""
+    async def perform(self, operation: str, amount: int = 0) -> str | None:
+        """Do one of WITH_DIRECTORIES. Raises NodeUnavailable if the cluster does not do it.
+
+        Returns what it asked the cluster for, where that was drawn; the error says so, too.
+        """
         match operation:
             case "churn":
                 self._churner.start(per_s=amount)
             case "calm":
                 await self._churner.stop()
             case "reassign":
-                await self._ask(self._reassign)
+                return await self._ask(self._reassign)
             case "alter_log_dirs":
-                await self._ask(self._alter_log_dirs)
+                return await self._ask(self._alter_log_dirs)
             case "grow":
-                await self._ask(self._grow)
+                return await self._ask(self._grow)
             case "delete_records":
-                await self._ask(self._delete_records)
+                return await self._ask(self._delete_records)
             case "throttle":
-                await self._ask(lambda admin: self._throttle(admin, amount))
+                return await self._ask(partial(self._throttle, amount))
             case _:
                 await self._release()
+        return None
 
     async def stop(self) -> None:
         """Change nothing more by itself; what was changed may stay."""
@@ -118,17 +126,21 @@ class Administrator:
             except NodeUnavailable:
                 await asyncio.sleep(_SETTLE_PAUSE_S)
 
-    async def _ask(self, change: Callable[[Admin], Awaitable[None]]) -> None:
+    async def _ask(self, change: Callable[[Admin, Say], Awaitable[None]]) -> str:
+        said: list[str] = []
         try:
             async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
-                await change(admin)
+                await change(admin, said.append)
         except REFUSED as error:
             why = str(error) or type(error).__name__
-            raise NodeUnavailable(f"the cluster does not do it: {why}") from error
+            raise NodeUnavailable(
+                ": ".join([*said, f"the cluster does not do it: {why}"])
+            ) from error
+        return ", ".join(said)
 
     # --- replicas that move ---
 
-    async def _reassign(self, admin: Admin) -> None:
+    async def _reassign(self, admin: Admin, say: Say) -> None:
         """Let a partition have other replicas, or cancel that (KIP-455)."""
         brokers = {*(await admin.describe_cluster()).nodes}
         topics = await admin.list_topics(include_internal=True)
@@ -145,6 +157,7 @@ class Administrator:
             replicas = drawn_replicas(brokers, count)
         if why := self._why_not():
             raise NodeUnavailable(why)
+        say(f"{at} to {replicas}" if replicas else f"{at} stays where it was")
         self._asking += 1
         is_answered = False
         try:
@@ -169,7 +182,7 @@ class Administrator:
         if self._gives_up_copies:
             self._in_doubt_until_s = self._now_s() + _IN_DOUBT_S
 
-    async def _alter_log_dirs(self, admin: Admin) -> None:
+    async def _alter_log_dirs(self, admin: Admin, say: Say) -> None:
         """Let a replica of a broker move to one of its log directories, or stay there (KIP-113)."""
         broker = drawn(sorted((await admin.describe_cluster()).nodes))
         found = (await admin.describe_log_dirs([broker]))[broker]
@@ -179,18 +192,20 @@ class Administrator:
         if not there_are:
             raise NodeUnavailable(f"broker {broker} has no replica")
         at, path = drawn(ours if is_ours else there_are), drawn(sorted(found))
+        say(f"{at} of broker {broker} to {path}")
         await admin.alter_replica_log_dirs(broker, {at: path})
 
     # --- partitions and settings ---
 
-    async def _grow(self, admin: Admin) -> None:
+    async def _grow(self, admin: Admin, say: Say) -> None:
         """Add a partition to the topic of the workload (KIP-195)."""
         there_are = len((await admin.describe_topics([self._topic]))[self._topic].partitions)
         if there_are >= PARTITIONS_MAX:
             raise NodeUnavailable(f"{self._topic} has {there_are} partitions")
+        say(f"{self._topic} to {there_are + 1} partitions")
         await admin.create_partitions({self._topic: there_are + 1})
 
-    async def _delete_records(self, admin: Admin) -> None:
+    async def _delete_records(self, admin: Admin, say: Say) -> None:
         """Write batches to a topic, then delete what is below any offset of it (KIP-107)."""
         if DELETED_TOPIC not in await admin.list_topics():
             await admin.create_topics([NewTopic(DELETED_TOPIC, 1)])
@@ -203,11 +218,14 @@ class Administrator:
         end = (await admin.list_offsets({at: "latest"}))[at].offset
         if end <= start:  # a new leader does not know yet what is committed
             raise NodeUnavailable(f"no record of {DELETED_TOPIC} is known to be committed")
-        await admin.delete_records({at: start + 1 + chance.random_number(end - start)})
+        before_offset = start + 1 + chance.random_number(end - start)
+        say(f"{at} below offset {before_offset}")
+        await admin.delete_records({at: before_offset})
 
-    async def _throttle(self, admin: Admin, bytes_per_s: int) -> None:
+    async def _throttle(self, bytes_per_s: int, admin: Admin, say: Say) -> None:
         """Let each broker give and get so many bytes of replicas that are not in sync (KIP-73)."""
         topics = await admin.list_topics(include_internal=True)
+        say(f"{', '.join(sorted(topics))} to {bytes_per_s} bytes/s")
         self._throttled.update(topics)
         for topic in topics:
             await admin.alter_configs("topic", topic, dict.fromkeys(_THROTTLED, _ALL))
@@ -218,7 +236,7 @@ class Administrator:
             if self._throttled:
                 await self._ask(self._unthrottle)
 
-    async def _unthrottle(self, admin: Admin) -> None:
+    async def _unthrottle(self, admin: Admin, _say: Say) -> None:
         await admin.alter_configs("broker", "", delete=_RATES)
         there_are = {*await admin.list_topics(include_internal=True)}
         for topic in sorted(self._throttled & there_are):

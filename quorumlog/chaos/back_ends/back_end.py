@@ -54,13 +54,13 @@ class BackEnd(Protocol):
     async def running(self) -> tuple[int, ...]:
         """Return the nodes whose process exists now; a paused one counts."""
 
-    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
+    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> str | None:
         """Do the operation to all `node_ids`, as simultaneously as possible.
 
         Every node is tried; then the first error is raised: NodeUnavailable. `start` leaves a node
         alone that runs, and returns when those it started take part. An operation that takes
         something back leaves a node alone where there is nothing to take back. `amount` is the
-        step's.
+        step's. Returns what was drawn, such as the partition that moves, if anything was.
         """
 
     def times_met(self, operation: str, node_ids: Sequence[int]) -> int | None:

@@ -114,7 +114,7 @@ class LocalProcesses:
         """Return the nodes whose process exists now; a paused one counts."""
         return tuple(node_id for node_id in self.node_ids if self.cluster.pid(node_id) is not None)
 
-    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
+    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> str | None:
         """Do the operation to all `node_ids`. Raises NodeUnavailable when all were tried."""
         match operation:
             case "start":
@@ -122,7 +122,7 @@ class LocalProcesses:
             case "starve":
                 self._starve(node_ids, share_percent=amount)
             case _ if operation in administrator.OPERATIONS:
-                await self._administrator.perform(operation, amount)
+                return await self._administrator.perform(operation, amount)
             case _ if operation in OF_VOTERS:
                 await self._voters.perform(operation, node_ids)
             case _ if operation in ORDERS:
@@ -131,6 +131,7 @@ class LocalProcesses:
                 await for_each(node_ids, self._for_each[operation])
             case _:
                 raise BackEndFailed(f"{self.name} have no operation {operation!r}")
+        return None
 
     def times_met(self, operation: str, node_ids: Sequence[int]) -> int | None:
         """Return how often it was met: changes of an administrator, and calls that a shim broke."""

@@ -7,7 +7,7 @@ nodes that it names; a band ends with the last of its nodes. In histories whose 
 a row ends what is called so on the node that it names; one that names no node ends it on all. A
 fault that no row ends lasts until the end of the history. `node-ended` is not a fault: a process
 ended without a kill. `gave-up` is one: a process ended because a fault had broken its disk. After a
-start that ended in `not-ready`, the fault goes on.
+start that ended in `not-ready`, the fault goes on. `asked` says what a fault asked the cluster for.
 """
 
 import re
@@ -30,7 +30,8 @@ _STARTED: Final = (*_MENDED_BY["start"], "raise_kraft_version", "wipe", "lose_re
 _ENDS: Final = {**_MENDED_BY, "start": _STARTED, "restart": _STARTED}
 _HEAL: Final = "heal"
 NODE_ENDED: Final = "node-ended"
-_NO_FAULTS: Final = frozenset({"not-ready", "skipped"})
+_ASKED: Final = "asked"
+_NO_FAULTS: Final = frozenset({"not-ready", "skipped", _ASKED})
 
 NODE_ENDED_ANOMALY: Final = Anomaly(
     name=NODE_ENDED, meaning="A process ended, and the lab had not killed it."
@@ -41,7 +42,8 @@ NODE_ENDED_ANOMALY: Final = Anomaly(
 class Band:
     """One fault on one target, from `start_ns` until `end_ns` (or the end of the history).
 
-    action: the number of the action that began it; 0: its row names none.
+    action: the number of the action that began it; 0: its row names none. asked: what the cluster
+    was asked for, such as where which partition moves.
     """
 
     fault: str
@@ -50,6 +52,7 @@ class Band:
     end_ns: int
     details: str = ""
     action: int = 0
+    asked: str = ""
     left: set[str] = field(default_factory=set)  # the nodes on which it lasts
 
     def __str__(self) -> str:
@@ -70,9 +73,11 @@ def fault_bands(table: pa.Table) -> list[Band]:
     for row in nemesis.sort_by("index").to_pylist():
         f, node, time_ns, details = row["f"], row["node"], row["invoked_ns"], row["details"]
         told = read_details(details)
-        action = 0 if told is None else told[0]
+        action, remark = (0, "") if told is None else (told[0], told[2])
         lasting = [band for band in bands if band.end_ns == NEVER_NS]
         for band in lasting:
+            if f == _ASKED and action and action == band.action:
+                band.asked = remark
             if _ends(f, node, action, band):
                 band.left -= set(node.split(",")) if action and node else band.left
                 if not band.left:

@@ -154,18 +154,17 @@ class SimulatedMachines:
         """Return the nodes whose process exists now; a paused one counts."""
         return tuple(n for n, machine in self.machines.items() if machine.process is not None)
 
-    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
+    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> str | None:
         """Do the operation to all `node_ids` at this instant. Raises NodeUnavailable."""
         machines = [self.machines[node_id] for node_id in node_ids]
         if operation not in self.operations:
             raise BackEndFailed(f"{self.name} have no operation {operation!r}")
         self._voters.look()
         if operation in WITH_DIRECTORIES:
-            await self.administrator.perform(operation, amount)
-            return
+            return await self.administrator.perform(operation, amount)
         if operation in OF_VOTERS:
             await self._voters.changer.perform(operation, node_ids)
-            return
+            return None
         if operation in _ENDS:
             self._require_a_witness(machines)
         if operation == "wipe":
@@ -178,6 +177,7 @@ class SimulatedMachines:
         if operation in _LATER:
             for machine in machines:
                 await _LATER[operation](machine)
+        return None
 
     def _require_a_witness(self, machines: Sequence[Machine]) -> None:
         if not self._leaves_a_witness([machine.node_id for machine in machines]):

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.chaos.node_simulation.admin_mutants import with_controller
 from quorumlog.chaos.node_simulation.node_mutant import NodeMutant, node_mutants
 from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import CONTROLLER_MUTANTS
@@ -20,7 +21,7 @@ from quorumlog.chaos.simulation.worlds.quorum.building import (
     CORE_RULES,
     UncheckedQuorum,
 )
-from quorumlog.chaos.simulation.worlds.storage_mutants import STORAGE_MUTANTS
+from quorumlog.chaos.simulation.worlds.storage_mutants import STORAGE_MUTANTS, Storage
 from quorumlog.chaos.simulation.worlds.transactions.broken import BrokenTransactions
 from quorumlog.chaos.simulation.worlds.transactions.mutants import (
     BROKEN_TRANSACTIONS,
@@ -36,7 +37,7 @@ def world_mutants() -> Iterator[NodeMutant]:
         "replication",
         PARTITION_MUTANTS.rules,
         {
-            name: Substitutes(partition_rules=made.partition)
+            name: Substitutes(partition_rules=made.partition, new_logs=_logs_of(made.storage))
             for name, made in PARTITION_MUTANTS.made.items()
         },
     )
@@ -67,7 +68,7 @@ def _of_storage() -> Iterator[NodeMutant]:
     for name, storage in made.items():
         substitutes = Substitutes(
             partition_rules=replace(UNCHECKED_RULES, retention=storage.retention),
-            new_logs=partial(storage.directory, new_log=storage.log),
+            new_logs=_logs_of(storage),
             quorum=QuorumParts(quorum=UncheckedQuorum, new_log=storage.log),
         )
         yield NodeMutant(
@@ -75,12 +76,15 @@ def _of_storage() -> Iterator[NodeMutant]:
         )
 
 
+def _logs_of(storage: Storage) -> partial[LogDirectory]:
+    return partial(storage.directory, new_log=storage.log)
+
+
 def _with_transactions(made: BrokenTransactions) -> Substitutes:
-    storage = made.brokers.storage
     return Substitutes(
         transaction_rules=made.coordinator,
         partition_rules=made.brokers.partition,
-        new_logs=partial(storage.directory, new_log=storage.log),
+        new_logs=_logs_of(made.brokers.storage),
     )
 
 

@@ -21,7 +21,7 @@ class Bar:
     """One action of the schedule, or one fault that belongs to none (of another harness).
 
     role: what the schedule named, and what came of it. links: those that it hit, or "". steps: each
-    operation with its nodes.
+    operation with its nodes. asked: what the cluster was asked for.
     """
 
     fault: str
@@ -30,6 +30,7 @@ class Bar:
     start_s: float
     end_s: float
     steps: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -46,9 +47,10 @@ class Bar:
 
     @property
     def tooltip(self) -> str:
-        """The label, the links that were hit, and when."""
+        """The label, what was asked for, the links that were hit, and when."""
         links = f", {self.links}" if self.links else ""
-        return f"{self.label}{links}, {self.start_s:.2f} s to {self.end_s:.2f} s"
+        asked = "".join(f", {one}" for one in self.asked)
+        return f"{self.label}{asked}{links}, {self.start_s:.2f} s to {self.end_s:.2f} s"
 
 
 def bars_of(bands: Sequence[Band], duration_s: float) -> list[Bar]:
@@ -66,6 +68,8 @@ def bars_of(bands: Sequence[Band], duration_s: float) -> list[Bar]:
         bar.role = bar.role or role
         bar.end_s = max(bar.end_s, end_s)
         bar.steps.append(str(band))
+        if band.asked:
+            bar.asked.append(band.asked)
     return sorted(bars.values(), key=lambda bar: bar.start_s)
 
 
@@ -125,7 +129,7 @@ def _bar(chart: Chart, bar: Bar, lane: int) -> str:
 def _table(bars: Sequence[Bar]) -> str:
     rows = "".join(
         f"<tr><td>{bar.start_s:.2f} s</td><td>{bar.end_s:.2f} s</td><td>{escape(bar.fault)}</td>"
-        f"<td>{escape(bar.role)}</td><td>{escape(', '.join(bar.steps))}</td>"
+        f"<td>{escape(bar.role)}</td><td>{escape(', '.join([*bar.steps, *bar.asked]))}</td>"
         f"<td>{escape(bar.links)}</td></tr>"
         for bar in bars
     )

@@ -90,13 +90,15 @@ class LeaderEpochs:
 
     def truncated_from_end(self, end_offset: int) -> "LeaderEpochs":
         """Without the epochs that start at or after `end_offset`."""
+        if not self._entries or self._entries[-1].start_offset < end_offset:
+            return self
         kept = tuple(entry for entry in self._entries if entry.start_offset < end_offset)
-        return self if len(kept) == len(self._entries) else LeaderEpochs(kept)
+        return LeaderEpochs(kept)
 
     def truncated_from_start(self, start_offset: int) -> "LeaderEpochs":
         """Without what lies below `start_offset`; the epoch in force there starts there."""
-        slot = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
-        if not slot or self._entries[0].start_offset == start_offset:
+        if not self._entries or self._entries[0].start_offset >= start_offset:
             return self
+        slot = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
         first = EpochEntry(self._entries[slot - 1].epoch, Offset(start_offset))
         return LeaderEpochs((first, *self._entries[slot:]))

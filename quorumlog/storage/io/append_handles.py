@@ -21,6 +21,7 @@ from quorumlog.storage.io.read_handles import ReadableFile
 from quorumlog.wire.codec.message import Buffer
 
 OPEN_HANDLES_MAX: Final = 512  # of a process; files that are only read have as many idle ones
+_SPARED: Final = 16  # of so many handles, one is spared when there are too many
 
 
 class DiskFile(ReadableFile, Protocol):
@@ -34,14 +35,6 @@ class DiskFile(ReadableFile, Protocol):
 
     def fsync(self) -> None:
         """Make the content and the size durable (not the name: see `Disk.fsync_dir`)."""
-
-
-class JointSync(Protocol):
-    """Makes many files durable together, now and then."""
-
-    @property
-    def is_joint(self) -> bool:
-        """Whether the fsyncs of single files are left to it at the moment."""
 
 
 class AppendHandles:
@@ -104,8 +97,8 @@ class AppendHandles:
                 self._in_use[file] = users
             elif file.is_closed:
                 self._close(file)
-            if len(self._open) > self._open_max:
-                self._close_surplus(self._open_max)
+            if len(self._open) > self._open_max:  # then several: it is cheaper than one at a time
+                self._close_surplus(self._open_max - self._open_max // _SPARED)
 
     def close_oldest(self) -> bool:
         """Close the least recently used handle; return False if all are in use, or none is open."""
@@ -144,7 +137,6 @@ class AppendFile:
         "_changes",
         "_doubted",
         "_handles",
-        "_joint",
         "_open",
         "_settled",
         "_size",
@@ -159,7 +151,7 @@ class AppendFile:
         *,
         new: DiskFile | None = None,
     ) -> None:
-        """Open it; `new` is the handle of one that was just made, and is empty. Raises OSError."""
+        """Open it with its first use, unless it was just made: `new` is its handle then."""
         self.is_closed = False  # the pool's: it writes it under its lock
         self._handles: Final = handles
         self._open: Final = open_file
@@ -168,12 +160,9 @@ class AppendFile:
         self._changes = 1 if new is None else 0
         self._synced = self._doubted = self._settled = 0
         self._size: int | None = None  # when it was let go of
-        self._joint: JointSync | None = None
-        if new is None:
-            handles.take(self)
-        else:
+        if new is not None:
             handles.add(self, new)
-        handles.give_back(self)
+            handles.give_back(self)
 
     def append(self, chunks: Sequence[Buffer]) -> None:  # noqa: D102 - see DiskFile
         self._changes += 1  # first: it may be done by halves
@@ -211,9 +200,6 @@ class AppendFile:
     def fsync(self) -> None:
         """Make the content durable, but for what is in doubt: see `is_in_doubt`."""
         changes = self._changes
-        if self._joint is not None and self._joint.is_joint:
-            self._synced = self._settled = changes
-            return
         handle = self._taken()
         try:
             handle.fsync()
@@ -230,13 +216,6 @@ class AppendFile:
 
     def close(self) -> None:  # noqa: D102 - see ReadableFile
         self._handles.close_file(self)
-
-    def leave_fsyncs_to(self, joint: JointSync) -> None:
-        """Leave it to `joint` to make the content durable, whenever it says so.
-
-        All that is in the file must have been written since `joint` began to watch for errors.
-        """
-        self._joint = joint
 
     # --- doubt ---
 

@@ -14,7 +14,6 @@ from typing import Final, Protocol, TypeVar
 
 from quorumlog.storage.errors import NO_HANDLES, StorageError
 from quorumlog.storage.io.append_handles import AppendFile, AppendHandles, DiskFile
-from quorumlog.storage.io.file_system import FileSystem, RealFileSystem
 from quorumlog.storage.io.read_handles import (
     KNOWS_WHAT_IS_CACHED,
     ReadableFile,
@@ -44,7 +43,8 @@ class Disk(Protocol):
     def open_to_append(self, path: str, *, create: bool = False) -> AppendFile:
         """Open for a long time; few of these have a handle at once. It keeps its name until closed.
 
-        With `create` it is made, or made empty. Raises FileNotFoundError.
+        With `create` it is made, or made empty. One that does not exist is noticed here or at the
+        first use: FileNotFoundError.
         """
 
     def open_to_read(self, path: str) -> ReadableFile:
@@ -85,9 +85,6 @@ class Disk(Protocol):
 
     def space(self, path: str) -> tuple[int, int]:
         """Return the bytes of the file system that `path` is on: (all, those we may still use)."""
-
-    def open_file_system(self, path: str) -> FileSystem | None:
-        """Open that of a directory; None: it cannot be made durable as a whole. Raises OSError."""
 
     def lock(self, path: str) -> DiskLock:
         """Lock by a file. Raises StorageError if another holds it."""
@@ -240,9 +237,6 @@ class RealDisk:
     def space(self, path: str) -> tuple[int, int]:  # noqa: D102 - see Disk
         found = os.statvfs(path)
         return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
-
-    def open_file_system(self, path: str) -> RealFileSystem | None:  # noqa: D102 - see Disk
-        return self._with_a_handle(lambda: RealFileSystem.open(path))
 
     def lock(self, path: str) -> "RealLock":  # noqa: D102 - see Disk
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -73,6 +73,8 @@ class KeptProducers:
 
         Raises StorageError.
         """
+        if self._snapshots.is_empty:
+            return None
         with self._lock, self._health.reading():
             return self._snapshots.newest(self.transactions.learnt_from)
 

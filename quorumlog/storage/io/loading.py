@@ -22,13 +22,17 @@ from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_chain import holes
-from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
+from quorumlog.storage.io.segment_files import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    SWAP_SUFFIX,
+    SegmentFiles,
+)
 from quorumlog.storage.io.swaps import complete_swaps
 from quorumlog.storage.io.transaction_index import ALL_KNOWN, TransactionIndex
 from quorumlog.wire.codec.identifiers import NO_EPOCH
 
-SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)")
-SNAPSHOT_NAME: Final = re.compile(r"(\d{20})\.snapshot")
+SEGMENT_FILE: Final = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)")
 LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
 
 ALL: Final = 2**63 - 1  # an offset above all others
@@ -162,14 +166,17 @@ def _listed(disk: Disk, directory: str) -> list[str]:
 
 def _sweep(disk: Disk, directory: str, names: Sequence[str]) -> tuple[list[int], list[int]]:
     """Remove leftovers; return the offsets of the segments, in order, and of the snapshots."""
-    parts = [(name, match) for name in names if (match := SEGMENT_NAME.fullmatch(name))]
-    logs = {match[1] for _, match in parts if match[2] == ".log"}
     doomed = [name for name in names if name.endswith(LEFTOVERS)]
-    doomed += [name for name, match in parts if match[1] not in logs]
+    offsets: dict[str, set[str]] = {"log": set(), "snapshot": set()}  # of the files of one kind
+    for match in map(SEGMENT_FILE.fullmatch, names):
+        if match is not None:
+            offsets.setdefault(match[2], set()).add(match[1])
+    logs, snapshots = offsets.pop("log"), offsets.pop("snapshot")
+    for kind, found in offsets.items():
+        doomed += [f"{offset}.{kind}" for offset in found - logs]
     for name in sorted(doomed):
         disk.unlink(f"{directory}/{name}")
-    snapshots = [int(found[1]) for found in map(SNAPSHOT_NAME.fullmatch, names) if found]
-    return sorted(map(int, logs)), snapshots
+    return sorted(map(int, logs)), [*map(int, snapshots)]
 
 
 def _recover(
@@ -197,7 +204,11 @@ def _recover(
             _logger.warning("%s: offset %d was due next: dropped", segment.path, expected)
             _drop(disk, directory, segments, slot)
             break
-        if not is_last and segments[slot + 1].base_offset <= known.recovery_point:
+        is_below = not is_last and segments[slot + 1].base_offset <= known.recovery_point
+        # One that was flushed while it was appended to has no files yet of its aborted
+        # transactions. What follows one that was checked is: the epochs are learnt in one piece.
+        has_indexes = SegmentFiles(disk, directory, segment.base_offset).has_indexes
+        if is_below and has_indexes and scanned.from_offset == ALL:
             try:
                 expected = segment.index.next_offset
                 segment.release()

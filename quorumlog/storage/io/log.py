@@ -110,9 +110,10 @@ class Log:
         log.epochs.truncate_from_end(log.log_end_offset)
         if must_last:
             log.epochs.write()
-        with log._health.changing("open"):
-            loaded.snapshots.drop_above(log.log_end_offset)  # of records that a crash has taken
-            loaded.snapshots.keep_only(log.segment_base_offsets)
+        if not loaded.snapshots.is_empty:
+            with log._health.changing("open"):
+                loaded.snapshots.drop_above(log.log_end_offset)  # of records that a crash has taken
+                loaded.snapshots.keep_only(log.segment_base_offsets)
         return log
 
     @property

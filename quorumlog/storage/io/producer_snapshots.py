@@ -44,6 +44,11 @@ class ProducerSnapshots:
         self._offsets = sorted(offsets)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there are none. Asks no disk."""
+        return not self._offsets
+
+    @property
     def offsets(self) -> Sequence[int]:
         """Where the log ended at each of them, oldest first."""
         return tuple(self._offsets)

@@ -40,6 +40,11 @@ class SegmentFiles:
             raise CorruptIndex("an index file is missing") from error
         return SegmentIndex.decode(base_offset, settings, offsets=offsets, times=times, size=size)
 
+    @property
+    def has_indexes(self) -> bool:
+        """Whether the files are there that every full segment has, once it is flushed as such."""
+        return all(self._disk.exists(self.stem + suffix) for suffix in LOOKUP_SUFFIXES)
+
     def write_indexes(self, index: SegmentIndex) -> None:
         """Replace both index files, durably, and all names in the directory with them."""
         replace_file(self._disk, self.stem + ".index", index.offsets.encode())

@@ -25,7 +25,6 @@ from quorumlog.broker.groups.core.consumer.records import (
     RegularExpressionValue,
     TargetMemberValue,
     TargetValue,
-    encode,
     from_stored,
 )
 from quorumlog.broker.groups.core.consumer.requests import (
@@ -50,7 +49,7 @@ class Story:
     def lead(self, now_ms: int) -> None:
         self.coordinator = ConsumerGroupCoordinator(SETTINGS, self.topics)
         for record in self.log:
-            self.coordinator.replay_encoded(*encode(record))
+            self.coordinator.committed.apply(record)
         self.coordinator.loaded(now_ms)
         self.writes.clear()
 

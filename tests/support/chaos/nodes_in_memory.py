@@ -26,6 +26,7 @@ class NodesInMemory:
         self.changed: Callable[[], object] = lambda: None  # called when a rule comes or goes
         self.performed: list[tuple[str, tuple[int, ...]]] = []
         self.rules: dict[str, LinkRule] = {}
+        self.asked_for: dict[str, str] = {}  # what each operation of an administrator draws
         self.met: dict[str, int] = {}  # how often each operation that is counted was met
         self.roles: dict[str, list[int]] = {"partition-leader": [1], "metadata-leader": [2]}
 
@@ -36,7 +37,7 @@ class NodesInMemory:
     async def running(self) -> tuple[int, ...]:
         return tuple(sorted(self.is_running))
 
-    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
+    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> str | None:
         del amount
         self.performed.append((operation, tuple(node_ids)))
         for node_id in node_ids:
@@ -54,6 +55,7 @@ class NodesInMemory:
                     self.paused.discard(node_id)
                 case _:
                     pass
+        return self.asked_for.get(operation)
 
     async def _start(self, node_id: int) -> None:
         self.is_running.add(node_id)

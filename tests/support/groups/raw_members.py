@@ -1,6 +1,7 @@
 """Thousands of members over few connections: they join, take what they get, and beat.
 
-A member is a task without a client around it, so that the coordinator is what is looked at.
+A member is a task without a client around it, so that the coordinator is what is looked at. Beside
+them: many consumers of our client that join one group.
 """
 
 import asyncio
@@ -8,10 +9,13 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from quorumlog import Admin, Consumer
+from quorumlog.client import NewTopic
+from quorumlog.client.settings import GroupProtocol
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -23,6 +27,9 @@ from quorumlog.wire.codec.messages.join_group import JoinGroupRequest, JoinGroup
 from quorumlog.wire.codec.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from quorumlog.wire.io.connection import KafkaConnection
 
+ONE_COORDINATOR: Final = {"offsets.topic.num.partitions": "1"}  # of all groups
+SHARED: Final = "shared"  # the topic of each of many groups
+WIDE: Final = "wide"  # the topic of one group with many members
 SESSION_TIMEOUT_MS: Final = 45_000
 REBALANCE_TIMEOUT_MS: Final = 60_000
 _AGAIN_S: Final = 0.2
@@ -159,6 +166,25 @@ class ConsumerMember:
             await asyncio.sleep(interval_s)
 
 
+def grouped(
+    protocol: GroupProtocol,
+    names: Sequence[str],
+    size: int,
+    opened: Sequence[KafkaConnection],
+    told: Told,
+) -> list[list[Member]]:
+    """Return the members of each group, `size` of them, which take the connections in turn."""
+
+    def member(number: int) -> Member:
+        connection, name = opened[number % len(opened)], names[number // size]
+        if protocol == "classic":
+            return ClassicMember(connection, name, told)
+        return ConsumerMember(connection, name, told, [SHARED])
+
+    members = [member(number) for number in range(len(names) * size)]
+    return [members[at : at + size] for at in range(0, len(members), size)]
+
+
 def is_settled(members: Sequence[Member], count: int) -> bool:
     """Whether the members agree on a generation, and hold `count` things in all, each one of it."""
     held = [one for member in members for one in member.held]
@@ -207,3 +233,36 @@ async def running(members: Sequence[Member], interval_s: float) -> AsyncIterator
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
+
+
+async def create_topics(bootstrap: str, *, shared: int, wide: int) -> None:
+    """Create SHARED and WIDE with so many partitions."""
+    async with Admin(bootstrap) as admin:
+        await admin.create_topics([NewTopic(SHARED, shared, 3), NewTopic(WIDE, wide, 3)])
+
+
+@asynccontextmanager
+async def polling(
+    bootstrap: str, protocol: GroupProtocol, count: int
+) -> AsyncIterator[list[Consumer]]:
+    """Let consumers join one group of WIDE at once, and poll."""
+    async with AsyncExitStack() as stack:
+        consumers = [
+            await stack.enter_async_context(
+                Consumer(bootstrap, group_id=f"{WIDE}-{protocol}", group_protocol=protocol)
+            )
+            for _ in range(count)
+        ]
+
+        async def poll(consumer: Consumer) -> None:
+            consumer.subscribe([WIDE])
+            while True:
+                await consumer.poll(200)
+
+        tasks = [asyncio.ensure_future(poll(consumer)) for consumer in consumers]
+        try:
+            yield consumers
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.partitions.log.log_progress import SYNC_GRACE_S, LogProgress
+from quorumlog.broker.partitions.log.log_progress import LogProgress
 from quorumlog.storage.core import recent_batches
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.broker.held_queue import HeldQueue
@@ -43,40 +43,24 @@ async def test_what_is_read_of_a_log_after_a_crash_is_counted(
             )
         shutil.copytree(tmp_path / "runs", tmp_path / "crashed")
     async with one_broker(tmp_path / "crashed") as again:
-        described = again._logs.progress.describe(0, opened=0, left=1)
+        described = again._logs.progress.describe(opened=0, left=1)
     assert described == "opening logs: 0 of 1, 1 MiB read"
 
 
 def test_a_text_is_another_one_only_with_progress() -> None:
     progress = LogProgress()
-    assert progress.describe(0, opened=0, left=2) == "opening logs: 0 of 2, 0 MiB read"
+    assert progress.describe(opened=0, left=2) == "opening logs: 0 of 2, 0 MiB read"
     progress.note_read(MIB - 1)
     progress.note_read(1)
-    assert progress.describe(0, opened=0, left=2) == "opening logs: 0 of 2, 1 MiB read"
-    assert progress.describe(0, opened=2, left=0) == ""
+    assert progress.describe(opened=0, left=2) == "opening logs: 0 of 2, 1 MiB read"
+    assert progress.describe(opened=2, left=0) == ""
     progress.close(lambda: None)
-    assert progress.describe(0, opened=2, left=0) == "closing logs: 1 of 2"
+    assert progress.describe(opened=2, left=0) == "closing logs: 1 of 2"
 
 
 def test_a_log_that_is_not_opened_does_not_hide_that_others_are_closed() -> None:
     progress = LogProgress()
     progress.note_postponed()
-    assert progress.describe(0, opened=2, left=1) == "opening logs: 2 of 3"
+    assert progress.describe(opened=2, left=1) == "opening logs: 2 of 3"
     progress.close(lambda: None)
-    assert progress.describe(0, opened=2, left=1) == "closing logs: 1 of 2"
-
-
-def test_what_makes_a_file_system_durable_says_nothing_so_it_gets_some_minutes() -> None:
-    progress = LogProgress()
-    with progress.syncing():
-        texts = [
-            progress.describe(now_s * 1000, opened=2, left=0) for now_s in (100, 100, 107, 108)
-        ]
-        assert [text.rpartition(": ")[2] for text in texts] == ["0 s", "0 s", "7 s", "8 s"]
-        ends = {
-            progress.describe((100 + SYNC_GRACE_S + s) * 1000, opened=2, left=0) for s in range(9)
-        }
-        assert len(ends) == 1  # from here on it makes no progress
-    assert progress.describe(900_000, opened=2, left=0) == ""
-    with progress.syncing():
-        assert progress.describe(900_000, opened=2, left=0).endswith(": 0 s")
+    assert progress.describe(opened=2, left=1) == "closing logs: 1 of 2"

@@ -268,6 +268,18 @@ async def test_an_action_that_finds_no_running_node_is_recorded() -> None:
 
 
 @pytest.mark.jumping_time
+async def test_a_row_says_what_an_administrator_asked_for() -> None:
+    nodes = NodesInMemory()
+    nodes.asked_for["reassign"] = "t-0 to (3, 1)"
+    rows = await carry_out(nodes, action(0, "reassign", (2,), 1), action(9, "grow", "all", 1))
+    assert rows == [
+        ("reassign", "2", "#1 reassign: named"),
+        ("asked", "2", "#1 reassign: t-0 to (3, 1)"),
+        ("grow", "1,2,3", "#2 grow: all"),
+    ]
+
+
+@pytest.mark.jumping_time
 async def test_a_role_of_no_node_falls_on_one_that_no_fault_holds() -> None:
     nodes = NodesInMemory()
     rows = await carry_out(

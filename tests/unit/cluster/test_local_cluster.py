@@ -252,8 +252,9 @@ def test_a_node_that_ends_by_itself_during_stop_is_no_error(
     assert child is not None
 
     def ends_first(number: signal.Signals) -> bool:
-        child.kill()
-        child.wait()
+        if child.poll() is None:
+            os.kill(child.pid, signal.SIGKILL)
+            child.wait()
         return real(number)
 
     monkeypatch.setattr(cluster._processes[1], "signal_if_running", ends_first)

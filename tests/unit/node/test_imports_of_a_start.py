@@ -50,3 +50,17 @@ with tempfile.TemporaryDirectory() as scratch:
     loaded = loaded_by(program.strip())
     assert "quorumlog.node.config" in loaded  # the settings are checked by the rules of a node
     assert not loaded & NEEDLESS_TO_START_NODES
+
+
+def test_what_nodes_share_when_they_are_forked_is_no_thread_and_no_file() -> None:
+    """A fork has only the thread that forked, and the files would be one for all nodes."""
+    program = """
+import os, threading
+before = len(os.listdir("/dev/fd"))
+import quorumlog.node.preloaded
+assert threading.active_count() == 1, threading.enumerate()
+assert len(os.listdir("/dev/fd")) == before
+if os.path.exists("/proc/self/task"):
+    assert len(os.listdir("/proc/self/task")) == 1
+"""
+    assert "quorumlog.node.main" in loaded_by(program.strip())

@@ -1,10 +1,14 @@
 """What requests about groups have in common: names, and offsets with or without a transaction."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from quorumlog.broker.groups.core.records import NAME_BYTES_MAX, OffsetRecord
-from quorumlog.broker.groups.core.requests import CommittedOffset
+from quorumlog.broker.groups.core.requests import (
+    CommitOffsets,
+    CommitResult,
+    CommitTransactionalOffsets,
+)
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -15,23 +19,34 @@ def is_group_name(group_id: str, *, may_be_empty: bool) -> bool:
     return len(group_id.encode()) <= NAME_BYTES_MAX and (bool(group_id) or may_be_empty)
 
 
-def offset_records(
-    group_id: str,
-    offsets: Mapping[TopicPartition, CommittedOffset],
-    settings: BrokerSettings,
-    now_ms: int,
-) -> tuple[dict[TopicPartition, ErrorCode], list[OffsetRecord]]:
-    """Return the outcome for each partition, and the records of those that are NONE."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecidedCommit:
+    """The records that a commit writes, and what it answers for each partition once they are."""
+
+    records: tuple[OffsetRecord, ...]
+    outcomes: Mapping[TopicPartition, ErrorCode]
+
+    def result(self, written: ErrorCode = ErrorCode.NONE) -> CommitResult:
+        """Return the answer. `written`: how the write of the records ended."""
+        partitions = {where: code or written for where, code in self.outcomes.items()}
+        return CommitResult(error_code=ErrorCode.NONE, partitions=partitions)
+
+
+def decide_commit(
+    request: CommitOffsets | CommitTransactionalOffsets, settings: BrokerSettings, now_ms: int
+) -> DecidedCommit:
+    """Decide on each partition of a commit that the group does not refuse."""
+    group_id = request.group_id
     longest = min(settings.offset_metadata_max_bytes, NAME_BYTES_MAX)
-    outcomes = dict.fromkeys(offsets, ErrorCode.NONE)
+    outcomes = dict.fromkeys(request.offsets, ErrorCode.NONE)
     records: list[OffsetRecord] = []
-    for where, offset in offsets.items():
+    for where, offset in request.offsets.items():
         if len(offset.metadata.encode()) > longest:
             outcomes[where] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             continue
         committed = replace(offset, commit_timestamp_ms=now_ms)
         records.append(OffsetRecord(group_id=group_id, topic_partition=where, committed=committed))
-    return outcomes, records
+    return DecidedCommit(records=tuple(records), outcomes=outcomes)
 
 
 def stranger_refusal(generation_id: int, *, has_offsets: bool) -> ErrorCode:

@@ -12,8 +12,9 @@ from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.classic_side import ClassicSide
 from quorumlog.broker.groups.core.commits import (
+    DecidedCommit,
+    decide_commit,
     is_group_name,
-    offset_records,
     stranger_refusal,
 )
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
@@ -28,7 +29,6 @@ from quorumlog.broker.groups.core.replayed_groups import ReplayedGroups
 from quorumlog.broker.groups.core.requests import (
     NOT_WRITTEN,
     CommitOffsets,
-    CommitResult,
     CommittedOffset,
     CommitTransactionalOffsets,
     CompleteTransaction,
@@ -197,14 +197,11 @@ class GroupCoordinator(ReplayedGroups):
         if error_code is not ErrorCode.NONE:
             self._outbox.reply(request_id, request.refuse(error_code))
             return
-        outcomes, records = offset_records(
-            request.group_id, request.offsets, self._settings, now_ms
-        )
-        if not records:
-            result = CommitResult(error_code=ErrorCode.NONE, partitions=outcomes)
-            self._outbox.reply(request_id, result)
-            return
-        self._outbox.append(tuple(records), self._answer_commit(request_id, outcomes))
+        commit = decide_commit(request, self._settings, now_ms)
+        if commit.records:
+            self._outbox.append(commit.records, self._answer_commit(request_id, commit))
+        else:
+            self._outbox.reply(request_id, commit.result())
 
     def _commit_refusal(
         self, group: Group | None, now_ms: int, request: CommitOffsets
@@ -225,13 +222,9 @@ class GroupCoordinator(ReplayedGroups):
             return refusal
         return self.transactional.member_refusal(self.groups.get(request.group_id), request)
 
-    def _answer_commit(
-        self, request_id: int, outcomes: dict[TopicPartition, ErrorCode]
-    ) -> WriteDone:
+    def _answer_commit(self, request_id: int, commit: DecidedCommit) -> WriteDone:
         def done(_now_ms: int, error_code: ErrorCode) -> None:
-            partitions = {where: code or error_code for where, code in outcomes.items()}
-            result = CommitResult(error_code=ErrorCode.NONE, partitions=partitions)
-            self._outbox.reply(request_id, result)
+            self._outbox.reply(request_id, commit.result(error_code))
 
         return done
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, assert_never
 
 from quorumlog.broker.groups.core import events
-from quorumlog.broker.groups.core.commits import is_group_name, offset_records, stranger_refusal
+from quorumlog.broker.groups.core.commits import decide_commit, is_group_name, stranger_refusal
 from quorumlog.broker.groups.core.effects import VerifyTransaction
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
@@ -160,12 +160,10 @@ class TransactionalOffsets:
         if error_code is not ErrorCode.NONE:
             self._outbox.reply(request_id, request.refuse(error_code))
             return
-        outcomes, records = offset_records(
-            request.group_id, request.offsets, self._settings, now_ms
-        )
+        commit = decide_commit(request, self._settings, now_ms)
+        records = commit.records
         if not records:
-            result = CommitResult(error_code=ErrorCode.NONE, partitions=outcomes)
-            self._outbox.reply(request_id, result)
+            self._outbox.reply(request_id, commit.result())
             return
         producer_id, producer_epoch = request.producer_id, request.producer_epoch
         written = [record.topic_partition for record in records]
@@ -178,14 +176,12 @@ class TransactionalOffsets:
             self._written(request.group_id, written)
             if error_code is not ErrorCode.NONE:
                 self._begun.pop(producer_id, None)
-            partitions = {where: code or error_code for where, code in outcomes.items()}
-            result = CommitResult(error_code=ErrorCode.NONE, partitions=partitions)
-            self._outbox.reply(request_id, result)
+            self._outbox.reply(request_id, commit.result(error_code))
 
         self._begun[producer_id] = producer_epoch
         self._under_way.setdefault(request.group_id, Counter()).update(written)
         self._outbox.append_transactional(
-            producer_id, producer_epoch, tuple(records), apply=apply, done=done
+            producer_id, producer_epoch, records, apply=apply, done=done
         )
 
     def _written(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:

@@ -80,7 +80,6 @@ class Checkpoints:
         if broker_epoch == -1 and logs.clean_shutdown_epoch is not None:
             broker_epoch = logs.clean_shutdown_epoch
         closed = {at: driver.log for at, driver in drivers.items()}
-        logs.begin_closing(closed)
         closing = (
             performed(flushes, at, partial(logs.progress.close, driver.close))
             for at, driver in drivers.items()

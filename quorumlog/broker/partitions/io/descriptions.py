@@ -13,7 +13,6 @@ from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.move_table import FutureSize
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
-from quorumlog.clock import monotonic_ms
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -60,7 +59,7 @@ class Descriptions:
     def progress(self) -> str:
         """Say how far the logs are opened or closed: see `LogProgress`."""
         return self._logs.progress.describe(
-            monotonic_ms(), opened=len(self._replicas.drivers), left=self._replicas.left_to_open
+            opened=len(self._replicas.drivers), left=self._replicas.left_to_open
         )
 
     def directory_of(self, at: TopicPartition) -> str | None:

@@ -187,16 +187,6 @@ class LogDirectories:
         directory = next((one for one in self.online if one.path == error.path), None)
         return None if directory is None else self.fail(directory, error)
 
-    def begin_closing(self, logs: Mapping[TopicPartition, Log]) -> None:
-        """Prepare every directory: see `LogDirectory.begin_closing`. Asks no disk."""
-        for directory in self.online:
-            directory.begin_closing(self._here(directory, logs).values())
-
-    def _here(
-        self, directory: LogDirectory, logs: Mapping[TopicPartition, Log]
-    ) -> dict[TopicPartition, Log]:
-        return {at: log for at, log in logs.items() if self._homes.get(at) is directory}
-
     def finish(
         self,
         closed: Mapping[TopicPartition, Log],
@@ -213,7 +203,7 @@ class LogDirectories:
         are_unclean = {*unclean, *self.failed}
         refusal: StorageError | None = None
         for directory in self.online:
-            logs = self._here(directory, closed)
+            logs = {at: log for at, log in closed.items() if self._homes.get(at) is directory}
             known = {at: high_watermarks[at] for at in high_watermarks.keys() & logs.keys()}
             try:
                 directory.finish(logs, known, broker_epoch, is_clean=directory not in are_unclean)

@@ -17,13 +17,7 @@ from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import (
-    CorruptCheckpoint,
-    DamagedLog,
-    LacksRecords,
-    StorageError,
-    storage_error,
-)
+from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, LacksRecords, storage_error
 from quorumlog.storage.io.checkpoints import (
     PARTITION_METADATA_FILE,
     CleanShutdownMarker,
@@ -32,14 +26,12 @@ from quorumlog.storage.io.checkpoints import (
 )
 from quorumlog.storage.io.disk import Disk, write_file_durably
 from quorumlog.storage.io.epoch_checkpoint import was_flushed
-from quorumlog.storage.io.joint_disk import JointDisk
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.planned_log import plan_log
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
 STRAY_SUFFIX: Final = "-stray"
-CLOSED_TOGETHER_MIN: Final = 1_000  # fewer need not wait for what others write to the disk
 REFUSED_FILE: Final = "refused-as-damaged"
 """In the directory of a log that was refused: a start after a kill refuses it, too."""
 
@@ -113,8 +105,7 @@ class LogDirectory:
         self._disk: Final = disk
         self._new_log: Final = new_log
         self._marker: Final = CleanShutdownMarker(disk, directory)
-        self._log_disk: Final = JointDisk(disk)  # of the logs: many are closed together
-        self._names: Final = LogNames(self._log_disk, directory)
+        self._names: Final = LogNames(disk, directory)
         self._unopened: Final[set[str]] = set()  # directories as the last process left them
         # Of the topic whose partitions were asked for last: (its configurations, defaults, these).
         self._known_settings: tuple[Mapping[str, str], Mapping[str, str], LogSettings] | None = None
@@ -133,7 +124,6 @@ class LogDirectory:
         """
         try:
             self._disk.mkdir(self.path)
-            self._log_disk.watch(self.path)
             self.clean_shutdown_epoch = self._marker.take()
             names = self._disk.listdir(self.path)
             doomed = [name for name in names if name.endswith(DELETE_SUFFIX)]
@@ -203,7 +193,7 @@ class LogDirectory:
             if is_new:
                 self.checkpoints.forget_older(topic_partition)
                 make_directory = partial(self._names.make, name, topic_id)
-                log = plan_log(self._new_log, self._log_disk, path, settings, make_directory)
+                log = plan_log(self._new_log, self._disk, path, settings, make_directory)
             else:
                 log = self._open_found(topic_partition, topic_id, settings, standing)
             log.epochs.before_first = partial(self._names.make_last, name, topic_id)
@@ -239,7 +229,7 @@ class LogDirectory:
         # docs/decisions/0116-a-log-that-was-closed-ends-where-it-was-closed.md
         try:
             log = self._new_log.open(
-                self._log_disk,
+                self._disk,
                 path,
                 settings,
                 clean=is_closed,
@@ -265,7 +255,7 @@ class LogDirectory:
     def reopen(self, at: TopicPartition, topic_id: TopicId, settings: LogSettings) -> Log:
         """Open a log that this process has closed cleanly."""
         log = self._new_log.open(
-            self._log_disk,
+            self._disk,
             self._path(str(at)),
             settings,
             clean=True,
@@ -332,26 +322,6 @@ class LogDirectory:
         except OSError as error:
             raise storage_error(f"cannot look at {self.path}: {error}", error) from error
 
-    def begin_closing(self, logs: Iterable[Log]) -> None:
-        """Have these logs closed together, if many are not durable, and if the system can do it.
-
-        Their `close` says less then: nothing of them is known to be durable before `finish`.
-        """
-        unflushed = sum(log.flushed_offset < log.log_end_offset for log in logs)
-        if unflushed >= CLOSED_TOGETHER_MIN:
-            _logger.info("%s: %d logs are not durable yet", self.path, unflushed)
-            self._log_disk.begin()
-
-    def _end_closing(self) -> StorageError | None:
-        """Make durable what was closed together; return why the disk refuses it."""
-        _logger.info("%s: making its file system durable", self.path)
-        try:
-            with self.progress.syncing():
-                self._log_disk.end()
-        except OSError as error:
-            return storage_error(f"cannot make {self.path} durable: {error}", error)
-        return None
-
     def finish(
         self,
         closed: Mapping[TopicPartition, Log],
@@ -362,16 +332,11 @@ class LogDirectory:
     ) -> None:
         """Write the checkpoints of logs that are closed; leave the marker if all here is whole.
 
-        is_clean: every log that was open is closed cleanly. What was closed together is durable
-        first; if that fails, nothing is said of any log: the next start checks them.
+        is_clean: every log that was open is closed cleanly.
         """
-        refusal = self._end_closing() if self._log_disk.is_joint else None
         self.checkpoints.note_high_watermarks(high_watermarks)
-        if refusal is None:
-            self.checkpoints.note_closed(closed)
+        self.checkpoints.note_closed(closed)
         self.checkpoints.write_all()
-        if refusal is not None:
-            raise refusal
         if is_clean and (self.was_clean or not self._unopened):
             try:
                 self._marker.note_started()

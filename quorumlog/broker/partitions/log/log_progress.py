@@ -4,18 +4,15 @@ docs/decisions/0052-time-limits-of-nodes-are-renewed-by-progress.md
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
-
-SYNC_GRACE_S: Final = 300  # for what other programs have written there, too
 
 
 class LogProgress:
     """Counts work on logs. The threads that do the work call it.
 
     Invariant: two texts of `describe` differ only if bytes were read, or a log was opened or
-    closed, between them; or while a file system is made durable, for SYNC_GRACE_S at most.
+    closed, between them.
     """
 
     def __init__(self) -> None:
@@ -23,8 +20,6 @@ class LogProgress:
         self._read_bytes = 0
         self._counts_bytes = True
         self._closed = 0
-        self._is_syncing = False
-        self._syncing_since_ms: int | None = None  # as `describe` has seen it
 
     def note_read(self, size: int) -> None:
         """Count bytes of a log that is opened."""
@@ -41,25 +36,11 @@ class LogProgress:
         with self._lock:
             self._closed += 1
 
-    @contextmanager
-    def syncing(self) -> Iterator[None]:
-        """Meanwhile a file system is made durable: one call of the system, which says nothing."""
-        self._is_syncing = True
-        try:
-            yield
-        finally:
-            self._is_syncing = False
-
-    def describe(self, now_ms: int, *, opened: int, left: int) -> str:
+    def describe(self, *, opened: int, left: int) -> str:
         """Say how far it is; empty if no log is to be opened, and none was closed.
 
         `opened`: logs that were opened; `left`: logs that are to be opened yet.
         """
-        if self._is_syncing:
-            since_ms = self._syncing_since_ms = self._syncing_since_ms or now_ms
-            seconds = min((now_ms - since_ms) // 1000, SYNC_GRACE_S)
-            return f"making the file system durable, with all that is on it: {seconds} s"
-        self._syncing_since_ms = None
         if self._closed:
             return f"closing logs: {self._closed} of {opened}"
         if left:

@@ -105,20 +105,21 @@ class OffsetCheckpoints:
 
         Raises StorageError.
         """
+        start_offset, end_offset = log.log_start_offset, log.log_end_offset
         with self._noting:
             # An unclean election takes back what was committed. Its successor must not count.
-            is_committed_ahead = self.high_watermark(at) > log.log_end_offset
+            is_committed_ahead = self.high_watermark(at) > end_offset
             if is_committed_ahead:
-                self._high_watermarks[at] = log.log_end_offset
-            is_cleaned_ahead = self.cleaned(at) > log.log_end_offset
+                self._high_watermarks[at] = end_offset
+            is_cleaned_ahead = self.cleaned(at) > end_offset
             if is_cleaned_ahead:
-                self._cleaned[at] = log.log_end_offset
-            is_ahead = self.recovery_point(at) > log.log_end_offset
+                self._cleaned[at] = end_offset
+            is_ahead = self.recovery_point(at) > end_offset
             if is_ahead:
                 self._recovery_points[at] = log.flushed_offset
-            starts_later = self._log_starts.get(at, Offset(0)) > log.log_start_offset
+            starts_later = self._log_starts.get(at, Offset(0)) > start_offset
             if starts_later:
-                self._log_starts[at] = log.log_start_offset
+                self._log_starts[at] = start_offset
         if is_committed_ahead:
             self.write_high_watermarks()
         if is_ahead:

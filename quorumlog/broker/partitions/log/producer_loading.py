@@ -31,8 +31,9 @@ def load_producers(
     """
     producers = kind()
     snapshot = log.producers.newest() or ProducerSnapshot(log.segment_base_offsets[0], ())
-    headers: Iterable[BatchHeader] | None = log.producers.batches_since(snapshot.offset)
-    producers.rebuild(headers or (), snapshot.entries)
+    headers = log.producers.batches_since(snapshot.offset)
+    if headers or snapshot.entries:
+        producers.rebuild(headers or (), snapshot.entries)
     if headers is None and snapshot.offset < log.log_end_offset:
         _replay(log, producers, snapshot.offset, note_read)
     log.producers.keep_transactions()

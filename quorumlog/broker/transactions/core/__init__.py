@@ -1,4 +1,4 @@
-"""Pure: the transaction coordinator. Who may produce, and how each transaction ends; KIP-98, 890.
+"""Pure: the transaction coordinator. It fences producers, and ends transactions; KIP-98, KIP-890.
 
 Every loaded partition of `__transaction_state` has one `TransactionCoordinator`. It changes only by
 applying committed records, so its state is the replayed log, always. One driver owns it

@@ -1,7 +1,7 @@
 """The transactional ids of one partition of `__transaction_state`, while this broker leads it.
 
 A rule decides on what is committed, writes, and answers once the record is committed; only then
-does anything change. So a write that fails needs no undoing, nobody is told an epoch or an outcome
+does anything change. So a write that fails needs no undoing, no client is told an epoch or outcome
 that could be lost, and no marker is sent before the decision is safe. Sources: KIP-98, KIP-360,
 KIP-588, KIP-664, KIP-890, KIP-1228.
 """
@@ -93,8 +93,8 @@ class TransactionCoordinator:
         """The time of the next tick, if nothing else happens; None: no tick is needed."""
         if self._is_superseded:
             return None
-        due_ms, held_ms = self._deadlines.next_ms, self._adding.next_deadline_ms
-        return held_ms if due_ms is None else min(due_ms, due_ms if held_ms is None else held_ms)
+        deadlines = (self._deadlines.next_ms, self._adding.next_deadline_ms)
+        return min((one for one in deadlines if one is not None), default=None)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
@@ -138,8 +138,8 @@ class TransactionCoordinator:
             return
         transactional_id = request.transactional_id
         transaction = self.transactions.get(transactional_id)
-        is_known = transaction is not None and not transaction.is_new
-        known = transaction if is_known else None  # until its first record is committed
+        # Until its first record is committed, an id is not known.
+        known = None if transaction is None or transaction.is_new else transaction
         match request:
             case InitProducerId():
                 if transaction is None:

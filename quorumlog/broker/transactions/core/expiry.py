@@ -1,4 +1,4 @@
-"""Transactional ids that nobody has used for a long time are forgotten."""
+"""Transactional ids that no producer has used for a long time are forgotten."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""InitProducerId: who may use a transactional id from here on (KIP-98, KIP-360, KIP-588)."""
+"""InitProducerId: which producer may use a transactional id now (KIP-98, KIP-360, KIP-588)."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID
 
 
 class Initialization:
-    """Gives out epochs: whoever is told one has fenced all that were told another before."""
+    """Gives out epochs: a producer that is told one has fenced all that were told one before."""
 
     def __init__(
         self, settings: TransactionSettings, outbox: TransactionOutbox, ending: Ending
@@ -48,7 +48,7 @@ class Initialization:
     ) -> None:
         """Give the producer an epoch; if a transaction is open, abort it and let the client wait.
 
-        The epoch of that abort is told to nobody: the client asks again, and gets the next one.
+        The epoch of that abort is told to no client: this one asks again, and gets the next epoch.
         """
         error_code = self._busy_or_fenced(transaction, request.expected)
         if error_code is not ErrorCode.NONE:

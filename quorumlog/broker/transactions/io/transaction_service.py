@@ -108,12 +108,14 @@ class TransactionService:
         self._shards.count_partitions(image)
         self._markers.publish(image)
         self.verifier.publish(image)
-        deleted = frozenset(
+        known = (
             TopicPartition(name, index)
             for name in delta.deleted_topics
             if name in before.topics
             for index in range(len(before.topics[name].partitions))
         )
+        # A new topic of the same name may have records of the transaction: it gets the marker.
+        deleted = frozenset(at for at in known if image.partition(at) is None)
         if deleted:
             self._shards.feed_all(events.PartitionsDeleted(partitions=deleted))
         if _level(image) != _level(before):

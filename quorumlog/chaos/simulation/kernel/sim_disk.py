@@ -23,7 +23,6 @@ from random import Random
 from typing import Any, Final, cast
 
 from quorumlog.chaos.simulation.kernel.sim_content import SimContent
-from quorumlog.chaos.simulation.kernel.sim_file_system import SimFileSystem, SimLock
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.append_handles import AppendFile, AppendHandles
 from quorumlog.wire.codec.message import Buffer
@@ -101,8 +100,18 @@ class _LetGo(SimFile):
         if is_open and self._content.changes and self._disk.loses_write_back(self._path):
             self._content.lose_pages()
             self._content.forget_pages()
-            self._disk.losses += 1
         super().close()
+
+
+class SimLock:
+    """A lock that a crash or a death releases."""
+
+    def __init__(self, held: set[str], path: str) -> None:
+        self._held = held
+        self._path = path
+
+    def release(self) -> None:  # noqa: D102 - see DiskLock
+        self._held.discard(self._path)
 
 
 class SimDisk:
@@ -120,7 +129,6 @@ class SimDisk:
         self.on_operation = on_operation
         self.loses_write_back: Callable[[str], bool] = _keeps
         self.generation = 0
-        self.losses = 0  # files of which a write was lost in silence, so far
         self._names: dict[str, dict[str, SimContent]] = {"/": {}}
         self._durable_names: dict[str, dict[str, SimContent]] = {"/": {}}
         self._name_changes: dict[str, list[tuple[NameChange, ...]]] = {"/": []}
@@ -150,7 +158,9 @@ class SimDisk:
 
     def bytes_used(self) -> int:
         """Count what all files hold."""
-        return sum(len(content.written) for content in self.contents())
+        return sum(
+            len(content.written) for names in self._names.values() for content in names.values()
+        )
 
     # --- Disk ---
 
@@ -240,21 +250,6 @@ class SimDisk:
     def space(self, path: str) -> tuple[int, int]:  # noqa: D102 - see Disk
         self.begin("space", path)
         return self.bytes_used() + self.bytes_free(), self.bytes_free()
-
-    def open_file_system(self, path: str) -> SimFileSystem:  # noqa: D102, ARG002 - see Disk
-        return SimFileSystem(self)
-
-    def contents(self) -> list[SimContent]:
-        """Return what all files hold."""
-        return [content for names in self._names.values() for content in names.values()]
-
-    def make_names_last(self) -> None:
-        """Make the names of all files and directories durable."""
-        for path in self._names:
-            self._durable_names[path] = dict(self._names[path])
-            self._name_changes[path].clear()
-        self._moves.clear()
-        self._added.clear()
 
     def rmdir(self, path: str) -> None:  # noqa: D102 - see Disk
         self.begin("rmdir", path)

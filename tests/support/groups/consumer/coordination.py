@@ -147,10 +147,28 @@ class ConsumerCoordination(DrivenShard[GroupCoordinator]):
         self.load()
 
     def make_target(self) -> None:
+        """Run the oldest job that the coordinator has given away; let its target be taken over."""
+        self.give_target()
+        self.take_over()
+
+    def give_target(self) -> None:
         """Run the oldest job that the coordinator has given away."""
         effect = next(effect for effect in self.own if isinstance(effect, MakeTarget))
         self.own.remove(effect)
         self.step(events.TargetMade(job=effect.job, target=effect.job.run()))
+
+    def take_over(self) -> int:
+        """Let targets that were made be taken over; return in how many ticks."""
+        ticks = 0
+        while self.is_taking_over:
+            self.step(events.Ticked())
+            ticks += 1
+        return ticks
+
+    @property
+    def is_taking_over(self) -> bool:
+        """Whether a tick is due at once, to go on with a target."""
+        return self.consumer.next_deadline_ms <= self.now_ms
 
     def try_names(self) -> None:
         """Run the oldest job of names that the coordinator has given away."""
@@ -162,6 +180,7 @@ class ConsumerCoordination(DrivenShard[GroupCoordinator]):
     def commit_writes(self) -> None:
         """Commit all that is written, and make all targets; names are tried by `try_names`."""
         while self.writes or any(isinstance(effect, MakeTarget) for effect in self.own):
+            self.take_over()
             if self.writes:
                 self.commit_write()
             else:

@@ -232,6 +232,20 @@ async def test_a_partition_that_was_deleted_before_the_decision_needs_no_marker(
     await world.stop()
 
 
+async def test_a_new_topic_of_the_name_gets_the_marker_of_the_deleted_one() -> None:
+    """A leader that knew it earlier may have taken records of the transaction into it."""
+    world = ServiceWorld()
+    await world.lead({"t": [2]})
+    producer = await world.opened(T0)
+    world.brokers[2].errors[T0] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await world.committed(producer)
+    await asyncio.sleep(5 * ROUND_S)
+    world.publish(image_of({"t": [3]}), "t")
+    await world.completed()
+    assert world.brokers[3].marked_partitions == [T0]
+    await world.stop()
+
+
 async def test_nothing_is_added_while_the_image_shows_another_coordinator() -> None:
     """Else the next coordinator, whose image lacks a new topic, might take it for a deleted one."""
     world = ServiceWorld()

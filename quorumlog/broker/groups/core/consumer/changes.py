@@ -24,3 +24,8 @@ class Changes:
         record = ConsumerGroupRecord(subject=subject, value=value)
         self.group.apply(record)
         self.records.append(record)
+
+    def settle_state(self) -> None:
+        """Let the state of the group follow, once all is decided."""
+        if self.records:
+            self.group.settle_state()

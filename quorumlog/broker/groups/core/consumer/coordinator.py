@@ -12,7 +12,7 @@ from typing import Final, assert_never
 
 from quorumlog.broker.groups.core.consumer import events, targets
 from quorumlog.broker.groups.core.consumer.admission import check_fields
-from quorumlog.broker.groups.core.consumer.assignors import Assignment
+from quorumlog.broker.groups.core.consumer.awaited_targets import AwaitedTargets, WaitingRequest
 from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
 from quorumlog.broker.groups.core.consumer.committed import CommittedGroups
@@ -25,15 +25,8 @@ from quorumlog.broker.groups.core.consumer.effects import (
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeats
 from quorumlog.broker.groups.core.consumer.member_deadlines import MemberDeadlines
-from quorumlog.broker.groups.core.consumer.records import (
-    ConsumerGroupRecord,
-    RecordKey,
-    RecordKind,
-    decode,
-    encode,
-)
+from quorumlog.broker.groups.core.consumer.records import RecordKey, RecordKind
 from quorumlog.broker.groups.core.consumer.requests import (
-    NOT_WRITTEN_HEARTBEAT,
     ClassicRequest,
     ConsumerGroupRequest,
     ConsumerGroupResult,
@@ -42,12 +35,7 @@ from quorumlog.broker.groups.core.consumer.requests import (
 )
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings, GroupTimes
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
-from quorumlog.broker.groups.core.consumer.targets import (
-    AwaitedTarget,
-    TargetJob,
-    Targets,
-    WaitingRequest,
-)
+from quorumlog.broker.groups.core.consumer.targets import Targets
 from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.consumer.writes import GroupWrites, PendingAnswer, WriteBatch
 from quorumlog.broker.groups.core.requests import (
@@ -64,7 +52,7 @@ NEVER_MS: Final = 1 << 62
 
 
 class ConsumerGroupCoordinator:
-    """Load: `replay_encoded` each committed record, then `loaded`; `step` from then on.
+    """Load: let `committed` apply each committed record, then `loaded`; `step` from then on.
 
     Invariants:
       1. A group without writes is what its committed records say.
@@ -78,36 +66,25 @@ class ConsumerGroupCoordinator:
         committed: CommittedGroups | None = None,
     ) -> None:
         """Serve no group yet; `committed` is where records are applied once they are committed."""
-        self.not_written: Final = NOT_WRITTEN_HEARTBEAT
         self.committed: Final = CommittedGroups() if committed is None else committed
         self.groups: Final[dict[str, ConsumerGroup]] = {}
         self._settings: Final = settings
         times = GroupTimes(settings, topics.group_configs)
         self._heartbeats: Final = Heartbeats(settings, topics, times)
         self.targets: Final = Targets(settings, topics)
-        self._awaited: Final[dict[str, AwaitedTarget]] = {}
+        self._awaited: Final = AwaitedTargets(self.targets)
         self._classic: Final = ClassicMembers(settings, topics, self._heartbeats)
         self._deadlines: Final = MemberDeadlines(times)
         self._writes: Final[dict[str, GroupWrites]] = {}
         self._group_of_write: Final[dict[int, str]] = {}
         self._last_write_id = 0
         self._effects: list[Effect] = []
+        self._now_ms = 0  # of the last step
 
     # --- Loading ---
 
-    def replay_encoded(self, key: bytes, value: bytes | None) -> None:
-        """Apply a committed record; one of another kind is left to others."""
-        record = decode(key, value)
-        if record is not None:
-            self.committed.apply(record)
-
-    def encode(self, record: ConsumerGroupRecord) -> tuple[bytes, bytes | None]:
-        """Return key and value of a record."""
-        return encode(record)
-
-    def loaded(self, now_ms: int, log_start_offset: int = 0, log_end_offset: int = 0) -> None:
+    def loaded(self, now_ms: int) -> None:
         """Start to serve: every member has a whole session to find this coordinator."""
-        del log_start_offset, log_end_offset
         for group_id in sorted(self.committed.values):
             self.rebuild(group_id, now_ms)
 
@@ -136,24 +113,26 @@ class ConsumerGroupCoordinator:
     @property
     def next_deadline_ms(self) -> int:
         """The time of the next tick, if nothing else happens."""
+        if self._awaited.has_made:
+            return self._now_ms  # at once: the next slice
         first_ms = self._deadlines.first_ms
         return NEVER_MS if first_ms is None else first_ms
 
     def step(self, now_ms: int, event: events.Event) -> list[Effect]:
         """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
+        self._now_ms = now_ms
         match event:
             case events.RequestReceived(request_id=request_id, request=request):
                 self._handle_request(now_ms, request_id, request)
             case events.WriteEnded(write_id=write_id, error_code=error_code):
                 self._handle_written(now_ms, write_id, error_code)
             case events.TargetMade(job=job, target=target):
-                self._handle_target_made(now_ms, job, target)
+                self._awaited.note_made(job, target)
+                self._take_over(now_ms)
             case events.TopicsChanged(names=names):
                 self._handle_topics_changed(names)
             case events.Ticked():
                 self._handle_tick(now_ms)
-            case events.BecameLeader():  # no record and no answer of a group has the leader epoch
-                pass
             case _:
                 assert_never(event)
         effects, self._effects = self._effects, []
@@ -212,21 +191,21 @@ class ConsumerGroupCoordinator:
         waiting = WaitingRequest(
             request_id=request_id, request=request, admitted=admitted, epoch=group.group_epoch
         )
-        if group.group_epoch > group.assignment_epoch:
-            awaited = self._awaited.get(group.group_id)
-            job = self.targets.job(group) if awaited is None else awaited.job
-            if awaited is None and job.size <= targets.AT_ONCE_MAX:
+        if group.group_epoch > group.assignment_epoch and group.group_id not in self._awaited:
+            job = self.targets.job(group)
+            if job.size <= targets.AT_ONCE_MAX:
                 self.targets.write(changes, job, job.run())
             else:
-                if awaited is None:
-                    awaited = self._awaited[group.group_id] = AwaitedTarget(job)
-                    self._effects.append(MakeTarget(job=job))
-                awaited.waiting.append(waiting)
-                self._deadlines.follow(changes, now_ms)
-                self._deadlines.begin_session(group, admitted.member_id, now_ms)
-                self._settle(changes, None)
-                return
-        self._finish(changes, now_ms, waiting)
+                self._awaited.add(job)
+                self._effects.append(MakeTarget(job=job))
+        if group.group_id in self._awaited:
+            self._awaited.wait(group.group_id, waiting)
+            self._deadlines.follow(changes, now_ms)
+            self._deadlines.begin_session(group, admitted.member_id, now_ms)
+            self._settle(changes, None)
+        else:
+            self._finish(changes, now_ms, waiting)
+            changes.settle_state()
 
     def _finish(self, changes: Changes, now_ms: int, waiting: WaitingRequest) -> None:
         group, request = changes.group, waiting.request
@@ -240,36 +219,26 @@ class ConsumerGroupCoordinator:
             result = self._heartbeats.finish(changes, request, waiting.admitted)
             self._deadlines.follow(changes, now_ms)
             self._deadlines.note_heartbeat(group, member_id, now_ms)
-        self._settle(changes, PendingAnswer(waiting.request_id, request, result))
+        self._enqueue(changes, PendingAnswer(waiting.request_id, request, result))
 
-    def _handle_target_made(self, now_ms: int, job: TargetJob, target: Assignment) -> None:
-        awaited = self._awaited.get(job.group_id)
-        if awaited is None or awaited.job is not job:
+    def _take_over(self, now_ms: int) -> None:
+        """Take over a slice of a target that was made, if there is one; a tick does the next."""
+        if not self._awaited.has_made:
             return
-        group = self.groups[job.group_id]
-        changes = Changes(group)
-        is_newest = job.epoch == group.group_epoch
-        # A static member that came back under another id begins no epoch, and is not in the job.
-        is_usable = not is_newest or group.members.keys() == job.members.keys()
-        if is_usable:
-            self.targets.write(changes, job, target)
-            self._settle(changes, None)
-        ready = [one for one in awaited.waiting if is_usable and one.epoch <= job.epoch]
-        awaited.waiting = [one for one in awaited.waiting if one not in ready]
-        if awaited.waiting:
-            awaited.job = self.targets.job(group)
-            self._effects.append(MakeTarget(job=awaited.job))
-        else:
-            del self._awaited[job.group_id]
-        for one in ready:
+        taken = self._awaited.take_slice(self.groups)
+        group = taken.changes.group
+        self._settle(taken.changes, None)
+        for one in taken.ready:
             if one.admitted.member_id in group.members:
                 self._finish(Changes(group), now_ms, one)
             else:
                 self._reply(one.request_id, one.request.refuse(ErrorCode.UNKNOWN_MEMBER_ID))
+        group.settle_state()
+        if taken.next_job is not None:
+            self._effects.append(MakeTarget(job=taken.next_job))
 
     def _refuse_waiting(self, group_id: str, error_code: ErrorCode) -> None:
-        awaited = self._awaited.pop(group_id, None)
-        for one in () if awaited is None else awaited.waiting:
+        for one in self._awaited.drop(group_id):
             self._reply(one.request_id, one.request.refuse(error_code))
 
     # --- Requests of classic members and of administrators ---
@@ -324,6 +293,7 @@ class ConsumerGroupCoordinator:
                 group.is_metadata_due = True
 
     def _handle_tick(self, now_ms: int) -> None:
+        self._take_over(now_ms)
         overdue: dict[str, list[str]] = {}
         while (key := self._deadlines.pop_due(now_ms)) is not None:
             overdue.setdefault(key.group_id, []).append(key.member_id)
@@ -344,8 +314,7 @@ class ConsumerGroupCoordinator:
     # --- Writes ---
 
     def _settle(self, changes: Changes, answer: PendingAnswer | None) -> None:
-        if changes.records:
-            changes.group.settle_state()
+        changes.settle_state()
         self._enqueue(changes, answer)
 
     def _enqueue(self, changes: Changes, answer: PendingAnswer | None) -> None:

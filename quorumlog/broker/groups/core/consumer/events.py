@@ -4,7 +4,6 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from quorumlog.broker.coordination.core.events import (
-    BecameLeader,
     RequestReceived,
     Ticked,
     WriteEnded,
@@ -14,7 +13,6 @@ from quorumlog.broker.groups.core.consumer.requests import ConsumerGroupRequest
 from quorumlog.broker.groups.core.consumer.targets import TargetJob
 
 __all__ = [
-    "BecameLeader",
     "Event",
     "RequestReceived",
     "TargetMade",
@@ -47,11 +45,4 @@ class TopicsMatched:
     expression: str
 
 
-Event = (
-    RequestReceived[ConsumerGroupRequest]
-    | WriteEnded
-    | TopicsChanged
-    | TargetMade
-    | BecameLeader
-    | Ticked
-)
+Event = RequestReceived[ConsumerGroupRequest] | WriteEnded | TopicsChanged | TargetMade | Ticked

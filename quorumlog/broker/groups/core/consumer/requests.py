@@ -1,8 +1,6 @@
 """The requests of members of consumer groups, and the answers."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.broker.groups.core.requests import (
@@ -17,13 +15,6 @@ from quorumlog.broker.groups.core.requests import (
     SyncResult,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
-
-NOT_WRITTEN_HEARTBEAT: Final[Mapping[ErrorCode, ErrorCode]] = {
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-}
-"""The append was refused: what a member is told of it, as by Kafka."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

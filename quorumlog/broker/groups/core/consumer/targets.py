@@ -1,13 +1,13 @@
 """The target of a group: made at once if it is small, else by the driver, outside of the step.
 
 A target of thousands of partitions takes tens of ms. `TargetJob` needs nothing but what it holds,
-so a thread can run it; the coordinator goes on meanwhile.
+so a thread can run it; the coordinator goes on meanwhile (`awaited_targets.py`).
 docs/decisions/0129-a-large-target-is-made-outside-of-the-step.md
 """
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.broker.groups.core.consumer.assignors import (
@@ -20,17 +20,15 @@ from quorumlog.broker.groups.core.consumer.assignors import (
 )
 from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
-from quorumlog.broker.groups.core.consumer.heartbeats import Admitted
+from quorumlog.broker.groups.core.consumer.partitions import Partitions
 from quorumlog.broker.groups.core.consumer.records import (
     RecordKind,
     TargetMemberValue,
     TargetValue,
     to_stored,
 )
-from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.topics import Topics
-from quorumlog.broker.groups.core.requests import Join
 from quorumlog.wire.codec.identifiers import TopicId
 
 AT_ONCE_MAX: Final = 1000  # members and partitions of a target that is made within the step: 3 ms
@@ -54,24 +52,6 @@ class TargetJob:
     def run(self) -> Assignment:
         """Return the target. It may be called in any thread."""
         return self.assign(self.members, self.counts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingRequest:
-    """A request that is taken over, and not answered. `epoch`: of the target that it needs."""
-
-    request_id: int
-    request: ConsumerHeartbeat | Join
-    admitted: Admitted
-    epoch: int
-
-
-@dataclass(slots=True)
-class AwaitedTarget:
-    """The job that is under way for a group, and the requests that wait for it or for the next."""
-
-    job: TargetJob
-    waiting: list[WaitingRequest] = field(default_factory=list)
 
 
 class Targets:
@@ -106,11 +86,19 @@ class Targets:
 
     def write(self, changes: Changes, job: TargetJob, target: Assignment) -> None:
         """Let this be the target of the job's epoch; write what differs."""
-        group = changes.group
         for member_id, partitions in target.items():
-            if member_id in group.members and group.targets.get(member_id) != partitions:
-                value = TargetMemberValue(topic_partitions=to_stored(partitions))
-                changes.write(RecordKind.TARGET_MEMBER, value, member_id)
+            self.write_part(changes, member_id, partitions)
+        self.write_epoch(changes, job)
+
+    def write_part(self, changes: Changes, member_id: str, partitions: Partitions) -> None:
+        """Write one member's part of a target, if it differs. A member that has gone has none."""
+        group = changes.group
+        if member_id in group.members and group.targets.get(member_id) != partitions:
+            value = TargetMemberValue(topic_partitions=to_stored(partitions))
+            changes.write(RecordKind.TARGET_MEMBER, value, member_id)
+
+    def write_epoch(self, changes: Changes, job: TargetJob) -> None:
+        """Let the parts be the target of the job's epoch: members are told of them from now on."""
         changes.write(RecordKind.TARGET, TargetValue(assignment_epoch=job.epoch))
 
     def _subscribed_ids(self, group: ConsumerGroup) -> Iterator[tuple[str, frozenset[TopicId]]]:

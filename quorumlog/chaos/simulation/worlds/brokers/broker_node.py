@@ -5,7 +5,7 @@ fetches from leaders, proposes ISRs, writes checkpoints. What it decides, the co
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 from quorumlog.broker.partitions.core.data_path import (
@@ -60,6 +60,9 @@ class Coordinators(LeadershipListener, Protocol):
     def forget(self) -> None:
         """Forget all: the process starts anew."""
 
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """Hear that topics are gone. Those of the same names that there are now are others."""
+
 
 class BrokerNode:
     """A Process, and the Surroundings of its partitions.
@@ -94,7 +97,8 @@ class BrokerNode:
         self._logs: LogDirectories
         self._replay: ClusterReplay
         self._inbox: Final = deque[tuple[Callable[..., None], tuple[object, ...]]]()
-        self._ends: Final[dict[TopicPartition, int]] = {}  # of the logs, as the oracle knows them
+        # Places of the logs, and their ends as the oracle knows them.
+        self._ends: Final[dict[TopicPartition, tuple[TopicPartition, int]]] = {}
         self._reboots = 0
         self._is_published = False  # the image that shows our registration
         self._must_be_fenced = False  # a log is not whole that the metadata counts on
@@ -114,7 +118,8 @@ class BrokerNode:
             coordinators.forget()
         storage = self._rules.storage
         disk = storage.disk(self.machine.disk)
-        self._logs = LogDirectories.single(disk, LOG_DIR, self._log_settings, storage.log)
+        logs = storage.directory(disk, LOG_DIR, self._log_settings, storage.log)
+        self._logs = LogDirectories([logs])
         self._logs.start()
         self._replay = ClusterReplay(ClusterImage())
         self.replicas = ReplicaSet(
@@ -177,8 +182,7 @@ class BrokerNode:
             self.machine.fail()
             return
         for at in sorted(self._ends.keys() - self.replicas.drivers.keys()):
-            self._oracle.removed(self.node_id, at)
-            del self._ends[at]
+            self._oracle.removed(self.node_id, self._ends.pop(at)[0])
         for at, driver in self.replicas.drivers.items():
             self._observe(at, driver)
 
@@ -198,22 +202,24 @@ class BrokerNode:
     def _observe(self, at: TopicPartition, driver: PartitionDriver) -> None:
         """Show the oracle what has changed in a log and its high watermark."""
         end = driver.log.log_end_offset
-        known = self._ends.get(at)
         if driver.is_cutting:
             return
+        place, known = self._ends.get(at) or (
+            self._oracle.topics.place_of(at, driver.topic_id),
+            None,
+        )
+        if end != known:
+            self._ends[at] = place, end
         if known is None:
-            self._ends[at] = end
-            self._oracle.recovered(self.node_id, at, entries_of(self._read(driver, 0)))
+            self._oracle.recovered(self.node_id, place, entries_of(self._read(driver, 0)))
         elif end > known:
-            self._ends[at] = end
-            self._oracle.appended(self.node_id, at, entries_of(self._read(driver, known)))
+            self._oracle.appended(self.node_id, place, entries_of(self._read(driver, known)))
         elif end < known:
-            self._ends[at] = end
-            self._oracle.truncated(self.node_id, at, end)
+            self._oracle.truncated(self.node_id, place, end)
         state = driver.partition.state
         self._oracle.showed(
             self.node_id,
-            at,
+            place,
             state.high_watermark,
             leads=state.is_leader,
             leader_epoch=state.leader_epoch,
@@ -309,6 +315,9 @@ class BrokerNode:
             end_offset=self._replay.end_offset, epoch=Epoch(1), controller_id=BrokerId(0)
         )
         self.replicas.publish(delta, image)
+        if delta.deleted_topics:
+            for coordinators in self.coordinators:
+                coordinators.topics_deleted(delta.deleted_topics)
         self._tell_slice()
 
     def _tell_slice(self) -> None:

@@ -18,10 +18,16 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectLeaders,
 )
 from quorumlog.metadata_quorum.image import ClusterImage
-from quorumlog.metadata_quorum.image.records import MetadataRecord, PartitionChange, RegisterBroker
+from quorumlog.metadata_quorum.image.records import (
+    MetadataRecord,
+    PartitionChange,
+    RegisterBroker,
+    RemoveTopic,
+    Topic,
+)
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 
 CONTROLLER_ID: Final = 0  # of the network; it is no machine and never fails
 TICK_US: Final = 50_000
@@ -132,6 +138,8 @@ class ControllerNode:
 
     def _enact(self, decision: Decision[object]) -> None:
         for record in decision.records:
+            if isinstance(record, RemoveTopic):
+                self._note_deletion(record.topic_id)
             self.controller.apply(Offset(len(self.records)), record)
             self.records.append(record)
             if isinstance(record, PartitionChange) and record.is_recovering:
@@ -141,10 +149,19 @@ class ControllerNode:
         for record in decision.records:
             if isinstance(record, RegisterBroker):
                 self._oracle.registered(record.broker_id)
+            elif isinstance(record, Topic):
+                self._oracle.topics.create(record.name, record.topic_id)
         broken = self.controller.check_invariants()
         check(not broken, f"controller: {broken}")
         self._show()
         self._committed()
+
+    def _note_deletion(self, topic_id: TopicId) -> None:
+        cluster, place_name = self.controller.cluster, self._oracle.topics.delete(topic_id)
+        name = cluster.topic_name(topic_id) or place_name
+        for index in range(cluster.partition_count(name)):
+            self._oracle.deleted(TopicPartition(place_name, index))
+            self._reassigning.forget(TopicPartition(name, index))
 
     def _note_unclean_election(self, record: PartitionChange) -> None:
         cluster = self.controller.cluster
@@ -152,17 +169,21 @@ class ControllerNode:
         partition = None if name is None else cluster.partition(name, record.partition_id)
         if name is not None and partition is not None:
             at = TopicPartition(name, record.partition_id)
+            at = self._oracle.topics.place_of(at, record.topic_id)
             self._oracle.elected_uncleanly(at, partition.leader_id, partition.leader_epoch)
 
     def _show(self) -> None:
         cluster = self.controller.cluster
         for name in cluster.topic_names():
+            topic_id = cluster.topic_id(name)
             for index, partition in enumerate(cluster.partitions(name)):
-                at = TopicPartition(name, index)
+                at = place = TopicPartition(name, index)
+                if topic_id is not None:
+                    place = self._oracle.topics.place_of(at, topic_id)
                 self._reassigning.show(at, partition)
                 members = Members((*partition.isr, *partition.elr), partition.leader_epoch)
-                if self._oracle.members.get(at) != members:
-                    self._oracle.elected(at, members)
-                if partition.leader_id >= 0 and self._leaders.get(at) != partition.leader_epoch:
-                    self._leaders[at] = partition.leader_epoch
+                if self._oracle.members.get(place) != members:
+                    self._oracle.elected(place, members)
+                if partition.leader_id >= 0 and self._leaders.get(place) != partition.leader_epoch:
+                    self._leaders[place] = partition.leader_epoch
                     self.elections += 1

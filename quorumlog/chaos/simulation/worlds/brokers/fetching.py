@@ -15,7 +15,7 @@ from quorumlog.broker.partitions.core.data_path import ReadEnd
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import EpochEndOffset, PartitionData
 
 if TYPE_CHECKING:
@@ -36,12 +36,16 @@ class _Following:
 
 
 class Asked(NamedTuple):
-    """A fetch of a follower. `incarnation` and `broker_epoch` are those of its process."""
+    """A fetch of a follower. `incarnation` and `broker_epoch` are those of its process.
+
+    It names the topic by its id (KIP-516), so that it is for no other of the same name.
+    """
 
     follower: "BrokerNode"
     incarnation: int
     broker_epoch: int
     at: TopicPartition
+    topic_id: TopicId
     request_id: int
     position: Position
 
@@ -108,6 +112,7 @@ class Fetching:
             self._node.machine.incarnation,
             self._node.broker_epoch,
             at,
+            following.followed.driver.topic_id,
             self._requests,
             following.followed.position(),
         )
@@ -129,6 +134,8 @@ class Fetching:
         driver, position = self._node.replicas.drivers.get(asked.at), asked.position
         if driver is None:
             return PartitionData(error_code=self._node.replicas.error_for_missing(asked.at))
+        if driver.topic_id != asked.topic_id:
+            return PartitionData(error_code=ErrorCode.UNKNOWN_TOPIC_ID)
         fetched = events.FollowerFetched(
             broker_id=asked.follower.node_id,
             broker_epoch=asked.broker_epoch,
@@ -165,7 +172,9 @@ class Fetching:
     def _take_answer(self, asked: Asked, answer: PartitionData) -> None:
         at, request_id = asked.at, asked.request_id
         following = self._following.get(at)
-        if following is None or following.followed.leader_epoch != asked.position.leader_epoch:
+        if following is None or following.followed.driver.topic_id != asked.topic_id:
+            return  # it is of another topic by now
+        if following.followed.leader_epoch != asked.position.leader_epoch:
             return  # it is followed in a newer epoch by now
         take_answer(
             following.followed,

@@ -3,7 +3,7 @@
 They do not check themselves, so that it is the oracle that must find them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,19 +13,33 @@ from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr import FollowerProgress
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
 from quorumlog.broker.partitions.core.leading import Leadership
+from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Leader, Role
 from quorumlog.broker.partitions.core.serving import Serving
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
 from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES, BrokenRules
+from quorumlog.chaos.simulation.worlds.storage_mutants import Storage
 from quorumlog.metadata_quorum.image import PartitionImage
+from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, BrokerId, Epoch, Offset
+from quorumlog.wire.codec.identifiers import (
+    NO_EPOCH,
+    BrokerId,
+    Epoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 
 # ruff: noqa: ARG002 - a mutant has the signature of what it replaces
 
 
 def _replica(*broken: type[Any]) -> BrokenRules:
+    if issubclass(broken[0], LogDirectory):
+        storage = Storage(directory=broken[0])
+        return BrokenRules(partition=UNCHECKED_RULES, storage=storage)
     return BrokenRules(partition=with_broken(UNCHECKED_RULES, *broken))
 
 
@@ -174,3 +188,23 @@ class NeverLooksAtTheClock(Leadership):
     def is_settled(self, role: Leader) -> bool:
         """Break the rule."""
         return True
+
+
+@PARTITION_MUTANTS.breaks(
+    "a log of a deleted topic is taken up by one with the same name (KAFKA-14616)"
+)
+class TakesUpLogsOfDeletedTopics(LogDirectory):
+    """Believes that what has the name of a partition is its log."""
+
+    def open(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        configs: Mapping[str, str],
+        *,
+        standing: Standing = Standing.SPARE,
+    ) -> tuple[Log, Offset]:
+        """Break the rule."""
+        found_id = self.topic_id_of(str(topic_partition)) if self.holds(topic_partition) else None
+        known_id = topic_id if found_id is None else found_id
+        return super().open(topic_partition, known_id, configs, standing=standing)

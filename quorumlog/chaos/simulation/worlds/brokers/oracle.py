@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from quorumlog.chaos.simulation.kernel.rules import check
+from quorumlog.chaos.simulation.worlds.brokers.topic_lives import TopicLives
 from quorumlog.chaos.simulation.worlds.entries import Entry
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -42,6 +43,7 @@ class ReplicationOracle:
 
     - per replica: what its log holds, and how much of that is as committed;
     - per partition: what was ever shown as committed, and what was acknowledged;
+    - which topics were deleted: one that has their name later has places of its own;
     - the brokers that have lost unflushed records and are not registered again yet. The metadata
       cannot know it, and may still name them.
 
@@ -51,6 +53,7 @@ class ReplicationOracle:
     """
 
     def __init__(self, *, may_lose: bool = False) -> None:
+        self.topics: Final = TopicLives()
         self.new_histories: Final[dict[TopicPartition, int]] = defaultdict(int)  # how many
         self.committed: Final[dict[TopicPartition, list[Entry]]] = defaultdict(list)
         self.acknowledged: Final[dict[TopicPartition, dict[int, bytes]]] = defaultdict(dict)
@@ -163,6 +166,15 @@ class ReplicationOracle:
         start, log = self._agreement(*place), self.logs[place]
         return {(offset, log[offset].content) for offset in range(start, end)}
 
+    def new_beginnings(self, at: TopicPartition) -> int:
+        """Return how often a leader began that need not have all records: also of a new topic."""
+        places = self.topics.places_of(at)
+        return len(places) - 1 + sum(self.new_histories[place] for place in places)
+
+    def deleted(self, at: TopicPartition) -> None:
+        """Note that a partition is gone with its topic: no broker need hold what it had."""
+        self.members.pop(at, None)
+
     def _check_holders(self, at: TopicPartition) -> None:
         """Check that every member of ISR and ELR holds all that is committed."""
         committed = self.committed[at]
@@ -221,15 +233,17 @@ class ReplicationOracle:
     def _check_sequences(self, at: TopicPartition, new: list[Entry]) -> None:
         """Check that the records of each producer id are committed once and in order.
 
-        After an unclean election a producer id may begin anywhere: what it sent first may be lost.
+        After an unclean election, and in a new topic of an old name, a producer id may begin
+        anywhere: what it sent first may be lost.
         """
+        begins_anywhere = at in self._histories or self.topics.is_later(at)
         expected: dict[int, int] = {}
         for entry in new:
             if not entry.content.startswith(SEQUENCED):
                 continue
             found, producer_id = _sequence(entry), entry.producer_id
             if producer_id not in expected:
-                first = found if at in self._histories else 0
+                first = found if begins_anywhere else 0
                 expected[producer_id] = self._last_sequence(at, producer_id, first - 1) + 1
             after = expected[producer_id] - 1
             check(found == after + 1, f"exactly-once: {found} in {at}, after {after}")
@@ -244,17 +258,18 @@ class ReplicationOracle:
 
     def acknowledge(self, at: TopicPartition, offset: int, value: bytes) -> None:
         """Note that a producer was told that its record is committed at this offset."""
-        committed = self.committed[at]
-        is_there = offset < len(committed) and committed[offset].content == value
-        if not is_there and (offset, value) in self._lost[at]:
-            return
-        check(is_there, f"acked-committed: {value!r} was acknowledged at {offset} of {at}")
-        self.acknowledged[at][offset] = value
+        for place in self.topics.places_of(at):  # it does not say of which topic of the name
+            committed = self.committed[place]
+            if offset < len(committed) and committed[offset].content == value:
+                self.acknowledged[place][offset] = value
+                return
+        is_lost = any((offset, value) in self._lost[one] for one in self.topics.places_of(at))
+        check(is_lost, f"acked-committed: {value!r} was acknowledged at {offset} of {at}")
 
     def finish(self) -> None:
         """Compare all replicas, at the end, with what is committed and was acknowledged."""
         for (broker_id, at), log in self.logs.items():
-            if broker_id not in self.members[at].holders:
+            if broker_id not in self.members.get(at, _NOBODY).holders:
                 continue
             check(log == self.committed[at], f"converged: {broker_id} differs in {at}")
             for offset, value in self.acknowledged[at].items():

@@ -19,6 +19,7 @@ from quorumlog.wire.codec.records import Record, encode_batch
 
 PRODUCER_ID: Final = 7
 SEND_AGAIN_US: Final = 1_500_000
+DELETING_SHARE: Final = 0.2  # of the runs, in which the topic is deleted and created again
 
 
 def draw_producing_options(
@@ -41,6 +42,7 @@ def draw_producing_options(
         options["unclean"] = True
         if rng.random() < 0.5:
             options["min_insync_replicas"] = 1
+    options["deletes_topic"] = rng.random() < DELETING_SHARE
     return nodes, options
 
 
@@ -95,11 +97,12 @@ class Producer:
             self._next += 1
 
     def _maybe_start_anew(self) -> None:
-        """Take another producer id if an unclean election may have lost what was acknowledged.
+        """Take another producer id if what was acknowledged may be lost by right.
 
-        A leader of before may acknowledge even then: its successor has a gap (KIP-360).
+        After an unclean election, and when the topic was deleted. A leader of before may
+        acknowledge even then: its successor has a gap (KIP-360).
         """
-        histories = self.oracle.new_histories[self.at]
+        histories = self.oracle.new_beginnings(self.at)
         if histories != self._histories or self._has_gap:
             self._histories, self._first = histories, self.acknowledged
             self._has_gap = False
@@ -158,6 +161,7 @@ class Producing:
     machine_ids: tuple[int, ...] = ()
 
     def __init__(self, schedule: Schedule) -> None:
+        self.volatile = self.topic if Options(schedule).flag("deletes_topic") else None
         self._seed: Final = schedule.seed
         self._every_us: Final = Options(schedule).number("produce_every_us")
 

@@ -60,6 +60,11 @@ class Reassigning:
             self._wanted[at] = wanted
         self._asked = None
 
+    def forget(self, at: TopicPartition) -> None:
+        """Note that a partition is gone: one of its name is another."""
+        self._before.pop(at, None)
+        self._wanted.pop(at, None)
+
     def show(self, at: TopicPartition, partition: PartitionImage) -> None:
         """Check a partition as the metadata has it now."""
         replicas = frozenset(partition.replicas)

@@ -19,6 +19,7 @@ from quorumlog.chaos.simulation.worlds.brokers.controller_node import (
     CONTROLLER_ID,
     ControllerNode,
 )
+from quorumlog.chaos.simulation.worlds.brokers.deleting import Deleting
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
 from quorumlog.chaos.simulation.worlds.brokers.rules import BrokenRules
 from quorumlog.metadata_quorum.controller.requests import CreateTopics
@@ -47,10 +48,12 @@ class Workload(Protocol):
     """What uses the brokers, and how.
 
     topic: what the brokers hold, perhaps beside others.
+    volatile: the topic, if there is one, that is deleted and created again.
     machine_ids: the machines of the clients; those of the brokers are numbered from 1.
     """
 
     topic: str
+    volatile: str | None
     machine_ids: tuple[int, ...]
 
     def clients(self, brokers: "BrokersWorld") -> Sequence[Client]:
@@ -139,8 +142,16 @@ class BrokersWorld:
             self.environment.timeline.push(SET_UP_US, self._set_up)
             return
         self.controller.ask(CreateTopics(topics=tuple(self._topics())))
+        if self._workload.volatile is not None:
+            self._deleting(self._workload.volatile).run()
         for client in self._clients:
             client.run()
+
+    def _deleting(self, name: str) -> Deleting:
+        environment = self.environment
+        rng = seeded("deleting", environment.seed)
+        [topic] = [one for one in self._topics() if one.name == name]
+        return Deleting(environment, self.controller, rng, topic)
 
     def _topics(self) -> Iterator[NewTopic]:
         """Yield the topics to create; each partition begins with another leader."""
@@ -234,13 +245,16 @@ class BrokersWorld:
 
     def _is_alike(self, at: TopicPartition) -> bool:
         """Whether its replicas, and no other brokers, have a log with all that is committed."""
-        partition = self.controller.controller.cluster.partition(*at)
+        cluster = self.controller.controller.cluster
+        partition, topic_id = cluster.partition(*at), cluster.topic_id(at.topic)
         holding = {node_id for node_id, node in self.nodes.items() if at in node.replicas.drivers}
-        if partition is None or holding != {*partition.replicas}:
+        if partition is None or topic_id is None or holding != {*partition.replicas}:
             return False
-        end = len(self.oracle.committed[at])
+        end = len(self.oracle.committed[self.oracle.topics.place_of(at, topic_id)])
         for node_id in holding:
             driver = self.nodes[node_id].replicas.drivers[at]
+            if driver.topic_id != topic_id:
+                return False
             if not driver.partition.state.high_watermark == end == driver.log.log_end_offset:
                 return False
         return True

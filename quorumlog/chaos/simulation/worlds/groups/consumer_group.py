@@ -49,6 +49,7 @@ class ConsumerGroup:
     """A Workload. Every broker can be the coordinator; every member has a machine of its own."""
 
     topic = OFFSETS_TOPIC
+    volatile: str | None = None
 
     def __init__(self, schedule: Schedule, new_shard: NewShard) -> None:
         self._options: Final = Options(schedule)

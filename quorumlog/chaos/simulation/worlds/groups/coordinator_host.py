@@ -1,6 +1,6 @@
 """The group coordinator of one simulated broker: drives the `CoordinatorShard` of a real one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -102,6 +102,9 @@ class CoordinatorHost:
             self._load = Load(self._load.serial + 1, self.now_ms())
         self.loads[leader_epoch] = self._load
         self._host.became_leader(topic_partition, leader_epoch)
+
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """Do nothing: what the groups hear of topics comes from a catalogue."""
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Forget the groups."""

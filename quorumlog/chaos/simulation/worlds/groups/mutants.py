@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
 from quorumlog.broker.groups.core.classic import ClassicProtocol
+from quorumlog.broker.groups.core.commits import DecidedCommit
 from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.effects import AppendRecords, Effect
@@ -13,13 +14,13 @@ from quorumlog.broker.groups.core.events import Event
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import WriteDone
 from quorumlog.broker.groups.core.records import OffsetRecord
-from quorumlog.broker.groups.core.requests import CommitOffsets, CommitResult, SyncResult
+from quorumlog.broker.groups.core.requests import CommitOffsets, SyncResult
 from quorumlog.broker.partitions.core.data_path import LocalRead
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import GroupShard
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
+from quorumlog.wire.codec.identifiers import Epoch
 
 SESSION_MS: Final = 1_200  # of members of the consumer protocol
 SETTINGS: Final = BrokerSettings(
@@ -79,10 +80,8 @@ GROUP_MUTANTS: Final = Mutants(shards_of)
 
 @GROUP_MUTANTS.breaks("a commit is acknowledged before its record is committed")
 class _AnswersCommitsEarly(GroupCoordinator):
-    def _answer_commit(
-        self, request_id: int, outcomes: dict[TopicPartition, ErrorCode]
-    ) -> WriteDone:
-        self._outbox.reply(request_id, CommitResult(error_code=ErrorCode.NONE, partitions=outcomes))
+    def _answer_commit(self, request_id: int, commit: DecidedCommit) -> WriteDone:
+        self._outbox.reply(request_id, commit.result())
         return lambda _now_ms, _error_code: None
 
 

@@ -13,12 +13,24 @@ from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.worlds.brokers.shard_host import Answer
 from quorumlog.chaos.simulation.worlds.transactions.messages import Messages, Party
 from quorumlog.chaos.simulation.worlds.transactions.oracle import TransactionOracle
+from quorumlog.chaos.simulation.worlds.transactions.requests import error_code_of
 from quorumlog.chaos.simulation.worlds.transactions.transaction_broker import (
     STATE,
     TransactionBroker,
 )
 from quorumlog.chaos.simulation.worlds.transactions.verified_appends import ClientBatch
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+
+# An InitProducerId that is answered so gets no epoch. An abort that it asks for is its own cause.
+CHANGES_NOTHING: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.PRODUCER_FENCED,
+    }
+)
 
 
 class Reply(NamedTuple):
@@ -69,14 +81,19 @@ class Cluster:
         may_come_late: bool,
     ) -> None:
         """Ask a coordinator; `answered` gets a Reply."""
+        initializes = isinstance(request, InitProducerId)
         begins_anew = isinstance(request, InitProducerId) and request.expected == NO_PRODUCER
 
         def handle(reply: Answer) -> None:
-            came = self._oracle.came_in(request.transactional_id, begins_anew=begins_anew)
+            came = self._oracle.came_in(
+                request.transactional_id, initializes=initializes, begins_anew=begins_anew
+            )
             if coordinator is not None:
                 node_id = coordinator.node.node_id
 
                 def answer(result: Any) -> None:
+                    if initializes and error_code_of(result) in CHANGES_NOTHING:
+                        self._oracle.gave_nothing(request.transactional_id, came)
                     reply(Reply(came, self._leads(STATE) == node_id, result))
 
                 coordinator.ask(request, answer)

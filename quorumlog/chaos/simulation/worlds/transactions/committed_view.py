@@ -17,17 +17,26 @@ class Ended(NamedTuple):
 
 
 class CommittedView:
-    """Of one partition. `visible`: the records that count, by offset."""
+    """Of one partition. `visible`: the records that count, by offset.
+
+    `begun`: the first record of each transaction, for the oracle to take.
+    """
 
     def __init__(self) -> None:
         self.visible: Final[dict[int, bytes]] = {}
         self.end = 0  # of the committed records that were seen
+        self.begun: Final[list[bytes]] = []
         self._open: Final[dict[int, dict[int, bytes]]] = {}  # by producer id
 
     @property
     def open_records(self) -> dict[int, bytes]:
         """The records of transactions that no marker has ended."""
         return {at: value for records in self._open.values() for at, value in records.items()}
+
+    @property
+    def open_firsts(self) -> list[bytes]:
+        """The first record of each transaction that no marker has ended."""
+        return [next(iter(records.values())) for records in self._open.values()]
 
     @property
     def last_stable_offset(self) -> int:
@@ -46,6 +55,8 @@ class CommittedView:
                     self.visible.update(records)
                 yield Ended(records, commits)
             elif entry.is_transactional:
+                if entry.producer_id not in self._open:
+                    self.begun.append(entry.content)
                 self._open.setdefault(entry.producer_id, {})[offset] = entry.content
             else:
                 self.visible[offset] = entry.content

@@ -24,8 +24,13 @@ RETRIABLE: Final = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # it is about to be created again
     }
 )
+ELSEWHERE: Final = RETRIABLE - {
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+}
 Answered = Callable[[Reply, ErrorCode], None]
 """Called with the last answer, and the first error in it."""
 
@@ -77,7 +82,7 @@ class Control:
             if code not in RETRIABLE:
                 answered(reply, code)
                 return
-            if code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+            if code in ELSEWHERE:
                 self._coordinator = None
             again = self._oracle.asks(instance)
             after_us = self._rng.randrange(BACKOFF_US // 5, 2 * BACKOFF_US)

@@ -114,15 +114,23 @@ class _StableWithTheMarker(OpenTransactions):
         return stable
 
 
-@LOG_MUTANTS.breaks("the last stable offset passes a transaction before its marker is committed")
-class _IsStableBeforeTheMarkerIsCommitted(ProducerStates):
-    def rebuild(self, batches: Iterable[BatchHeader], known: Iterable[SnapshotEntry] = ()) -> None:
-        super().rebuild(batches, known)
-        self.transactions = _StableWithTheMarker()
+class _OtherTransactions(ProducerStates):
+    """Takes another class for its open transactions, also for those that a log says at a start."""
+
+    transactions_class: ClassVar[type[OpenTransactions]] = OpenTransactions
 
     def __init__(self) -> None:
         super().__init__()
-        self.transactions = _StableWithTheMarker()
+        self.transactions.__class__ = self.transactions_class
+
+    def rebuild(self, batches: Iterable[BatchHeader], known: Iterable[SnapshotEntry] = ()) -> None:
+        super().rebuild(batches, known)
+        self.transactions.__class__ = self.transactions_class
+
+
+@LOG_MUTANTS.breaks("the last stable offset passes a transaction before its marker is committed")
+class _IsStableBeforeTheMarkerIsCommitted(_OtherTransactions):
+    transactions_class = _StableWithTheMarker
 
 
 class _StableWithTheNext(OpenTransactions):
@@ -135,10 +143,8 @@ class _StableWithTheNext(OpenTransactions):
 @LOG_MUTANTS.breaks(
     "the last stable offset passes a transaction when its marker is the next to commit"
 )
-class _IsStableOneOffsetTooEarly(ProducerStates):
-    def __init__(self) -> None:
-        super().__init__()
-        self.transactions = _StableWithTheNext()
+class _IsStableOneOffsetTooEarly(_OtherTransactions):
+    transactions_class = _StableWithTheNext
 
 
 class _NamesOnlyWhatEndsInTheRangeEntries(AbortedTransactions):

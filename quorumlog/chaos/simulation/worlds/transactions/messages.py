@@ -5,9 +5,13 @@ from typing import Any, Final, Protocol
 
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.network import Network
+from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.worlds.brokers.shard_host import Answer
 
 TIMEOUT_US: Final = 1_200_000
+ANSWERS_STRAGGLE: Final = 0.2  # of those between brokers, in the runs that have it
+COPIES_STRAGGLE: Final = 0.5  # so many requests have a copy that does
+STRAGGLING_US: Final = 1_000_000
 REFUSED_US: Final = 1_000  # until it is clear that nobody can be asked
 
 
@@ -25,8 +29,23 @@ class Party(Protocol):
 class Messages:
     """Every request is answered once: by the other process, or by None when its time is over."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, stragglers: Rng | None) -> None:
+        """`stragglers`: draws which messages between brokers are very late; None: no other is."""
         self._network: Final = network
+        self._stragglers: Final = stragglers
+
+    def _straggling_us(self, share: float) -> int:
+        """Return how much later than others a message between brokers comes."""
+        rng = self._stragglers
+        if rng is None or self._network.is_calm or rng.random() >= share:
+            return 0
+        return rng.randrange(STRAGGLING_US)
+
+    def _copies_us(self, own_id: int, other_id: int, *, may_straggle: bool) -> list[int]:
+        """Return after how long each copy of a request arrives, the first one first."""
+        copies = self._network.arrivals_us(own_id, other_id)
+        late_us = self._straggling_us(COPIES_STRAGGLE) if may_straggle and copies else 0
+        return [*copies, copies[0] + late_us] if late_us else copies
 
     def ask(
         self,
@@ -36,11 +55,15 @@ class Messages:
         answered: Answer,
         *,
         may_come_late: bool,
+        timeout_us: int = TIMEOUT_US,
+        may_straggle: bool = False,
     ) -> None:
         """Let `target` call `handle` with what sends the answer; None: nobody is there to ask.
 
         `may_come_late`: the request may arrive twice, and after its sender has given it up. Else
         it is lost with its connection: in the time of an answer that is not heard.
+        `may_straggle`: one broker asks another, and an answer, or a copy of a request that may come
+        late, can be on its way for long while others pass it.
         """
         asking, is_open = source.machine, True
         incarnation = asking.incarnation
@@ -54,19 +77,20 @@ class Messages:
         if target is None:
             asking.later(REFUSED_US, source.take, close, None)
             return
-        asking.later(TIMEOUT_US, source.take, close, None)
+        asking.later(timeout_us, source.take, close, None)
         own_id, other_id = asking.node_id, target.machine.node_id
 
         def reply(answer: Any) -> None:
             if asking.incarnation == incarnation:
+                late_us = self._straggling_us(ANSWERS_STRAGGLE) if may_straggle else 0
                 for after_us in self._network.arrivals_us(other_id, own_id)[:1]:
-                    asking.later(after_us, source.take, close, answer)
+                    asking.later(after_us + late_us, source.take, close, answer)
 
         def receive() -> None:
             is_alive = is_open and asking.incarnation == incarnation
             if is_alive or may_come_late:
                 handle(reply)
 
-        copies = self._network.arrivals_us(own_id, other_id)
+        copies = self._copies_us(own_id, other_id, may_straggle=may_straggle)
         for after_us in copies if may_come_late else copies[:1]:
             target.machine.timeline.push(after_us, target.take, receive)

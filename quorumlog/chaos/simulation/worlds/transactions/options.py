@@ -30,4 +30,8 @@ def draw_transaction_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Optio
         "fetch_bytes_max": rng.choice((1, 300, 1_000_000)),  # 1: one batch at a time
         "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
     }
+    options["deletes_topic"] = rng.random() < 0.25
+    # A long one lets an answer come to a coordinator that was replaced and leads again.
+    options["marker_timeout_us"] = rng.choice((1_200_000, 1_200_000, 1_200_000, 6_000_000))
+    options["has_stragglers"] = rng.random() < 0.3
     return nodes + producers + 1, options

@@ -5,14 +5,16 @@ the partitions of their records, and the clocks of the machines. It knows nothin
 Each record says which transaction it is of. Sources: KIP-98, KIP-360, KIP-890.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from quorumlog.broker.transactions.core.requests import NO_PRODUCER, ProducerIdAndEpoch
 from quorumlog.chaos.simulation.kernel.rules import Violation, check
+from quorumlog.chaos.simulation.worlds.brokers.topic_lives import TopicLives
 from quorumlog.chaos.simulation.worlds.entries import Entry
 from quorumlog.chaos.simulation.worlds.transactions.committed_view import CommittedView
+from quorumlog.chaos.simulation.worlds.transactions.epoch_accounts import EpochAccounts
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 STRANGER_IS_AHEAD: Final = 50  # epochs
@@ -43,9 +45,13 @@ class Asking(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One transaction. `tag` stands before its records; True is a commit."""
+    """One transaction. `tag` stands before its records; True is a commit.
+
+    `number`: its place among all that was begun and asked for.
+    """
 
     tag: str
+    number: int
     instance: Instance
     producer: ProducerIdAndEpoch
     began_ms: int  # by the slowest clock
@@ -70,30 +76,66 @@ class TransactionOracle:
         self,
         committed: Mapping[TopicPartition, list[Entry]],
         places: list[TopicPartition],
+        topics: TopicLives,
         *,
         clocks_ms: Callable[[], list[int]],
         expiration_ms: int,
     ) -> None:
-        """`clocks_ms`: what the clocks of the machines show."""
+        """`places`: by the names of topics. `clocks_ms`: what the clocks of the machines show."""
         self._committed: Final = committed
         self._clocks_ms: Final = clocks_ms
         self._expiration_ms: Final = expiration_ms
-        self.views: Final = {at: CommittedView() for at in places}
+        self._places: Final = places
+        self.topics: Final = topics
+        self.views: Final[dict[TopicPartition, CommittedView]] = {}
         self._transactions: Final[dict[str, Transaction]] = {}
         self._requests = 0
+        self._epochs: Final = EpochAccounts()
         self._rivals: Final[dict[str, int]] = {}  # the last Init that names no epoch, by id
         self._owners: Final[dict[ProducerIdAndEpoch, Instance]] = {}
         self._newest: Final[dict[str, ProducerIdAndEpoch]] = {}  # that an Init has told, by id
 
     # --- what is committed ---
 
+    def place_of(self, at: TopicPartition) -> TopicPartition | None:
+        """Return the place of the newest topic of this name, as the controller has it."""
+        place = self.topics.places_of(at)[-1]
+        return None if self.topics.is_deleted(place) else place
+
+    def _renew_views(self) -> None:
+        """Look at what there is: what becomes of the records of a deleted topic does not count."""
+        places = [place for at in self._places if (place := self.place_of(at)) is not None]
+        if [*self.views] != places:
+            known = {place: self.views.get(place) or CommittedView() for place in places}
+            self.views.clear()
+            self.views.update(known)
+
     def look(self) -> None:
         """Take in what is committed by now, and the markers among it."""
+        self._renew_views()
         for at, view in self.views.items():
             for ended in view.go_on(self._committed[at]):
                 for value in ended.records.values():
                     transaction = self._transactions[tag_of(value)]
                     self._end(at, transaction, commits=ended.commits)
+        for view in self.views.values():
+            while view.begun:
+                first = view.begun.pop()
+                is_open = first in view.open_firsts
+                self._check_others(self._transactions[tag_of(first)], is_open=is_open)
+
+    def _check_others(self, begun: Transaction, *, is_open: bool) -> None:
+        """Check that all markers of an id's last transaction are there when the next one begins.
+
+        If that is not open any more, another one may have begun since.
+        """
+        for at, view in self.views.items():
+            for value in view.open_firsts:
+                other = self._transactions[tag_of(value)]
+                is_same_id = other.instance.transactional_id == begun.instance.transactional_id
+                is_later = other.number > begun.number and not is_open
+                rule = f"one-open: {other.tag} is open in {at} beside {begun.tag}"
+                check(not is_same_id or other is begun or is_later, rule)
 
     def _end(self, at: TopicPartition, transaction: Transaction, *, commits: bool) -> None:
         """Check that a marker may end a record of this transaction so."""
@@ -129,18 +171,25 @@ class TransactionOracle:
 
     # --- producers ---
 
-    def came_in(self, transactional_id: str, *, begins_anew: bool) -> int:
+    def came_in(self, transactional_id: str, *, initializes: bool, begins_anew: bool) -> int:
         """Note that a broker has got a request, perhaps an Init that names no epoch; count it."""
         self._requests += 1
         if begins_anew:
             self._rivals[transactional_id] = self._requests
+        if initializes:
+            self._epochs.may_cost_one(transactional_id, self._requests)
         return self._requests
+
+    def gave_nothing(self, transactional_id: str, came: int) -> None:
+        """Note that a coordinator has refused an Init without any change."""
+        self._epochs.costs_none(transactional_id, came)
 
     def initialized(self, instance: Instance, producer: ProducerIdAndEpoch, came: int) -> None:
         """Note that a producer was told its epoch: all older ones of its id are fenced."""
         self.look()
         instance.came = came
         self._has_epoch(instance, producer)
+        self._epochs.begin(instance.transactional_id, producer, came)
         name = instance.transactional_id
         self._newest[name] = max(self._newest.get(name, producer), producer)
         for transaction in self._transactions.values():
@@ -157,6 +206,8 @@ class TransactionOracle:
         rule = f"one-epoch: {owner.name} and {instance.name} are both {producer}"
         check(owner is instance, rule)
         check(0 <= producer.epoch <= LAST_EPOCH, f"last-epoch: {instance.name} is {producer}")
+        unexplained = self._epochs.unexplained(instance.transactional_id, producer)
+        check(unexplained <= 0, f"epochs: {unexplained} before {producer} have no cause")
         instance.producer = producer
 
     def is_fenced(self, instance: Instance) -> bool:
@@ -210,8 +261,11 @@ class TransactionOracle:
 
     def began(self, tag: str, instance: Instance, producer: ProducerIdAndEpoch) -> Transaction:
         """Return a new transaction."""
-        transaction = Transaction(tag, instance, producer, min(self._clocks_ms()))
+        self._requests += 1
+        began_ms = min(self._clocks_ms())
+        transaction = Transaction(tag, self._requests, instance, producer, began_ms)
         self._transactions[tag] = transaction
+        self._epochs.may_cost_one(instance.transactional_id, self._requests)
         return transaction
 
     def told(self, transaction: Transaction, *, commits: bool) -> None:
@@ -231,7 +285,11 @@ class TransactionOracle:
 
         If the transaction may have ended by itself, the batch was outside of any.
         """
-        is_there = self._committed[at][offset].content == value  # else an earlier one has its place
+        # Else an earlier one has its place.
+        is_there = any(
+            offset < len(self._committed[place]) and self._committed[place][offset].content == value
+            for place in self.topics.places_of(at)
+        )
         rule = f"misplaced: {value!r} is taken at {offset} of {at}"
         check(not is_there or self._may_be_aborted(transaction), rule)
 
@@ -245,7 +303,10 @@ class TransactionOracle:
         last_stable_offset: int,
         shown: dict[int, bytes],
     ) -> None:
-        """Compare what a leader has shown of [from_offset, next_offset) at `read_committed`."""
+        """Compare what a leader has shown of [from_offset, next_offset) at `read_committed`.
+
+        `at`: a place that is there.
+        """
         self.look()
         view = self.views[at]
         rule = f"stable: {last_stable_offset} of {at}, a transaction is open from"
@@ -272,7 +333,14 @@ class TransactionOracle:
                 seen[value] = seen.get(value, 0) + 1
         for value, count in sorted(seen.items()):
             check(count == 1, f"exactly-once: {value!r} is committed {count} times")
+        gone = {entry.content for entry in self._deleted_entries()}
         for tag, transaction in self._transactions.items():
-            missing = sorted(transaction.acknowledged - seen.keys())
+            missing = sorted(transaction.acknowledged - seen.keys() - gone)
             is_committed = transaction.told or transaction.outcome
             check(not (is_committed and missing), f"wholly: {tag} is committed without {missing}")
+
+    def _deleted_entries(self) -> Iterator[Entry]:
+        for at in self._places:
+            for place in self.topics.places_of(at):
+                if self.topics.is_deleted(place):
+                    yield from self._committed[place]

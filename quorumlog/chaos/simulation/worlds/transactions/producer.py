@@ -41,6 +41,7 @@ CHANGE_US: Final = 200_000
 PAUSE_US: Final = 50_000  # between two transactions
 ZOMBIE_US: Final = 800_000  # before a producer that is fenced begins anew
 COMMITS: Final = 0.75
+ADDS_IN_STEPS: Final = 0.3
 BATCHES_MAX: Final = 2
 RECORDS_MAX: Final = 2
 
@@ -103,6 +104,7 @@ class Producer:
         self._instance = self._new_instance()
         self._transaction: Transaction | None = None
         self._batches: dict[TopicPartition, PartitionBatches] = {}
+        self._not_added: dict[TopicPartition, PartitionBatches] = {}  # yet
         self._sequences: dict[TopicPartition, int] = {}
         self._is_careless = False  # a batch is under way that must not be taken
         self._control.forget()
@@ -221,12 +223,12 @@ class Producer:
     def _begin(self) -> None:
         if self._is_stopped or self._phase is not _Phase.READY:
             return
-        rng, settings = self._rng, self._settings
+        rng = self._rng
         tag = self._new_name()
         self._transaction = self._oracle.began(tag, self._instance, self._producer)
         writing = self._writing(self._transaction)
         places = rng.sample(self._places, rng.randrange(1, len(self._places) + 1))
-        self._batches, self._is_careless = {}, False
+        self._batches, self._not_added, self._is_careless = {}, {}, False
         count = 0
         for at in sorted(places):
             batches = []
@@ -235,13 +237,20 @@ class Producer:
                 batches.append([f"{tag}:{number}".encode() for number in records])
                 count += len(records)
             sequence = self._sequences.get(at, 0)
-            self._batches[at] = PartitionBatches(writing, at, sequence, batches)
-        if settings.version < 2:
-            self._phase = _Phase.ADDING
-            request = settings.add(self._producer, self._batches)
-            self._control.ask(self._instance, request, self._added)
-        else:
-            self._write()
+            self._not_added[at] = PartitionBatches(writing, at, sequence, batches)
+        self._go_on_writing()
+
+    def _go_on_writing(self) -> None:
+        """Write to some partitions; a client that adds them by itself does so in steps, perhaps."""
+        if self._settings.version >= 2:
+            self._write([*self._not_added])
+            return
+        added = sorted(self._not_added)
+        if self._rng.random() < ADDS_IN_STEPS:
+            added = added[:1]
+        self._phase = _Phase.ADDING
+        request = self._settings.add(self._producer, added)
+        self._control.ask(self._instance, request, partial(self._added, added))
 
     def _writing(self, transaction: Transaction) -> Writing:
         return Writing(
@@ -259,18 +268,20 @@ class Producer:
             ),
         )
 
-    def _added(self, reply: Reply, code: ErrorCode) -> None:
+    def _added(self, places: list[TopicPartition], reply: Reply, code: ErrorCode) -> None:
         if code is ErrorCode.NONE:
-            self._write()
+            self._write(places)
         else:
             self._refused(reply, code)
 
-    def _write(self) -> None:
+    def _write(self, places: list[TopicPartition]) -> None:
         self._phase = _Phase.WRITING
+        added = {at: self._not_added.pop(at) for at in places}
+        self._batches |= added
         changes_its_mind = self._rng.random() < CHANGES_ITS_MIND
         after_us = self._rng.randrange(CHANGE_US) if changes_its_mind else GIVE_UP_US
         self.machine.later(after_us, self.take, self._give_up, self._transaction)
-        for batches in [*self._batches.values()]:
+        for batches in added.values():
             batches.send()
 
     def _acknowledged(self, at: TopicPartition, base_offset: int, values: list[bytes]) -> None:
@@ -282,6 +293,9 @@ class Producer:
     def _maybe_end(self) -> None:
         transaction = self._transaction
         if transaction is None or not self._is_written():
+            return
+        if self._not_added:
+            self._go_on_writing()
             return
         self._is_careless = self._carelessness.is_due()
         if self._is_careless:

@@ -10,7 +10,7 @@ from typing import Final
 from quorumlog.broker.partitions.core.data_path import ReadEnd
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.chaos.simulation.kernel.randomness import Rng
-from quorumlog.chaos.simulation.kernel.timeline import Timeline
+from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 from quorumlog.chaos.simulation.worlds.transactions.oracle import TransactionOracle
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
@@ -20,6 +20,8 @@ from quorumlog.wire.codec.transaction_markers import marker_of
 
 READ_US: Final = 100_000
 READ_BYTES: Final = 300  # little, so that transactions reach over several reads
+GOES_BACK: Final = 0.05  # of the reads begin at an earlier place, as a new consumer does
+RECORDS_BACK_MAX: Final = 60
 
 
 def shown_of(records: bytes, aborted: Sequence[AbortedTransaction]) -> dict[int, bytes]:
@@ -47,35 +49,47 @@ class Reader:
         at: TopicPartition,
         nodes: dict[int, BrokerNode],
         oracle: TransactionOracle,
-        timeline: Timeline,
+        environment: Environment,
         rng: Rng,
     ) -> None:
+        self.place: TopicPartition | None = None  # of the topic that it has read last
         self.position = Offset(0)
         self._at: Final = at
         self._nodes: Final = nodes
         self._oracle: Final = oracle
-        self._timeline: Final = timeline
+        self._environment: Final = environment
         self._rng: Final = rng
 
     def run(self) -> None:
         """Read now, and again and again."""
+        if self._rng.random() < GOES_BACK and not self._environment.is_calm:
+            self.position = Offset(max(0, self.position - self._rng.randrange(RECORDS_BACK_MAX)))
         running = [node for node in self._nodes.values() if node.machine.is_up]
         if running:
             node = self._rng.choice(running)
             node.take(self._read, node)
-        self._timeline.push(self._rng.randrange(1, 2 * READ_US), self.run)
+        self._environment.timeline.push(self._rng.randrange(1, 2 * READ_US), self.run)
 
     def _read(self, node: BrokerNode) -> None:
         driver = node.replicas.drivers.get(self._at)
         if driver is None or driver.is_cutting or not driver.partition.state.is_leader:
             return
+        place = self._oracle.place_of(self._at)
+        if place is None or place != self._oracle.topics.place_of(self._at, driver.topic_id):
+            return  # of a topic that was deleted
+        if place != self.place:
+            self.place, self.position = place, Offset(0)
         end, position = driver.end(ReadEnd.LAST_STABLE), self.position
         records, next_offset = b"", position
         if end > position:
             records, next_offset = _fetched(driver, position)
         aborted = driver.log.aborted.reaching_into(position, next_offset)
-        shown = shown_of(records, aborted)
-        self._oracle.read(self._at, position, next_offset, end, shown)
+        shown = {
+            offset: value
+            for offset, value in shown_of(records, aborted).items()
+            if offset >= position  # a batch may begin before
+        }
+        self._oracle.read(place, position, next_offset, end, shown)
         self.position = next_offset
 
 

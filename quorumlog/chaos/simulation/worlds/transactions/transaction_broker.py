@@ -5,7 +5,7 @@ broker. Leaders and coordinators are found by the broker's own image.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -49,6 +49,8 @@ class TransactionBroker:
         new_coordinator: Callable[[], TransactionCoordinator],
         next_producer_id: Callable[[], int],
         markers_may_come_late: bool,
+        marker_timeout_us: int,
+        places: Sequence[TopicPartition],
     ) -> None:
         """`brokers` are all of them, also those that are not made yet."""
         self.node: Final = node
@@ -58,6 +60,8 @@ class TransactionBroker:
         self._new_coordinator: Final = new_coordinator
         self._next_producer_id: Final = next_producer_id
         self._markers_may_come_late: Final = markers_may_come_late
+        self._marker_timeout_us: Final = marker_timeout_us
+        self._places: Final = places
         self.hosted: Final = ShardHost(node, STATE, self._new_shard, self._perform)
         self.appends: Final = VerifiedAppends(node, self._ask_coordinator)
 
@@ -74,6 +78,11 @@ class TransactionBroker:
         """Forget the transactional ids, if it is their partition."""
         self.hosted.resigned(topic_partition, leader_epoch)
 
+    def topics_deleted(self, names: Collection[str]) -> None:
+        """Do without the markers of their partitions, but for those of new topics."""
+        gone = frozenset(at for at in self._lacks(self._places) if at.topic in names)
+        self.hosted.feed(events.PartitionsDeleted(partitions=gone))
+
     def _leader_of(self, at: TopicPartition) -> "TransactionBroker | None":
         """Return the leader as this broker knows it."""
         partition = self.node.replicas.image.partition(at)
@@ -87,7 +96,9 @@ class TransactionBroker:
             self._messages.ask(self.node, None, lambda _: None, answered, may_come_late=True)
             return
         handle = partial(coordinator.ask, question)
-        self._messages.ask(self.node, coordinator.node, handle, answered, may_come_late=True)
+        self._messages.ask(
+            self.node, coordinator.node, handle, answered, may_come_late=True, may_straggle=True
+        )
 
     def ask(self, request: Request, answer: Answer) -> None:
         """Give the answer of the coordinator here: now, or once it is committed."""
@@ -95,11 +106,19 @@ class TransactionBroker:
         if image is None:
             answer(request.refuse(ErrorCode.NOT_COORDINATOR))
             return
+        if isinstance(request, AddPartitions) and self._lacks(request.partitions):
+            answer(request.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            return
         is_shown = (image.leader_id, image.leader_epoch) == (self.node.node_id, hosted.leader_epoch)
         if hosted.is_closed or is_shown:
             hosted.ask(request, answer)
         else:  # what we lead is changed behind the image
             answer(request.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+
+    def _lacks(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Return those that the image does not show."""
+        image = self.node.replicas.image
+        return [at for at in sorted(partitions) if image.partition(at) is None]
 
     # --- What a coordinator asks for ---
 
@@ -133,8 +152,7 @@ class TransactionBroker:
 
     def _send(self, markers: SendMarkers) -> None:
         """Send the markers to the leaders; tell the coordinator of partitions without a log."""
-        image = self.node.replicas.image
-        gone = [at for at in markers.partitions if image.partition(at) is None]
+        image, gone = self.node.replicas.image, self._lacks(markers.partitions)
         if gone:
             self.hosted.feed(events.PartitionsDeleted(partitions=frozenset(gone)))
         by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
@@ -151,6 +169,8 @@ class TransactionBroker:
                 handle or (lambda _: None),
                 partial(self._written, markers, places),
                 may_come_late=self._markers_may_come_late,
+                timeout_us=self._marker_timeout_us,
+                may_straggle=True,
             )
 
     def _written(

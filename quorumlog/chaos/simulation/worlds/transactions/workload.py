@@ -30,13 +30,15 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.topic_names import TRANSACTIONS_TOPIC
 
 TOPIC: Final = "records"
+VOLATILE: Final = "passing"  # is deleted, and created again
 FIRST_PRODUCER_ID: Final = 1000  # of those that the controller gives; older ones are below
 
 
 def data_places(schedule: Schedule) -> list[TopicPartition]:
     """Return the partitions that transactions write to."""
-    count_of = Options(schedule).number("data_partitions")
-    return [TopicPartition(TOPIC, index) for index in range(count_of)]
+    options = Options(schedule)
+    places = [TopicPartition(TOPIC, index) for index in range(options.number("data_partitions"))]
+    return [*places, TopicPartition(VOLATILE, 0)] if options.flag("deletes_topic") else places
 
 
 class Transactions:
@@ -46,6 +48,7 @@ class Transactions:
 
     def __init__(self, schedule: Schedule, rules: TransactionRules = SOUND) -> None:
         self._options: Final = Options(schedule)
+        self.volatile = VOLATILE if self._options.flag("deletes_topic") else None
         self._seed: Final = schedule.seed
         self._rules: Final = rules
         self._places: Final = data_places(schedule)
@@ -66,10 +69,13 @@ class Transactions:
         self._oracle = TransactionOracle(
             brokers.oracle.committed,
             self._places,
+            brokers.oracle.topics,
             clocks_ms=self._clocks_ms,
             expiration_ms=options.number("expiration_ms"),
         )
-        messages = Messages(environment.network)
+        has_stragglers = options.flag("has_stragglers")
+        rng = seeded("stragglers", self._seed) if has_stragglers else None
+        messages = Messages(environment.network, rng)
         settings = [*self._producer_settings()]
         self._place_coordinators(messages, settings)
         cluster = Cluster(self._hosts, messages, self._oracle, self._leads)
@@ -89,7 +95,7 @@ class Transactions:
                 at,
                 brokers.nodes,
                 self._oracle,
-                environment.timeline,
+                environment,
                 seeded(f"reader {at}", self._seed),
             )
             for at in self._places
@@ -110,6 +116,8 @@ class Transactions:
                 new_coordinator=self._new_coordinator,
                 next_producer_id=next_producer_id,
                 markers_may_come_late=all(one.version == 2 for one in settings),
+                marker_timeout_us=self._options.number("marker_timeout_us"),
+                places=self._places,
             )
             self._hosts[node_id] = host
             node.coordinators.append(host)
@@ -186,8 +194,10 @@ class Transactions:
         for transaction in coordinator.transactions.values():
             if transaction.pending is not None or transaction.state not in WITHOUT_TRANSACTION:
                 return False
-        ends = [len(self._brokers.oracle.committed[at]) for at in self._places]
-        if [reader.position for reader in self._readers] != ends:
-            return False
+        committed = self._brokers.oracle.committed
+        for at, reader in zip(self._places, self._readers, strict=True):
+            place = self._oracle.place_of(at)
+            if place is None or (reader.place, reader.position) != (place, len(committed[place])):
+                return False
         self._oracle.finish()
         return True

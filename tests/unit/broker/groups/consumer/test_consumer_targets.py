@@ -2,8 +2,15 @@
 
 import pytest
 
-from quorumlog.broker.groups.core.consumer import events, targets
+from quorumlog.broker.groups.core.consumer import awaited_targets, events, targets
 from quorumlog.broker.groups.core.consumer.effects import MakeTarget
+from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.records import (
+    ConsumerGroupRecord,
+    CurrentAssignmentValue,
+    TargetMemberValue,
+    from_stored,
+)
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
 from quorumlog.broker.groups.core.requests import DeleteGroup
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -46,6 +53,122 @@ def test_two_hundred_joins_need_two_targets() -> None:
     assert {result.member_epoch for result in results} == {1, 200}
     sizes = {len(partitions) for partitions in groups.group.targets.values()}
     assert sizes == {10}
+    groups.check_replayed()
+
+
+def partitions_in(record: ConsumerGroupRecord) -> int:
+    match record.value:
+        case TargetMemberValue(topic_partitions=stored):
+            return len(from_stored(stored))
+        case CurrentAssignmentValue(assigned_partitions=stored):
+            return len(from_stored(stored))
+        case _:
+            return 0
+
+
+def taken_over_in_slices(members: int, partitions: int, patch: pytest.MonkeyPatch) -> list[int]:
+    """Let members join together; return how many partitions each step decided on at the end."""
+    groups = large(partitions)
+    asked = [groups.ask(join(f"m{number}")) for number in range(members)]
+    commit_all(groups)
+    groups.make_target()  # for the first one
+    commit_all(groups)
+    steps = [0]
+    apply = ConsumerGroup.apply
+
+    def counting(group: ConsumerGroup, record: ConsumerGroupRecord) -> None:
+        apply(group, record)
+        steps[-1] += partitions_in(record)
+
+    with patch.context() as while_it_counts:
+        while_it_counts.setattr(ConsumerGroup, "apply", counting)
+        groups.give_target()
+        while groups.is_taking_over:
+            steps.append(0)
+            groups.step(events.Ticked())
+    groups.commit_writes()
+    assert all(groups.replies[one].error_code is ErrorCode.NONE for one in asked)
+    assert groups.group.assignment_epoch == members
+    assert {len(target) for target in groups.group.targets.values()} == {partitions // members}
+    groups.check_replayed()
+    return steps
+
+
+def test_no_step_takes_over_more_of_a_larger_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = taken_over_in_slices(20, 2000, monkeypatch)
+    ten_times = taken_over_in_slices(200, 20_000, monkeypatch)
+    slice_max = awaited_targets.SLICE_MAX + 1 + 20_000 // 200  # with its last member
+    assert max(small + ten_times) <= slice_max
+    assert len(ten_times) >= 2 * 20_000 // slice_max  # the parts are written, then told
+    assert len(ten_times) >= 9 * len(small)
+
+
+def test_a_member_that_leaves_between_two_slices_gets_no_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(awaited_targets, "SLICE_MAX", 1)
+    groups = large()
+    epoch = groups.beat(join("a")).member_epoch
+    asked = groups.ask(join("b"))
+    commit_all(groups)
+    groups.give_target()  # and a's part is written
+    assert groups.is_taking_over
+    left = groups.ask(heartbeat("a", -1))
+    assert {*groups.group.members} == {"b"}
+    groups.commit_writes()
+    assert groups.replies[left].error_code is ErrorCode.NONE
+    assert groups.replies[asked].error_code is ErrorCode.NONE
+    told = groups.beat(heartbeat("b", groups.replies[asked].member_epoch))
+    assert len(told.assignment or ()) == 2000
+    assert groups.group.assignment_epoch == epoch + 2
+    groups.check_replayed()
+
+
+def test_a_heartbeat_between_two_slices_waits_behind_those_that_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(awaited_targets, "SLICE_MAX", 1)
+    groups = large()
+    epoch = groups.beat(join("a")).member_epoch
+    first = groups.ask(join("b"))
+    commit_all(groups)
+    groups.give_target()
+    while groups.group.assignment_epoch == epoch:
+        groups.step(events.Ticked())
+    second = groups.ask(heartbeat("a", epoch))
+    groups.commit_writes()
+    answered = [one for one in groups.replies if one in {first, second}]
+    assert answered == [first, second]
+    assert len(groups.replies[second].assignment) == 1000
+
+
+def test_a_refused_write_between_two_slices_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(awaited_targets, "SLICE_MAX", 1)
+    groups = large()
+    groups.beat(join("a"))
+    asked = groups.ask(join("b"))
+    commit_all(groups)
+    groups.give_target()
+    groups.fail_write()
+    assert groups.replies[asked].error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert not groups.is_taking_over
+    groups.check_replayed()
+    assert len(groups.beat(join("b")).assignment or ()) == 0  # a has all of it, as yet
+
+
+def test_a_coordinator_that_takes_over_between_two_slices_makes_the_target_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(awaited_targets, "SLICE_MAX", 1)
+    groups = large()
+    epoch = groups.beat(join("a")).member_epoch
+    groups.ask(join("b"))
+    commit_all(groups)
+    groups.give_target()
+    groups.commit_write()  # a's part, without the epoch
+    groups = groups.reloaded()
+    assert groups.group.state is ConsumerGroupState.ASSIGNING
+    assert len(groups.beat(heartbeat("a", epoch)).assignment or ()) == 1000
     groups.check_replayed()
 
 

@@ -1,0 +1,183 @@
+"""Nodes that `quorumlog.node.fork_server` forks for us: they are its children, not ours.
+
+docs/decisions/0143-nodes-that-start-together-share-their-imports.md
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import BinaryIO, Final
+
+from quorumlog.cluster import process_identity
+from quorumlog.cluster.processes import NodeProcess, Program
+from quorumlog.cluster.time_limit import LOOK_EVERY_S, TimeLimit
+from quorumlog.invariants import some
+from quorumlog.node.fork_server import NodePlan, Plan
+
+_READ_BYTES: Final = 4096
+_TOGETHER_MIN: Final = 2
+
+
+def spawn_together(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
+    """Start the processes of several nodes; `wait_ready` of each must be called.
+
+    Two or more of them share their imports, where the system is Linux and nothing else was asked
+    for them. Raises NodeFailed if one cannot be started; the others may run then.
+    """
+    plain = [node for node in nodes if node.is_plain] if sys.platform == "linux" else []
+    if len(plain) < _TOGETHER_MIN:
+        plain = []
+    for node in nodes:
+        if node not in plain:
+            node.spawn()
+    if plain:
+        _fork(plain, limit)
+
+
+def preloaded_for(program: Program) -> list[str]:
+    """Return the modules that its nodes share: another program may want to change some first."""
+    return ["quorumlog.node.preloaded"] if program.is_ours else []
+
+
+def _fork(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
+    program = nodes[0].program
+    module, *words = program.module.split()
+    with ExitStack() as stack:
+        plan = Plan(preloaded=preloaded_for(program), nodes=[])
+        for node in nodes:
+            arguments, descriptors = stack.enter_context(node.starting())
+            plan["nodes"].append(
+                NodePlan(
+                    command=[*program.command, *arguments],
+                    module=module,
+                    arguments=[*words, *arguments],
+                    log=str(node.log),
+                    descriptors=descriptors,
+                )
+            )
+        with nodes[0].log.open("ab") as log:  # what keeps the modules from being imported
+            server = ForkServer(program.interpreter, plan, log)
+        try:
+            server.wait_forked(limit)
+        finally:
+            for node, child in zip(nodes, server.children, strict=False):
+                node.adopt(child)
+        for node in nodes[len(server.children) :]:
+            raise node.late(limit) if limit.is_over() else node.failed(server.process)
+
+
+class ForkServer:
+    """The process that forks the nodes of one plan, and tells how they end. Any thread may ask.
+
+    It ends with the last of its nodes, or when this process ends or forgets it.
+    """
+
+    def __init__(self, interpreter: Sequence[str], plan: Plan, log: BinaryIO) -> None:
+        descriptors = {one for node in plan["nodes"] for one in node["descriptors"]}
+        self.process: Final = subprocess.Popen(  # noqa: S603 - our own module
+            [*interpreter, "quorumlog.node.fork_server", json.dumps(plan)],
+            stdin=subprocess.PIPE,  # nothing is written: it sees that we close it
+            stdout=subprocess.PIPE,
+            stderr=log,
+            bufsize=0,
+            pass_fds=[*descriptors],
+            start_new_session=True,  # a Ctrl-C at the terminal is ours to handle
+        )
+        self._its_input: Final = some(self.process.stdin, "it is a pipe")
+        self._its_output: Final = some(self.process.stdout, "it is a pipe")
+        self._count: Final = len(plan["nodes"])
+        self._children: Final[list[ForkedChild]] = []
+        self._statuses: Final[dict[int, int]] = {}  # by process id
+        self._lock: Final = threading.Lock()
+        self._unread = b""
+        self._has_ended = False
+
+    def wait_forked(self, limit: TimeLimit) -> None:
+        """Wait until it has forked all nodes, or has ended, or the time is over.
+
+        Whatever ends the wait, it forks no more nodes afterwards: `children` are all there are.
+        """
+        try:
+            while self._is_forking and not limit.is_over():
+                self._look(LOOK_EVERY_S)
+        finally:
+            if self._is_forking:
+                self._its_input.close()
+            while self._is_forking:
+                self._look(LOOK_EVERY_S)
+
+    @property
+    def _is_forking(self) -> bool:
+        return len(self._children) < self._count and not self._has_ended
+
+    @property
+    def children(self) -> "Sequence[ForkedChild]":
+        """The processes that were forked, in the order of the plan."""
+        return self._children
+
+    def status_of(self, child: "ForkedChild", wait_s: float) -> int | None:
+        """Return how a process has ended; None: it has not, also not within a moment's wait."""
+        if child.pid not in self._statuses:
+            self._look(wait_s)
+        return self._statuses.get(child.pid)
+
+    def _look(self, wait_s: float) -> None:
+        with self._lock:
+            if self._has_ended:
+                self._look_without_it(wait_s)
+                return
+            if not select.select([self._its_output], [], [], wait_s)[0]:
+                return
+            chunk = os.read(self._its_output.fileno(), _READ_BYTES)
+            *lines, self._unread = (self._unread + chunk).split(b"\n")
+            for line in lines:
+                self._take(**json.loads(line))
+            if not chunk or len(self._statuses) == self._count:
+                with self.process:  # closes its pipes, and waits for it: it is at its end
+                    self._has_ended = True
+
+    def _take(self, pid: int, status: int | None = None) -> None:
+        if status is None:
+            self._children.append(ForkedChild(self, pid))
+        else:
+            self._statuses[pid] = status
+
+    def _look_without_it(self, wait_s: float) -> None:
+        """Look once it was killed: its nodes that have ended, too, ended as it did."""
+        for child in self._children:
+            if child.pid not in self._statuses and not child.is_seen:
+                self._statuses[child.pid] = self.process.returncode
+        if len(self._statuses) < self._count:
+            time.sleep(wait_s)
+
+
+class ForkedChild:
+    """A process that was forked, with what `subprocess.Popen` has for a child of ours."""
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self.pid: Final = pid
+        self._server: Final = server
+        self._started: Final = process_identity.started(pid)
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether the system still shows this process."""
+        return self._started is not None and process_identity.is_running(self.pid, self._started)
+
+    def poll(self) -> int | None:
+        """Return how it has ended, below 0 by a signal; None: it runs."""
+        return self._server.status_of(self, 0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended; return how. Raises subprocess.TimeoutExpired."""
+        until_s = None if timeout is None else time.monotonic() + timeout
+        while (status := self._server.status_of(self, LOOK_EVERY_S)) is None:
+            if until_s is not None and time.monotonic() >= until_s:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        return status

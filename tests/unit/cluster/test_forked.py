@@ -1,0 +1,179 @@
+"""Nodes that start together are forked from one process: each is as if it had been started alone.
+
+docs/decisions/0143-nodes-that-start-together-share-their-imports.md
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from quorumlog.cluster import LocalCluster, NodeFailed, forked, registry
+from quorumlog.cluster.processes import Launch
+from quorumlog.cluster.time_limit import TimeLimit
+from quorumlog.node.fork_server import NodePlan, Plan
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nodes are forked on Linux only")
+
+FAKE = "tests.support.cluster.fake_node"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
+    """Plan a cluster of nodes that do nothing; none outlives the test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    cluster = LocalCluster(tmp_path / "c", node_module=FAKE, nodes=3)
+    yield cluster
+    cluster.stop()
+
+
+def pids(cluster: LocalCluster) -> list[int]:
+    return [pid for node in cluster.nodes if (pid := cluster.pid(node.id)) is not None]
+
+
+def parent_of(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[1])
+
+
+def words_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+
+
+def files_of(pid: int) -> dict[int, str]:
+    found = {}
+    for opened in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed just now
+            found[int(opened.name)] = str(opened.readlink())
+    return found
+
+
+def test_each_node_has_a_session_words_and_an_output_of_its_own(cluster: LocalCluster) -> None:
+    cluster.start()
+    (parent,) = {parent_of(pid) for pid in pids(cluster)}
+    assert parent != os.getpid()
+    for node_id, pid in zip((1, 2, 3), pids(cluster), strict=True):
+        directory = cluster.directory / f"node-{node_id}"
+        assert os.getsid(pid) == pid
+        assert words_of(pid)[:4] == [sys.executable, "-m", FAKE, f"{directory}/node.properties"]
+        files = files_of(pid)
+        log = f"{directory}/node.log"
+        assert [files[number] for number in (0, 1, 2)] == ["/dev/null", log, log]
+        pipes = {number for number, file in files.items() if file.startswith("pipe:")}
+        words = words_of(pid)
+        assert pipes <= {
+            int(words[words.index(name) + 1]) for name in ("--ready-fd", "--parent-fd")
+        }
+
+
+def test_a_killed_node_takes_no_other_with_it_and_its_end_is_known(cluster: LocalCluster) -> None:
+    cluster.start()
+    cluster.kill(2)
+    assert cluster.running() == [1, 3]
+    assert [cluster.exit_status(node) for node in (1, 2, 3)] == [None, -signal.SIGKILL, None]
+    cluster.start_node(2)
+    assert cluster.running() == [1, 2, 3]
+    cluster.stop_node(1)
+    assert cluster.exit_status(1) == 0
+
+
+def test_no_process_is_left_once_the_nodes_have_stopped(cluster: LocalCluster) -> None:
+    cluster.start()
+    (server,) = {parent_of(pid) for pid in pids(cluster)}
+    cluster.stop()
+    assert not Path(f"/proc/{server}").exists()
+
+
+def test_nodes_outlive_the_process_that_has_forked_them(cluster: LocalCluster) -> None:
+    cluster.start()
+    (server,) = {parent_of(pid) for pid in pids(cluster)}
+    os.kill(server, signal.SIGKILL)
+    descriptor = os.pidfd_open(server)
+    assert select.select([descriptor], [], [], 30)[0]
+    os.close(descriptor)
+    assert cluster.running() == [1, 2, 3]
+    cluster.kill(3)
+    assert cluster.running() == [1, 2]
+    assert cluster.exit_status(3) == -signal.SIGKILL
+    assert cluster.stop() == ()
+    assert registry.running() == []
+
+
+def test_a_module_that_cannot_be_imported_is_told_for_the_first_node(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forked, "preloaded_for", lambda _: ["no_such_module"])
+    with pytest.raises(NodeFailed, match=r"node 1 ended with status 1: .*No module named 'no_such"):
+        cluster.start()
+    assert registry.running() == []
+
+
+def test_a_node_with_a_launch_of_its_own_is_started_alone(cluster: LocalCluster) -> None:
+    cluster.launch_by(2, Launch(environment={"FAKE": "2"}))
+    cluster.start()
+    assert cluster.running() == [1, 2, 3]
+    parents = {node.id: parent_of(cluster.pid(node.id) or 0) for node in cluster.nodes}
+    assert parents[2] == os.getpid()
+    assert parents[1] == parents[3] != os.getpid()
+
+
+def plan_of(tmp_path: Path, code: str, count: int = 2) -> Plan:
+    """Return the plan of processes that run such a module."""
+    (tmp_path / "forked_module.py").write_text(code)
+    node = NodePlan(command=[], module="forked_module", arguments=[], log="", descriptors=[])
+    logs = [str(tmp_path / f"{number}.log") for number in range(count)]
+    return Plan(preloaded=[], nodes=[{**node, "log": log} for log in logs])
+
+
+def started(tmp_path: Path, plan: Plan) -> forked.ForkServer:
+    interpreter = ["env", f"PYTHONPATH={tmp_path}:{Path.cwd()}", sys.executable, "-m"]
+    with (tmp_path / "server.log").open("ab") as log:
+        return forked.ForkServer(interpreter, plan, log)
+
+
+def test_a_start_that_is_interrupted_forks_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = started(tmp_path, plan_of(tmp_path, "import signal; signal.pause()"))
+
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    limit = TimeLimit(30, {}, lambda _: None)
+    monkeypatch.setattr(limit, "is_over", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        server.wait_forked(limit)
+    assert server.children == []
+    assert server.process.returncode == 0
+
+
+def test_how_a_process_ends_is_what_its_module_says(tmp_path: Path) -> None:
+    code = """
+import os, sys
+print("out")
+sys.exit("it fails" if os.readlink("/proc/self/fd/1").endswith("0.log") else 0)
+"""
+    server = started(tmp_path, plan_of(tmp_path, code))
+    server.wait_forked(TimeLimit(30, {}, lambda _: None))
+    assert [child.wait() for child in server.children] == [1, 0]
+    assert [child.poll() for child in server.children] == [1, 0]
+    assert (tmp_path / "0.log").read_text() == "out\nit fails\n"
+    assert (tmp_path / "1.log").read_text() == "out\n"
+    assert server.process.returncode == 0
+    assert (tmp_path / "server.log").read_text() == ""
+
+
+def test_a_wait_for_a_process_has_an_end(tmp_path: Path) -> None:
+    server = started(tmp_path, plan_of(tmp_path, "import signal; signal.pause()", count=1))
+    server.wait_forked(TimeLimit(30, {}, lambda _: None))
+    (child,) = server.children
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.001)
+    os.kill(child.pid, signal.SIGTERM)
+    assert child.wait() == -signal.SIGTERM
