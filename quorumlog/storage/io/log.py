@@ -112,8 +112,7 @@ class Log:
             log.epochs.write()
         if not loaded.snapshots.is_empty:
             with log._health.changing("open"):
-                loaded.snapshots.drop_above(log.log_end_offset)  # of records that a crash has taken
-                loaded.snapshots.keep_only(log.segment_base_offsets)
+                loaded.snapshots.keep_needed(log.segment_base_offsets, log.log_end_offset)
         return log
 
     @property

@@ -89,8 +89,12 @@ class ProducerSnapshots:
         """Forget those of segments that are gone; a crash may bring them back."""
         self._drop([known for known in self._offsets if known < offset])
 
-    def keep_only(self, base_offsets: Iterable[int]) -> None:
-        """Forget what a start does not need: all but those of segments, and the newest."""
+    def keep_needed(self, base_offsets: Iterable[int], end_offset: int) -> None:
+        """Forget what a start does not need: all but those of segments, and the newest.
+
+        First, durably, those of records that a crash has taken.
+        """
+        self.drop_above(end_offset)
         needed = {*base_offsets, *self._offsets[-1:]}
         self._drop([known for known in self._offsets if known not in needed])
 
