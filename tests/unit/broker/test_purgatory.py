@@ -3,7 +3,6 @@
 from quorumlog.broker.partitions.core.data_path import ProduceResult
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.purgatory import (
-    PLACES_SPARE,
     Deadlines,
     FetchPurgatory,
     PendingProduce,
@@ -67,7 +66,6 @@ def test_deadlines_come_in_order_and_nothing_is_left_of_the_done() -> None:
         assert deadlines.end(wait)
         assert not deadlines.end(wait)
     assert len(deadlines._waits) == len(deadlines) == 500
-    assert len(deadlines._places) <= 2 * 500 + PLACES_SPARE
     assert deadlines.next_deadline_ms() == waits[-1].deadline_ms
     assert deadlines.expire(5000) == waits[:1499:-1]
     assert deadlines.next_deadline_ms() is None

@@ -5,13 +5,14 @@ still counts until its marker is committed: a leader that comes next may not hav
 Source: Kafka's `ProducerStateManager` (`ongoingTxns`, `unreplicatedTxns`).
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections import deque
 from typing import Any, Final, NamedTuple
+
+from sortedcontainers import SortedDict
 
 # Of partitions without transactions, which are many, and nothing changes it: each of its kind costs
 # as much as the rest of what is known of producers.
-_NONE: Final[OrderedDict[int, Any]] = OrderedDict()
+_NONE: Final[SortedDict[int, Any]] = SortedDict()
 
 
 class _Ended(NamedTuple):
@@ -20,36 +21,29 @@ class _Ended(NamedTuple):
 
 
 class OpenTransactions:
-    """By the offset of their first record, each O(1): a log grows at its end.
+    """By the offset of their first record, each O(log n).
 
     Invariants:
       1. A transaction is ongoing, or ended and not committed, or not here.
-      2. Those that have ended are kept in the order of their markers; `_ongoing`, and `_counted`,
-         which has both, in the order of their first records.
+      2. Those that have ended are kept in the order of their markers.
     """
 
-    __slots__ = ("_counted", "_ended", "_ongoing")
+    __slots__ = ("_ended", "_ended_firsts", "_ongoing")
 
     def __init__(self) -> None:
-        self._ongoing: OrderedDict[int, int] = _NONE  # first offset -> producer id
-        self._counted: OrderedDict[int, None] = _NONE
+        self._ongoing: SortedDict[int, int] = _NONE  # first offset -> producer id
         self._ended: Final[deque[_Ended]] = deque()
+        self._ended_firsts: SortedDict[int, None] = _NONE
 
     def __len__(self) -> int:
         """Return how many are ongoing."""
         return len(self._ongoing)
 
     def begin(self, producer_id: int, first_offset: int) -> None:
-        """Note the first record of a transaction, behind those of all others."""
+        """Note the first record of a transaction."""
         if self._ongoing is _NONE:
-            self._ongoing, self._counted = OrderedDict(), OrderedDict()
+            self._ongoing = SortedDict()
         self._ongoing[first_offset] = producer_id
-        self._counted[first_offset] = None
-
-    def restore(self, ongoing: Iterable[tuple[int, int]]) -> None:
-        """Note those (first offset, producer id) that a snapshot has, in any order, before all."""
-        for first_offset, producer_id in sorted(ongoing):
-            self.begin(producer_id, first_offset)
 
     def end(self, first_offset: int, marker_offset: int) -> int:
         """Note the marker of a transaction; return the last stable offset once that is committed.
@@ -58,17 +52,24 @@ class OpenTransactions:
         """
         del self._ongoing[first_offset]
         self._ended.append(_Ended(first_offset, marker_offset))
-        return next(iter(self._ongoing), marker_offset + 1)
+        if self._ended_firsts is _NONE:
+            self._ended_firsts = SortedDict()
+        self._ended_firsts[first_offset] = None
+        return self._ongoing.peekitem(0)[0] if self._ongoing else marker_offset + 1
 
     def committed_to(self, high_watermark: int) -> None:
         """Let go of those whose markers are below the high watermark."""
         while self._ended and self._ended[0].marker_offset < high_watermark:
-            del self._counted[self._ended.popleft().first_offset]
+            del self._ended_firsts[self._ended.popleft().first_offset]
 
     @property
     def first_unstable_offset(self) -> int | None:
         """Where the first that counts begins; None: none counts."""
-        return next(iter(self._counted), None)
+        ongoing, ended = self._ongoing, self._ended_firsts
+        if not ended:
+            return ongoing.peekitem(0)[0] if ongoing else None
+        first: int = ended.peekitem(0)[0]
+        return min(first, ongoing.peekitem(0)[0]) if ongoing else first
 
     def last_stable_offset(self, log_start_offset: int, high_watermark: int) -> int:
         """Return the offset (exclusive) up to which everything is decided and committed."""

@@ -305,8 +305,6 @@ class ProducerStates:
         self.transactions = OpenTransactions()
         for entry in known:
             self._restore(entry)
-        begun = ((one.transaction_offset, name) for name, one in self._in_transaction.items())
-        self.transactions.restore(begun)
         for batch in batches:
             self.record(batch, batch.base_offset, batch.max_timestamp)
 
@@ -326,10 +324,8 @@ class ProducerStates:
             producer.batches.append(
                 StoredBatch(base_sequence, entry.last_sequence, base_offset, entry.last_offset)
             )
-        is_open = entry.transaction_offset != NO_TRANSACTION
-        if is_open and producer.transaction_offset == NO_TRANSACTION:
-            producer.transaction_offset = entry.transaction_offset
-            self._in_transaction[producer_id] = self._producers.pop(producer_id)
+        if entry.transaction_offset != NO_TRANSACTION:
+            self._maybe_begin(producer_id, producer, entry.transaction_offset)
 
     def expire(self, wall_ms: int, expiration_ms: int) -> None:
         """Drop the producers that were idle for longer than `producer.id.expiration.ms`.

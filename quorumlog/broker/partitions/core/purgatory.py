@@ -6,42 +6,34 @@ module keeps the entries; its caller has the clock and answers the returned entr
 
 from collections import deque
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
+
+from sortedcontainers import SortedDict
 
 from quorumlog.broker.partitions.core.data_path import ProduceDone, ProduceResult
 from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeups
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-PLACES_SPARE: Final = 16  # of entries that have ended, before they are sought and dropped
-
 
 class Wait:
     """One entry, which waits until `deadline_ms` at most. `is_over`: it was returned."""
 
-    __slots__ = ("deadline_ms", "is_over", "serial")
+    __slots__ = ("deadline_ms", "is_over", "place")
 
     def __init__(self, deadline_ms: int) -> None:
         self.deadline_ms = deadline_ms
         self.is_over = False
-        self.serial = 0  # among `Deadlines`
+        self.place = (deadline_ms, 0)  # among `Deadlines`
 
 
 WaitT = TypeVar("WaitT", bound=Wait)
 
 
 class Deadlines(Generic[WaitT]):
-    """All entries that wait, the earliest deadline first; of equal deadlines, the oldest first.
-
-    Most end in about the order in which they came, and long before their deadlines. A heap has the
-    places of all, and of some that have ended. Invariants:
-      1. The first place is that of an entry that waits.
-      2. At most `2 * len(self) + PLACES_SPARE` places are kept.
-    """
+    """All entries that wait, the earliest deadline first; of equal deadlines, the oldest first."""
 
     def __init__(self) -> None:
-        self._waits: Final[dict[int, WaitT]] = {}  # by serial
-        self._places: list[tuple[int, int]] = []  # a heap: (deadline, serial)
+        self._waits: SortedDict[tuple[int, int], WaitT] = SortedDict()  # by (deadline, serial)
         self._serial = 0
 
     def __len__(self) -> int:
@@ -50,38 +42,29 @@ class Deadlines(Generic[WaitT]):
 
     def add(self, wait: WaitT) -> bool:
         """Note a deadline; True if it is now the earliest."""
-        serial = wait.serial = self._serial = self._serial + 1
-        self._waits[serial] = wait
-        heappush(self._places, (wait.deadline_ms, serial))
-        return self._places[0][1] == serial
+        self._serial += 1
+        wait.place = (wait.deadline_ms, self._serial)
+        self._waits[wait.place] = wait
+        return self._waits.peekitem(0)[1] is wait
 
     def end(self, wait: WaitT) -> bool:
         """Mark it as over; False if it already was."""
         if wait.is_over:
             return False
         wait.is_over = True
-        del self._waits[wait.serial]
-        self._drop_places()
+        del self._waits[wait.place]
         return True
-
-    def _drop_places(self) -> None:
-        places, waits = self._places, self._waits
-        while places and places[0][1] not in waits:
-            heappop(places)
-        if len(places) > 2 * len(waits) + PLACES_SPARE:
-            self._places = [place for place in places if place[1] in waits]
-            heapify(self._places)
 
     def next_deadline_ms(self) -> int | None:
         """Return the earliest deadline of the entries that wait."""
-        return self._places[0][0] if self._places else None
+        return self._waits.peekitem(0)[0][0] if self._waits else None
 
     def expire(self, now_ms: int) -> list[WaitT]:
         """End and return those whose deadline has come, in order."""
         expired = []
-        while self._places and self._places[0][0] <= now_ms:
-            wait = self._waits[self._places[0][1]]
-            self.end(wait)
+        while self._waits and self._waits.peekitem(0)[0][0] <= now_ms:
+            _, wait = self._waits.popitem(0)
+            wait.is_over = True
             expired.append(wait)
         return expired
 
