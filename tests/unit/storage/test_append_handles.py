@@ -165,6 +165,34 @@ def test_a_handle_in_use_is_not_closed_and_a_file_that_is_closed_is_not_opened(
     assert handles.open_count == 0
 
 
+def test_when_handles_are_too_many_some_of_the_least_recently_used_are_closed_at_once(
+    tmp_path: Path,
+) -> None:
+    handles = AppendHandles(32)
+    disk = RealDisk(append_handles=handles)
+    files = [disk.open_to_append(f"{tmp_path}/{at}", create=True) for at in range(32)]
+    assert handles.open_count == 32
+    files.append(disk.open_to_append(f"{tmp_path}/32", create=True))
+    assert handles.open_count == 30
+    assert [handles.take(file, may_open=False) is None for file in files] == [
+        *(True for _ in range(3)),
+        *(False for _ in range(30)),
+    ]
+
+
+def test_a_file_that_is_there_gets_a_handle_with_its_first_use(tmp_path: Path) -> None:
+    handles = AppendHandles(4)
+    disk = RealDisk(append_handles=handles)
+    (tmp_path / "known").write_bytes(b"xy")
+    file, missing = (disk.open_to_append(f"{tmp_path}/{name}") for name in ("known", "missing"))
+    assert handles.open_count == 0
+    assert file.size() == 2
+    assert handles.open_count == 1
+    with pytest.raises(FileNotFoundError):
+        missing.size()
+    assert handles.open_count == 1
+
+
 def test_threads_that_append_flush_and_read_lose_nothing(tmp_path: Path) -> None:
     disk = RealDisk(append_handles=AppendHandles(2))
     logs = logs_on(disk, str(tmp_path), 6)
