@@ -293,7 +293,12 @@ def main() -> None:
     interrupt = signal.getsignal(signal.SIGINT)
     if interrupt == signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # while loading: no traceback of an import
-    app = build_app(_completed() or arguments)
+    completed = _completed()
+    if arguments[:1] == ["up"] and not completed and "--help" not in arguments:
+        from quorumlog.cluster import forked
+
+        forked.prepare()
+    app = build_app(completed or arguments)
     if interrupt == signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)
     try:

@@ -3,16 +3,18 @@
 docs/decisions/0143-nodes-that-start-together-share-their-imports.md
 """
 
+import atexit
 import json
 import os
 import select
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import BinaryIO, Final
+from contextlib import ExitStack, suppress
+from typing import Final
 
 from quorumlog.cluster import process_identity
 from quorumlog.cluster.processes import NodeProcess, Program
@@ -22,6 +24,8 @@ from quorumlog.node.fork_server import NodePlan, Plan
 
 _READ_BYTES: Final = 4096
 _TOGETHER_MIN: Final = 2
+_ROOM: Final = " " * 4000  # for the words of a node in `ps`
+_prepared: "Final[list[ForkServer]]" = []
 
 
 def spawn_together(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
@@ -45,11 +49,34 @@ def preloaded_for(program: Program) -> list[str]:
     return ["quorumlog.node.preloaded"] if program.is_ours else []
 
 
+def prepare() -> None:
+    """Let the modules of nodes that start soon be imported, beside what this process does first.
+
+    It costs a process, which ends with this one if no nodes start.
+    """
+    if sys.platform == "linux" and not _prepared:
+        program = Program()
+        _prepared.append(ForkServer(program.interpreter, preloaded_for(program)))
+        atexit.register(_drop_prepared)
+
+
+def _drop_prepared() -> None:
+    while _prepared:
+        with _prepared.pop().process as process:
+            process.kill()
+
+
+def _fork_server(program: Program) -> "ForkServer":
+    if program.is_ours and _prepared:
+        return _prepared.pop()
+    return ForkServer(program.interpreter, preloaded_for(program))
+
+
 def _fork(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
     program = nodes[0].program
     module, *words = program.module.split()
     with ExitStack() as stack:
-        plan = Plan(preloaded=preloaded_for(program), nodes=[])
+        plan = Plan(nodes=[], descriptors=[])
         for node in nodes:
             arguments, descriptors = stack.enter_context(node.starting())
             plan["nodes"].append(
@@ -61,8 +88,9 @@ def _fork(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
                     descriptors=descriptors,
                 )
             )
-        with nodes[0].log.open("ab") as log:  # what keeps the modules from being imported
-            server = ForkServer(program.interpreter, plan, log)
+            plan["descriptors"] += [one for one in descriptors if one not in plan["descriptors"]]
+        server = _fork_server(program)
+        server.fork(plan)
         try:
             server.wait_forked(limit)
         finally:
@@ -78,25 +106,33 @@ class ForkServer:
     It ends with the last of its nodes, or when this process ends or forgets it.
     """
 
-    def __init__(self, interpreter: Sequence[str], plan: Plan, log: BinaryIO) -> None:
-        descriptors = {one for node in plan["nodes"] for one in node["descriptors"]}
-        self.process: Final = subprocess.Popen(  # noqa: S603 - our own module
-            [*interpreter, "quorumlog.node.fork_server", json.dumps(plan)],
-            stdin=subprocess.PIPE,  # nothing is written: it sees that we close it
-            stdout=subprocess.PIPE,
-            stderr=log,
-            bufsize=0,
-            pass_fds=[*descriptors],
-            start_new_session=True,  # a Ctrl-C at the terminal is ours to handle
-        )
-        self._its_input: Final = some(self.process.stdin, "it is a pipe")
+    def __init__(self, interpreter: Sequence[str], preloaded: Sequence[str]) -> None:
+        ours, its_end = socket.socketpair()
+        self._its_input: Final = ours
+        with its_end:
+            self.process: Final = subprocess.Popen(  # noqa: S603 - our own module
+                [*interpreter, "quorumlog.node.fork_server", ",".join(preloaded), _ROOM],
+                stdin=its_end.fileno(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # the log of the first node, once there is a plan
+                bufsize=0,
+                start_new_session=True,  # a Ctrl-C at the terminal is ours to handle
+            )
         self._its_output: Final = some(self.process.stdout, "it is a pipe")
-        self._count: Final = len(plan["nodes"])
+        self._count = 0
         self._children: Final[list[ForkedChild]] = []
         self._statuses: Final[dict[int, int]] = {}  # by process id
         self._lock: Final = threading.Lock()
         self._unread = b""
         self._has_ended = False
+
+    def fork(self, plan: Plan) -> None:
+        """Let it fork these nodes; `wait_forked` must be called."""
+        self._count = len(plan["nodes"])
+        line = json.dumps(plan).encode() + b"\n"
+        with suppress(BrokenPipeError, ConnectionResetError):  # it has ended: `wait_forked` sees it
+            sent = socket.send_fds(self._its_input, [line], plan["descriptors"])
+            self._its_input.sendall(line[sent:])
 
     def wait_forked(self, limit: TimeLimit) -> None:
         """Wait until it has forked all nodes, or has ended, or the time is over.
@@ -139,7 +175,8 @@ class ForkServer:
             for line in lines:
                 self._take(**json.loads(line))
             if not chunk or len(self._statuses) == self._count:
-                with self.process:  # closes its pipes, and waits for it: it is at its end
+                self._its_input.close()
+                with self.process:  # closes its pipe, and waits for it: it is at its end
                     self._has_ended = True
 
     def _take(self, pid: int, status: int | None = None) -> None:

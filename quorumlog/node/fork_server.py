@@ -1,8 +1,10 @@
 """Starts several nodes that share the cost of their imports, and tells how they end. For Linux.
 
-`python -m quorumlog.node.fork_server PLAN`, where the plan is what `Plan` says, as JSON. It imports
-the modules once, and forks one process for each node. Each becomes what it would be if it were
-started by itself: it has a session, an output and words in `ps` of its own, and ends for itself.
+`python -m quorumlog.node.fork_server MODULES ROOM` imports the modules, whose names have commas
+between them. Then it reads a line of JSON from standard input, which is a socket: a `Plan`, and
+with it the descriptors that its nodes keep. It forks one process for each node. Each becomes what
+it would be if it were started by itself: it has a session, an output and words in `ps` of its own,
+and ends for itself. ROOM is text of any kind: the words of a node may be as long as ours.
 Standard output gets one line of JSON for each process, in order: {"pid"}, and one for each that has
 ended: {"pid", "status"}. The status is below 0 if a signal ended it.
 
@@ -12,20 +14,24 @@ started it. The nodes go on then.
 Invariants: there is one thread when it forks, and nothing was decided or opened for any node.
 """
 
+import fcntl
 import importlib
 import json
 import os
 import runpy
 import select
 import signal
+import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypedDict
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _WOKEN_BYTES: Final = 4096
+_READ_BYTES: Final = 65_536
+_DESCRIPTORS_MAX: Final = 253  # that Linux takes along with one message
 _ARGUMENTS_START: Final = 45  # of /proc/self/stat, behind the command's name; the next is their end
 
 
@@ -40,35 +46,78 @@ class NodePlan(TypedDict):
 
 
 class Plan(TypedDict):
-    """All processes; `preloaded` are modules that are imported before."""
+    """All processes. `descriptors`: of all nodes, in the order in which they are sent."""
 
-    preloaded: list[str]
     nodes: list[NodePlan]
+    descriptors: list[int]
 
 
-def main(plan: Plan) -> None:
+def main(modules: Sequence[str]) -> None:
     """Fork the nodes and wait for them; in a node's process, run the node."""
-    for module in plan["preloaded"]:
-        importlib.import_module(module)
+    failure = _import(modules)
+    received = _receive()
+    if received is None:
+        return
+    plan, sent = received
+    log = _opened(plan["nodes"][0]["log"])  # what keeps the nodes from being forked
+    os.dup2(log, _STDERR)
+    os.close(log)
+    if failure is not None:
+        raise failure
     pids = []
     for node in plan["nodes"]:
         if _is_closed(_STDIN):
             return
         pid = os.fork()
         if not pid:
-            _become(node, {fd for one in plan["nodes"] for fd in one["descriptors"]})
+            _become(node, sent)
             # Leaves this module for good: the module ends the process, by SystemExit or an error.
             runpy.run_module(node["module"], run_name="__main__", alter_sys=True)
             return
         pids.append(pid)
         _tell(pid=pid)
-    for descriptor in {fd for one in plan["nodes"] for fd in one["descriptors"]}:
+    for descriptor in sent.values():
         os.close(descriptor)
     _tell_ends(pids)
 
 
+def _import(modules: Iterable[str]) -> Exception | None:
+    """Import the modules; return what was raised. It is told when there is a log."""
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except Exception as failure:  # noqa: BLE001 - the caller raises it again
+        return failure
+    return None
+
+
+def _receive() -> tuple[Plan, dict[int, int]] | None:
+    """Return the plan, and what its descriptors are here; None: there will be no plan."""
+    control = socket.socket(fileno=_STDIN)
+    line, received = b"", list[int]()
+    try:
+        while not line.endswith(b"\n"):
+            chunk, descriptors, _, _ = socket.recv_fds(control, _READ_BYTES, _DESCRIPTORS_MAX)
+            if not chunk:
+                return None
+            line += chunk
+            received += descriptors
+    finally:
+        control.detach()
+    plan: Plan = json.loads(line)
+    return plan, dict(zip(plan["descriptors"], _moved_above(plan, received), strict=True))
+
+
+def _moved_above(plan: Plan, received: Iterable[int]) -> Iterator[int]:
+    """Move descriptors above all numbers of the plan, so that each number is free for its own."""
+    first = max(plan["descriptors"], default=_STDERR) + 1
+    for descriptor in received:
+        yield fcntl.fcntl(descriptor, fcntl.F_DUPFD, first)
+        os.close(descriptor)
+
+
 def _is_closed(descriptor: int) -> bool:
-    """Tell whether the other end of a pipe is closed: nothing is ever written there."""
+    """Tell whether the other end is closed: nothing is written there after the plan."""
     return bool(select.select([descriptor], [], [], 0)[0])
 
 
@@ -77,21 +126,28 @@ def _tell(**what: int) -> None:
         os.write(_STDOUT, json.dumps(what).encode() + b"\n")
 
 
-def _become(node: NodePlan, descriptors: Iterable[int]) -> None:
+def _opened(log: str) -> int:
+    return os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+
+
+def _become(node: NodePlan, sent: Mapping[int, int]) -> None:
     os.setsid()
-    log = os.open(node["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    log = _opened(node["log"])
     null = os.open(os.devnull, os.O_RDONLY)
     for descriptor, standard in ((null, _STDIN), (log, _STDOUT), (log, _STDERR)):
         os.dup2(descriptor, standard)
-    for descriptor in (null, log, *descriptors):
-        if descriptor not in node["descriptors"]:
-            os.close(descriptor)
+    os.close(null)
+    os.close(log)
+    for wanted in node["descriptors"]:
+        os.dup2(sent[wanted], wanted, inheritable=False)
+    for descriptor in sent.values():
+        os.close(descriptor)
     _show_in_ps(node["command"])
     sys.argv = [node["module"], *node["arguments"]]
 
 
 def _show_in_ps(command: Sequence[str]) -> None:
-    """Write a command over the one that this process was started with; it is not longer."""
+    """Write a command over the one that this process was started with, which has room for it."""
     text = b"".join(os.fsencode(word) + b"\0" for word in command)
     try:
         fields = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -126,4 +182,4 @@ def _has_ended(pid: int) -> bool:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main([name for name in sys.argv[1].split(",") if name])

@@ -128,13 +128,14 @@ def plan_of(tmp_path: Path, code: str, count: int = 2) -> Plan:
     (tmp_path / "forked_module.py").write_text(code)
     node = NodePlan(command=[], module="forked_module", arguments=[], log="", descriptors=[])
     logs = [str(tmp_path / f"{number}.log") for number in range(count)]
-    return Plan(preloaded=[], nodes=[{**node, "log": log} for log in logs])
+    return Plan(nodes=[{**node, "log": log} for log in logs], descriptors=[])
 
 
 def started(tmp_path: Path, plan: Plan) -> forked.ForkServer:
     interpreter = ["env", f"PYTHONPATH={tmp_path}:{Path.cwd()}", sys.executable, "-m"]
-    with (tmp_path / "server.log").open("ab") as log:
-        return forked.ForkServer(interpreter, plan, log)
+    server = forked.ForkServer(interpreter, [])
+    server.fork(plan)
+    return server
 
 
 def test_a_start_that_is_interrupted_forks_no_more(
@@ -166,7 +167,31 @@ sys.exit("it fails" if os.readlink("/proc/self/fd/1").endswith("0.log") else 0)
     assert (tmp_path / "0.log").read_text() == "out\nit fails\n"
     assert (tmp_path / "1.log").read_text() == "out\n"
     assert server.process.returncode == 0
-    assert (tmp_path / "server.log").read_text() == ""
+
+
+def test_a_prepared_one_forks_the_next_nodes_or_ends_with_its_process(tmp_path: Path) -> None:
+    code = """
+import sys
+from quorumlog.cluster import LocalCluster, forked
+from tests.unit.cluster.test_forked import parent_of, pids
+forked.prepare()
+print(forked._prepared[0].process.pid)
+if len(sys.argv) > 1:
+    with LocalCluster(sys.argv[1], nodes=2, port=0) as cluster:
+        cluster.start()
+        print(*map(parent_of, pids(cluster)))
+"""
+
+    def printed(*arguments: str) -> list[int]:
+        environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
+        command = [sys.executable, "-c", code, *arguments]
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+        return [int(word) for word in done.stdout.split()]
+
+    server, first, second = printed(str(tmp_path / "c"))
+    assert server == first == second
+    (unused,) = printed()
+    assert not Path(f"/proc/{unused}").exists()
 
 
 def test_a_wait_for_a_process_has_an_end(tmp_path: Path) -> None:
