@@ -1,10 +1,13 @@
 """The coordinators of a broker: of groups, and of transactions."""
 
+from functools import partial
 from typing import Final
 
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.replicas import Replicas
+from quorumlog.broker.server.api import BrokerContext
+from quorumlog.broker.server.own_connection import OwnConnection
 from quorumlog.broker.transactions.io.broker_channels import kafka_peers
 from quorumlog.broker.transactions.io.transaction_service import TransactionService
 from quorumlog.clock import wall_clock_ms
@@ -44,3 +47,7 @@ class Coordinators:
         )
         replicas.add_leadership_listener(self.groups)
         replicas.add_leadership_listener(self.transactions)
+
+    def reach_own_broker(self, context: BrokerContext) -> None:
+        """Let them ask the broker that they are on without a socket, from now on."""
+        self.transactions.reach_itself_by(partial(OwnConnection.open, context))

@@ -56,7 +56,7 @@ class NodeBroker:
         ready: asyncio.Event,
         on_fatal: OnError,
     ) -> None:
-        broker_id = BrokerId(config.node_id)
+        broker_id, controller = BrokerId(config.node_id), quorum.controller
         self._ready: Final = ready
         self._tasks: Final = Tasks(on_fatal)
         self.metadata: Final = ImageWatch()
@@ -64,14 +64,12 @@ class NodeBroker:
             broker_id=broker_id,
             settings=config.broker,
             logs=log_directories(config, directories, disk, substitutes),
-            controller=quorum.controller,
+            controller=controller,
             partition_rules=substitutes.partition_rules,
             peer_addresses=config.peer_kafka,
         )
-        producer_ids = ProducerIds(
-            broker_id=broker_id, metadata=self.metadata, controller=quorum.controller
-        )
-        coordinators = Coordinators(config, self.replicas, producer_ids, substitutes, on_fatal)
+        ids = ProducerIds(broker_id=broker_id, metadata=self.metadata, controller=controller)
+        coordinators = Coordinators(config, self.replicas, ids, substitutes, on_fatal)
         self.groups, self.transactions = coordinators.groups, coordinators.transactions
         context = BrokerContext(
             broker_id=broker_id,
@@ -83,19 +81,20 @@ class NodeBroker:
             groups=self.groups,
             transactions=self.transactions,
             verifier=self.transactions.verifier,
-            producer_ids=producer_ids,
-            controller=quorum.controller,
+            producer_ids=ids,
+            controller=controller,
             handlers=substitutes.handlers,
             wall_ms=wall_clock_ms,
         )
         self.server: Final = Server(context, on_fatal=on_fatal)
+        coordinators.reach_own_broker(context)
         # The watch last: what a client reads in our metadata is done here by then.
         self.gate: Final = BootGate(
             broker_id, [self.replicas, self.groups, self.transactions, self.metadata]
         )
         self.lifecycle: Final = BrokerLifecycle(
             registration=registration(config, directories, substitutes),
-            registrar=quorum.controller,
+            registrar=controller,
             settings=config.lifecycle,
             registered=self._registered,
             may_lead=self.replicas.may_lead,

@@ -4,12 +4,10 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.connection import Connection, ServerStats
-from quorumlog.broker.server.own_connection import OwnConnection
 from quorumlog.broker.server.turns import Turns
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import InvariantViolation
@@ -38,7 +36,6 @@ class Server:
         self._listener: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._silence_timer: asyncio.TimerHandle | None = None
-        context.transactions.reach_itself_by(partial(OwnConnection.open, context))
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port, which the system chooses if `port` is 0."""

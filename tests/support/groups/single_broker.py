@@ -4,6 +4,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +16,7 @@ from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
+from quorumlog.broker.server.own_connection import OwnConnection
 from quorumlog.broker.server.server import Server
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.transactions.io.broker_channels import kafka_peers
@@ -354,6 +356,7 @@ class SingleBroker:
             wall_ms=wall_clock_ms,
         )
         self.server = Server(self.context, on_fatal=self.violations.append)
+        self.transactions.reach_itself_by(partial(OwnConnection.open, self.context))
         self.port = 0
 
     @property
