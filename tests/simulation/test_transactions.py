@@ -43,10 +43,9 @@ def test_each_kind_of_fault_alone() -> None:
 
 def test_readers_keep_up() -> None:
     """Else they see little during a long run, and have not read the rest when the calm is over."""
-    for seed in (1, 8):  # 8: the producers of this one write much
-        result = simulate(seed, world=WORLD, duration_ms=10_000, faults=())
-        assert result.valid, result
-        assert result.simulated_ms < 15_000
+    result = simulate(8, world=WORLD, duration_ms=10_000, faults=())  # writes much
+    assert result.valid, result
+    assert result.simulated_ms < 15_000
 
 
 @pytest.mark.planted
