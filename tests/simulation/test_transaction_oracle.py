@@ -78,6 +78,8 @@ def test_what_holds_is_accepted() -> None:
     oracle = history.oracle
     history.committed()
     oracle.read(T0, 0, 2, 2, {0: b"a:0"})
+    oracle.read(T0, 0, 0, 2, {})  # ends before the record
+    oracle.read(T0, 1, 2, 2, {})  # begins behind it
     second = history.begin(SECOND)  # fences the first
     oracle.granted(second, oracle.asks(second), "begin")
     oracle.fenced(history.first, None, "PRODUCER_FENCED")

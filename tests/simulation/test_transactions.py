@@ -41,6 +41,13 @@ def test_each_kind_of_fault_alone() -> None:
         assert result.valid, result
 
 
+def test_readers_keep_up() -> None:
+    """Else they see little during a long run, and have not read the rest when the calm is over."""
+    result = simulate(8, world=WORLD, duration_ms=10_000, faults=())  # writes much
+    assert result.valid, result
+    assert result.simulated_ms < 15_000
+
+
 @pytest.mark.planted
 @pytest.mark.parametrize(("mutant", "rule"), FOUND)
 def test_a_mutant_is_found(mutant: str, rule: str) -> None:

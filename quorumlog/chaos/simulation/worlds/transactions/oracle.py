@@ -312,9 +312,9 @@ class TransactionOracle:
         rule = f"stable: {last_stable_offset} of {at}, a transaction is open from"
         check(last_stable_offset <= view.last_stable_offset, f"{rule} {view.last_stable_offset}")
         wanted = {
-            offset: value
-            for offset, value in view.visible.items()
-            if from_offset <= offset < next_offset
+            offset: view.visible[offset]
+            for offset in range(from_offset, next_offset)
+            if offset in view.visible
         }
         for offset in sorted(shown.keys() | wanted.keys()):
             was, must = shown.get(offset), wanted.get(offset)

@@ -42,7 +42,11 @@ def shown_of(records: bytes, aborted: Sequence[AbortedTransaction]) -> dict[int,
 
 
 class Reader:
-    """It asks any broker that takes itself for the leader, perhaps a former one."""
+    """It asks any broker that takes itself for the leader, perhaps a former one.
+
+    Every time it reads all that there is, in several reads. With one read at a time it would not
+    make up for its steps back: in a run with much to read, it would stay near the beginning.
+    """
 
     def __init__(
         self,
@@ -79,6 +83,12 @@ class Reader:
             return  # of a topic that was deleted
         if place != self.place:
             self.place, self.position = place, Offset(0)
+        is_more = True
+        while is_more:
+            is_more = self._read_once(driver, place)
+
+    def _read_once(self, driver: PartitionDriver, place: TopicPartition) -> bool:
+        """Return whether more may follow."""
         end, position = driver.end(ReadEnd.LAST_STABLE), self.position
         records, next_offset = b"", position
         if end > position:
@@ -91,6 +101,7 @@ class Reader:
         }
         self._oracle.read(place, position, next_offset, end, shown)
         self.position = next_offset
+        return position < next_offset < end
 
 
 def _fetched(driver: PartitionDriver, position: Offset) -> tuple[bytes, Offset]:
