@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
+from quorumlog.broker.transactions.core.requests import NO_PRODUCER, ProducerIdAndEpoch
 from quorumlog.chaos.simulation.kernel.rules import Violation
 from quorumlog.chaos.simulation.worlds.brokers.topic_lives import TopicLives
 from quorumlog.chaos.simulation.worlds.entries import ABORTS, COMMITS, Entry
@@ -20,6 +20,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 FIRST, SECOND = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(7, 1)
 NEVER_MS = 1_000_000
 TOPIC_ID = TopicId(b"t" * 16)
+COORDINATOR, SUCCESSOR = object(), object()
 
 
 def record(value: bytes, producer_id: int = 7) -> Entry:
@@ -33,7 +34,7 @@ A0, A1, B0 = record(b"a:0"), record(b"a:1"), record(b"b:0")
 class History:
     """The producer `first` of the id `x`, with the open transaction `a`; two partitions."""
 
-    def __init__(self) -> None:
+    def __init__(self, expiration_ms: int = NEVER_MS) -> None:
         self.log: dict[TopicPartition, list[Entry]] = {T0: [], T1: []}
         self.clock_ms = 0
         self.topics = TopicLives()
@@ -43,16 +44,19 @@ class History:
             [T0, T1],
             self.topics,
             clocks_ms=lambda: [self.clock_ms],
-            expiration_ms=NEVER_MS,
+            expiration_ms=expiration_ms,
         )
         self.first = self.begin(FIRST)
         self.open = self.oracle.began("a", self.first, FIRST)
 
     def begin(self, producer: ProducerIdAndEpoch) -> Instance:
         instance = Instance("x", f"{producer}", timeout_ms=1000)
-        came = self.oracle.came_in("x", initializes=True, begins_anew=True)
+        came = self.oracle.came_in("x", NO_PRODUCER, COORDINATOR)
         self.oracle.initialized(instance, producer, came)
         return instance
+
+    def is_fenced(self, instance: Instance, transaction: Transaction | None = None) -> None:
+        self.oracle.fenced(instance, transaction, "PRODUCER_FENCED", COORDINATOR)
 
     def ends(self, at: TopicPartition, *entries: Entry) -> None:
         """Commit records, the last of which may be a marker, and look at them."""
@@ -82,13 +86,13 @@ def test_what_holds_is_accepted() -> None:
     oracle.read(T0, 1, 2, 2, {})  # begins behind it
     second = history.begin(SECOND)  # fences the first
     oracle.granted(second, oracle.asks(second), "begin")
-    oracle.fenced(history.first, None, "PRODUCER_FENCED")
+    history.is_fenced(history.first)
     lasting = oracle.began("b", second, SECOND)
     history.log[T0].append(B0)
     oracle.read(T0, 2, 2, 2, {})
     assert not oracle.is_decided()
     history.clock_ms = 1000
-    oracle.fenced(second, lasting, "PRODUCER_FENCED")
+    history.is_fenced(second, lasting)
     history.ends(T0, ABORT)
     oracle.read(T0, 2, 4, 4, {})
     assert oracle.is_decided()
@@ -161,7 +165,7 @@ def test_what_is_refused_is_not_committed(is_told_first: bool) -> None:
     history.clock_ms = 1000
 
     def refuse() -> None:
-        history.oracle.fenced(history.first, history.open, "PRODUCER_FENCED")
+        history.is_fenced(history.first, history.open)
 
     def end() -> None:
         history.ends(T0, A0, COMMIT)
@@ -194,7 +198,7 @@ def test_each_epoch_has_a_cause() -> None:
 
 def test_an_epoch_is_not_used_up_by_a_request_that_is_refused() -> None:
     history = History()
-    refused = history.oracle.came_in("x", initializes=True, begins_anew=True)
+    refused = history.oracle.came_in("x", NO_PRODUCER, COORDINATOR)
     history.oracle.gave_nothing("x", refused)
     with broken("epochs"):
         history.begin(FIRST._replace(epoch=3))
@@ -240,14 +244,36 @@ def test_a_producer_is_fenced_by_another() -> None:
     history = History()
     history.clock_ms = 999
     with broken("fenced-wrongly"):
-        history.oracle.fenced(history.first, history.open, "PRODUCER_FENCED")
+        history.is_fenced(history.first, history.open)
 
 
 def test_a_producer_that_aborts_is_not_fenced_by_time() -> None:
     history = History()
     history.clock_ms = 1000
     with broken("fenced-wrongly"):
-        history.oracle.fenced(history.first, None, "PRODUCER_FENCED")
+        history.is_fenced(history.first)
+
+
+def test_a_coordinator_does_not_know_of_an_epoch_that_the_one_before_has_replaced() -> None:
+    history = History()
+    history.oracle.came_in("x", FIRST, SUCCESSOR)  # writes the next epoch; its answer is lost
+    history.is_fenced(history.first)
+
+
+@pytest.mark.parametrize("coordinator", [COORDINATOR, None])
+def test_a_coordinator_knows_of_an_epoch_that_it_has_replaced_itself(coordinator: object) -> None:
+    history = History()
+    history.oracle.came_in("x", FIRST, coordinator)
+    with broken("fenced-wrongly"):
+        history.is_fenced(history.first)
+
+
+def test_a_request_that_is_refused_replaces_no_epoch() -> None:
+    history = History()
+    history.oracle.gave_nothing("x", history.oracle.came_in("x", FIRST, SUCCESSOR))
+    history.oracle.came_in("x", SECOND, SUCCESSOR)  # another producer
+    with broken("fenced-wrongly"):
+        history.is_fenced(history.first)
 
 
 def test_a_producer_makes_no_mistake() -> None:
@@ -260,8 +286,23 @@ def test_a_stranger_does_nothing() -> None:
     history = History()
     stranger = history.oracle.stranger("x")
     assert stranger is not None
+    for initializes in (False, True):
+        with broken("stranger-acts"):
+            history.oracle.stranger_granted("x", stranger, "", initializes=initializes)
+
+
+def test_a_stranger_begins_when_the_id_has_expired() -> None:
+    history = History(expiration_ms=100)
+    oracle = history.oracle
+    history.clock_ms = 50
+    oracle.granted(history.first, oracle.asks(history.first), "EndTransaction")
+    history.clock_ms = 149
     with broken("stranger-acts"):
-        history.oracle.stranger_granted(stranger, "EndTransaction")
+        oracle.stranger_granted("x", SECOND, "InitProducerId", initializes=True)
+    history.clock_ms = 150
+    oracle.stranger_granted("x", SECOND, "InitProducerId", initializes=True)
+    with broken("stranger-acts"):
+        oracle.stranger_granted("x", SECOND, "EndTransaction", initializes=False)
 
 
 def test_a_leader_takes_only_what_is_of_the_transaction() -> None:

@@ -115,6 +115,11 @@ def test_a_producer_that_goes_on_gets_the_next_epoch_and_a_repeated_request_the_
     assert driven.error_of(init(second)) is ErrorCode.PRODUCER_FENCED
 
 
+def test_a_new_coordinator_does_not_know_which_epoch_the_last_one_has_replaced() -> None:
+    driven = Coordination(batches=[stored(producer_epoch=1, last_producer_epoch=0)])
+    assert driven.error_of(init(ProducerIdAndEpoch(1001, 0))) is ErrorCode.PRODUCER_FENCED
+
+
 def test_a_producer_that_is_fenced_cannot_abort_the_transaction_of_its_successor() -> None:
     driven = Coordination()
     first = driven.begun()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from quorumlog.broker.transactions.core.requests import (
+    InitProducerId,
     InitProducerIdResult,
     ProducerIdAndEpoch,
     Request,
@@ -75,18 +76,7 @@ class Administrator:
         self._wait()
 
     def _fence(self, settings: ProducerSettings) -> None:
-        self._names += 1
-        name = f"<{self.machine.node_id}.{self._names}>"
-        instance = Instance(settings.transactional_id, name, settings.timeout_ms)
-
-        def answered(reply: Reply | None) -> None:
-            result = None if reply is None else reply.result
-            if reply is None or not isinstance(result, InitProducerIdResult):
-                return
-            if result.error_code is ErrorCode.NONE:
-                self._oracle.initialized(instance, result.producer, reply.came)
-
-        self._ask(settings, settings.init(), answered)
+        self._ask(settings, settings.init(), lambda: None)
 
     def _guess(self, settings: ProducerSettings) -> None:
         producer = self._oracle.stranger(settings.transactional_id)
@@ -94,11 +84,15 @@ class Administrator:
             return
         request = self._guessed(settings, producer)
 
-        def answered(reply: Reply | None) -> None:
-            if reply is not None and error_code_of(reply.result) is ErrorCode.NONE:
-                self._oracle.stranger_granted(producer, type(request).__name__)
+        def granted() -> None:
+            self._oracle.stranger_granted(
+                settings.transactional_id,
+                producer,
+                type(request).__name__,
+                initializes=isinstance(request, InitProducerId),
+            )
 
-        self._ask(settings, request, answered)
+        self._ask(settings, request, granted)
 
     def _guessed(self, settings: ProducerSettings, producer: ProducerIdAndEpoch) -> Request:
         requests: list[Request] = [
@@ -110,11 +104,22 @@ class Administrator:
         return self._rng.choice(requests)
 
     def _ask(
-        self,
-        settings: ProducerSettings,
-        request: Request,
-        answered: Callable[[Reply | None], None],
+        self, settings: ProducerSettings, request: Request, granted: Callable[[], None]
     ) -> None:
+        """Ask a coordinator; an InitProducerId that it grants begins a producer as any other."""
+        self._names += 1
+        name = f"<{self.machine.node_id}.{self._names}>"
+        instance = Instance(settings.transactional_id, name, settings.timeout_ms)
+        asking = self._oracle.asks(instance)
+
+        def answered(reply: Reply | None) -> None:
+            if reply is None or error_code_of(reply.result) is not ErrorCode.NONE:
+                return
+            granted()
+            if isinstance(reply.result, InitProducerIdResult):
+                self._oracle.granted(instance, asking, type(request).__name__)
+                self._oracle.initialized(instance, reply.result.producer, reply.came)
+
         coordinator = self._cluster.coordinator(self._rng)
         late = settings.may_come_late
         self._cluster.ask(self, coordinator, request, answered, may_come_late=late)

@@ -3,12 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from quorumlog.broker.transactions.core.requests import (
-    NO_PRODUCER,
-    InitProducerId,
-    Request,
-    Result,
-)
+from quorumlog.broker.transactions.core.requests import InitProducerId, Request, Result
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.worlds.brokers.shard_host import Answer
 from quorumlog.chaos.simulation.worlds.transactions.messages import Messages, Party
@@ -36,11 +31,13 @@ CHANGES_NOTHING: Final = frozenset(
 class Reply(NamedTuple):
     """The answer of a coordinator.
 
-    `came`: the number of the request as it came in. `is_of_leader`: no other broker was elected
-    when it was given: an old coordinator may know nothing of what its successor has promised.
+    `came`: the number of the request as it came in. `coordinator`: which one got it, and nothing
+    more. `is_of_leader`: no other broker was elected when it was given: an old coordinator may
+    know nothing of what its successor has promised.
     """
 
     came: int
+    coordinator: object
     is_of_leader: bool
     result: Result
 
@@ -81,20 +78,18 @@ class Cluster:
         may_come_late: bool,
     ) -> None:
         """Ask a coordinator; `answered` gets a Reply."""
-        initializes = isinstance(request, InitProducerId)
-        begins_anew = isinstance(request, InitProducerId) and request.expected == NO_PRODUCER
+        init = request.expected if isinstance(request, InitProducerId) else None
 
         def handle(reply: Answer) -> None:
-            came = self._oracle.came_in(
-                request.transactional_id, initializes=initializes, begins_anew=begins_anew
-            )
+            serving = None if coordinator is None else coordinator.serving
+            came = self._oracle.came_in(request.transactional_id, init, serving)
             if coordinator is not None:
                 node_id = coordinator.node.node_id
 
                 def answer(result: Any) -> None:
-                    if initializes and error_code_of(result) in CHANGES_NOTHING:
+                    if init is not None and error_code_of(result) in CHANGES_NOTHING:
                         self._oracle.gave_nothing(request.transactional_id, came)
-                    reply(Reply(came, self._leads(STATE) == node_id, result))
+                    reply(Reply(came, serving, self._leads(STATE) == node_id, result))
 
                 coordinator.ask(request, answer)
 

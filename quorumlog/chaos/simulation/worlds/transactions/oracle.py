@@ -1,8 +1,9 @@
 """What must hold for transactions, seen by producers and readers, over all brokers and crashes.
 
 It knows what producers asked for and were told, when their requests came in, what is committed in
-the partitions of their records, and the clocks of the machines. It knows nothing of coordinators.
-Each record says which transaction it is of. Sources: KIP-98, KIP-360, KIP-890.
+the partitions of their records, and the clocks of the machines. Of coordinators it knows nothing
+but which of them got a request. Each record says which transaction it is of.
+Sources: KIP-98, KIP-360, KIP-890.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +42,13 @@ class Asking(NamedTuple):
 
     sent_ms: int
     is_fenced: bool
+
+
+class _Init(NamedTuple):
+    """An InitProducerId that was not refused: what it names, and the coordinator that got it."""
+
+    expected: ProducerIdAndEpoch
+    coordinator: object
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +100,8 @@ class TransactionOracle:
         self._requests = 0
         self._epochs: Final = EpochAccounts()
         self._rivals: Final[dict[str, int]] = {}  # the last Init that names no epoch, by id
+        self._inits: Final[dict[int, _Init]] = {}  # by their place among the requests
+        self._known_ms: Final[dict[str, int]] = {}  # the latest one of its instances, by id
         self._owners: Final[dict[ProducerIdAndEpoch, Instance]] = {}
         self._newest: Final[dict[str, ProducerIdAndEpoch]] = {}  # that an Init has told, by id
 
@@ -171,18 +181,26 @@ class TransactionOracle:
 
     # --- producers ---
 
-    def came_in(self, transactional_id: str, *, initializes: bool, begins_anew: bool) -> int:
-        """Note that a broker has got a request, perhaps an Init that names no epoch; count it."""
+    def came_in(
+        self, transactional_id: str, init: ProducerIdAndEpoch | None, coordinator: object
+    ) -> int:
+        """Note that a broker has got a request; count it.
+
+        `init`: what it names; None: it is no Init. `coordinator`: the one there; None: none serves.
+        """
         self._requests += 1
-        if begins_anew:
+        if init == NO_PRODUCER:
             self._rivals[transactional_id] = self._requests
-        if initializes:
+        if init is not None:
             self._epochs.may_cost_one(transactional_id, self._requests)
+        if init is not None and coordinator is not None:
+            self._inits[self._requests] = _Init(init, coordinator)
         return self._requests
 
     def gave_nothing(self, transactional_id: str, came: int) -> None:
         """Note that a coordinator has refused an Init without any change."""
         self._epochs.costs_none(transactional_id, came)
+        self._inits.pop(came, None)
 
     def initialized(self, instance: Instance, producer: ProducerIdAndEpoch, came: int) -> None:
         """Note that a producer was told its epoch: all older ones of its id are fenced."""
@@ -224,15 +242,23 @@ class TransactionOracle:
         rule = f"fenced-acts: {instance.name}, {instance.producer}, may {what}"
         check(not asking.is_fenced, rule)
         instance.known_ms = max(instance.known_ms, asking.sent_ms)
+        name = instance.transactional_id
+        self._known_ms[name] = max(self._known_ms.get(name, 0), asking.sent_ms)
 
-    def fenced(self, instance: Instance, transaction: Transaction | None, what: str) -> None:
-        """Note that a producer was told by the coordinator that it is fenced.
+    def fenced(
+        self,
+        instance: Instance,
+        transaction: Transaction | None,
+        what: str,
+        coordinator: object,
+    ) -> None:
+        """Note that a producer was told by this coordinator that it is fenced.
 
         `transaction`: what may have lasted too long. Then it is aborted, and was not committed.
         """
         self.look()
-        is_expired = max(self._clocks_ms()) - instance.known_ms >= self._expiration_ms
-        if self._has_rival(instance) or is_expired:
+        is_expired = self._may_have_expired(instance.known_ms)
+        if self._has_rival(instance) or is_expired or self._has_gone_on(instance, coordinator):
             return
         rule = f"fenced-wrongly: {instance.name}, {instance.producer}, is told {what}"
         is_by_clock = transaction is not None and self._has_lasted(transaction)
@@ -241,6 +267,19 @@ class TransactionOracle:
             transaction.is_refused = True
             is_committed = transaction.outcome is True
             check(not is_committed, f"refused-committed: {transaction.tag} is committed, {what}")
+
+    def _may_have_expired(self, known_ms: int) -> bool:
+        return max(self._clocks_ms()) - known_ms >= self._expiration_ms
+
+    def _has_gone_on(self, instance: Instance, coordinator: object) -> bool:
+        """Whether another coordinator may have given the producer its next epoch: it was not told.
+
+        No record says which epoch it had before that one: its coordinator takes it for an old one.
+        """
+        return any(
+            init.expected == instance.producer and init.coordinator is not coordinator
+            for init in self._inits.values()
+        )
 
     def mistaken(self, instance: Instance, what: str) -> None:
         """Note that a producer was told by the coordinator that it has made a mistake."""
@@ -253,9 +292,16 @@ class TransactionOracle:
         is_one = known != NO_PRODUCER and epoch <= LAST_EPOCH
         return known._replace(epoch=epoch) if is_one else None
 
-    def stranger_granted(self, producer: ProducerIdAndEpoch, what: str) -> None:
-        """Note that a coordinator did what a stranger asked for."""
-        raise Violation(f"stranger-acts: {producer} may {what}")
+    def stranger_granted(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, what: str, *, initializes: bool
+    ) -> None:
+        """Note that a coordinator did what a stranger asked for.
+
+        The first Init of an id that has expired gets a producer id, whatever it names (KIP-360).
+        """
+        known_ms = self._known_ms.get(transactional_id, 0)
+        may_begin = initializes and self._may_have_expired(known_ms)
+        check(may_begin, f"stranger-acts: {producer} may {what}")
 
     # --- transactions ---
 

@@ -186,7 +186,7 @@ class Producer:
             # An abort is granted although the coordinator was ahead of it (KIP-890).
             is_late = self._phase is not _Phase.ABORTING or self._settings.version < 2
             late = self._transaction if is_late else None
-            self._oracle.fenced(self._instance, late, code.name)
+            self._oracle.fenced(self._instance, late, code.name, reply.coordinator)
         elif reply.is_of_leader:
             self._oracle.mistaken(self._instance, code.name)
         self._phase = _Phase.FENCED

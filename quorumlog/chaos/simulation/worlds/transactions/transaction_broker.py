@@ -83,6 +83,12 @@ class TransactionBroker:
         gone = frozenset(at for at in self._lacks(self._places) if at.topic in names)
         self.hosted.feed(events.PartitionsDeleted(partitions=gone))
 
+    @property
+    def serving(self) -> TransactionCoordinator | None:
+        """The coordinator here; None: none serves."""
+        coordinator = self.hosted.coordinator
+        return None if isinstance(coordinator, ErrorCode) else coordinator
+
     def _leader_of(self, at: TopicPartition) -> "TransactionBroker | None":
         """Return the leader as this broker knows it."""
         partition = self.node.replicas.image.partition(at)
