@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final
 
@@ -190,8 +190,22 @@ class ForkServer:
         for child in self._children:
             if child.pid not in self._statuses and not child.is_seen:
                 self._statuses[child.pid] = self.process.returncode
-        if len(self._statuses) < self._count:
-            time.sleep(wait_s)
+        left = [child.pid for child in self._children if child.pid not in self._statuses]
+        if left:
+            _wait_for_an_end(left, wait_s)
+
+
+def _wait_for_an_end(pids: Iterable[int], wait_s: float) -> None:
+    """Wait until one of these processes, which are not our children, has ended; or for so long."""
+    with ExitStack() as stack:
+        descriptors = []
+        for pid in pids:
+            try:
+                descriptors.append(os.pidfd_open(pid))
+            except ProcessLookupError:
+                return
+            stack.callback(os.close, descriptors[-1])
+        select.select(descriptors, [], [], wait_s)
 
 
 class ForkedChild:

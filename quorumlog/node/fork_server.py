@@ -160,7 +160,7 @@ def _show_in_ps(command: Sequence[str]) -> None:
 
 
 def _tell_ends(pids: Iterable[int]) -> None:
-    """Tell of each process how it ended, until the last one has, or nobody wants to know."""
+    """Tell how each process ended, until the last one has ended, or the starter has."""
     woken, wakes = os.pipe()
     for descriptor in (woken, wakes):
         os.set_blocking(descriptor, False)

@@ -92,7 +92,7 @@ class PresenceServer:
         try:
             await connection.prepare(request)
         except ConnectionError:  # it has gone again already, and was never counted as present
-            return web.Response()  # to nobody; aiohttp fails to close a connection not prepared
+            return web.Response()  # aiohttp cannot close an unprepared one
         self._connections[connection] = None
         async for _ in connection:
             pass  # nothing is said

@@ -61,7 +61,7 @@ async def test_what_is_not_answered_in_time_is_given_up(tmp_path: Path) -> None:
         never: asyncio.Future[WriteTxnMarkersResponse] = asyncio.get_running_loop().create_future()
         with pytest.raises(RequestTimedOut):
             await connection_to(broker, never).send(WriteTxnMarkersRequest())
-        assert never.cancelled()  # its handler is told that nobody waits
+        assert never.cancelled()  # the handler learns that no caller waits
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), Disconnect("no")])

@@ -1,7 +1,8 @@
 """Why the epochs of transactional ids rise, as the oracle counts it: each has a cause of its own.
 
-A transaction costs one at most: the decision how it ends, whoever asks for that (KIP-890). So does
-an InitProducerId that is not refused. A coordinator that uses more of them up brings each producer
+A transaction uses up one at most: the decision to commit or to abort it does, whether the producer,
+the administrator or the coordinator takes it (KIP-890). An InitProducerId that is not refused uses
+up one, too. A coordinator that uses more of them up brings each producer
 id to its end too early (KAFKA-19367).
 """
 
