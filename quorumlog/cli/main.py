@@ -297,7 +297,7 @@ def main() -> None:
     if arguments[:1] == ["up"] and not completed and "--help" not in arguments:
         from quorumlog.cluster import forked
 
-        forked.prepare()
+        forked.prepare()  # before the command is loaded: both cores import
     app = build_app(completed or arguments)
     if interrupt == signal.default_int_handler:
         signal.signal(signal.SIGINT, interrupt)

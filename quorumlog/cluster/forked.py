@@ -42,6 +42,7 @@ def spawn_together(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
             node.spawn()
     if plain:
         _fork(plain, limit)
+    _drop_prepared()  # it was not needed
 
 
 def preloaded_for(program: Program) -> list[str]:
@@ -52,7 +53,7 @@ def preloaded_for(program: Program) -> list[str]:
 def prepare() -> None:
     """Let the modules of nodes that start soon be imported, beside what this process does first.
 
-    It costs a process, which ends with this one if no nodes start.
+    It costs a process, which ends if the next start does not need it, or with this process.
     """
     if sys.platform == "linux" and not _prepared:
         program = Program()
@@ -62,8 +63,7 @@ def prepare() -> None:
 
 def _drop_prepared() -> None:
     while _prepared:
-        with _prepared.pop().process as process:
-            process.kill()
+        _prepared.pop().drop()
 
 
 def _fork_server(program: Program) -> "ForkServer":
@@ -125,6 +125,12 @@ class ForkServer:
         self._lock: Final = threading.Lock()
         self._unread = b""
         self._has_ended = False
+
+    def drop(self) -> None:
+        """End it, before it has forked any node."""
+        self._its_input.close()
+        with self.process:
+            self.process.kill()
 
     def fork(self, plan: Plan) -> None:
         """Let it fork these nodes; `wait_forked` must be called."""

@@ -194,6 +194,18 @@ if len(sys.argv) > 1:
     assert not Path(f"/proc/{unused}").exists()
 
 
+def test_a_prepared_one_that_a_start_does_not_need_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    forked.prepare()
+    process = forked._prepared[0].process
+    with LocalCluster(tmp_path / "c", node_module=FAKE, nodes=1) as cluster:
+        cluster.start()
+        assert process.returncode == -signal.SIGKILL
+        assert forked._prepared == []
+
+
 def test_a_wait_for_a_process_has_an_end(tmp_path: Path) -> None:
     server = started(tmp_path, plan_of(tmp_path, "import signal; signal.pause()", count=1))
     server.wait_forked(TimeLimit(30, {}, lambda _: None))
