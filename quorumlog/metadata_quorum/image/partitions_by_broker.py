@@ -46,17 +46,6 @@ class Indexed(Protocol):
         """Return in which log directories its replicas are."""
 
 
-class _Roles(NamedTuple):
-    """The brokers that a partition is indexed under. NO_LEADER leads one that has no leader."""
-
-    in_sync: tuple[BrokerId, ...] = ()
-    eligible: tuple[BrokerId, ...] = ()  # in the ELR, or the last known leader
-    leading: tuple[BrokerId, ...] = ()
-
-
-_NO_ROLES: Final = _Roles()
-
-
 class PlaceSets(Generic[_Key]):
     """A set of places for each broker, or directory. A copy costs what there are of those."""
 
@@ -133,13 +122,19 @@ class PartitionsByBroker:
     ) -> None:
         """Take over what became of a partition; `before` is None for a new one."""
         bit = 1 << index
-        was, now = _NO_ROLES if before is None else _roles(before), _roles(after)
-        _move(self.in_sync, topic_id, bit, was.in_sync, now.in_sync)
-        _move(self.eligible, topic_id, bit, was.eligible, now.eligible)
-        _move(self.leading, topic_id, bit, was.leading, now.leading)
+        was_in_sync = () if before is None else before.isr
+        was_eligible = () if before is None else _eligible(before)
+        now_eligible = _eligible(after)
+        if was_in_sync != after.isr:
+            _move(self.in_sync, topic_id, bit, was_in_sync, after.isr)
+        if was_eligible != now_eligible:
+            _move(self.eligible, topic_id, bit, was_eligible, now_eligible)
+        if before is None or before.leader_id != after.leader_id:
+            led = () if before is None else (before.leader_id,)
+            _move(self.leading, topic_id, bit, led, (after.leader_id,))
         if after.directories or (before is not None and before.directories):
-            held = () if before is None else _directories(before, was)
-            _move(self.in_directory, topic_id, bit, held, _directories(after, now))
+            held = () if before is None else _directories(before, was_eligible)
+            _move(self.in_directory, topic_id, bit, held, _directories(after, now_eligible))
 
     def remove_topic(self, topic_id: TopicId) -> None:
         """Forget a topic's partitions."""
@@ -151,8 +146,6 @@ class PartitionsByBroker:
 def _move(
     sets: PlaceSets[_Key], topic_id: TopicId, bit: int, old: tuple[_Key, ...], new: tuple[_Key, ...]
 ) -> None:
-    if old == new:
-        return
     for key in old:
         if key not in new:
             sets.remove(key, topic_id, bit)
@@ -161,17 +154,18 @@ def _move(
             sets.add(key, topic_id, bit)
 
 
-def _directories(partition: Indexed, roles: _Roles) -> tuple[str, ...]:
+def _directories(partition: Indexed, eligible: tuple[BrokerId, ...]) -> tuple[str, ...]:
     """Return the directories of those that are in sync or eligible."""
-    holders = (*roles.in_sync, *roles.eligible)
+    holders = (*partition.isr, *eligible)
     return tuple(at for broker_id, at in partition.directories if broker_id in holders)
 
 
-def _roles(partition: Indexed) -> _Roles:
+def _eligible(partition: Indexed) -> tuple[BrokerId, ...]:
+    """Return the brokers in the ELR, and the last known leader."""
     eligible, last = partition.elr, partition.last_known_leader
     if last != NO_LEADER and last not in (*eligible, *partition.isr):
-        eligible = (*eligible, last)
-    return _Roles(partition.isr, eligible, (partition.leader_id,))
+        return (*eligible, last)
+    return eligible
 
 
 def _indexes(bits: int) -> Iterator[PartitionIndex]:

@@ -161,16 +161,16 @@ class ClusterReplay:
 
     def _apply(self, offset: Offset, record: ClusterRecord) -> None:
         match record:
+            case records.PartitionChange():  # most are: a case is looked at in its turn
+                self._change_partition(record)
+            case records.Partition():
+                self._create_partition(record)
+            case records.Topic():
+                self._create_topic(record)
             case records.RegisterBroker():
                 self._register_broker(offset, record)
             case records.UnregisterBroker() | records.BrokerRegistrationChange():
                 self._change_broker(record)
-            case records.Topic():
-                self._create_topic(record)
-            case records.Partition():
-                self._create_partition(record)
-            case records.PartitionChange():
-                self._change_partition(record)
             case records.RemoveTopic():
                 self._remove_topic(record.topic_id)
             case records.Config():

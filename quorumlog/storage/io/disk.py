@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from errno import EOPNOTSUPP
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, ParamSpec, Protocol, TypeVar
 
 from quorumlog.storage.errors import NO_HANDLES, StorageError
 from quorumlog.storage.io.append_handles import AppendFile, AppendHandles, DiskFile
@@ -24,6 +24,7 @@ from quorumlog.wire.codec.message import Buffer
 
 CHUNKS_PER_WRITE: Final = 1024  # IOV_MAX of Linux and macOS
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -165,7 +166,7 @@ class RealDisk:
 
     def open(self, path: str, *, create: bool = False) -> RealFile:  # noqa: D102 - see Disk
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return self._with_a_handle(lambda: RealFile(os.open(path, flags, 0o644)))
+        return RealFile(self._with_a_handle(os.open, path, flags, 0o644))
 
     def open_to_append(  # noqa: D102 - see Disk
         self, path: str, *, create: bool = False
@@ -178,10 +179,10 @@ class RealDisk:
     def open_to_read(self, path: str) -> ReadFile:  # noqa: D102 - see Disk
         return ReadFile(self._read_handles, lambda: self.open(path))
 
-    def _with_a_handle(self, take: Callable[[], T]) -> T:
+    def _with_a_handle(self, take: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
         while True:
             try:
-                return take()
+                return take(*given, **named)
             except OSError as error:
                 if error.errno not in NO_HANDLES or not self._close_oldest():
                     raise
@@ -203,7 +204,7 @@ class RealDisk:
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def listdir(self, path: str) -> list[str]:  # noqa: D102 - see Disk
-        return sorted(self._with_a_handle(lambda: os.listdir(path)))
+        return sorted(self._with_a_handle(os.listdir, path))
 
     def mkdir(self, path: str) -> None:  # noqa: D102 - see Disk
         directory = Path(path)
@@ -228,7 +229,7 @@ class RealDisk:
 
     def fsync_dir(self, path: str) -> None:  # noqa: D102 - see Disk
         flags = os.O_RDONLY | os.O_CLOEXEC
-        descriptor = self._with_a_handle(lambda: os.open(path, flags))
+        descriptor = self._with_a_handle(os.open, path, flags)
         try:
             os.fsync(descriptor)
         finally:

@@ -1,6 +1,10 @@
-"""A log that is open, with all that its directory says of it: the work of a thread."""
+"""A log that is open, with all that its directory says of it: the work of a thread.
 
-from typing import NamedTuple
+Threads open the logs of one directory in turn. What they read is mostly in memory, and threads that
+hardly wait for the disk only take the interpreter from each other.
+"""
+
+from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
@@ -11,6 +15,8 @@ from quorumlog.storage.core.reading import NoteRead
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+
+TURN_S: Final = 0.02  # a thread waits no longer for its turn: the other has a slow disk
 
 
 class LoadedLog(NamedTuple):
@@ -31,9 +37,14 @@ def load_log(
     note_read: NoteRead,
 ) -> LoadedLog:
     """Open a log, as `LogDirectory.open` does, and learn its producers. Raises StorageError."""
-    log, high_watermark = home.open(at, topic.topic_id, topic.configs, standing=standing)
+    is_turn = not home.must_last and home.opening.acquire(timeout=TURN_S)
     try:
-        return LoadedLog(log, high_watermark, load_producers(log, producers, note_read))
-    except StorageError:
-        log.close(clean=False)
-        raise
+        log, high_watermark = home.open(at, topic.topic_id, topic.configs, standing=standing)
+        try:
+            return LoadedLog(log, high_watermark, load_producers(log, producers, note_read))
+        except StorageError:
+            log.close(clean=False)
+            raise
+    finally:
+        if is_turn:
+            home.opening.release()

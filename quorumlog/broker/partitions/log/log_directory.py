@@ -5,6 +5,7 @@ made again, while the broker was down. It is renamed, never served (KAFKA-14616)
 """
 
 import logging
+import threading
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
@@ -98,6 +99,7 @@ class LogDirectory:
         self.topic_defaults: Mapping[str, str] = texts_of(defaults)  # replaced while it runs
         self.must_last = False  # whether what is found in a log is made durable before it is used
         self.path: Final = directory
+        self.opening: Final = threading.Lock()  # of the thread whose turn it is to open a log
         self.directory_id = ""  # of its meta.properties
         self.checkpoints: Final = OffsetCheckpoints(disk, directory)
         self.clean_shutdown_epoch: int | None = None
