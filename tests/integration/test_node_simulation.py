@@ -26,7 +26,7 @@ from quorumlog.cluster import ClusterShape
 pytestmark = pytest.mark.integration
 
 REPOSITORY: Final = Path(__file__).parents[2]
-SEEDS: Final = range(1, 21)
+SEEDS: Final = range(1, 13)
 FOUND_BY: Final = {
     # mutant: (a seed that finds it, the first rule or anomaly that tells)
     "commits_alone": (1, "isr-complete"),
