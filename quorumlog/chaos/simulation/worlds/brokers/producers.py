@@ -74,6 +74,10 @@ class Producer:
         """Send nothing more."""
         self._is_stopped = True
 
+    def describe(self) -> str:
+        """Return what it writes to, and the sequence that it sends next."""
+        return f"the producer of {self.at}, next sequence {self._next}"
+
     def run(self) -> None:
         """Send something, and go on until `stop`."""
         if self._is_stopped:

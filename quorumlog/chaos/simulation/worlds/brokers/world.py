@@ -43,6 +43,9 @@ class Client(Protocol):
     def stop(self) -> None:
         """Write nothing more."""
 
+    def describe(self) -> str:
+        """Return its state, for the report that the world does not settle."""
+
 
 class Workload(Protocol):
     """What uses the brokers, and how.
@@ -236,7 +239,7 @@ class BrokersWorld:
                 return f"{at} to have all replicas in sync"
         for index, client in enumerate(self._clients):
             if client.acknowledged <= self._acknowledged_before_calm[index]:
-                return f"another acknowledgement to client {index}"
+                return f"another acknowledgement to client {index}: {client.describe()}"
             client.stop()
         for at in self.places:
             if not self._is_alike(at):
