@@ -368,3 +368,16 @@ def test_the_leader_gives_no_member_what_another_one_has() -> None:
     claims["old"] = Claim(topics, frozenset(first["old"]), 2)
     second = assign_cooperatively(claims, {"read": 4, "other": 2})
     assert second == {"old": {at(0), at(1)}, "new": {at(2), at(3)}}
+
+
+def test_the_leader_has_something_for_a_member_that_comes_last() -> None:
+    topics, counts = frozenset({"read"}), {"read": 9}
+    owned = {name: frozenset(map(at, range(3 * i, 3 * i + 3))) for i, name in enumerate("abc")}
+    claims = {name: Claim(topics, has, 1) for name, has in owned.items()}
+    claims["new"] = Claim(topics, frozenset(), -1)
+    first = assign_cooperatively(claims, counts)
+    assert {name: len(has) for name, has in first.items()} == {"a": 3, "b": 2, "c": 2, "new": 0}
+    assert all(first[name] <= has for name, has in owned.items())
+    claims = {name: Claim(topics, frozenset(has), 2) for name, has in first.items()}
+    second = assign_cooperatively(claims, counts)
+    assert second == {**first, "new": {at(5), at(8)}}

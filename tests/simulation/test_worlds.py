@@ -126,6 +126,28 @@ def test_a_seed_that_has_failed_holds(world: str, seed: int) -> None:
     assert result.valid, result
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        1081,  # a classic leader had nothing for a member that came last
+        1827,  # a member came back to a group that had been deleted: its epochs began again
+    ],
+)
+def test_a_long_run_of_a_consumer_group_that_has_failed_holds(seed: int) -> None:
+    result = simulate(seed, world="consumer_groups", duration_ms=60_000)
+    assert result.valid, result
+
+
+@pytest.mark.planted
+def test_a_run_that_does_not_settle_says_what_it_waits_for() -> None:
+    seed, mutant = 7, "looks_at_no_topics"
+    result = simulate(seed, world="consumer_groups", duration_ms=10_000, mutant=mutant)
+    assert str(result.violation).startswith("liveness: waits for an owner of each partition")
+    seed, mutant = 0, "verifies_nothing"
+    result = simulate(seed, world="groups", duration_ms=6_000, mutant=mutant)
+    assert str(result.violation).startswith("liveness: waits for another acknowledgement to client")
+
+
 @pytest.mark.planted
 @pytest.mark.parametrize(("world", "mutant", "seed", "rule"), FOUND)
 def test_a_mutant_is_found(world: str, mutant: str, seed: int, rule: str) -> None:

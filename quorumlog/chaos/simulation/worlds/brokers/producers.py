@@ -74,6 +74,10 @@ class Producer:
         """Send nothing more."""
         self._is_stopped = True
 
+    def describe(self) -> str:
+        """Return what it writes to, and the sequence that it sends next."""
+        return f"the producer of {self.at}, next sequence {self._next}"
+
     def run(self) -> None:
         """Send something, and go on until `stop`."""
         if self._is_stopped:
@@ -179,6 +183,6 @@ class Producing:
             for at in brokers.places
         ]
 
-    def is_finished(self) -> bool:
-        """Check nothing: the oracle of replication knows what was acknowledged."""
-        return True
+    def awaited(self) -> str:
+        """Check and await nothing: the oracle of replication knows what was acknowledged."""
+        return ""

@@ -43,6 +43,9 @@ class Client(Protocol):
     def stop(self) -> None:
         """Write nothing more."""
 
+    def describe(self) -> str:
+        """Return its state, for the report that the world does not settle."""
+
 
 class Workload(Protocol):
     """What uses the brokers, and how.
@@ -59,10 +62,11 @@ class Workload(Protocol):
     def clients(self, brokers: "BrokersWorld") -> Sequence[Client]:
         """Return the clients, and set up what the brokers do for them. Called once."""
 
-    def is_finished(self) -> bool:
+    def awaited(self) -> str:
         """Check what the clients were told, when all writes have ended and all logs are equal.
 
-        False: ask again a little later. Raises Violation.
+        Return what is not as it must be yet: ask again a little later; "": nothing. Raises
+        Violation.
         """
 
 
@@ -115,6 +119,7 @@ class BrokersWorld:
             )
         self._clients: Final = workload.clients(self)
         self._acknowledged_before_calm: dict[int, int] = {}
+        self._awaited = ""  # why the world had not settled, when that was last asked
 
     @property
     def elections(self) -> int:
@@ -225,16 +230,22 @@ class BrokersWorld:
 
     def has_settled(self) -> bool:
         """Tell whether all partitions are whole and served, then stop writing and compare."""
-        if not all(map(self._is_whole, self.places)):
-            return False
+        self._awaited = self._find_awaited()
+        return not self._awaited
+
+    def _find_awaited(self) -> str:
+        for at in self.places:
+            if not self._is_whole(at):
+                return f"{at} to have all replicas in sync"
         for index, client in enumerate(self._clients):
             if client.acknowledged <= self._acknowledged_before_calm[index]:
-                return False
+                return f"another acknowledgement to client {index}: {client.describe()}"
             client.stop()
-        if not all(map(self._is_alike, self.places)):
-            return False
+        for at in self.places:
+            if not self._is_alike(at):
+                return f"the logs of {at} to be equal"
         self.oracle.finish()
-        return self._workload.is_finished()
+        return self._workload.awaited()
 
     def _is_whole(self, at: TopicPartition) -> bool:
         """Whether all its replicas are in sync, and it does not move."""
@@ -260,9 +271,9 @@ class BrokersWorld:
         return True
 
     def describe(self) -> str:
-        """Return the metadata and the logs of every partition."""
+        """Return what is awaited, and the metadata and the logs of every partition."""
         cluster = self.controller.controller.cluster
-        shown = []
+        shown = [f"waits for {self._awaited}"]
         for at in self.places:
             ends = {node_id: len(self.oracle.logs[node_id, at]) for node_id in self.nodes}
             shown.append(

@@ -101,16 +101,18 @@ class ConsumerGroup:
             members.append(member)
         return members
 
-    def is_finished(self) -> bool:
+    def awaited(self) -> str:
         """Check what the coordinator shows against what was acknowledged, once it has loaded."""
         leader_id = self._cluster.find_coordinator(seeded("end", self._seed))
         coordinator = None if leader_id is None else self._cluster.hosts[leader_id].coordinator
-        if not isinstance(coordinator, GroupCoordinator) or not self._transactions.is_idle():
-            return False
+        if not isinstance(coordinator, GroupCoordinator):
+            return "a coordinator that has loaded"
+        if not self._transactions.is_idle():
+            return "the transactions to end"
         is_stable = not coordinator.transactional.unstable(GROUP_ID)
         check(is_stable, "transaction-ends: an offset is pending that nothing ends")
         self._oracle.finish(positions_of(coordinator.fetch_offsets(GROUP_ID, None)))
-        return True
+        return ""
 
     def _find(self, tag: str) -> int | None:
         """Return where a committed record has this tag first."""

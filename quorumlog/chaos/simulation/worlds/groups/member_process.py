@@ -39,6 +39,10 @@ class MemberProcess:
         self._is_asking = False
         self._inbox.clear()
 
+    def describe(self) -> str:
+        """Return its state, for the report that the world does not settle."""
+        return f"{self._machine.node_id}: {self._shown()}"
+
     # --- what others fill in ---
 
     def _shown(self) -> str:

@@ -86,7 +86,7 @@ class Producer:
         self._settings: Final = settings
         self._rng: Final = rng
         self._places: Final = places
-        self._inbox: Final = Inbox(machine, self._describe)
+        self._inbox: Final = Inbox(machine, self.describe)
         self.take: Final = self._inbox.take
         self._control: Final = Control(
             self, cluster, oracle, rng, may_come_late=settings.may_come_late
@@ -144,7 +144,8 @@ class Producer:
         """Whether it waits for nothing, once it is stopped."""
         return self._is_stopped and self._phase in {_Phase.READY, _Phase.FENCED}
 
-    def _describe(self) -> str:
+    def describe(self) -> str:
+        """Return its state, for the trace and for the report that the world does not settle."""
         tag = "" if self._transaction is None else self._transaction.tag
         return f"{self._settings.transactional_id} {self._phase.name} {self._producer} {tag}"
 

@@ -183,21 +183,23 @@ class Transactions:
         partition = self._brokers.controller.controller.cluster.partition(*at)
         return -1 if partition is None else partition.leader_id
 
-    def is_finished(self) -> bool:
+    def awaited(self) -> str:
         """Check what is visible, once all is decided and every reader is at the end."""
-        if not all(one.is_idle for one in self._producers) or not self._oracle.is_decided():
-            return False
+        if not all(one.is_idle for one in self._producers):
+            return "the producers to end what they do"
+        if not self._oracle.is_decided():
+            return "markers to decide every transaction"
         host = self._hosts.get(self._leads(STATE))
         coordinator = ErrorCode.NOT_COORDINATOR if host is None else host.hosted.coordinator
         if isinstance(coordinator, ErrorCode):
-            return False
-        for transaction in coordinator.transactions.values():
+            return f"a coordinator that has loaded: {coordinator.name}"
+        for transactional_id, transaction in coordinator.transactions.items():
             if transaction.pending is not None or transaction.state not in WITHOUT_TRANSACTION:
-                return False
+                return f"{transactional_id!r} to end: it is {transaction.state.name}"
         committed = self._brokers.oracle.committed
         for at, reader in zip(self._places, self._readers, strict=True):
             place = self._oracle.place_of(at)
             if place is None or (reader.place, reader.position) != (place, len(committed[place])):
-                return False
+                return f"the reader of {at} to come to the end"
         self._oracle.finish()
-        return True
+        return ""

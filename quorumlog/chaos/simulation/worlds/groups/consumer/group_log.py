@@ -46,6 +46,9 @@ class GroupLog:
     epochs: what the log says that they are at: epochs, or the generation.
     currents, targets: of members of a consumer group.
     said: what each member was ever given at an epoch.
+    removals: how often a member was left out. It may come back under its id, and in a group that
+    was deleted meanwhile the epochs begin again.
+    said_after: after how many removals of a member the log last said this epoch of it.
     """
 
     def __init__(self, committed: Callable[[], Sequence[Entry]], names: Mapping[TopicId, str]):
@@ -56,6 +59,8 @@ class GroupLog:
         self.targets: Final[dict[str, Partitions]] = {}
         self.said: Final[dict[tuple[str, int], set[Partitions]]] = defaultdict(set)
         self.said_by_name: Final[dict[tuple[str, int], set[Named]]] = defaultdict(set)
+        self.removals: Final[dict[str, int]] = defaultdict(int)
+        self.said_after: Final[dict[tuple[str, int], int]] = {}
         self.offsets: Final[dict[str, int]] = {}  # tag -> log offset
         self.classic: StoredGroup | None = None
         self.reader: LogReader
@@ -101,6 +106,8 @@ class GroupLog:
             **{member.member_id: member.group_instance_id for member in classic},
         }
         for member_id in before:
+            if member_id not in self.members:
+                self.removals[member_id] += 1
             if member_id not in self.members or member_id in self._begun_anew:
                 self.reader.removed(member_id, batch[0].epoch)
 
@@ -125,7 +132,7 @@ class GroupLog:
             generation_id = 0 if stored is None else stored.generation_id
             self.epochs[member.member_id] = generation_id
             named = assignment_of(member.assignment)
-            self.said_by_name[member.member_id, generation_id].add(named)
+            self._say(member.member_id, generation_id, named)
 
     def _read_consumer(self, name: str, value: Value | None, kind: RecordKind) -> None:
         match value:
@@ -137,6 +144,7 @@ class GroupLog:
             case MemberValue():
                 self._consumers[name] = value.instance_id
                 if name in self._erased:
+                    self.removals[name] += 1
                     self._begun_anew.add(name)
             case TargetMemberValue(topic_partitions=stored):
                 self.targets[name] = from_stored(stored)
@@ -144,11 +152,15 @@ class GroupLog:
                 self.epochs[name] = value.member_epoch
                 assigned = self.currents[name] = from_stored(value.assigned_partitions)
                 self.said[name, value.member_epoch].add(assigned)
-                self.said_by_name[name, value.member_epoch].add(self.names_of(assigned))
+                self._say(name, value.member_epoch, self.names_of(assigned))
             case None:
                 self._forget(name, kind)
             case _:
                 pass
+
+    def _say(self, member_id: str, epoch: int, named: Named) -> None:
+        self.said_by_name[member_id, epoch].add(named)
+        self.said_after[member_id, epoch] = self.removals[member_id]
 
     def _forget(self, name: str, kind: RecordKind) -> None:
         match kind:

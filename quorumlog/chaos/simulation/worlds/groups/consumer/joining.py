@@ -4,7 +4,7 @@ It keeps what it has while the group rebalances, and joins again once it has giv
 are to have. If it leads, it gives no member what another one has.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from quorumlog.broker.groups.core.requests import (
@@ -268,30 +268,42 @@ def assign_cooperatively(
 ) -> dict[str, set[TopicPartition]]:
     """Deal the partitions out; what moves is given to nobody until its owner has joined without it.
 
-    Whoever has a partition keeps it, unless it has more than its share.
+    Each topic is dealt out evenly among the members that want it: so each of them has something of
+    a topic that has a partition for each.
     """
     owners: dict[TopicPartition, str] = {}
     for member_id, claim in sorted(claims.items(), key=lambda item: item[1].generation_id):
         owners.update(dict.fromkeys(claim.owned, member_id))
-    wanted = frozenset[str]().union(*(claim.topics for claim in claims.values()))
-    every = [
-        TopicPartition(name, index)
-        for name, count in counts.items()
-        for index in range(count)
-        if name in wanted
-    ]
-    share = -(-len(every) // len(claims))
     target: dict[str, set[TopicPartition]] = {member_id: set() for member_id in sorted(claims)}
-    left = []
-    for one in every:
-        owner = owners.get(one, "")
-        is_kept = owner and one.topic in claims[owner].topics and len(target[owner]) < share
-        target[owner].add(one) if is_kept else left.append(one)
-    for one in left:
-        wanting = [name for name in target if one.topic in claims[name].topics]
-        if wanting:
-            target[min(wanting, key=lambda name: len(target[name]))].add(one)
+    for topic, count in counts.items():
+        wanting = [member_id for member_id in target if topic in claims[member_id].topics]
+        every = [TopicPartition(topic, index) for index in range(count)]
+        for member_id, partitions in _deal(every, wanting, owners).items():
+            target[member_id] |= partitions
     return {
         member_id: {one for one in partitions if owners.get(one, member_id) == member_id}
         for member_id, partitions in target.items()
     }
+
+
+def _deal(
+    every: Sequence[TopicPartition],
+    wanting: Sequence[str],
+    owners: Mapping[TopicPartition, str],
+) -> dict[str, set[TopicPartition]]:
+    """Deal the partitions of a topic out. A member keeps what it has up to its share."""
+    dealt: dict[str, set[TopicPartition]] = {member_id: set() for member_id in wanting}
+    if not wanting:
+        return dealt
+    share, larger_shares = divmod(len(every), len(wanting))
+    left = []
+    for one in every:
+        has = dealt.get(owners.get(one, ""))
+        if has is None or len(has) > share or (len(has) == share and not larger_shares):
+            left.append(one)
+        else:
+            larger_shares -= len(has) == share
+            has.add(one)
+    for one in left:
+        min(dealt.values(), key=len).add(one)
+    return dealt

@@ -11,7 +11,9 @@ from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS, Part
 from quorumlog.broker.groups.core.consumer.records import (
     ConsumerGroupRecord,
     CurrentAssignmentValue,
+    GroupValue,
     TargetMemberValue,
+    TargetValue,
 )
 from quorumlog.broker.groups.core.consumer.requests import RequestRefused
 from quorumlog.broker.groups.core.consumer_side import ConsumerSide, Replaced
@@ -142,6 +144,29 @@ class _EmptyHanded(ConsumerSide):
 @MIXED_MUTANTS.breaks("what members have is lost when their group changes its protocol")
 class _LosesAssignmentsOnTheWay(BrokenParts):
     part_classes = (_EmptyHanded,)
+
+
+class _FromTheBeginning(ConsumerSide):
+    def _as_consumer_group(self, group: Group) -> tuple[LogRecord, ...]:
+        return tuple(map(_begun_anew, super()._as_consumer_group(group)))
+
+
+@MIXED_MUTANTS.breaks("the epochs of a group begin again when it changes its protocol")
+class _BeginsEpochsAnew(BrokenParts):
+    part_classes = (_FromTheBeginning,)
+
+
+def _begun_anew(record: LogRecord) -> LogRecord:
+    match record:
+        case ConsumerGroupRecord(value=GroupValue() as value):
+            return replace(record, value=replace(value, epoch=1))
+        case ConsumerGroupRecord(value=TargetValue() as value):
+            return replace(record, value=replace(value, assignment_epoch=1))
+        case ConsumerGroupRecord(value=CurrentAssignmentValue() as value):
+            epochs = replace(value, member_epoch=1, previous_member_epoch=1)
+            return replace(record, value=epochs)
+        case _:
+            return record
 
 
 def _emptied(record: LogRecord) -> LogRecord:

@@ -45,6 +45,7 @@ class Client:
 
     has: what it consumes. It owns a partition from when it is told to have it until it gives it up,
     or loses all: when it was told that it is fenced, and when its process ends.
+    removals: after how many of its removals the log said the epoch that it knows.
     unproved: what a coordinator told it that had been replaced (decision 53), and what it had when
     the log left it out: it may not know yet.
     served: when its last request was read that was served.
@@ -58,6 +59,7 @@ class Client:
     session_ms: int
     rebalance_ms: int
     epoch: int = 0
+    removals: int = 0
     has: Partitions = NO_PARTITIONS
     told: Partitions = NO_PARTITIONS
     unproved: Partitions = NO_PARTITIONS
@@ -151,8 +153,9 @@ class ConsumerOracle:
         self, client: Client, epoch: int, assigned: Partitions | None, *, is_replaced: bool
     ) -> None:
         falls = f"epoch-rises: {client.member_id} comes from {client.epoch} to {epoch}"
-        check(epoch >= client.epoch, falls)
-        client.epoch = epoch
+        removals = self._log.said_after[client.member_id, epoch]
+        check((removals, epoch) >= (client.removals, client.epoch), falls)
+        client.removals, client.epoch = removals, epoch
         if assigned is None:
             return
         if client.is_new and client.instance_id is not None:

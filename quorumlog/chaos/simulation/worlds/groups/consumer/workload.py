@@ -128,22 +128,25 @@ class ConsumerProtocolGroup:
                     after_us, take, host.learn_topics, end
                 )
 
-    def is_finished(self) -> bool:
+    def awaited(self) -> str:
         """Check the offsets, and whether every subscribed partition has one owner."""
         leader_id = self._cluster.find_coordinator(seeded("end", self._seed))
         coordinator = None if leader_id is None else self._cluster.hosts[leader_id].coordinator
-        if not isinstance(coordinator, GroupCoordinator) or not self._transactions.is_idle():
-            return False
+        if not isinstance(coordinator, GroupCoordinator):
+            return "a coordinator that has loaded"
+        if not self._transactions.is_idle():
+            return "the transactions to end"
         members = [member for member in self._members if not member.has_left]
         clients = [member.client for member in members]
         if not all(member.has_chosen for member in members):
-            return False
+            return "the members to subscribe to what they read in the end"
         if not self._oracle.is_at_rest(clients, self._subscribed()):
-            return False
+            had = {client.member_id: self._catalogue.shown(client.has) for client in clients}
+            return f"an owner of each partition, as in the log; the members have {had}"
         if coordinator.transactional.unstable(GROUP_ID):
-            return False
+            return "the pending offsets to be decided"
         self._oracle.finish(positions_by_name(coordinator.fetch_offsets(GROUP_ID, None)))
-        return True
+        return ""
 
     def _subscribed(self) -> Partitions:
         found = NO_PARTITIONS
