@@ -5,7 +5,7 @@ of the offsets topic says. It models KIP-848 and shares no rule with the coordin
 those of the broker that decides: a member may be removed once that broker's own clock says so.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -31,6 +31,15 @@ class MemberCommit(NamedTuple):
     positions: Positions
 
 
+class Joined(NamedTuple):
+    """That a classic member has joined a generation, and the shard that let it."""
+
+    member_id: str
+    generation_id: int
+    node_id: int
+    load: Load
+
+
 class Place(NamedTuple):
     """What a static member had when it left for a while."""
 
@@ -46,7 +55,7 @@ class Client:
     has: what it consumes. It owns a partition from when it is told to have it until it gives it up,
     or loses all: when it was told that it is fenced, and when its process ends.
     unproved: what a coordinator told it that had been replaced (decision 53), and what it had when
-    the log left it out: it may not know yet.
+    the log left it out, or went on to a generation that it has not joined: it may not know yet.
     served: when its last request was read that was served.
     behind: since when it may have something to do, by the clock of the broker: it is None once it
     hears that there is nothing. (A classic member: when that was last so.)
@@ -92,6 +101,7 @@ class ConsumerOracle:
         self._undecided: Final[set[str]] = set()  # tags of commits in transactions
         self._acknowledged: Final[dict[TopicPartition, int]] = {}  # -> the last log offset
         self._places: Final[dict[str, Place]] = {}  # by instance id
+        self._joined: Final[set[Joined]] = set()
         log.reader = self
 
     # --- the side of the brokers ---
@@ -105,6 +115,10 @@ class ConsumerOracle:
         """Note that the request that was read then is served. Its member may not hear of it."""
         self._log.read_on()
         client.served = moment
+
+    def joined(self, member_id: str, generation_id: int, moment: Moment) -> None:
+        """Note that a classic member is in a generation: what it said that it has is known there."""
+        self._joined.add(Joined(member_id, generation_id, moment.node_id, moment.load))
 
     def acknowledged(self) -> Mapping[TopicPartition, int]:
         """Return the log offset of the last commit that was acknowledged, by partition."""
@@ -229,13 +243,36 @@ class ConsumerOracle:
         place = self._places.get(client.instance_id or "")
         if place is not None and place.member_id == member_id:
             del self._places[client.instance_id or ""]
-        host = next(one for one in self._hosts.values() if leader_epoch in one.loads)
+        self._check_due("removed-early", client, leader_epoch)
+
+    def generation_began(
+        self, generation_id: int, members: Sequence[str], leader_epoch: int
+    ) -> None:
+        """Let nothing count that a static member has which is too late for this generation.
+
+        It keeps its place in the group until its session ends, as in Kafka, and loses all when it
+        hears of the generation. What its leader knew of it is what it said when it last joined.
+        """
+        host = self._host_of(leader_epoch)
+        for client in (self._clients[name] for name in members if name in self._clients):
+            place = client.member_id, generation_id, host.node_id, host.loads[leader_epoch]
+            is_late = client.instance_id is not None and Joined(*place) not in self._joined
+            if is_late and client.has:
+                self._check_due("passed-over-early", client, leader_epoch)
+                client.unproved |= client.has
+
+    def _host_of(self, leader_epoch: int) -> CoordinatorHost:
+        return next(one for one in self._hosts.values() if leader_epoch in one.loads)
+
+    def _check_due(self, rule: str, client: Client, leader_epoch: int) -> None:
+        """Check that a member is silent or late, by the clock of the broker of that epoch."""
+        host = self._host_of(leader_epoch)
         load, now_ms = host.loads[leader_epoch], host.now_ms()
         silent_ms = now_ms - _since(client.served, host, load)
         late_ms = -1 if client.behind is None else now_ms - _since(client.behind, host, load)
-        rule = f"removed-early: {member_id} was silent for {silent_ms} ms, late by {late_ms} ms"
         is_due = silent_ms >= client.session_ms or late_ms >= client.rebalance_ms
-        check(is_due, rule)
+        times = f"silent for {silent_ms} ms, late by {late_ms} ms"
+        check(is_due, f"{rule}: {client.member_id} was {times}")
 
     def stored(self, tag: str) -> None:
         """Check that this was committed by a member, at its epoch where the log has the commit."""
