@@ -35,10 +35,8 @@ class LogReader(Protocol):
     def removed(self, member_id: str, leader_epoch: int) -> None:
         """Note that a batch of the leader of this epoch leaves a member out."""
 
-    def generation_began(
-        self, generation_id: int, members: Sequence[str], leader_epoch: int
-    ) -> None:
-        """Note that a classic group went on from one generation to this one, with these members."""
+    def generation_began(self, stored: StoredGroup, leader_epoch: int) -> None:
+        """Note that a classic group goes on from an older generation to this one."""
 
     def stored(self, tag: str) -> None:
         """Note that the offset with this tag is in the log; the epochs are those before it."""
@@ -92,7 +90,7 @@ class GroupLog:
 
     def _read_batch(self, batch: Sequence[Entry]) -> None:
         """Read a batch: it counts as a whole."""
-        before = self.members
+        before, generation = self.members, self.classic
         self._erased, self._begun_anew = set(), set()
         for entry in batch:
             if entry.key:
@@ -100,6 +98,9 @@ class GroupLog:
             self._end += 1
         is_one = self.classic is None or not self.is_consumer_group
         check(is_one, f"one-form: the group has two protocols at {self._end}")
+        if generation is not None and self.classic is not None:
+            if self.classic.generation_id > generation.generation_id:
+                self.reader.generation_began(self.classic, batch[0].epoch)
         classic = () if self.classic is None else self.classic.members
         self.members = {
             **self._consumers,
@@ -116,25 +117,21 @@ class GroupLog:
                 self.offsets.setdefault(committed.metadata, self._end)
                 self.reader.stored(committed.metadata)
             case GroupRecord(stored=stored):
-                self._read_classic(stored, entry.epoch)
+                self._read_classic(stored)
             case ConsumerGroupRecord(subject=subject, value=value):
                 self._read_consumer(subject.name, value, subject.kind)
             case _:
                 pass
 
-    def _read_classic(self, stored: StoredGroup | None, leader_epoch: int) -> None:
-        before, self.classic = self.classic, stored
-        for member in () if before is None else before.members:
+    def _read_classic(self, stored: StoredGroup | None) -> None:
+        for member in () if self.classic is None else self.classic.members:
             self.epochs.pop(member.member_id, None)
+        self.classic = stored
         for member in () if stored is None else stored.members:
             generation_id = 0 if stored is None else stored.generation_id
             self.epochs[member.member_id] = generation_id
             named = assignment_of(member.assignment)
             self.said_by_name[member.member_id, generation_id].add(named)
-        if before is not None and stored is not None:
-            if stored.generation_id > before.generation_id:
-                names = [member.member_id for member in stored.members]
-                self.reader.generation_began(stored.generation_id, names, leader_epoch)
 
     def _read_consumer(self, name: str, value: Value | None, kind: RecordKind) -> None:
         match value:

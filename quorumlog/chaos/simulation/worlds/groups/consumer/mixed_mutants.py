@@ -14,6 +14,7 @@ from quorumlog.broker.groups.core.consumer.records import (
     TargetMemberValue,
 )
 from quorumlog.broker.groups.core.consumer.requests import RequestRefused
+from quorumlog.broker.groups.core.consumer.states import MemberState
 from quorumlog.broker.groups.core.consumer_side import ConsumerSide, Replaced
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.records import LogRecord
@@ -132,6 +133,25 @@ class _TwoForms(ConsumerSide):
 @MIXED_MUTANTS.breaks("a group that changes its protocol is not deleted in its former form")
 class _KeepsTheFormerForm(BrokenParts):
     part_classes = (_TwoForms,)
+
+
+class _Stable(ConsumerSide):
+    def _as_consumer_group(self, group: Group) -> tuple[LogRecord, ...]:
+        return tuple(map(_stable, super()._as_consumer_group(group)))
+
+
+@MIXED_MUTANTS.breaks("what a classic member has to give up is free when its group is upgraded")
+class _FreesTheUnrevoked(BrokenParts):
+    part_classes = (_Stable,)
+
+
+def _stable(record: LogRecord) -> LogRecord:
+    match record:
+        case ConsumerGroupRecord(value=CurrentAssignmentValue() as value):
+            stable = replace(value, state=MemberState.STABLE, partitions_pending_revocation=[])
+            return replace(record, value=stable)
+        case _:
+            return record
 
 
 class _EmptyHanded(ConsumerSide):

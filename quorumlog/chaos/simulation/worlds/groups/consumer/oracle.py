@@ -5,7 +5,7 @@ of the offsets topic says. It models KIP-848 and shares no rule with the coordin
 those of the broker that decides: a member may be removed once that broker's own clock says so.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -14,6 +14,7 @@ from quorumlog.broker.groups.core.consumer.partitions import (
     Partitions,
     TopicIdPartition,
 )
+from quorumlog.broker.groups.core.records import StoredGroup
 from quorumlog.chaos.simulation.kernel.rules import Violation, check
 from quorumlog.chaos.simulation.worlds.groups.consumer.group_log import GroupLog, Named
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost, Load, Moment
@@ -32,7 +33,7 @@ class MemberCommit(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """That a classic member has joined a generation, and the shard that let it."""
+    """A classic member has joined a generation of this shard."""
 
     member_id: str
     generation_id: int
@@ -245,19 +246,19 @@ class ConsumerOracle:
             del self._places[client.instance_id or ""]
         self._check_due("removed-early", client, leader_epoch)
 
-    def generation_began(
-        self, generation_id: int, members: Sequence[str], leader_epoch: int
-    ) -> None:
+    def generation_began(self, stored: StoredGroup, leader_epoch: int) -> None:
         """Let nothing count that a static member has which is too late for this generation.
 
         It keeps its place in the group until its session ends, as in Kafka, and loses all when it
-        hears of the generation. What its leader knew of it is what it said when it last joined.
+        hears of the generation. The leader knows of it what it said when it last joined.
         """
         host = self._host_of(leader_epoch)
-        for client in (self._clients[name] for name in members if name in self._clients):
-            place = client.member_id, generation_id, host.node_id, host.loads[leader_epoch]
-            is_late = client.instance_id is not None and Joined(*place) not in self._joined
-            if is_late and client.has:
+        shard = host.node_id, host.loads[leader_epoch]
+        for member in stored.members:
+            client = self._clients.get(member.member_id)
+            if client is None or client.instance_id is None or not client.has:
+                continue
+            if Joined(client.member_id, stored.generation_id, *shard) not in self._joined:
                 self._check_due("passed-over-early", client, leader_epoch)
                 client.unproved |= client.has
 
