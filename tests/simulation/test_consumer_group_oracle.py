@@ -114,19 +114,6 @@ class History:
         self.gives(client.member_id, epoch, *indexes)
         self.oracle.told(client, epoch, some(*indexes), is_replaced=is_replaced)
 
-    def generation(self, generation_id: int, **given: Sequence[int]) -> None:
-        """Write a generation of a classic group."""
-        members = [
-            StoredMember(member_id=name, assignment=encode_assignment(map(at, indexes)))
-            for name, indexes in given.items()
-        ]
-        stored = StoredGroup(protocol_type="consumer", generation_id=generation_id, members=members)
-        self.append([GroupRecord(group_id=GROUP, stored=stored)])
-
-    def syncs(self, client: Client, generation_id: int, *indexes: int) -> None:
-        named = frozenset(map(at, indexes))
-        self.oracle.synced(client, generation_id, named, some(*indexes), is_replaced=False)
-
     def moment(self) -> Moment:
         return Moment(1, LOAD, self.host.clock_ms)
 
@@ -352,62 +339,22 @@ def test_what_is_shown_is_committed_and_of_no_open_transaction() -> None:
 
 
 def test_a_classic_group_rests_when_the_log_says_what_its_members_have() -> None:
-    history = classic_history()
-    classic = history.client("c", is_classic=True)
-    history.generation(3, c=(0,))
-    history.syncs(classic, 3, 0)
-    assert history.oracle.is_at_rest([classic], some(0))
-
-
-@pytest.mark.parametrize("instance_id", ["j", None])
-@pytest.mark.parametrize("has_joined", [True, False])
-def test_a_static_member_that_is_too_late_for_a_generation_owns_nothing(
-    instance_id: str | None, *, has_joined: bool
-) -> None:
-    history = classic_history()
-    owner = history.client("c", is_classic=True, instance_id=instance_id)
-    history.generation(2, c=(0,))
-    history.syncs(owner, 2, 0)
-    history.host.clock_ms += 100
-    if has_joined:
-        history.oracle.joined("c", 3, history.moment())
-    history.generation(3, c=(), d=(0,))
-    other = history.client("d", is_classic=True)
-    if instance_id is not None and not has_joined:
-        history.syncs(other, 3, 0)
-    else:
-        with broken("one-owner"):
-            history.syncs(other, 3, 0)
-
-
-def test_a_generation_begins_without_a_static_member_once_it_is_late() -> None:
-    for late_ms in (49, 50):
-        history = classic_history()
-        owner = history.client("c", is_classic=True, instance_id="j")
-        history.generation(2, c=(0,))
-        history.syncs(owner, 2, 0)
-        history.host.clock_ms += 100
-        history.oracle.served(owner, history.moment())
-        history.oracle.rests(owner, history.moment())
-        history.host.clock_ms += late_ms
-        history.generation(3, c=(), d=(0,))
-        other = history.client("d", is_classic=True)
-        if late_ms == 50:
-            history.syncs(other, 3, 0)
-        else:
-            with broken("passed-over-early"):
-                history.syncs(other, 3, 0)
-
-
-def classic_history() -> History:
-    """Return a history whose members have left: the group may be a classic one."""
     history = History()
+    classic = history.client("c", is_classic=True)
+    member = StoredMember(member_id="c", assignment=encode_assignment([at(0)]))
+    stored = StoredGroup(protocol_type="consumer", generation_id=3, members=[member])
     history.oracle.leaves(history.a, for_a_while=False)
     history.oracle.leaves(history.b, for_a_while=False)
     gone = [RecordKey(RecordKind.MEMBER, GROUP, name) for name in "ab"]
     tombstones = [RecordKey(RecordKind.GROUP, GROUP), *gone]
-    history.append([ConsumerGroupRecord(subject=key, value=None) for key in tombstones])
-    return history
+    history.append(
+        [
+            *(ConsumerGroupRecord(subject=key, value=None) for key in tombstones),
+            GroupRecord(group_id=GROUP, stored=stored),
+        ]
+    )
+    history.oracle.synced(classic, 3, frozenset({at(0)}), some(0), is_replaced=False)
+    assert history.oracle.is_at_rest([classic], some(0))
 
 
 def test_the_leader_gives_no_member_what_another_one_has() -> None:

@@ -1,7 +1,7 @@
 """A classic group as a consumer group, and back: the online migration of KIP-848, as functions.
 
-A member of the classic protocol keeps what it has on either side, until it says that it has given it
-up. A group is converted only if all that its members said can be read; else it stays as it is.
+A member of the classic protocol keeps what it has on either side, also what it has to give up. A
+group is converted only if all that its members said can be read; else it stays as it is.
 docs/decisions/0117-a-group-is-converted-in-one-batch.md
 """
 
@@ -60,7 +60,7 @@ def to_consumer_records(
 ) -> tuple[ConsumerGroupRecord, ...]:
     """Return the records of the consumer group that continues a classic one.
 
-    Its epochs are the generation. Each member has what it was assigned last, and has to give up what
+    Its epochs are the generation. Each member has what it was assigned last, and must give up what
     else it may have. Raises NotConvertible.
     """
     if group.protocol_type != CONSUMER or group.protocol_name is None:
@@ -117,7 +117,8 @@ def _unrevoked(
     A cooperative member (KIP-429) hears from a new generation what it has to give up, and joins
     again once it has. Of two that claim a partition, that of the newer generation has it.
     """
-    # DEVIATION: Kafka takes the last assignment for all that a member has (decision 117).
+    # DEVIATION: Kafka takes the last assignment for all that a member has.
+    # docs/decisions/0117-a-group-is-converted-in-one-batch.md
     owners: dict[TopicIdPartition, str] = {}
     for member_id, assigned in assignments.items():
         for one in assigned:

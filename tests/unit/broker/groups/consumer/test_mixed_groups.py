@@ -18,7 +18,6 @@ from quorumlog.broker.groups.core.rewrite import RewriteLimits
 from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.client.core.group_protocol import decode_assignment
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import iterate_headers
 from tests.support.groups.consumer.classic import (
     classic_beat,
@@ -93,27 +92,6 @@ def test_a_classic_group_becomes_a_consumer_group_and_its_members_go_on() -> Non
     assert (generation, len(has)) == (generation_id, 1)  # it must give the other one up first
     assert rejoined(groups, "a", *has) == (generation_id + 1, has)
     groups.check_replayed()
-
-
-def test_what_a_classic_member_gives_up_is_free_once_it_has_joined_without_it() -> None:
-    groups, _ = classic_group()
-    groups.ask(classic_join("a", owned=some(0, 1)))
-    joined = groups.answer(classic_join("b", owned=some(2, 3)))
-    groups.ask(classic_sync("b", joined.generation_id))
-    groups.answer(classic_sync("a", joined.generation_id, a=some(0), b=some(2, 3)))
-    assert T1 not in told_to_the_new(groups, 0)  # a may not have heard of it yet
-    beat = groups.answer(classic_beat("a", joined.generation_id))
-    assert beat is ErrorCode.REBALANCE_IN_PROGRESS
-    assert rejoined(groups, "a", T0) == (joined.generation_id + 1, (T0,))
-    assert T1 in told_to_the_new(groups, joined.generation_id + 1)
-    groups.check_replayed()
-
-
-def told_to_the_new(groups: ConsumerCoordination, epoch: int) -> set[TopicPartition]:
-    """Let a member of KIP-848 speak; return what it has now."""
-    groups.answer(join("new") if epoch == 0 else heartbeat("new", epoch))
-    assigned = groups.group.members["new"].current.assigned
-    return {TopicPartition("t", one.partition) for one in assigned}
 
 
 def test_two_classic_members_and_a_new_one_come_to_rest() -> None:

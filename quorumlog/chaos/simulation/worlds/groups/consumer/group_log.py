@@ -90,7 +90,7 @@ class GroupLog:
 
     def _read_batch(self, batch: Sequence[Entry]) -> None:
         """Read a batch: it counts as a whole."""
-        before, generation = self.members, self.classic
+        before, old = self.members, self.classic
         self._erased, self._begun_anew = set(), set()
         for entry in batch:
             if entry.key:
@@ -98,10 +98,10 @@ class GroupLog:
             self._end += 1
         is_one = self.classic is None or not self.is_consumer_group
         check(is_one, f"one-form: the group has two protocols at {self._end}")
-        if generation is not None and self.classic is not None:
-            if self.classic.generation_id > generation.generation_id:
-                self.reader.generation_began(self.classic, batch[0].epoch)
-        classic = () if self.classic is None else self.classic.members
+        new = self.classic
+        if old is not None and new is not None and new.generation_id > old.generation_id:
+            self.reader.generation_began(new, batch[0].epoch)
+        classic = () if new is None else new.members
         self.members = {
             **self._consumers,
             **{member.member_id: member.group_instance_id for member in classic},

@@ -8,11 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from quorumlog.broker.groups.core.consumer.partitions import Partitions, TopicIdPartition
-from quorumlog.broker.groups.core.requests import (
-    CommitOffsets,
-    CommittedOffset,
-    JoinResult,
-)
+from quorumlog.broker.groups.core.requests import CommitOffsets, CommittedOffset
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.run import Environment
@@ -235,9 +231,7 @@ class GroupMember(MemberProcess):
 
         def served(result: Any) -> None:
             if getattr(result, "error_code", result) is ErrorCode.NONE:
-                self._oracle.served(request.client, moment)
-                if isinstance(result, JoinResult):
-                    self._oracle.joined(result.member_id, result.generation_id, moment)
+                self._oracle.served(request.client, moment, result)
             answer(Answered(result, moment, self._cluster.is_replaced(host)))
 
         host.ask(request.request, served)

@@ -15,6 +15,7 @@ from quorumlog.broker.groups.core.consumer.partitions import (
     TopicIdPartition,
 )
 from quorumlog.broker.groups.core.records import StoredGroup
+from quorumlog.broker.groups.core.requests import JoinResult
 from quorumlog.chaos.simulation.kernel.rules import Violation, check
 from quorumlog.chaos.simulation.worlds.groups.consumer.group_log import GroupLog, Named
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost, Load, Moment
@@ -112,14 +113,13 @@ class ConsumerOracle:
         if client.behind is None:
             client.behind = moment
 
-    def served(self, client: Client, moment: Moment) -> None:
+    def served(self, client: Client, moment: Moment, result: object = None) -> None:
         """Note that the request that was read then is served. Its member may not hear of it."""
         self._log.read_on()
         client.served = moment
-
-    def joined(self, member_id: str, generation_id: int, moment: Moment) -> None:
-        """Note that a classic member is in a generation: what it said that it has is known there."""
-        self._joined.add(Joined(member_id, generation_id, moment.node_id, moment.load))
+        if isinstance(result, JoinResult):
+            shard = moment.node_id, moment.load
+            self._joined.add(Joined(result.member_id, result.generation_id, *shard))
 
     def acknowledged(self) -> Mapping[TopicPartition, int]:
         """Return the log offset of the last commit that was acknowledged, by partition."""
