@@ -115,7 +115,8 @@ def _unrevoked(
     """Return what each member joined with, and nobody was assigned: it may still have that.
 
     A cooperative member (KIP-429) hears from a new generation what it has to give up, and joins
-    again once it has. Of two that claim a partition, that of the newer generation has it.
+    again once it has. Of two that claim a partition, that of the newer generation has it. Raises
+    NotConvertible if two were assigned the same.
     """
     # DEVIATION: Kafka takes the last assignment for all that a member has.
     # docs/decisions/0117-a-group-is-converted-in-one-batch.md

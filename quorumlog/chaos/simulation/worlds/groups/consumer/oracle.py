@@ -114,7 +114,10 @@ class ConsumerOracle:
             client.behind = moment
 
     def served(self, client: Client, moment: Moment, result: object = None) -> None:
-        """Note that the request that was read then is served. Its member may not hear of it."""
+        """Note that the request that was read then is served. Its member may not hear of it.
+
+        `result` of a join: the generation whose leader hears what the member has.
+        """
         self._log.read_on()
         client.served = moment
         if isinstance(result, JoinResult):
