@@ -17,6 +17,7 @@ from quorumlog.broker.groups.core.consumer.requests import RequestRefused
 from quorumlog.broker.groups.core.consumer.states import MemberState
 from quorumlog.broker.groups.core.consumer_side import ConsumerSide, Replaced
 from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import LogRecord
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
@@ -118,6 +119,21 @@ class _NeverSyncs(ClassicMembers):
 @MIXED_MUTANTS.breaks("no sync of a classic member is answered")
 class _AnswersNoSync(BrokenParts):
     part_classes = (_NeverSyncs,)
+
+
+class _Hasty(Rebalance):
+    def maybe_complete(self, group: Group, now_ms: int) -> None:
+        awaited = [one for one in group.members.values() if one.awaiting_join is None]
+        is_begun = group.initial_delay_left_ms is None and len(awaited) < len(group.members)
+        if is_begun and all(one.group_instance_id is not None for one in awaited):
+            self._complete_join(group, now_ms)
+        else:
+            super().maybe_complete(group, now_ms)
+
+
+@MIXED_MUTANTS.breaks("a generation of a classic group waits for no static member")
+class _WaitsForNoStaticMember(BrokenParts):
+    part_classes = (_Hasty,)
 
 
 class _TwoForms(ConsumerSide):
