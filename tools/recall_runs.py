@@ -21,8 +21,9 @@ from quorumlog.cluster import ClusterShape
 
 NODES: Final = "nodes"
 _WORLD_MS: Final = 10_000
-_LONGER_MS: Final = {"adds_before_it_may_vote": 60_000}
-"""Of a world, where the bug needs longer: disks are lost once each log names the voters."""
+_LONGER_MS: Final = {"adds_before_it_may_vote": 60_000, "frees_the_unrevoked": 60_000}
+"""Of a world, where the bug needs longer: disks are lost once each log names the voters; few groups
+are upgraded while one of their members gives partitions up."""
 NODES_MS: Final = 12_000
 
 

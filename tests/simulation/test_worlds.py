@@ -160,6 +160,15 @@ def test_a_mutant_is_found(world: str, mutant: str, seed: int, rule: str) -> Non
     assert violation.startswith(f"{rule}: ")
 
 
+@pytest.mark.planted
+def test_what_a_classic_member_gives_up_is_its_own_when_its_group_is_upgraded() -> None:
+    """In this seed a member of KIP-848 joins while a classic one has more than its new share."""
+    seed, world, duration_ms = 1464, "consumer_groups", 20_000
+    assert simulate(seed, world=world, duration_ms=duration_ms).valid
+    broken = simulate(seed, world=world, duration_ms=duration_ms, mutant="frees_the_unrevoked")
+    assert str(broken.violation).startswith("one-owner: ")
+
+
 @pytest.mark.parametrize("world", WORLDS)
 def test_equal_arguments_give_an_equal_result(world: str) -> None:
     first, second, other = (simulate(seed, world=world, duration_ms=2_500) for seed in (4, 4, 5))

@@ -72,6 +72,7 @@ class Membership:
         self.settings: Final = settings
         self.state = State.UNJOINED
         self.member_id, self.generation_id, self.protocol = "", -1, ""
+        self._owned_generation_id = -1
         self.is_leader = False
         self.topics: tuple[str, ...] = ()
         self.owned: tuple[TopicPartition, ...] = ()
@@ -180,7 +181,8 @@ class Membership:
 
     def _forget_generation(self) -> list[Effect]:
         owned, self.owned = self.owned, ()
-        self.generation_id, self.is_leader, self.rejoin_wanted = -1, False, True
+        self.generation_id = self._owned_generation_id = -1
+        self.is_leader, self.rejoin_wanted = False, True
         self._heartbeat_pending = False
         self._become(State.UNJOINED)
         return [facts.Revoke(partitions=owned, lost=True)] if owned else []
@@ -251,7 +253,7 @@ class Membership:
 
     def _accept_assignment(self) -> list[Effect]:
         added = tuple(sorted({*self._assigned} - {*self.owned}))
-        self.owned = self._assigned
+        self.owned, self._owned_generation_id = self._assigned, self.generation_id
         self._become(State.STABLE)
         return [facts.Assign(partitions=self.owned, added=added)]
 
@@ -340,8 +342,9 @@ class Membership:
             return []
         self._become(State.JOINING)
         self._asked_topics = self.topics
+        # The newest of two claims counts: this one is as old as the assignment (KAFKA-13891).
         subscription = Subscription(
-            topics=self.topics, owned=self.owned, generation_id=self.generation_id
+            topics=self.topics, owned=self.owned, generation_id=self._owned_generation_id
         )
         metadata = group_protocol.encode_subscription(subscription)
         names = self.settings.partition_assignment_strategy

@@ -7,15 +7,19 @@ from quorumlog.client.core import membership_events as facts
 from quorumlog.client.core.assignors import Subscription
 from quorumlog.client.core.membership import Membership, State
 from quorumlog.client.core.membership_events import Effect
-from quorumlog.client.settings import ConsumerSettings
+from quorumlog.client.settings import Assignor, ConsumerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.codec.identifiers import TopicPartition
 
 OWN = group_protocol.encode_subscription(Subscription(topics=("t",)))
 
 
-def joining() -> Membership:
-    member = Membership(ConsumerSettings(bootstrap_servers="x:1", group_id="g"))
+def joining(assignor: Assignor = "range") -> Membership:
+    settings = ConsumerSettings(
+        bootstrap_servers="x:1", group_id="g", partition_assignment_strategy=(assignor,)
+    )
+    member = Membership(settings)
     for event in (facts.Subscribed(topics=("t",)), facts.PollBegan(), facts.CoordinatorFound()):
         member.step(0, event)
     assert member.state is State.JOINING
@@ -67,3 +71,53 @@ def test_a_coordinator_that_is_refused_is_looked_for_again_after_a_pause() -> No
     again_ms = member.next_tick_ms(0)
     assert again_ms > 0
     assert member.step(again_ms, facts.Ticked()) == [facts.FindCoordinator()]
+
+
+@pytest.mark.parametrize("refusal", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NOT_COORDINATOR])
+def test_a_member_owns_what_the_last_generation_gave_it_that_it_has_heard_of(
+    refusal: ErrorCode,
+) -> None:
+    """A claim of a newer generation would take partitions from their present owner."""
+    member = joining("cooperative-sticky")
+    owned = (TopicPartition("t", 0), TopicPartition("t", 1))
+    follow(member, 4)
+    member.step(0, assigned(*owned))
+    assert (member.state, member.owned) == (State.STABLE, owned)
+    again = facts.HeartbeatAnswered(generation_id=4, error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+    member.step(0, again)
+    follow(member, 5)
+    member.step(0, facts.SyncAnswered(error_code=refusal, assignment=b""))
+    again_ms = member.next_tick_ms(0)
+    effects = member.step(again_ms, facts.Ticked())
+    effects += member.step(again_ms, facts.CoordinatorFound())
+    assert claimed(effects) == (owned, 4)
+    follow(member, 6)
+    member.step(0, assigned(*owned[:1]))
+    assert claimed(member.step(0, facts.RevocationDone())) == (owned[:1], 6)
+
+
+def follow(member: Membership, generation_id: int) -> None:
+    """Let a member join a generation that another one leads."""
+    member.step(
+        0,
+        facts.JoinAnswered(
+            error_code=0,
+            generation_id=generation_id,
+            member_id="m",
+            leader_id="other",
+            protocol="cooperative-sticky",
+            members=(),
+        ),
+    )
+    assert member.state is State.SYNCING
+
+
+def assigned(*partitions: TopicPartition) -> facts.SyncAnswered:
+    return facts.SyncAnswered(error_code=0, assignment=group_protocol.encode_assignment(partitions))
+
+
+def claimed(effects: list[Effect]) -> tuple[tuple[TopicPartition, ...], int]:
+    """Return what a member that joins says that it has, and since which generation."""
+    (join,) = [one for one in effects if isinstance(one, facts.SendJoin)]
+    claim = group_protocol.decode_subscription(join.protocols[0][1], None)
+    return claim.owned, claim.generation_id

@@ -1,7 +1,7 @@
 """A classic group as a consumer group, and back: the online migration of KIP-848, as functions.
 
-A member of the classic protocol keeps what it has on either side. A group is converted only if all
-that its members said can be read; else it stays as it is.
+A member of the classic protocol keeps what it has on either side, also what it has to give up. A
+group is converted only if all that its members said can be read; else it stays as it is.
 docs/decisions/0117-a-group-is-converted-in-one-batch.md
 """
 
@@ -9,7 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
-from quorumlog.broker.groups.core.consumer.partitions import Partitions, TopicIdPartition
+from quorumlog.broker.groups.core.consumer.partitions import (
+    NO_PARTITIONS,
+    Partitions,
+    TopicIdPartition,
+)
 from quorumlog.broker.groups.core.consumer.reconciliation import CurrentAssignment
 from quorumlog.broker.groups.core.consumer.records import (
     ClassicMemberMetadata,
@@ -24,6 +28,7 @@ from quorumlog.broker.groups.core.consumer.records import (
     Value,
     to_stored,
 )
+from quorumlog.broker.groups.core.consumer.states import MemberState
 from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.group import Group, Member
 from quorumlog.broker.groups.core.records import StoredGroup, StoredMember
@@ -55,31 +60,37 @@ def to_consumer_records(
 ) -> tuple[ConsumerGroupRecord, ...]:
     """Return the records of the consumer group that continues a classic one.
 
-    Its epochs are the generation; each member is Stable, with what it was assigned last. Raises
-    NotConvertible.
+    Its epochs are the generation. Each member has what it was assigned last, and must give up what
+    else it may have. Raises NotConvertible.
     """
     if group.protocol_type != CONSUMER or group.protocol_name is None:
         raise NotConvertible("its members do not use the consumer protocol")
     if len(group.members) > max_size:
         raise NotConvertible(f"it has more than {max_size} members")
     values: dict[RecordKey, Value] = {}
-    owners: dict[TopicIdPartition, str] = {}
     names: set[str] = set()
+    subscriptions = {
+        member_id: read_subscription(member.metadata(group.protocol_name), member_id)
+        for member_id, member in group.members.items()
+    }
+    assignments = {
+        member_id: _assigned(member, topics, subscriptions[member_id].user_data)
+        for member_id, member in group.members.items()
+    }
+    unrevoked = _unrevoked(assignments, subscriptions, topics)
     for member_id, member in group.members.items():
-        subscription = read_subscription(member.metadata(group.protocol_name), member_id)
-        assigned = _assigned(member, topics, subscription.user_data)
-        for one in assigned:
-            if owners.setdefault(one, member_id) != member_id:
-                raise NotConvertible(f"{member_id} and {owners[one]} have the same partition")
-        names.update(subscription.topics)
+        names.update(subscriptions[member_id].topics)
+        pending = unrevoked[member_id]
         current = CurrentAssignment(
             member_epoch=group.generation_id,
             previous_member_epoch=group.generation_id,
-            assigned=assigned,
+            state=MemberState.UNREVOKED_PARTITIONS if pending else MemberState.STABLE,
+            assigned=assignments[member_id],
+            pending_revocation=pending,
         )
-        stored = TargetMemberValue(topic_partitions=to_stored(assigned))
+        stored = TargetMemberValue(topic_partitions=to_stored(assignments[member_id]))
         values[RecordKey(RecordKind.MEMBER, group.group_id, member_id)] = classic_metadata(
-            member, subscription
+            member, subscriptions[member_id]
         )
         values[RecordKey(RecordKind.TARGET_MEMBER, group.group_id, member_id)] = stored
         values[RecordKey(RecordKind.CURRENT_ASSIGNMENT, group.group_id, member_id)] = (
@@ -94,6 +105,32 @@ def to_consumer_records(
     return tuple(
         ConsumerGroupRecord(subject=key, value=value) for key, value in sorted_by_need(values)
     )
+
+
+def _unrevoked(
+    assignments: Mapping[str, Partitions],
+    subscriptions: Mapping[str, ConsumerProtocolSubscription],
+    topics: Topics,
+) -> dict[str, Partitions]:
+    """Return what each member joined with, and nobody was assigned: it may still have that.
+
+    A cooperative member (KIP-429) hears from a new generation what it has to give up, and joins
+    again once it has. Of two that claim a partition, that of the newer generation has it. Raises
+    NotConvertible if two were assigned the same.
+    """
+    # DEVIATION: Kafka takes the last assignment for all that a member has.
+    # docs/decisions/0117-a-group-is-converted-in-one-batch.md
+    owners: dict[TopicIdPartition, str] = {}
+    for member_id, assigned in assignments.items():
+        for one in assigned:
+            if owners.setdefault(one, member_id) != member_id:
+                raise NotConvertible(f"{member_id} and {owners[one]} have the same partition")
+    unrevoked = dict.fromkeys(assignments, NO_PARTITIONS)
+    for member_id, said in sorted(subscriptions.items(), key=lambda item: -item[1].generation_id):
+        claimed = by_id(((one.topic, one.partitions) for one in said.owned_partitions), topics)
+        unrevoked[member_id] = claimed - owners.keys()
+        owners.update(dict.fromkeys(unrevoked[member_id], member_id))
+    return unrevoked
 
 
 def sorted_by_need(values: Mapping[RecordKey, Value]) -> list[tuple[RecordKey, Value]]:

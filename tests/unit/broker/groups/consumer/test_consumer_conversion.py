@@ -1,5 +1,7 @@
 """A classic group as a consumer group, and back: who has what stays, or nothing is converted."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from quorumlog.broker.groups.core.consumer.conversion import (
@@ -9,7 +11,7 @@ from quorumlog.broker.groups.core.consumer.conversion import (
 )
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.records import encode
-from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
+from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState, MemberState
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.records import StoredGroup, StoredMember
 from quorumlog.wire.codec.message import Message
@@ -19,6 +21,9 @@ from quorumlog.wire.codec.messages.consumer_protocol_assignment import (
 )
 from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
     ConsumerProtocolSubscription,
+)
+from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
+    TopicPartition as OwnedPartitions,
 )
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.codec.schemas import encode_message
@@ -36,8 +41,14 @@ def bytes_of(message: Message, version: int = 0) -> bytes:
     return version.to_bytes(2, "big") + b"".join(encode_message(message, version))
 
 
-def subscription(*topics: str) -> bytes:
-    return bytes_of(ConsumerProtocolSubscription(topics=[*topics], rack_id="r"), 3)
+def subscription(*topics: str, owned: Sequence[int] = (), generation_id: int = -1) -> bytes:
+    said = ConsumerProtocolSubscription(
+        topics=[*topics],
+        owned_partitions=[OwnedPartitions(topic=one, partitions=[*owned]) for one in topics],
+        generation_id=generation_id,
+        rack_id="r",
+    )
+    return bytes_of(said, 3)
 
 
 def assignment(topic: str, *partitions: int, user_data: bytes | None = None) -> bytes:
@@ -103,6 +114,30 @@ def test_every_member_keeps_what_it_has() -> None:
         assert found.metadata.subscribed_topic_names == ["t"]
         assert found.metadata.rack_id == "r"
     assert group.metadata_hash == topics.metadata_hash(["t"])
+
+
+def test_a_member_has_to_give_up_what_it_joined_with_and_was_not_assigned_again() -> None:
+    """Whether it has heard of that generation is not known: until it joins without, it has it."""
+    topics = topics_of_test()
+    shrinks = member("a", assignment("t", 0), subscription=subscription("t", owned=(0, 1, 2)))
+    grows = member("b", assignment("t", 2), subscription=subscription("t"))
+    group = converted(classic(shrinks, grows), topics)
+    current = group.members["a"].current
+    assert current.state is MemberState.UNREVOKED_PARTITIONS
+    assert current.assigned == topics.some("t", 0) == group.target_of("a")
+    assert current.pending_revocation == topics.some("t", 1)  # 2 has got an owner
+    assert group.members["b"].current.state is MemberState.STABLE
+    assert group.state is ConsumerGroupState.RECONCILING
+
+
+def test_of_two_members_that_claim_a_partition_the_newer_claim_counts() -> None:
+    topics = topics_of_test()
+    older = subscription("t", owned=(0, 1), generation_id=4)
+    newer = subscription("t", owned=(1, 2), generation_id=5)
+    claims = member("a", b"", subscription=older), member("b", b"", subscription=newer)
+    group = converted(classic(*claims), topics)
+    pending = {name: one.current.pending_revocation for name, one in group.members.items()}
+    assert pending == {"a": topics.some("t", 0), "b": topics.some("t", 1, 2)}
 
 
 def test_data_that_the_leader_sends_back_is_no_data_of_an_assignor() -> None:

@@ -35,6 +35,9 @@ class LogReader(Protocol):
     def removed(self, member_id: str, leader_epoch: int) -> None:
         """Note that a batch of the leader of this epoch leaves a member out."""
 
+    def generation_began(self, stored: StoredGroup, leader_epoch: int) -> None:
+        """Note that a classic group goes on from an older generation to this one."""
+
     def stored(self, tag: str) -> None:
         """Note that the offset with this tag is in the log; the epochs are those before it."""
 
@@ -92,7 +95,7 @@ class GroupLog:
 
     def _read_batch(self, batch: Sequence[Entry]) -> None:
         """Read a batch: it counts as a whole."""
-        before = self.members
+        before, old = self.members, self.classic
         self._erased, self._begun_anew = set(), set()
         for entry in batch:
             if entry.key:
@@ -100,7 +103,10 @@ class GroupLog:
             self._end += 1
         is_one = self.classic is None or not self.is_consumer_group
         check(is_one, f"one-form: the group has two protocols at {self._end}")
-        classic = () if self.classic is None else self.classic.members
+        new = self.classic
+        if old is not None and new is not None and new.generation_id > old.generation_id:
+            self.reader.generation_began(new, batch[0].epoch)
+        classic = () if new is None else new.members
         self.members = {
             **self._consumers,
             **{member.member_id: member.group_instance_id for member in classic},

@@ -69,6 +69,7 @@ class Joining:
         self._life: Final = life
         self._member_id = ""
         self._generation_id = -1
+        self._assigned_generation_id = -1  # the one in which it was told what it has
         self._must_join, self._must_sync = True, False
         self._assignments: Mapping[str, bytes] = {}
         self._said_subscription: Subscription | None = None
@@ -115,7 +116,7 @@ class Joining:
                 consumer_protocol_subscription.TopicPartition(topic=topic, partitions=partitions)
                 for topic, partitions in owned.items()
             ],
-            generation_id=self._generation_id,
+            generation_id=self._assigned_generation_id,  # not a newer one (KAFKA-13891)
         )
         encoded = encode_message(subscription, SUBSCRIPTION_VERSION)
         metadata = SUBSCRIPTION_VERSION.to_bytes(VERSION_BYTES, "big") + b"".join(encoded)
@@ -183,6 +184,7 @@ class Joining:
             self._failed(result.error_code)
             return
         self._must_sync, self.is_member = False, True
+        self._assigned_generation_id = self._generation_id
         self._life.syncs(answered, self._generation_id, assignment_of(result.assignment))
         if self._life.client.surplus:
             self._must_join = True  # once it has given that up
@@ -229,7 +231,7 @@ class Joining:
     def _lose(self, error_code: ErrorCode) -> None:
         self._life.loses_all()
         self.is_member, self._must_join, self._must_sync = False, True, False
-        self._generation_id = -1
+        self._generation_id = self._assigned_generation_id = -1
         if error_code in STRANGER:
             self._member_id = ""
             self._life.is_named("")

@@ -231,7 +231,7 @@ class GroupMember(MemberProcess):
 
         def served(result: Any) -> None:
             if getattr(result, "error_code", result) is ErrorCode.NONE:
-                self._oracle.served(request.client, moment)
+                self._oracle.served(request.client, moment, result)
             answer(Answered(result, moment, self._cluster.is_replaced(host)))
 
         host.ask(request.request, served)

@@ -16,8 +16,10 @@ from quorumlog.broker.groups.core.consumer.records import (
     TargetValue,
 )
 from quorumlog.broker.groups.core.consumer.requests import RequestRefused
+from quorumlog.broker.groups.core.consumer.states import MemberState
 from quorumlog.broker.groups.core.consumer_side import ConsumerSide, Replaced
 from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import LogRecord
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
@@ -121,6 +123,21 @@ class _AnswersNoSync(BrokenParts):
     part_classes = (_NeverSyncs,)
 
 
+class _Hasty(Rebalance):
+    def maybe_complete(self, group: Group, now_ms: int) -> None:
+        awaited = [one for one in group.members.values() if one.awaiting_join is None]
+        is_begun = group.initial_delay_left_ms is None and len(awaited) < len(group.members)
+        if is_begun and all(one.group_instance_id is not None for one in awaited):
+            self._complete_join(group, now_ms)
+        else:
+            super().maybe_complete(group, now_ms)
+
+
+@MIXED_MUTANTS.breaks("a generation of a classic group waits for no static member")
+class _WaitsForNoStaticMember(BrokenParts):
+    part_classes = (_Hasty,)
+
+
 class _TwoForms(ConsumerSide):
     def _replace(self, group_id: str, records: tuple[LogRecord, ...], replaced: Replaced) -> None:
         kept = tuple(
@@ -134,6 +151,25 @@ class _TwoForms(ConsumerSide):
 @MIXED_MUTANTS.breaks("a group that changes its protocol is not deleted in its former form")
 class _KeepsTheFormerForm(BrokenParts):
     part_classes = (_TwoForms,)
+
+
+class _Stable(ConsumerSide):
+    def _as_consumer_group(self, group: Group) -> tuple[LogRecord, ...]:
+        return tuple(map(_stable, super()._as_consumer_group(group)))
+
+
+@MIXED_MUTANTS.breaks("what a classic member has to give up is free when its group is upgraded")
+class _FreesTheUnrevoked(BrokenParts):
+    part_classes = (_Stable,)
+
+
+def _stable(record: LogRecord) -> LogRecord:
+    match record:
+        case ConsumerGroupRecord(value=CurrentAssignmentValue() as value):
+            stable = replace(value, state=MemberState.STABLE, partitions_pending_revocation=[])
+            return replace(record, value=stable)
+        case _:
+            return record
 
 
 class _EmptyHanded(ConsumerSide):

@@ -14,6 +14,8 @@ from quorumlog.broker.groups.core.consumer.partitions import (
     Partitions,
     TopicIdPartition,
 )
+from quorumlog.broker.groups.core.records import StoredGroup
+from quorumlog.broker.groups.core.requests import JoinResult
 from quorumlog.chaos.simulation.kernel.rules import Violation, check
 from quorumlog.chaos.simulation.worlds.groups.consumer.group_log import GroupLog, Named
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost, Load, Moment
@@ -29,6 +31,15 @@ class MemberCommit(NamedTuple):
     member_id: str
     epoch: int
     positions: Positions
+
+
+class Joined(NamedTuple):
+    """A classic member has joined a generation of this shard."""
+
+    member_id: str
+    generation_id: int
+    node_id: int
+    load: Load
 
 
 class Place(NamedTuple):
@@ -47,7 +58,7 @@ class Client:
     or loses all: when it was told that it is fenced, and when its process ends.
     removals: after how many of its removals the log said the epoch that it knows.
     unproved: what a coordinator told it that had been replaced (decision 53), and what it had when
-    the log left it out: it may not know yet.
+    the log left it out, or went on to a generation that it has not joined: it may not know yet.
     served: when its last request was read that was served.
     behind: since when it may have something to do, by the clock of the broker: it is None once it
     hears that there is nothing. (A classic member: when that was last so.)
@@ -94,6 +105,7 @@ class ConsumerOracle:
         self._undecided: Final[set[str]] = set()  # tags of commits in transactions
         self._acknowledged: Final[dict[TopicPartition, int]] = {}  # -> the last log offset
         self._places: Final[dict[str, Place]] = {}  # by instance id
+        self._joined: Final[set[Joined]] = set()
         log.reader = self
 
     # --- the side of the brokers ---
@@ -103,10 +115,16 @@ class ConsumerOracle:
         if client.behind is None:
             client.behind = moment
 
-    def served(self, client: Client, moment: Moment) -> None:
-        """Note that the request that was read then is served. Its member may not hear of it."""
+    def served(self, client: Client, moment: Moment, result: object = None) -> None:
+        """Note that the request that was read then is served. Its member may not hear of it.
+
+        `result` of a join: the generation whose leader hears what the member has.
+        """
         self._log.read_on()
         client.served = moment
+        if isinstance(result, JoinResult):
+            shard = moment.node_id, moment.load
+            self._joined.add(Joined(result.member_id, result.generation_id, *shard))
 
     def acknowledged(self) -> Mapping[TopicPartition, int]:
         """Return the log offset of the last commit that was acknowledged, by partition."""
@@ -232,13 +250,36 @@ class ConsumerOracle:
         place = self._places.get(client.instance_id or "")
         if place is not None and place.member_id == member_id:
             del self._places[client.instance_id or ""]
-        host = next(one for one in self._hosts.values() if leader_epoch in one.loads)
+        self._check_due("removed-early", client, leader_epoch)
+
+    def generation_began(self, stored: StoredGroup, leader_epoch: int) -> None:
+        """Let nothing count that a static member has which is too late for this generation.
+
+        It keeps its place in the group until its session ends, as in Kafka, and loses all when it
+        hears of the generation. The leader knows of it what it said when it last joined.
+        """
+        host = self._host_of(leader_epoch)
+        shard = host.node_id, host.loads[leader_epoch]
+        for member in stored.members:
+            client = self._clients.get(member.member_id)
+            if client is None or client.instance_id is None or not client.has:
+                continue
+            if Joined(client.member_id, stored.generation_id, *shard) not in self._joined:
+                self._check_due("passed-over-early", client, leader_epoch)
+                client.unproved |= client.has
+
+    def _host_of(self, leader_epoch: int) -> CoordinatorHost:
+        return next(one for one in self._hosts.values() if leader_epoch in one.loads)
+
+    def _check_due(self, rule: str, client: Client, leader_epoch: int) -> None:
+        """Check that a member is silent or late, by the clock of the broker of that epoch."""
+        host = self._host_of(leader_epoch)
         load, now_ms = host.loads[leader_epoch], host.now_ms()
         silent_ms = now_ms - _since(client.served, host, load)
         late_ms = -1 if client.behind is None else now_ms - _since(client.behind, host, load)
-        rule = f"removed-early: {member_id} was silent for {silent_ms} ms, late by {late_ms} ms"
         is_due = silent_ms >= client.session_ms or late_ms >= client.rebalance_ms
-        check(is_due, rule)
+        times = f"silent for {silent_ms} ms, late by {late_ms} ms"
+        check(is_due, f"{rule}: {client.member_id} was {times}")
 
     def stored(self, tag: str) -> None:
         """Check that this was committed by a member, at its epoch where the log has the commit."""
