@@ -29,6 +29,7 @@ def record(value: bytes, producer_id: int = 7) -> Entry:
 
 COMMIT, ABORT = record(COMMITS), record(ABORTS)
 A0, A1, B0 = record(b"a:0"), record(b"a:1"), record(b"b:0")
+STRAY = record(b"careless")._replace(is_transactional=False)
 
 
 class History:
@@ -310,6 +311,48 @@ def test_a_leader_takes_only_what_is_of_the_transaction() -> None:
     history.log[T0].append(record(b"careless"))
     with broken("misplaced"):
         history.oracle.misplaced(history.open, T0, 0, b"careless")
+    history.clock_ms = 1000  # the transaction may have ended
+    history.oracle.misplaced(history.open, T0, 0, b"careless")
+
+
+@pytest.mark.parametrize("clock_ms", [0, 1000])
+def test_a_leader_takes_nothing_beside_a_transaction_that_its_log_has(clock_ms: int) -> None:
+    """However long it lasts: the log says whether it is open."""
+    history = History()
+    history.clock_ms = clock_ms
+    history.log[T0] += [A0, record(b"b:0", producer_id=8), record(COMMITS, producer_id=8), STRAY]
+    with broken("misplaced"):
+        history.oracle.misplaced(history.open, T0, 3, b"careless")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [[], [A0, ABORT], [record(b"b:0", producer_id=8)], [STRAY._replace(content=b"earlier")]],
+)
+def test_a_leader_takes_what_is_outside_of_any_transaction_of_its_log(before: list[Entry]) -> None:
+    history = History()
+    history.log[T0] += [*before, STRAY]
+    history.oracle.misplaced(history.open, T0, len(before), b"careless")
+
+
+def test_a_new_topic_knows_nothing_of_a_transaction_in_the_deleted_one() -> None:
+    history = History()
+    newer = TopicPartition("t#2", 0)
+    history.log |= {newer: [STRAY]}
+    history.ends(T0, A0)
+    history.topics.delete(TOPIC_ID)
+    history.topics.create("t", TopicId(b"u" * 16))
+    history.oracle.misplaced(history.open, T0, 0, b"careless")
+    history.log[newer] = [A1, STRAY]  # the transaction goes on there
+    with broken("misplaced"):
+        history.oracle.misplaced(history.open, T0, 1, b"careless")
+
+
+def test_a_batch_that_came_before_is_no_second_one() -> None:
+    history = History()
+    history.log[T0] += [A0, A1]
+    history.oracle.misplaced(history.open, T0, 1, b"careless")
+    history.oracle.misplaced(history.open, T0, 2, b"careless")
 
 
 def test_no_reader_passes_an_open_transaction() -> None:

@@ -35,6 +35,13 @@ def test_seeds_hold_with_other_numbers_of_brokers(nodes: int) -> None:
         assert result.valid, result
 
 
+@pytest.mark.parametrize(("seed", "duration_ms"), [(1955, 5_000), (1614, 10_000)])
+def test_a_new_topic_takes_a_batch_outside_of_a_transaction(seed: int, duration_ms: int) -> None:
+    """Its log does not have the transaction; in the second run the producer goes on writing."""
+    result = simulate(seed, world=WORLD, duration_ms=duration_ms)
+    assert result.valid, result
+
+
 def test_each_kind_of_fault_alone() -> None:
     for fault in WORLDS[WORLD].faults:
         result = simulate(7, world=WORLD, duration_ms=2_500, faults=[fault.name])

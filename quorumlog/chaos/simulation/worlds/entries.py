@@ -1,5 +1,6 @@
 """Records in outline, as the oracles compare them."""
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from quorumlog.wire.codec.records import BatchHeader, Record, decode_batch, iterate_headers
@@ -25,6 +26,17 @@ class Entry(NamedTuple):
     producer_id: int = -1  # of an idempotent producer
     key: bytes = b""
     is_transactional: bool = False
+
+
+def is_in_transaction(entries: Sequence[Entry], producer_id: int) -> bool:
+    """Whether no marker has ended the producer's last transaction in a log of these records."""
+    of_producer = (
+        entry
+        for entry in reversed(entries)
+        if entry.producer_id == producer_id and entry.is_transactional
+    )
+    last = next(of_producer, None)
+    return last is not None and not last.content.startswith((COMMITS, ABORTS))
 
 
 def entries_of(records: bytes) -> list[Entry]:

@@ -39,12 +39,9 @@ class Carelessness:
         sequence: int,
         *,
         is_added: bool,
-        answered: Callable[[bool], None],
+        answered: Callable[[ProduceResult | None], None],
     ) -> None:
-        """Produce to a partition that was not added, or outside of the open transaction.
-
-        `answered` is told whether there was an answer.
-        """
+        """Produce to a partition that was not added, or outside of the open transaction."""
         name = f"careless {transaction.tag}" if is_added else f"{transaction.tag}:careless"
         value = name.encode()
         now_ms = self._party.machine.now_ms()
@@ -60,7 +57,7 @@ class Carelessness:
         def heard(result: ProduceResult | None) -> None:
             if result is not None and result.error_code is ErrorCode.NONE:
                 self._oracle.misplaced(transaction, at, result.base_offset, value)
-            answered(result is not None)
+            answered(result)
 
         leader = self._cluster.leader_of(at, self._rng)
         self._cluster.produce(self._party, leader, batch, heard, may_come_late=False)

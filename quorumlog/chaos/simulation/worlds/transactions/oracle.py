@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from quorumlog.broker.transactions.core.requests import NO_PRODUCER, ProducerIdAndEpoch
 from quorumlog.chaos.simulation.kernel.rules import Violation, check
 from quorumlog.chaos.simulation.worlds.brokers.topic_lives import TopicLives
-from quorumlog.chaos.simulation.worlds.entries import Entry
+from quorumlog.chaos.simulation.worlds.entries import Entry, is_in_transaction
 from quorumlog.chaos.simulation.worlds.transactions.committed_view import CommittedView
 from quorumlog.chaos.simulation.worlds.transactions.epoch_accounts import EpochAccounts
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -329,15 +329,20 @@ class TransactionOracle:
     ) -> None:
         """Note that a leader has taken a batch that is not of the transaction as it is open.
 
-        If the transaction may have ended by itself, the batch was outside of any.
+        A batch outside of any is refused where the log has an open transaction of its producer, as
+        in Kafka's `ProducerAppendInfo`: a topic that was created meanwhile has none. A batch for
+        a partition that was not added is refused unless the transaction may have ended by itself.
         """
-        # Else an earlier one has its place.
-        is_there = any(
-            offset < len(self._committed[place]) and self._committed[place][offset].content == value
-            for place in self.topics.places_of(at)
-        )
         rule = f"misplaced: {value!r} is taken at {offset} of {at}"
-        check(not is_there or self._may_be_aborted(transaction), rule)
+        for place in self.topics.places_of(at):
+            entries = self._committed[place]
+            if offset >= len(entries) or entries[offset].content != value:
+                continue  # an earlier batch has its place
+            if entries[offset].is_transactional:
+                is_wrong = not self._may_be_aborted(transaction)
+            else:
+                is_wrong = is_in_transaction(entries[:offset], transaction.producer.producer_id)
+            check(not is_wrong, rule)
 
     # --- readers ---
 

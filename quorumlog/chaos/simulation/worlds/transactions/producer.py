@@ -8,6 +8,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Final
 
+from quorumlog.broker.partitions.core.data_path import ProduceResult
 from quorumlog.broker.transactions.core.requests import (
     NO_PRODUCER,
     EndTransactionResult,
@@ -28,6 +29,7 @@ from quorumlog.chaos.simulation.worlds.transactions.oracle import (
     TransactionOracle,
 )
 from quorumlog.chaos.simulation.worlds.transactions.partition_batches import (
+    ABORTABLE,
     PartitionBatches,
     Writing,
 )
@@ -106,7 +108,7 @@ class Producer:
         self._batches: dict[TopicPartition, PartitionBatches] = {}
         self._not_added: dict[TopicPartition, PartitionBatches] = {}  # yet
         self._sequences: dict[TopicPartition, int] = {}
-        self._is_careless = False  # a batch is under way that must not be taken
+        self._is_careless = False  # it sent what must not be taken, and was not told that it is not
         self._control.forget()
         self._inbox.clear()
 
@@ -314,10 +316,14 @@ class Producer:
         else:
             self._end(commits=self._rng.random() < COMMITS)
 
-    def _was_careless(self, transaction: Transaction, is_answered: bool) -> None:
+    def _was_careless(self, transaction: Transaction, result: ProduceResult | None) -> None:
+        """Go on. Unless the batch was refused, the log may have it: its sequence is used up.
+
+        A topic that was created meanwhile takes it: it knows of no transaction.
+        """
         if self._transaction is transaction and self._phase is _Phase.WRITING:
-            self._is_careless = not is_answered
-            self._end(commits=is_answered and self._rng.random() < COMMITS)
+            self._is_careless = result is None or result.error_code not in ABORTABLE
+            self._end(commits=result is not None and self._rng.random() < COMMITS)
 
     def _is_written(self) -> bool:
         return all(one.is_ended for one in self._batches.values())
