@@ -4,16 +4,21 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumlog.broker.transactions.core.requests import NO_PRODUCER, ProducerIdAndEpoch
+from quorumlog.broker.transactions.core.requests import (
+    NO_PRODUCER,
+    ProducerIdAndEpoch,
+    Request,
+)
 from quorumlog.chaos.simulation.kernel.rules import Violation
 from quorumlog.chaos.simulation.worlds.brokers.topic_lives import TopicLives
 from quorumlog.chaos.simulation.worlds.entries import ABORTS, COMMITS, Entry
-from quorumlog.chaos.simulation.worlds.transactions.oracle import (
-    LAST_EPOCH,
+from quorumlog.chaos.simulation.worlds.transactions.instances import (
+    Asking,
     Instance,
     Transaction,
-    TransactionOracle,
 )
+from quorumlog.chaos.simulation.worlds.transactions.oracle import LAST_EPOCH, TransactionOracle
+from quorumlog.chaos.simulation.worlds.transactions.requests import ProducerSettings
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -21,6 +26,10 @@ FIRST, SECOND = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(7, 1)
 NEVER_MS = 1_000_000
 TOPIC_ID = TopicId(b"t" * 16)
 COORDINATOR, SUCCESSOR = object(), object()
+SETTINGS = ProducerSettings(
+    transactional_id="x", version=2, timeout_ms=1000, is_careless=False, may_come_late=False
+)
+COMMITS_FIRST = SETTINGS.end(FIRST, commits=True)
 
 
 def record(value: bytes, producer_id: int = 7) -> Entry:
@@ -58,6 +67,14 @@ class History:
     def is_fenced(self, instance: Instance, transaction: Transaction | None = None) -> None:
         self.oracle.fenced(instance, transaction, "PRODUCER_FENCED", COORDINATOR)
 
+    def asks(self, *, commits: bool) -> None:
+        self.oracle.asks_to_end(self.open, commits=commits)
+
+    def is_granted(self, request: Request, asking: Asking | None = None, *, came: int = 0) -> None:
+        """Let the first producer be granted what it asks for."""
+        asking = asking or self.oracle.asks(self.first)
+        self.oracle.granted(self.first, asking, request, came)
+
     def ends(self, at: TopicPartition, *entries: Entry) -> None:
         """Commit records, the last of which may be a marker, and look at them."""
         self.log[at] += entries
@@ -65,7 +82,7 @@ class History:
 
     def committed(self) -> Transaction:
         """Let `a` be committed with two records."""
-        self.open.asked.add(True)
+        self.asks(commits=True)
         self.oracle.acknowledged(self.open, [b"a:0", b"a:1"])
         self.ends(T0, A0, COMMIT)
         self.ends(T1, A1, COMMIT)
@@ -85,7 +102,7 @@ def test_what_holds_is_accepted() -> None:
     oracle.read(T0, 0, 0, 2, {})  # ends before the record
     oracle.read(T0, 1, 2, 2, {})  # begins behind it
     second = history.begin(SECOND)  # fences the first
-    oracle.granted(second, oracle.asks(second), "begin")
+    oracle.granted(second, oracle.asks(second), SETTINGS.add(SECOND, [T0]), 0)
     history.is_fenced(history.first)
     lasting = oracle.began("b", second, SECOND)
     history.log[T0].append(B0)
@@ -102,7 +119,7 @@ def test_what_holds_is_accepted() -> None:
 def test_what_was_in_a_deleted_topic_is_owed_by_nobody() -> None:
     history = History()
     oracle = history.oracle
-    history.open.asked.add(True)
+    history.asks(commits=True)
     oracle.acknowledged(history.open, [b"a:0", b"a:1"])
     history.ends(T0, A0)
     history.ends(T1, A1)
@@ -136,7 +153,8 @@ def test_a_transaction_has_one_outcome() -> None:
 @pytest.mark.parametrize("is_told_first", [True, False])
 def test_a_producer_is_told_the_outcome(is_told_first: bool) -> None:
     history = History()
-    history.open.asked |= {True, False}
+    history.asks(commits=True)
+    history.asks(commits=False)
 
     def tell() -> None:
         history.oracle.told(history.open, commits=True)
@@ -152,7 +170,7 @@ def test_a_producer_is_told_the_outcome(is_told_first: bool) -> None:
 
 def test_nothing_of_a_fenced_producer_is_committed() -> None:
     history = History()
-    history.open.asked.add(True)
+    history.asks(commits=True)
     history.begin(SECOND)
     with broken("fenced-committed"):
         history.ends(T0, A0, COMMIT)
@@ -161,7 +179,7 @@ def test_nothing_of_a_fenced_producer_is_committed() -> None:
 @pytest.mark.parametrize("is_told_first", [True, False])
 def test_what_is_refused_is_not_committed(is_told_first: bool) -> None:
     history = History()
-    history.open.asked.add(True)
+    history.asks(commits=True)
     history.clock_ms = 1000
 
     def refuse() -> None:
@@ -206,7 +224,7 @@ def test_an_epoch_is_not_used_up_by_a_request_that_is_refused() -> None:
 
 def test_a_transaction_begins_when_the_last_one_has_ended_everywhere() -> None:
     history = History()
-    history.open.asked.add(True)
+    history.asks(commits=True)
     history.ends(T0, A0, COMMIT)
     history.ends(T1, A1)
     history.oracle.began("b", history.first, FIRST)
@@ -216,15 +234,15 @@ def test_a_transaction_begins_when_the_last_one_has_ended_everywhere() -> None:
 
 def test_a_transaction_may_begin_and_end_and_the_next_one_begin_before_anybody_looks() -> None:
     history = History()
-    history.open.asked.add(True)
+    history.asks(commits=True)
     history.oracle.began("b", history.first, FIRST)
     history.ends(T0, A0, COMMIT, B0)
 
 
 def test_a_transaction_that_has_ended_already_began_too_early() -> None:
     history = History()
-    history.open.asked.add(True)
-    history.oracle.began("b", history.first, FIRST).asked.add(True)
+    history.asks(commits=True)
+    history.oracle.asks_to_end(history.oracle.began("b", history.first, FIRST), commits=True)
     history.log[T1].append(A1)
     with broken("one-open"):
         history.ends(T0, B0, COMMIT)
@@ -235,9 +253,30 @@ def test_a_fenced_producer_does_nothing() -> None:
     early = history.oracle.asks(history.first)
     history.begin(SECOND)
     late = history.oracle.asks(history.first)
-    history.oracle.granted(history.first, early, "commit")
+    history.is_granted(COMMITS_FIRST, early)
     with broken("fenced-acts"):
-        history.oracle.granted(history.first, late, "commit")
+        history.is_granted(COMMITS_FIRST, late)
+    with broken("fenced-acts"):
+        came = history.oracle.came_in("x", FIRST, COORDINATOR)
+        history.is_granted(SETTINGS.init(FIRST), late, came=came)
+
+
+def test_a_fenced_producer_begins_when_the_id_has_expired() -> None:
+    """The coordinator knows nothing of it any more; later it knows the producer that has begun."""
+    history = History(expiration_ms=100)
+    history.begin(SECOND)
+    history.clock_ms = 99
+    early = history.oracle.came_in("x", FIRST, COORDINATOR)
+    history.clock_ms = 100
+    came = history.oracle.came_in("x", FIRST, COORDINATOR)
+    with broken("fenced-acts"):
+        history.is_granted(SETTINGS.init(FIRST), came=early)
+    with broken("fenced-acts"):
+        history.is_granted(COMMITS_FIRST)
+    history.is_granted(SETTINGS.init(FIRST), came=came)
+    late = history.oracle.came_in("x", FIRST, COORDINATOR)
+    with broken("fenced-acts"):
+        history.is_granted(SETTINGS.init(FIRST), came=late)
 
 
 def test_a_producer_is_fenced_by_another() -> None:
@@ -286,23 +325,73 @@ def test_a_stranger_does_nothing() -> None:
     history = History()
     stranger = history.oracle.stranger("x")
     assert stranger is not None
-    for initializes in (False, True):
+    for init in (None, stranger):
+        came = history.oracle.came_in("x", init, COORDINATOR)
         with broken("stranger-acts"):
-            history.oracle.stranger_granted("x", stranger, "", initializes=initializes)
+            history.oracle.stranger_granted(stranger, "", came)
 
 
 def test_a_stranger_begins_when_the_id_has_expired() -> None:
     history = History(expiration_ms=100)
     oracle = history.oracle
     history.clock_ms = 50
-    oracle.granted(history.first, oracle.asks(history.first), "EndTransaction")
+    history.is_granted(SETTINGS.add(FIRST, [T0]))
     history.clock_ms = 149
-    with broken("stranger-acts"):
-        oracle.stranger_granted("x", SECOND, "InitProducerId", initializes=True)
+    early = oracle.came_in("x", SECOND, COORDINATOR)
     history.clock_ms = 150
-    oracle.stranger_granted("x", SECOND, "InitProducerId", initializes=True)
     with broken("stranger-acts"):
-        oracle.stranger_granted("x", SECOND, "EndTransaction", initializes=False)
+        oracle.stranger_granted(SECOND, "InitProducerId", early)
+    oracle.stranger_granted(SECOND, "InitProducerId", oracle.came_in("x", SECOND, COORDINATOR))
+    with broken("stranger-acts"):
+        oracle.stranger_granted(SECOND, "EndTransaction", oracle.came_in("x", None, COORDINATOR))
+
+
+def test_an_id_that_another_producer_began_to_use_meanwhile_had_expired() -> None:
+    """The answer comes late."""
+    history = History(expiration_ms=100)
+    history.clock_ms = 100
+    came = history.oracle.came_in("x", SECOND, COORDINATOR)
+    history.is_granted(SETTINGS.init(), came=history.oracle.came_in("x", NO_PRODUCER, COORDINATOR))
+    history.oracle.stranger_granted(SECOND, "InitProducerId", came)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_an_id_expires_some_time_after_its_transaction_has_ended(commits: bool) -> None:
+    """A request to end it that comes again finds it ended, and prolongs nothing."""
+    history = History(expiration_ms=100)
+    history.clock_ms = 10
+    history.asks(commits=commits)
+    history.clock_ms = 90
+    history.asks(commits=commits)
+    history.is_granted(SETTINGS.end(FIRST, commits=commits))
+    history.oracle.told(history.open, commits=commits)
+    history.clock_ms = 109
+    with broken("fenced-wrongly"):
+        history.is_fenced(history.first)
+    history.clock_ms = 110
+    history.is_fenced(history.first)
+
+
+def test_a_coordinator_may_be_ahead_of_an_abort_when_its_time_is_over() -> None:
+    history = History(expiration_ms=100)
+    history.clock_ms = 1090
+    history.asks(commits=False)
+    history.oracle.told(history.open, commits=False)
+    history.clock_ms = 1099
+    with broken("fenced-wrongly"):
+        history.is_fenced(history.first)
+    history.clock_ms = 1100
+    history.is_fenced(history.first)
+
+
+def test_a_coordinator_may_be_ahead_of_an_abort_for_a_rival() -> None:
+    history = History(expiration_ms=100)
+    history.clock_ms = 90
+    history.asks(commits=False)
+    history.oracle.came_in("x", NO_PRODUCER, COORDINATOR)  # asks for it, and is not answered
+    history.oracle.told(history.open, commits=False)
+    history.clock_ms = 100
+    history.oracle.stranger_granted(SECOND, "", history.oracle.came_in("x", SECOND, COORDINATOR))
 
 
 def test_a_leader_takes_only_what_is_of_the_transaction() -> None:
