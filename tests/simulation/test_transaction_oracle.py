@@ -4,94 +4,27 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumlog.broker.transactions.core.requests import (
-    NO_PRODUCER,
-    ProducerIdAndEpoch,
-    Request,
+from quorumlog.broker.transactions.core.requests import NO_PRODUCER
+from quorumlog.chaos.simulation.worlds.transactions.oracle import LAST_EPOCH
+from tests.support.transactions.oracle_history import (
+    A0,
+    A1,
+    ABORT,
+    B0,
+    COMMIT,
+    COMMITS_FIRST,
+    COORDINATOR,
+    FIRST,
+    SECOND,
+    SETTINGS,
+    SUCCESSOR,
+    T0,
+    T1,
+    TOPIC_ID,
+    History,
+    broken,
+    record,
 )
-from quorumlog.chaos.simulation.kernel.rules import Violation
-from quorumlog.chaos.simulation.worlds.brokers.topic_lives import TopicLives
-from quorumlog.chaos.simulation.worlds.entries import ABORTS, COMMITS, Entry
-from quorumlog.chaos.simulation.worlds.transactions.instances import (
-    Asking,
-    Instance,
-    Transaction,
-)
-from quorumlog.chaos.simulation.worlds.transactions.oracle import LAST_EPOCH, TransactionOracle
-from quorumlog.chaos.simulation.worlds.transactions.requests import ProducerSettings
-from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
-
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-FIRST, SECOND = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(7, 1)
-NEVER_MS = 1_000_000
-TOPIC_ID = TopicId(b"t" * 16)
-COORDINATOR, SUCCESSOR = object(), object()
-SETTINGS = ProducerSettings(
-    transactional_id="x", version=2, timeout_ms=1000, is_careless=False, may_come_late=False
-)
-COMMITS_FIRST = SETTINGS.end(FIRST, commits=True)
-
-
-def record(value: bytes, producer_id: int = 7) -> Entry:
-    return Entry(0, value, 0, producer_id, is_transactional=True)
-
-
-COMMIT, ABORT = record(COMMITS), record(ABORTS)
-A0, A1, B0 = record(b"a:0"), record(b"a:1"), record(b"b:0")
-
-
-class History:
-    """The producer `first` of the id `x`, with the open transaction `a`; two partitions."""
-
-    def __init__(self, expiration_ms: int = NEVER_MS) -> None:
-        self.log: dict[TopicPartition, list[Entry]] = {T0: [], T1: []}
-        self.clock_ms = 0
-        self.topics = TopicLives()
-        self.topics.create("t", TOPIC_ID)
-        self.oracle = TransactionOracle(
-            self.log,
-            [T0, T1],
-            self.topics,
-            clocks_ms=lambda: [self.clock_ms],
-            expiration_ms=expiration_ms,
-        )
-        self.first = self.begin(FIRST)
-        self.open = self.oracle.began("a", self.first, FIRST)
-
-    def begin(self, producer: ProducerIdAndEpoch) -> Instance:
-        instance = Instance("x", f"{producer}", timeout_ms=1000)
-        came = self.oracle.came_in("x", NO_PRODUCER, COORDINATOR)
-        self.oracle.initialized(instance, producer, came)
-        return instance
-
-    def is_fenced(self, instance: Instance, transaction: Transaction | None = None) -> None:
-        self.oracle.fenced(instance, transaction, "PRODUCER_FENCED", COORDINATOR)
-
-    def asks(self, *, commits: bool) -> None:
-        self.oracle.asks_to_end(self.open, commits=commits)
-
-    def is_granted(self, request: Request, asking: Asking | None = None, *, came: int = 0) -> None:
-        """Let the first producer be granted what it asks for."""
-        asking = asking or self.oracle.asks(self.first)
-        self.oracle.granted(self.first, asking, request, came)
-
-    def ends(self, at: TopicPartition, *entries: Entry) -> None:
-        """Commit records, the last of which may be a marker, and look at them."""
-        self.log[at] += entries
-        self.oracle.look()
-
-    def committed(self) -> Transaction:
-        """Let `a` be committed with two records."""
-        self.asks(commits=True)
-        self.oracle.acknowledged(self.open, [b"a:0", b"a:1"])
-        self.ends(T0, A0, COMMIT)
-        self.ends(T1, A1, COMMIT)
-        self.oracle.told(self.open, commits=True)
-        return self.open
-
-
-def broken(rule: str) -> "pytest.RaisesExc[Violation]":
-    return pytest.raises(Violation, match=f"^{rule}: ")
 
 
 def test_what_holds_is_accepted() -> None:
@@ -261,24 +194,6 @@ def test_a_fenced_producer_does_nothing() -> None:
         history.is_granted(SETTINGS.init(FIRST), late, came=came)
 
 
-def test_a_fenced_producer_begins_when_the_id_has_expired() -> None:
-    """The coordinator knows nothing of it any more; later it knows the producer that has begun."""
-    history = History(expiration_ms=100)
-    history.begin(SECOND)
-    history.clock_ms = 99
-    early = history.oracle.came_in("x", FIRST, COORDINATOR)
-    history.clock_ms = 100
-    came = history.oracle.came_in("x", FIRST, COORDINATOR)
-    with broken("fenced-acts"):
-        history.is_granted(SETTINGS.init(FIRST), came=early)
-    with broken("fenced-acts"):
-        history.is_granted(COMMITS_FIRST)
-    history.is_granted(SETTINGS.init(FIRST), came=came)
-    late = history.oracle.came_in("x", FIRST, COORDINATOR)
-    with broken("fenced-acts"):
-        history.is_granted(SETTINGS.init(FIRST), came=late)
-
-
 def test_a_producer_is_fenced_by_another() -> None:
     history = History()
     history.clock_ms = 999
@@ -329,69 +244,6 @@ def test_a_stranger_does_nothing() -> None:
         came = history.oracle.came_in("x", init, COORDINATOR)
         with broken("stranger-acts"):
             history.oracle.stranger_granted(stranger, "", came)
-
-
-def test_a_stranger_begins_when_the_id_has_expired() -> None:
-    history = History(expiration_ms=100)
-    oracle = history.oracle
-    history.clock_ms = 50
-    history.is_granted(SETTINGS.add(FIRST, [T0]))
-    history.clock_ms = 149
-    early = oracle.came_in("x", SECOND, COORDINATOR)
-    history.clock_ms = 150
-    with broken("stranger-acts"):
-        oracle.stranger_granted(SECOND, "InitProducerId", early)
-    oracle.stranger_granted(SECOND, "InitProducerId", oracle.came_in("x", SECOND, COORDINATOR))
-    with broken("stranger-acts"):
-        oracle.stranger_granted(SECOND, "EndTransaction", oracle.came_in("x", None, COORDINATOR))
-
-
-def test_an_id_that_another_producer_began_to_use_meanwhile_had_expired() -> None:
-    """The answer comes late."""
-    history = History(expiration_ms=100)
-    history.clock_ms = 100
-    came = history.oracle.came_in("x", SECOND, COORDINATOR)
-    history.is_granted(SETTINGS.init(), came=history.oracle.came_in("x", NO_PRODUCER, COORDINATOR))
-    history.oracle.stranger_granted(SECOND, "InitProducerId", came)
-
-
-@pytest.mark.parametrize("commits", [True, False])
-def test_an_id_expires_some_time_after_its_transaction_has_ended(commits: bool) -> None:
-    """A request to end it that comes again finds it ended, and prolongs nothing."""
-    history = History(expiration_ms=100)
-    history.clock_ms = 10
-    history.asks(commits=commits)
-    history.clock_ms = 90
-    history.asks(commits=commits)
-    history.is_granted(SETTINGS.end(FIRST, commits=commits))
-    history.oracle.told(history.open, commits=commits)
-    history.clock_ms = 109
-    with broken("fenced-wrongly"):
-        history.is_fenced(history.first)
-    history.clock_ms = 110
-    history.is_fenced(history.first)
-
-
-def test_a_coordinator_may_be_ahead_of_an_abort_when_its_time_is_over() -> None:
-    history = History(expiration_ms=100)
-    history.clock_ms = 1090
-    history.asks(commits=False)
-    history.oracle.told(history.open, commits=False)
-    history.clock_ms = 1099
-    with broken("fenced-wrongly"):
-        history.is_fenced(history.first)
-    history.clock_ms = 1100
-    history.is_fenced(history.first)
-
-
-def test_a_coordinator_may_be_ahead_of_an_abort_for_a_rival() -> None:
-    history = History(expiration_ms=100)
-    history.clock_ms = 90
-    history.asks(commits=False)
-    history.oracle.came_in("x", NO_PRODUCER, COORDINATOR)  # asks for it, and is not answered
-    history.oracle.told(history.open, commits=False)
-    history.clock_ms = 100
-    history.oracle.stranger_granted(SECOND, "", history.oracle.came_in("x", SECOND, COORDINATOR))
 
 
 def test_a_leader_takes_only_what_is_of_the_transaction() -> None:
