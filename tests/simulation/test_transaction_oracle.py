@@ -4,78 +4,31 @@ from collections.abc import Callable
 
 import pytest
 
-from quorumlog.broker.transactions.core.requests import NO_PRODUCER, ProducerIdAndEpoch
-from quorumlog.chaos.simulation.kernel.rules import Violation
-from quorumlog.chaos.simulation.worlds.brokers.topic_lives import TopicLives
-from quorumlog.chaos.simulation.worlds.entries import ABORTS, COMMITS, Entry
-from quorumlog.chaos.simulation.worlds.transactions.oracle import (
-    LAST_EPOCH,
-    Instance,
-    Transaction,
-    TransactionOracle,
-)
+from quorumlog.broker.transactions.core.requests import NO_PRODUCER
+from quorumlog.chaos.simulation.worlds.entries import COMMITS, Entry
+from quorumlog.chaos.simulation.worlds.transactions.oracle import LAST_EPOCH
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
+from tests.support.transactions.oracle_history import (
+    A0,
+    A1,
+    ABORT,
+    B0,
+    COMMIT,
+    COMMITS_FIRST,
+    COORDINATOR,
+    FIRST,
+    SECOND,
+    SETTINGS,
+    SUCCESSOR,
+    T0,
+    T1,
+    TOPIC_ID,
+    History,
+    broken,
+    record,
+)
 
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-FIRST, SECOND = ProducerIdAndEpoch(7, 0), ProducerIdAndEpoch(7, 1)
-NEVER_MS = 1_000_000
-TOPIC_ID = TopicId(b"t" * 16)
-COORDINATOR, SUCCESSOR = object(), object()
-
-
-def record(value: bytes, producer_id: int = 7) -> Entry:
-    return Entry(0, value, 0, producer_id, is_transactional=True)
-
-
-COMMIT, ABORT = record(COMMITS), record(ABORTS)
-A0, A1, B0 = record(b"a:0"), record(b"a:1"), record(b"b:0")
 STRAY = record(b"careless")._replace(is_transactional=False)
-
-
-class History:
-    """The producer `first` of the id `x`, with the open transaction `a`; two partitions."""
-
-    def __init__(self, expiration_ms: int = NEVER_MS) -> None:
-        self.log: dict[TopicPartition, list[Entry]] = {T0: [], T1: []}
-        self.clock_ms = 0
-        self.topics = TopicLives()
-        self.topics.create("t", TOPIC_ID)
-        self.oracle = TransactionOracle(
-            self.log,
-            [T0, T1],
-            self.topics,
-            clocks_ms=lambda: [self.clock_ms],
-            expiration_ms=expiration_ms,
-        )
-        self.first = self.begin(FIRST)
-        self.open = self.oracle.began("a", self.first, FIRST)
-
-    def begin(self, producer: ProducerIdAndEpoch) -> Instance:
-        instance = Instance("x", f"{producer}", timeout_ms=1000)
-        came = self.oracle.came_in("x", NO_PRODUCER, COORDINATOR)
-        self.oracle.initialized(instance, producer, came)
-        return instance
-
-    def is_fenced(self, instance: Instance, transaction: Transaction | None = None) -> None:
-        self.oracle.fenced(instance, transaction, "PRODUCER_FENCED", COORDINATOR)
-
-    def ends(self, at: TopicPartition, *entries: Entry) -> None:
-        """Commit records, the last of which may be a marker, and look at them."""
-        self.log[at] += entries
-        self.oracle.look()
-
-    def committed(self) -> Transaction:
-        """Let `a` be committed with two records."""
-        self.open.asked.add(True)
-        self.oracle.acknowledged(self.open, [b"a:0", b"a:1"])
-        self.ends(T0, A0, COMMIT)
-        self.ends(T1, A1, COMMIT)
-        self.oracle.told(self.open, commits=True)
-        return self.open
-
-
-def broken(rule: str) -> "pytest.RaisesExc[Violation]":
-    return pytest.raises(Violation, match=f"^{rule}: ")
 
 
 def test_what_holds_is_accepted() -> None:
@@ -86,7 +39,7 @@ def test_what_holds_is_accepted() -> None:
     oracle.read(T0, 0, 0, 2, {})  # ends before the record
     oracle.read(T0, 1, 2, 2, {})  # begins behind it
     second = history.begin(SECOND)  # fences the first
-    oracle.granted(second, oracle.asks(second), "begin")
+    oracle.granted(second, oracle.asks(second), SETTINGS.add(SECOND, [T0]), 0)
     history.is_fenced(history.first)
     lasting = oracle.began("b", second, SECOND)
     history.log[T0].append(B0)
@@ -103,7 +56,7 @@ def test_what_holds_is_accepted() -> None:
 def test_what_was_in_a_deleted_topic_is_owed_by_nobody() -> None:
     history = History()
     oracle = history.oracle
-    history.open.asked.add(True)
+    history.asks(commits=True)
     oracle.acknowledged(history.open, [b"a:0", b"a:1"])
     history.ends(T0, A0)
     history.ends(T1, A1)
@@ -137,7 +90,8 @@ def test_a_transaction_has_one_outcome() -> None:
 @pytest.mark.parametrize("is_told_first", [True, False])
 def test_a_producer_is_told_the_outcome(is_told_first: bool) -> None:
     history = History()
-    history.open.asked |= {True, False}
+    history.asks(commits=True)
+    history.asks(commits=False)
 
     def tell() -> None:
         history.oracle.told(history.open, commits=True)
@@ -153,7 +107,7 @@ def test_a_producer_is_told_the_outcome(is_told_first: bool) -> None:
 
 def test_nothing_of_a_fenced_producer_is_committed() -> None:
     history = History()
-    history.open.asked.add(True)
+    history.asks(commits=True)
     history.begin(SECOND)
     with broken("fenced-committed"):
         history.ends(T0, A0, COMMIT)
@@ -162,7 +116,7 @@ def test_nothing_of_a_fenced_producer_is_committed() -> None:
 @pytest.mark.parametrize("is_told_first", [True, False])
 def test_what_is_refused_is_not_committed(is_told_first: bool) -> None:
     history = History()
-    history.open.asked.add(True)
+    history.asks(commits=True)
     history.clock_ms = 1000
 
     def refuse() -> None:
@@ -207,7 +161,7 @@ def test_an_epoch_is_not_used_up_by_a_request_that_is_refused() -> None:
 
 def test_a_transaction_begins_when_the_last_one_has_ended_everywhere() -> None:
     history = History()
-    history.open.asked.add(True)
+    history.asks(commits=True)
     history.ends(T0, A0, COMMIT)
     history.ends(T1, A1)
     history.oracle.began("b", history.first, FIRST)
@@ -217,15 +171,15 @@ def test_a_transaction_begins_when_the_last_one_has_ended_everywhere() -> None:
 
 def test_a_transaction_may_begin_and_end_and_the_next_one_begin_before_anybody_looks() -> None:
     history = History()
-    history.open.asked.add(True)
+    history.asks(commits=True)
     history.oracle.began("b", history.first, FIRST)
     history.ends(T0, A0, COMMIT, B0)
 
 
 def test_a_transaction_that_has_ended_already_began_too_early() -> None:
     history = History()
-    history.open.asked.add(True)
-    history.oracle.began("b", history.first, FIRST).asked.add(True)
+    history.asks(commits=True)
+    history.oracle.asks_to_end(history.oracle.began("b", history.first, FIRST), commits=True)
     history.log[T1].append(A1)
     with broken("one-open"):
         history.ends(T0, B0, COMMIT)
@@ -236,9 +190,12 @@ def test_a_fenced_producer_does_nothing() -> None:
     early = history.oracle.asks(history.first)
     history.begin(SECOND)
     late = history.oracle.asks(history.first)
-    history.oracle.granted(history.first, early, "commit")
+    history.is_granted(COMMITS_FIRST, early)
     with broken("fenced-acts"):
-        history.oracle.granted(history.first, late, "commit")
+        history.is_granted(COMMITS_FIRST, late)
+    with broken("fenced-acts"):
+        came = history.oracle.came_in("x", FIRST, COORDINATOR)
+        history.is_granted(SETTINGS.init(FIRST), late, came=came)
 
 
 def test_a_producer_is_fenced_by_another() -> None:
@@ -287,23 +244,10 @@ def test_a_stranger_does_nothing() -> None:
     history = History()
     stranger = history.oracle.stranger("x")
     assert stranger is not None
-    for initializes in (False, True):
+    for init in (None, stranger):
+        came = history.oracle.came_in("x", init, COORDINATOR)
         with broken("stranger-acts"):
-            history.oracle.stranger_granted("x", stranger, "", initializes=initializes)
-
-
-def test_a_stranger_begins_when_the_id_has_expired() -> None:
-    history = History(expiration_ms=100)
-    oracle = history.oracle
-    history.clock_ms = 50
-    oracle.granted(history.first, oracle.asks(history.first), "EndTransaction")
-    history.clock_ms = 149
-    with broken("stranger-acts"):
-        oracle.stranger_granted("x", SECOND, "InitProducerId", initializes=True)
-    history.clock_ms = 150
-    oracle.stranger_granted("x", SECOND, "InitProducerId", initializes=True)
-    with broken("stranger-acts"):
-        oracle.stranger_granted("x", SECOND, "EndTransaction", initializes=False)
+            history.oracle.stranger_granted(stranger, "", came)
 
 
 def test_a_leader_takes_only_what_is_of_the_transaction() -> None:

@@ -28,6 +28,13 @@ def test_seeds_hold() -> None:
         assert result.committed > 0
 
 
+@pytest.mark.parametrize("seed", [724, 945, 1213, 1259])
+def test_ids_expire_although_their_producers_are_not_told(seed: int) -> None:
+    """A repeated EndTxn prolongs no id, and the first InitProducerId after that is granted."""
+    result = simulate(seed, world=WORLD, duration_ms=20_000)
+    assert result.valid, result
+
+
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 def test_seeds_hold_with_other_numbers_of_brokers(nodes: int) -> None:
     for seed in range(2):

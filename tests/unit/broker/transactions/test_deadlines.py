@@ -1,9 +1,11 @@
 """What time alone does: transactions that last too long, ids that nobody uses."""
 
+from collections.abc import Callable
+
 import pytest
 
 from quorumlog.broker.transactions.core.deadlines import Deadlines
-from quorumlog.broker.transactions.core.requests import ProducerIdAndEpoch
+from quorumlog.broker.transactions.core.requests import EndTransaction, ProducerIdAndEpoch
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.transactions.coordination import (
@@ -164,6 +166,23 @@ def test_an_id_that_nobody_uses_is_forgotten() -> None:
     assert (driven.log[-1].metadata, driven.coordinator.transactions) == (None, {})
     assert driven.error_of(add(producer, T0)) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert driven.begun(producer) == ProducerIdAndEpoch(producer.producer_id + 1, 0)
+
+
+@pytest.mark.parametrize("end", [commit, abort])
+@pytest.mark.parametrize(("add_version", "end_version"), [(3, 4), (5, 5)])
+def test_an_end_that_is_asked_for_again_does_not_prolong_an_id(
+    end: Callable[..., EndTransaction], add_version: int, end_version: int
+) -> None:
+    driven = Coordination()
+    request = end(driven.opened(api_version=add_version), api_version=end_version)
+    driven.ended(request)
+    ended_ms = driven.transaction.metadata.last_update_ms
+    driven.tick(ended_ms + EXPIRY_MS - 1 - START_MS)
+    assert driven.error_of(request) is ErrorCode.NONE
+    assert driven.writes == []
+    driven.tick(1)
+    driven.commit_writes()
+    assert driven.coordinator.transactions == {}
 
 
 def test_a_tombstone_that_is_refused_leaves_the_id_as_it_was() -> None:

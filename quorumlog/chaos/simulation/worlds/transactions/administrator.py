@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Final
 
 from quorumlog.broker.transactions.core.requests import (
-    InitProducerId,
     InitProducerIdResult,
     ProducerIdAndEpoch,
     Request,
@@ -13,7 +12,8 @@ from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.worlds.transactions.cluster import Cluster, Reply
 from quorumlog.chaos.simulation.worlds.transactions.inbox import Inbox
-from quorumlog.chaos.simulation.worlds.transactions.oracle import Instance, TransactionOracle
+from quorumlog.chaos.simulation.worlds.transactions.instances import Instance
+from quorumlog.chaos.simulation.worlds.transactions.oracle import TransactionOracle
 from quorumlog.chaos.simulation.worlds.transactions.requests import (
     ProducerSettings,
     error_code_of,
@@ -76,7 +76,7 @@ class Administrator:
         self._wait()
 
     def _fence(self, settings: ProducerSettings) -> None:
-        self._ask(settings, settings.init(), lambda: None)
+        self._ask(settings, settings.init(), lambda _: None)
 
     def _guess(self, settings: ProducerSettings) -> None:
         producer = self._oracle.stranger(settings.transactional_id)
@@ -84,13 +84,8 @@ class Administrator:
             return
         request = self._guessed(settings, producer)
 
-        def granted() -> None:
-            self._oracle.stranger_granted(
-                settings.transactional_id,
-                producer,
-                type(request).__name__,
-                initializes=isinstance(request, InitProducerId),
-            )
+        def granted(came: int) -> None:
+            self._oracle.stranger_granted(producer, type(request).__name__, came)
 
         self._ask(settings, request, granted)
 
@@ -104,7 +99,7 @@ class Administrator:
         return self._rng.choice(requests)
 
     def _ask(
-        self, settings: ProducerSettings, request: Request, granted: Callable[[], None]
+        self, settings: ProducerSettings, request: Request, granted: Callable[[int], None]
     ) -> None:
         """Ask a coordinator; an InitProducerId that it grants begins a producer as any other."""
         self._names += 1
@@ -115,9 +110,9 @@ class Administrator:
         def answered(reply: Reply | None) -> None:
             if reply is None or error_code_of(reply.result) is not ErrorCode.NONE:
                 return
-            granted()
+            granted(reply.came)
             if isinstance(reply.result, InitProducerIdResult):
-                self._oracle.granted(instance, asking, type(request).__name__)
+                self._oracle.granted(instance, asking, request, reply.came)
                 self._oracle.initialized(instance, reply.result.producer, reply.came)
 
         coordinator = self._cluster.coordinator(self._rng)

@@ -6,8 +6,9 @@ from typing import Final
 from quorumlog.broker.partitions.core.data_path import ProduceResult
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.worlds.transactions.cluster import Cluster
+from quorumlog.chaos.simulation.worlds.transactions.instances import Transaction
 from quorumlog.chaos.simulation.worlds.transactions.messages import Party
-from quorumlog.chaos.simulation.worlds.transactions.oracle import Transaction, TransactionOracle
+from quorumlog.chaos.simulation.worlds.transactions.oracle import TransactionOracle
 from quorumlog.chaos.simulation.worlds.transactions.partition_batches import encoded_batch
 from quorumlog.chaos.simulation.worlds.transactions.verified_appends import ClientBatch
 from quorumlog.wire.codec.error_codes import ErrorCode

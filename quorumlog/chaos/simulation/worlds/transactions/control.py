@@ -6,12 +6,9 @@ from typing import Any, Final
 from quorumlog.broker.transactions.core.requests import Request
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.worlds.transactions.cluster import Cluster, Reply
+from quorumlog.chaos.simulation.worlds.transactions.instances import Asking, Instance
 from quorumlog.chaos.simulation.worlds.transactions.messages import Party
-from quorumlog.chaos.simulation.worlds.transactions.oracle import (
-    Asking,
-    Instance,
-    TransactionOracle,
-)
+from quorumlog.chaos.simulation.worlds.transactions.oracle import TransactionOracle
 from quorumlog.chaos.simulation.worlds.transactions.requests import error_code_of
 from quorumlog.chaos.simulation.worlds.transactions.transaction_broker import TransactionBroker
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -78,7 +75,7 @@ class Control:
                 return
             code = ErrorCode.NOT_COORDINATOR if reply is None else error_code_of(reply.result)
             if code is ErrorCode.NONE:
-                self._oracle.granted(instance, asking, type(request).__name__)
+                self._oracle.granted(instance, asking, request, reply.came)
             if code not in RETRIABLE:
                 answered(reply, code)
                 return

@@ -7,74 +7,30 @@ Sources: KIP-98, KIP-360, KIP-890.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
-from quorumlog.broker.transactions.core.requests import NO_PRODUCER, ProducerIdAndEpoch
+from quorumlog.broker.transactions.core.requests import (
+    NO_PRODUCER,
+    EndTransaction,
+    ProducerIdAndEpoch,
+    Request,
+)
 from quorumlog.chaos.simulation.kernel.rules import Violation, check
 from quorumlog.chaos.simulation.worlds.brokers.topic_lives import TopicLives
 from quorumlog.chaos.simulation.worlds.entries import Entry, is_in_transaction
 from quorumlog.chaos.simulation.worlds.transactions.committed_view import CommittedView
 from quorumlog.chaos.simulation.worlds.transactions.epoch_accounts import EpochAccounts
+from quorumlog.chaos.simulation.worlds.transactions.initializations import Initializations
+from quorumlog.chaos.simulation.worlds.transactions.instances import (
+    Asking,
+    Instance,
+    Transaction,
+    tag_of,
+)
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 STRANGER_IS_AHEAD: Final = 50  # epochs
 LAST_EPOCH: Final = 32_766  # one less than a number of 16 bits may be: that one fences the last
-
-
-@dataclass(slots=True, eq=False)
-class Instance:
-    """A producer from its InitProducerId on, until it begins anew.
-
-    `came`: which request it was that its answer belongs to, in the order in which they came in.
-    """
-
-    transactional_id: str
-    name: str
-    timeout_ms: int
-    producer: ProducerIdAndEpoch | None = None
-    came: int = 0
-    known_ms: int = 0  # by the slowest clock: when it asked what was granted last
-
-
-class Asking(NamedTuple):
-    """What was so when a producer sent a request: the slowest clock, and whether it was fenced."""
-
-    sent_ms: int
-    is_fenced: bool
-
-
-class _Init(NamedTuple):
-    """An InitProducerId that was not refused: what it names, and the coordinator that got it."""
-
-    expected: ProducerIdAndEpoch
-    coordinator: object
-
-
-@dataclass(slots=True, eq=False)
-class Transaction:
-    """One transaction. `tag` stands before its records; True is a commit.
-
-    `number`: its place among all that was begun and asked for.
-    """
-
-    tag: str
-    number: int
-    instance: Instance
-    producer: ProducerIdAndEpoch
-    began_ms: int  # by the slowest clock
-    asked: set[bool] = field(default_factory=set)  # what its producer has asked for
-    told: bool | None = None
-    outcome: bool | None = None  # by the first marker that ended a record of it
-    is_fenced: bool = False  # another producer was told its epoch
-    is_refused: bool = False  # its producer was told that its time is over
-    acknowledged: set[bytes] = field(default_factory=set)
-
-
-def tag_of(content: bytes) -> str:
-    """Return the tag of the transaction that a record is of; "": of none."""
-    tag, colon, _ = content.partition(b":")
-    return tag.decode() if colon else ""
 
 
 class TransactionOracle:
@@ -100,7 +56,7 @@ class TransactionOracle:
         self._requests = 0
         self._epochs: Final = EpochAccounts()
         self._rivals: Final[dict[str, int]] = {}  # the last Init that names no epoch, by id
-        self._inits: Final[dict[int, _Init]] = {}  # by their place among the requests
+        self._inits: Final = Initializations()
         self._known_ms: Final[dict[str, int]] = {}  # the latest one of its instances, by id
         self._owners: Final[dict[ProducerIdAndEpoch, Instance]] = {}
         self._newest: Final[dict[str, ProducerIdAndEpoch]] = {}  # that an Init has told, by id
@@ -194,13 +150,15 @@ class TransactionOracle:
         if init is not None:
             self._epochs.may_cost_one(transactional_id, self._requests)
         if init is not None and coordinator is not None:
-            self._inits[self._requests] = _Init(init, coordinator)
+            known_ms = self._known_ms.get(transactional_id, 0)
+            may_be_first = self._may_have_expired(known_ms)
+            self._inits.came_in(self._requests, init, coordinator, may_be_first=may_be_first)
         return self._requests
 
     def gave_nothing(self, transactional_id: str, came: int) -> None:
         """Note that a coordinator has refused an Init without any change."""
         self._epochs.costs_none(transactional_id, came)
-        self._inits.pop(came, None)
+        self._inits.refused(came)
 
     def initialized(self, instance: Instance, producer: ProducerIdAndEpoch, came: int) -> None:
         """Note that a producer was told its epoch: all older ones of its id are fenced."""
@@ -237,13 +195,18 @@ class TransactionOracle:
         """Return what is so when a producer sends a request."""
         return Asking(min(self._clocks_ms()), self.is_fenced(instance))
 
-    def granted(self, instance: Instance, asking: Asking, what: str) -> None:
+    def granted(self, instance: Instance, asking: Asking, request: Request, came: int) -> None:
         """Note that a coordinator did what a producer asked for."""
-        rule = f"fenced-acts: {instance.name}, {instance.producer}, may {what}"
-        check(not asking.is_fenced, rule)
-        instance.known_ms = max(instance.known_ms, asking.sent_ms)
+        rule = f"fenced-acts: {instance.name}, {instance.producer}, may {type(request).__name__}"
+        check(not asking.is_fenced or self._inits.may_be_first(came), rule)
+        if not isinstance(request, EndTransaction):  # a repeated one changes nothing: `told`
+            self._has_changed(instance, asking.sent_ms)
+
+    def _has_changed(self, instance: Instance, since_ms: int) -> None:
+        """Note that an id was changed at this time or later, by the slowest clock."""
+        instance.known_ms = max(instance.known_ms, since_ms)
         name = instance.transactional_id
-        self._known_ms[name] = max(self._known_ms.get(name, 0), asking.sent_ms)
+        self._known_ms[name] = max(self._known_ms.get(name, 0), since_ms)
 
     def fenced(
         self,
@@ -257,8 +220,11 @@ class TransactionOracle:
         `transaction`: what may have lasted too long. Then it is aborted, and was not committed.
         """
         self.look()
-        is_expired = self._may_have_expired(instance.known_ms)
-        if self._has_rival(instance) or is_expired or self._has_gone_on(instance, coordinator):
+        if (
+            self._has_rival(instance)
+            or self._may_have_expired(instance.known_ms)
+            or self._inits.may_be_replaced(instance.producer, coordinator)
+        ):
             return
         rule = f"fenced-wrongly: {instance.name}, {instance.producer}, is told {what}"
         is_by_clock = transaction is not None and self._has_lasted(transaction)
@@ -271,16 +237,6 @@ class TransactionOracle:
     def _may_have_expired(self, known_ms: int) -> bool:
         return max(self._clocks_ms()) - known_ms >= self._expiration_ms
 
-    def _has_gone_on(self, instance: Instance, coordinator: object) -> bool:
-        """Whether another coordinator may have given the producer its next epoch: it was not told.
-
-        No record says which epoch it had before that one: its coordinator takes it for an old one.
-        """
-        return any(
-            init.expected == instance.producer and init.coordinator is not coordinator
-            for init in self._inits.values()
-        )
-
     def mistaken(self, instance: Instance, what: str) -> None:
         """Note that a producer was told by the coordinator that it has made a mistake."""
         raise Violation(f"mistaken: {instance.name}, {instance.producer}, is told {what}")
@@ -292,16 +248,9 @@ class TransactionOracle:
         is_one = known != NO_PRODUCER and epoch <= LAST_EPOCH
         return known._replace(epoch=epoch) if is_one else None
 
-    def stranger_granted(
-        self, transactional_id: str, producer: ProducerIdAndEpoch, what: str, *, initializes: bool
-    ) -> None:
-        """Note that a coordinator did what a stranger asked for.
-
-        The first Init of an id that has expired gets a producer id, whatever it names (KIP-360).
-        """
-        known_ms = self._known_ms.get(transactional_id, 0)
-        may_begin = initializes and self._may_have_expired(known_ms)
-        check(may_begin, f"stranger-acts: {producer} may {what}")
+    def stranger_granted(self, producer: ProducerIdAndEpoch, what: str, came: int) -> None:
+        """Note that a coordinator did what a stranger asked for."""
+        check(self._inits.may_be_first(came), f"stranger-acts: {producer} may {what}")
 
     # --- transactions ---
 
@@ -314,11 +263,18 @@ class TransactionOracle:
         self._epochs.may_cost_one(instance.transactional_id, self._requests)
         return transaction
 
+    def asks_to_end(self, transaction: Transaction, *, commits: bool) -> None:
+        """Note that its producer asks for this outcome."""
+        transaction.asked.setdefault(commits, min(self._clocks_ms()))
+
     def told(self, transaction: Transaction, *, commits: bool) -> None:
         """Note that a producer was told how its transaction ends."""
         self.look()
         transaction.told = commits
         self._check_told(transaction)
+        has_rival = self._has_rival(transaction.instance)
+        ended_ms = transaction.ended_ms(commits=commits, has_rival=has_rival)
+        self._has_changed(transaction.instance, ended_ms)
 
     def acknowledged(self, transaction: Transaction, values: list[bytes]) -> None:
         """Note that records of a transaction were acknowledged."""

@@ -23,11 +23,8 @@ from quorumlog.chaos.simulation.worlds.transactions.carelessness import Careless
 from quorumlog.chaos.simulation.worlds.transactions.cluster import Cluster, Reply
 from quorumlog.chaos.simulation.worlds.transactions.control import Control
 from quorumlog.chaos.simulation.worlds.transactions.inbox import Inbox
-from quorumlog.chaos.simulation.worlds.transactions.oracle import (
-    Instance,
-    Transaction,
-    TransactionOracle,
-)
+from quorumlog.chaos.simulation.worlds.transactions.instances import Instance, Transaction
+from quorumlog.chaos.simulation.worlds.transactions.oracle import TransactionOracle
 from quorumlog.chaos.simulation.worlds.transactions.partition_batches import (
     ABORTABLE,
     PartitionBatches,
@@ -208,7 +205,7 @@ class Producer:
         settings, producer = self._settings, self._producer
         commits = self._rng.random() < 0.5
         if commits and self._transaction is not None:
-            self._transaction.asked.add(True)
+            self._oracle.asks_to_end(self._transaction, commits=True)
         requests: list[Request] = [settings.end(producer, commits=commits)]
         if settings.version < 2:
             requests.append(settings.add(producer, [self._rng.choice(self._places)]))
@@ -339,7 +336,7 @@ class Producer:
         if self._phase is not _Phase.WRITING or self._transaction is None:
             return
         self._phase = _Phase.COMMITTING if commits else _Phase.ABORTING
-        self._transaction.asked.add(commits)
+        self._oracle.asks_to_end(self._transaction, commits=commits)
         request = self._settings.end(self._producer, commits=commits)
         self._control.ask(
             self._instance,
