@@ -4,6 +4,8 @@ import pytest
 
 from quorumlog.broker.transactions.core.requests import NO_PRODUCER
 from tests.support.transactions.oracle_history import (
+    A0,
+    COMMIT,
     COMMITS_FIRST,
     COORDINATOR,
     FIRST,
@@ -71,6 +73,20 @@ def test_an_id_expires_some_time_after_its_transaction_has_ended(commits: bool) 
     with broken("fenced-wrongly"):
         history.is_fenced(history.first)
     history.clock_ms = 110
+    history.is_fenced(history.first)
+
+
+def test_a_transaction_is_complete_after_its_markers() -> None:
+    history = History(expiration_ms=100)
+    history.asks(commits=True)
+    history.clock_ms = 50
+    history.ends(T0, A0)
+    history.clock_ms = 60
+    history.ends(T0, COMMIT)  # it was not there at 50
+    history.clock_ms = 149
+    with broken("fenced-wrongly"):
+        history.is_fenced(history.first)
+    history.clock_ms = 150
     history.is_fenced(history.first)
 
 

@@ -57,6 +57,7 @@ class TransactionOracle:
         self._epochs: Final = EpochAccounts()
         self._rivals: Final[dict[str, int]] = {}  # the last Init that names no epoch, by id
         self._inits: Final = Initializations()
+        self._looked_ms = 0  # the slowest clock at the last look
         self._known_ms: Final[dict[str, int]] = {}  # the latest one of its instances, by id
         self._owners: Final[dict[ProducerIdAndEpoch, Instance]] = {}
         self._newest: Final[dict[str, ProducerIdAndEpoch]] = {}  # that an Init has told, by id
@@ -89,6 +90,7 @@ class TransactionOracle:
                 first = view.begun.pop()
                 is_open = first in view.open_firsts
                 self._check_others(self._transactions[tag_of(first)], is_open=is_open)
+        self._looked_ms = min(self._clocks_ms())
 
     def _check_others(self, begun: Transaction, *, is_open: bool) -> None:
         """Check that all markers of an id's last transaction are there when the next one begins.
@@ -113,6 +115,8 @@ class TransactionOracle:
             check(is_asked or (not commits and self._may_be_aborted(transaction)), rule)
         check(transaction.outcome is commits, f"one-outcome: {tag} is {what} in {at}, not before")
         self._check_told(transaction)
+        # The marker came after the last look, and the change that completes the transaction later.
+        self._has_changed(transaction.instance, self._looked_ms)
         rule = f"fenced-committed: {tag} is committed in {at} after a newer producer had begun"
         check(not (commits and transaction.is_fenced), rule)
         rule = f"refused-committed: {tag} is committed in {at}, its producer was told it is not"
