@@ -118,6 +118,8 @@ def test_a_kill_does_not_leave_only_brokers_that_lost_their_power() -> None:
         ("composed", 95),  # a replaced leader acknowledged to a producer that had begun anew
         ("composed", 100),  # a high watermark outlived the records of an unclean election
         ("composed", 467),
+        ("composed", 794),  # a person took the records of a deleted topic for the new one's
+        ("composed", 1184),
         ("partition", 2559),  # the last records of a partition were set aside after a loss of power
     ],
 )

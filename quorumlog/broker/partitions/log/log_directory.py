@@ -69,10 +69,11 @@ class OrphanedRecords(CorruptCheckpoint):
         self.path: Final = path
         self.topic_id: Final = topic_id
         super().__init__(
-            f"{path}/{PARTITION_METADATA_FILE} is not whole, and the records beside it are the "
+            f"{path}/{PARTITION_METADATA_FILE} is not whole, and the records beside it may be the "
             "last ones of this partition: no replica in sync is known to have them. If the topic "
-            "was not deleted and made again just before, write the two lines 'version: 0' and "
-            f"'topic_id: {uuid_to_text(topic_id)}' into that file; else move {path} away"
+            "was not deleted and made again since they were written, write the two lines "
+            f"'version: 0' and 'topic_id: {uuid_to_text(topic_id)}' into that file; else move "
+            f"{path} away"
         )
 
 

@@ -1,9 +1,18 @@
 """Records in outline, as the oracles compare them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
-from quorumlog.wire.codec.records import BatchHeader, Record, decode_batch, iterate_headers
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.records import (
+    BatchHeader,
+    Record,
+    decode_batch,
+    iterate_headers,
+    validate_batch,
+)
 from quorumlog.wire.codec.transaction_markers import marker_of
 
 CONTROL: Final = b"LeaderChange"
@@ -55,6 +64,25 @@ def entries_of(records: bytes) -> list[Entry]:
             for index, record in enumerate(decode_batch(records, position))
         ]
     return entries
+
+
+def batches_on_disk(disk: SimDisk, directory: str) -> Iterator[tuple[bytes, BatchHeader]]:
+    """Yield the whole batches with which a log begins, in its first segment."""
+    content = dict(disk.files()).get(f"{directory}/{0:020d}.log", b"")
+    end_offset = 0
+    with suppress(CorruptBatch):
+        for position, header in iterate_headers(content):
+            validate_batch(content, position, header)
+            if header.base_offset != end_offset:
+                return
+            end_offset = header.next_offset
+            yield content[position : position + header.size_in_bytes], header
+
+
+def entries_on_disk(disk: SimDisk, directory: str) -> list[Entry]:
+    """Return the records of those batches."""
+    batches = batches_on_disk(disk, directory)
+    return [entry for batch, _ in batches for entry in entries_of(batch)]
 
 
 def _content(header: BatchHeader, record: Record) -> bytes:

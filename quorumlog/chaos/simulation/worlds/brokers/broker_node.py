@@ -6,6 +6,7 @@ fetches from leaders, proposes ISRs, writes checkpoints. What it decides, the co
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Final, Protocol
 
 from quorumlog.broker.partitions.core.data_path import (
@@ -178,7 +179,8 @@ class BrokerNode:
         finally:
             self._trace(action.__name__, arguments)
         if self._failure is not None:
-            maybe_repair(self.machine.disk, self._failure)
+            are_of = partial(self._oracle.are_of, self.node_id)
+            maybe_repair(self.machine.disk, self._failure, are_of)
             self.machine.fail()
             return
         for at in sorted(self._ends.keys() - self.replicas.drivers.keys()):

@@ -5,17 +5,21 @@ And what a person does to the disk of a broker that has stopped and says what to
 
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from itertools import count
 from typing import Any, Final, TypeVar
 
 from quorumlog.broker.partitions.log.disk_queue import outcome_of
 from quorumlog.broker.partitions.log.log_directory import OrphanedRecords
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.chaos.simulation.worlds.entries import Entry, entries_on_disk
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.checkpoints import write_partition_metadata
-from quorumlog.storage.io.disk import Disk
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 
 T = TypeVar("T")
+AreOf = Callable[[TopicPartition, TopicId, list[Entry]], bool]
 
 
 class SimulatedDiskQueue:
@@ -45,11 +49,28 @@ def _do_disk_work(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
     done(outcome_of(work))
 
 
-def maybe_repair(disk: Disk, failure: BaseException) -> None:
-    """Say whose records those are that a loss of power has orphaned: no topic is made again here.
+def maybe_repair(disk: SimDisk, failure: BaseException, are_of: AreOf | None = None) -> None:
+    """Do what the failure says: write down whose records those are, or move them away.
 
-    If the disk refuses that, the next start fails in the same way, and the person is back.
+    `are_of` tells whether records are of this topic, or of an earlier one of its name; without it,
+    no topic was ever made again. If the disk refuses, the next start fails in the same way, and
+    the person is back.
     """
     if isinstance(failure, OrphanedRecords):
         with suppress(OSError):
-            write_partition_metadata(disk, failure.path, failure.topic_id)
+            if are_of is None or _are_of_topic(disk, failure, are_of):
+                write_partition_metadata(disk, failure.path, failure.topic_id)
+            else:
+                _move_away(disk, failure.path)
+
+
+def _are_of_topic(disk: SimDisk, orphaned: OrphanedRecords, are_of: AreOf) -> bool:
+    topic, _, index = orphaned.path.rpartition("/")[2].rpartition("-")
+    at, found = TopicPartition(topic, int(index)), entries_on_disk(disk, orphaned.path)
+    return are_of(at, orphaned.topic_id, found)
+
+
+def _move_away(disk: SimDisk, path: str) -> None:
+    aways = (f"{path}.moved-away.{number}" for number in count(1))
+    disk.rename(path, next(away for away in aways if not disk.exists(away)))
+    disk.fsync_dir(path.rpartition("/")[0])

@@ -8,12 +8,13 @@ Sources: KIP-101 (replicas agree), KIP-497 and KIP-966 (ISR and ELR hold what is
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.worlds.brokers.topic_lives import TopicLives
 from quorumlog.chaos.simulation.worlds.entries import Entry
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 
 SEQUENCED: Final = b"sequence "
 """How the values of the idempotent producer begin; the number follows."""
@@ -88,6 +89,17 @@ class ReplicationOracle:
         place = broker_id, at
         self._shortened.add(place)
         self._high_watermarks[place] = 0
+
+    def are_of(
+        self, broker_id: int, at: TopicPartition, topic_id: TopicId, entries: list[Entry]
+    ) -> bool:
+        """Tell whether no other topic of that name has had more of these records on this broker."""
+        own = self.topics.place_of(at, topic_id)
+        shared = {
+            place: _common(self.logs.get((broker_id, place), []), entries)
+            for place in self.topics.places_of(at)
+        }
+        return shared[own] == max(shared.values())
 
     def stopped(self, broker_id: int, *, loses_power: bool) -> None:
         """Note the end of a process; with the power it loses what was not flushed."""
@@ -274,6 +286,11 @@ class ReplicationOracle:
             check(log == self.committed[at], f"converged: {broker_id} differs in {at}")
             for offset, value in self.acknowledged[at].items():
                 check(log[offset].content == value, f"acked-lost: {offset} of {at} on {broker_id}")
+
+
+def _common(one: list[Entry], other: list[Entry]) -> int:
+    """Return with how many equal records both begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _sequence(entry: Entry) -> int:

@@ -6,7 +6,7 @@ the error, while nothing has the file open (107).
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 
 from quorumlog.broker.partitions.log.log_directory import OrphanedRecords
@@ -14,9 +14,8 @@ from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.chaos.simulation.worlds.brokers.disk_queue import maybe_repair
+from quorumlog.chaos.simulation.worlds.entries import batches_on_disk
 from quorumlog.storage.errors import DamagedLog, StorageError
-from quorumlog.wire.codec.errors import CorruptBatch
-from quorumlog.wire.codec.records import iterate_headers, validate_batch
 
 
 class Damage:
@@ -79,15 +78,8 @@ class Damage:
 
 def records_on_disk(disk: SimDisk, directory: str) -> int:
     """Count the records of the whole batches with which a log begins, in its first segment."""
-    end_offset = 0
-    content = dict(disk.files()).get(f"{directory}/{0:020d}.log", b"")
-    with suppress(CorruptBatch):
-        for position, header in iterate_headers(content):
-            validate_batch(content, position, header)
-            if header.base_offset != end_offset:
-                break
-            end_offset = int(header.next_offset)
-    return end_offset
+    ends = [int(header.next_offset) for _, header in batches_on_disk(disk, directory)]
+    return ends[-1] if ends else 0
 
 
 @contextmanager

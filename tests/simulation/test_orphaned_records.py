@@ -1,0 +1,93 @@
+"""Records whose topic a loss of power has taken: what a broker and a person do with them."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import pytest
+
+from quorumlog.broker.partitions.core.placement import Standing
+from quorumlog.broker.partitions.log.log_directory import LogDirectory, OrphanedRecords
+from quorumlog.chaos.simulation import simulate
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import CONTROLLER_MUTANTS
+from quorumlog.chaos.simulation.worlds.brokers.disk_queue import maybe_repair
+from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
+from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES, BrokenRules
+from quorumlog.chaos.simulation.worlds.entries import entries_of
+from quorumlog.chaos.simulation.worlds.storage_mutants import Storage
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.checkpoints import write_partition_metadata
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.records import Record, encode_batch
+
+AT = TopicPartition("records", 0)
+OLD, NEW = TopicId(b"o" * 16), TopicId(b"n" * 16)
+BATCH = encode_batch([Record(offset, 1, None, b"x") for offset in range(4)], leader_epoch=0)
+
+
+class Guesses(LogDirectory):
+    """Takes records of which it does not know the topic for those of the topic of that name."""
+
+    def open(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        configs: Mapping[str, str],
+        *,
+        standing: Standing = Standing.SPARE,
+    ) -> tuple[Log, Offset]:
+        try:
+            return super().open(topic_partition, topic_id, configs, standing=standing)
+        except OrphanedRecords as error:
+            write_partition_metadata(self._disk, error.path, topic_id)
+            return super().open(topic_partition, topic_id, configs, standing=standing)
+
+
+@pytest.mark.planted
+def test_a_broker_that_guesses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this seed it finds records of a deleted topic where one of its name is to be."""
+    guessing = BrokenRules(partition=UNCHECKED_RULES, storage=Storage(directory=Guesses))
+    monkeypatch.setitem(CONTROLLER_MUTANTS.made, "guesses", guessing)
+    monkeypatch.setitem(CONTROLLER_MUTANTS.rules, "guesses", "it does not know whose they are")
+    result = simulate(794, world="composed", mutant="guesses", duration_ms=20_000)
+    assert str(result.violation).startswith("recovery: ")
+
+
+def opened(disk: SimDisk, topic_id: TopicId) -> Log:
+    logs = LogDirectory(disk, "/logs", LogSettings())
+    logs.start()
+    return logs.open(AT, topic_id, {}, standing=Standing.LAST)[0]
+
+
+def orphan_and_repair(disk: SimDisk, topic_id: TopicId) -> Log:
+    """Leave records of the old topic, but not its id, and let a person help the next start."""
+    written = opened(disk, OLD)
+    written.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    written.close(clean=False)
+    disk.open("/logs/records-0/partition.metadata").truncate(0)
+    with pytest.raises(OrphanedRecords) as refused:
+        opened(disk, topic_id)
+
+    oracle = ReplicationOracle()
+    oracle.topics.create(AT.topic, OLD)
+    oracle.appended(1, oracle.topics.place_of(AT, OLD), entries_of(BATCH))
+    oracle.topics.create(AT.topic, NEW)
+    maybe_repair(disk, refused.value, partial(oracle.are_of, 1))
+    return opened(disk, topic_id)
+
+
+def test_a_person_says_of_which_topic_the_records_are() -> None:
+    log = orphan_and_repair(SimDisk(), OLD)
+    assert log.log_end_offset == 4
+    log.close(clean=False)
+
+
+def test_a_person_moves_the_records_of_a_deleted_topic_away() -> None:
+    disk = SimDisk()
+    for times in (1, 2):  # what was moved before is not in the way
+        log = orphan_and_repair(disk, NEW)
+        assert log.log_end_offset == 0
+        log.close(clean=False)
+        moved = [path for path, _ in disk.files() if "away" in path and path.endswith(".log")]
+        assert len(moved) == times
