@@ -11,6 +11,7 @@ from typing import Final
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import (
+    NOBODY,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     DivergingEpoch,
@@ -162,23 +163,18 @@ class Followership:
     def _may_fetch(self, role: Unattached | Follower) -> bool:
         # DEVIATION: Kafka flushes within every append. Here a fetch waits for the flush.
         # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md
-        return (
-            role.fetch_id is None
-            and self._has_someone_to_ask(role)
-            and self._is_acknowledgement_true()
-        )
-
-    def _has_someone_to_ask(self, role: Unattached | Follower) -> bool:
-        # The only voter may follow, too: a leader that has removed itself, until that is committed.
-        return isinstance(role, Follower) or bool(self._ring())
+        return role.fetch_id is None and bool(self._ring()) and self._is_acknowledgement_true()
 
     def _ring(self) -> tuple[BrokerId, ...]:
         """Whom to ask in turn for the leader: a voter of a changed set may be found nowhere else.
 
-        A voter that is alone asks no other node: it will lead.
+        A leader that is no voter here is one of them: it has removed itself, or the log here does
+        not say yet that it was added. A voter that is alone asks no other node: it will lead.
         """
         state = self._state
-        return () if state.is_alone else state.other_voters + state.bootstrap_ids
+        known = () if state.is_alone else state.other_voters + state.bootstrap_ids
+        leads_unknown = state.leader_id not in {NOBODY, state.node_id, *known}
+        return (*known, state.leader_id) if leads_unknown else known
 
     def _is_acknowledgement_true(self) -> bool:
         """Whether a fetch may be sent: a voter's fetch claims that all below is durable."""
@@ -209,9 +205,7 @@ class Followership:
     def _fetch_destination(self, role: Unattached | Follower) -> BrokerId:
         """Choose the leader; without one, or if it is silent, the voters in turn."""
         match role:
-            case Follower(is_leader_gone=is_gone) if (
-                self._state.takes_part or not is_gone or not self._ring()
-            ):
+            case Follower(is_leader_gone=is_gone) if self._state.takes_part or not is_gone:
                 return self._state.leader_id
             case _:
                 self._probes += 1

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from quorumlog.invariants import some
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.effects import Effect
 from quorumlog.metadata_quorum.core.messages import (
@@ -303,37 +302,6 @@ def test_a_leader_calls_one_directory_and_is_told_where_the_leader_is() -> None:
     response = only(effects.SendResponse, quorum.step(0, asked(meant))).response
     assert isinstance(response, BeginQuorumEpochResponse)
     assert (response.error_code, response.leader_address) == (ErrorCode.NONE, "host9:9")
-
-
-def test_a_node_without_voters_asks_addresses_for_the_leader() -> None:
-    quorum = node(4, configured=(), bootstrap=2)
-    assert isinstance(quorum.role, Unattached)
-    under_way = some(quorum.role.fetch_id, "it asks at once")
-    quorum.step(0, events.RequestFailed(request_id=under_way))
-    destinations: list[int] = []
-    for now_ms in range(0, 3000, 500):
-        for fetch in sent(quorum.step(now_ms, events.Ticked()), FetchRequest):
-            destinations.append(fetch.destination)
-            quorum.step(now_ms, events.RequestFailed(request_id=fetch.request_id))
-    assert {*destinations} == {-2, -3}
-    [fetch] = sent(quorum.step(9000, events.Ticked()), FetchRequest)
-    told = replace(fetch_response(3, leader=7), leader_address="host7:7")
-    told = replace(told, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    [fetch] = sent(quorum.step(9000, answered(fetch, told)), FetchRequest)
-    assert (quorum.leader_id, fetch.destination) == (7, 7)
-    assert isinstance(fetch.request, FetchRequest)
-    assert fetch.request.replica_directory_id == directory_id("4")
-
-
-def test_a_follower_finds_its_leader_again_by_an_address() -> None:
-    quorum = node(4, configured=(), bootstrap=1)
-    follow(quorum, leader=7)
-    orders = quorum.step(2000, events.Ticked())  # the leader was silent
-    [fetch] = sent(orders, FetchRequest)
-    assert fetch.destination == -2
-    found = fetch_response(1, leader=7, high_watermark=0)
-    [fetch] = sent(quorum.step(2000, answered(fetch, found)), FetchRequest)
-    assert fetch.destination == 7
 
 
 def test_the_only_voter_follows_a_leader_that_has_removed_itself() -> None:
