@@ -391,10 +391,10 @@ class GroupMember(MemberProcess):
         def answered(answered: Answered) -> None:
             if answered.result.error_code in _IS_OUT:
                 self._speaker, self.has_left = None, True
+            elif answered.result.error_code is ErrorCode.NOT_COORDINATOR:
+                self._coordinator = None
 
         self._ask(Asked(request, self.client), answered)
 
 
-_IS_OUT: Final = frozenset(
-    {ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}
-)
+_IS_OUT: Final = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
