@@ -17,6 +17,15 @@ from tests.support.transactions.oracle_history import (
 )
 
 
+def expires(history: History, at_ms: int) -> None:
+    """Check that the id may have expired by this time, and not a moment before."""
+    history.clock_ms = at_ms - 1
+    with broken("fenced-wrongly"):
+        history.is_fenced(history.first)
+    history.clock_ms = at_ms
+    history.is_fenced(history.first)
+
+
 def test_a_fenced_producer_begins_when_the_id_has_expired() -> None:
     """The coordinator knows nothing of it any more; later it knows the producer that has begun."""
     history = History(expiration_ms=100)
@@ -69,11 +78,7 @@ def test_an_id_expires_some_time_after_its_transaction_has_ended(commits: bool) 
     history.asks(commits=commits)
     history.is_granted(SETTINGS.end(FIRST, commits=commits))
     history.oracle.told(history.open, commits=commits)
-    history.clock_ms = 109
-    with broken("fenced-wrongly"):
-        history.is_fenced(history.first)
-    history.clock_ms = 110
-    history.is_fenced(history.first)
+    expires(history, 110)
 
 
 def test_a_transaction_is_complete_after_its_markers() -> None:
@@ -83,11 +88,7 @@ def test_a_transaction_is_complete_after_its_markers() -> None:
     history.ends(T0, A0)
     history.clock_ms = 60
     history.ends(T0, COMMIT)  # it was not there at 50
-    history.clock_ms = 149
-    with broken("fenced-wrongly"):
-        history.is_fenced(history.first)
-    history.clock_ms = 150
-    history.is_fenced(history.first)
+    expires(history, 150)
 
 
 def test_a_coordinator_may_be_ahead_of_an_abort_when_its_time_is_over() -> None:
@@ -95,11 +96,7 @@ def test_a_coordinator_may_be_ahead_of_an_abort_when_its_time_is_over() -> None:
     history.clock_ms = 1090
     history.asks(commits=False)
     history.oracle.told(history.open, commits=False)
-    history.clock_ms = 1099
-    with broken("fenced-wrongly"):
-        history.is_fenced(history.first)
-    history.clock_ms = 1100
-    history.is_fenced(history.first)
+    expires(history, 1100)
 
 
 def test_a_coordinator_may_be_ahead_of_an_abort_for_a_rival() -> None:

@@ -14,7 +14,7 @@ from quorumlog.clock import monotonic_ms
 from quorumlog.storage.core.retention import Retention
 
 TICK_MS_MAX: Final = 500
-LOGS_PER_TICK_MS: Final = 1  # with many logs the ticks are rarer: they cost 0.6 % of a core at most
+LOGS_PER_TICK_MS: Final = 1  # with many logs the ticks are rarer, so that they cost the same
 LOGS_PER_TURN: Final = 1000  # that look at the clock: the event loop goes on after so many
 
 

@@ -112,11 +112,11 @@ def _unrevoked(
     subscriptions: Mapping[str, ConsumerProtocolSubscription],
     topics: Topics,
 ) -> dict[str, Partitions]:
-    """Return what each member joined with, and nobody was assigned: it may still have that.
+    """Return the partitions that each member named in its join, and no member was assigned.
 
-    A cooperative member (KIP-429) hears from a new generation what it has to give up, and joins
-    again once it has. Of two that claim a partition, that of the newer generation has it. Raises
-    NotConvertible if two were assigned the same.
+    It may still have them: a cooperative member (KIP-429) hears from a new generation what it has
+    to give up, and joins again once it has. Of two that claim a partition, that of the newer
+    generation has it. Raises NotConvertible if two were assigned the same.
     """
     # DEVIATION: Kafka takes the last assignment for all that a member has.
     # docs/decisions/0117-a-group-is-converted-in-one-batch.md

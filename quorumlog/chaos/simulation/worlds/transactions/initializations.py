@@ -1,4 +1,4 @@
-"""The InitProducerIds that coordinators got, and what each may have done that nobody was told."""
+"""The InitProducerIds that coordinators got. A producer may not have heard what one has changed."""
 
 from typing import Final, NamedTuple
 
