@@ -109,11 +109,14 @@ class Coordination(DrivenShard[GroupCoordinator]):
         """Return another coordinator with the same log, as after a failover."""
         return Coordination(batches=self.batches, now_ms=self.now_ms)
 
-    def stable(self, *member_ids: str, instances: bool = False) -> int:
-        """Bring these members to a Stable group; the first leads. Return the generation."""
+    def stable(self, *member_ids: str, instances: bool = False, **changes: object) -> int:
+        """Bring these members to a Stable group; the first leads. Return the generation.
+
+        changes: of each join.
+        """
         for member_id in member_ids:
             instance = f"i-{member_id}" if instances else None
-            self.ask(join(new_member_id=member_id, group_instance_id=instance))
+            self.ask(join("", new_member_id=member_id, group_instance_id=instance, **changes))
         self.tick(200)  # whoever joins during the initial delay prolongs it once
         generation_id = self.coordinator.groups["g"].generation_id
         for member_id in member_ids:

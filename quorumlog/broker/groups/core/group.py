@@ -14,6 +14,8 @@ from quorumlog.broker.groups.core.states import TRANSITIONS, GroupState
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
 
+Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the favourite first
+
 
 @dataclass(slots=True, kw_only=True)
 class Member:
@@ -29,7 +31,7 @@ class Member:
     client_host: str
     rebalance_timeout_ms: int
     session_timeout_ms: int
-    protocols: tuple[tuple[str, bytes], ...]
+    protocols: Protocols
     session_deadline_ms: int
     is_new: bool = False
     assignment: bytes = b""
@@ -197,18 +199,26 @@ class Group:
             return True
         return protocol_type == self.protocol_type and not self._candidates().isdisjoint(names)
 
-    def select_protocol(self) -> str:
-        """Elect a protocol that all support: each votes for its favourite; ties go by name."""
-        candidates = self._candidates()
-        votes = Counter(
-            next(name for name, _ in member.protocols if name in candidates)
+    def select_protocol(self, returning: Join | None = None) -> str:
+        """Elect a protocol that all support: each votes for its favourite; ties go by name.
+
+        `returning`: what a static member that comes back supports now.
+        """
+        instance_id = None if returning is None else returning.group_instance_id
+        known = [
+            member.protocols
+            if returning is None or member.group_instance_id != instance_id
+            else returning.protocols
             for member in self.members.values()
+        ]
+        candidates = _common(known)
+        votes = Counter(
+            next(name for name, _ in protocols if name in candidates) for protocols in known
         )
         return min(votes, key=lambda name: (-votes[name], name))
 
     def _candidates(self) -> set[str]:
-        known = [{name for name, _ in member.protocols} for member in self.members.values()]
-        return set.intersection(*known)
+        return _common(member.protocols for member in self.members.values())
 
     def has_all_joined(self) -> bool:
         """Whether every member has joined, even those that only have a member id yet."""
@@ -266,3 +276,7 @@ class Group:
             if member.group_instance_id is not None
         }
         require(named == self.static, "5: static members")
+
+
+def _common(known: Iterable[Protocols]) -> set[str]:
+    return set.intersection(*({name for name, _ in protocols} for protocols in known))

@@ -10,12 +10,18 @@ from typing import Final
 
 from quorumlog.broker.groups.core.group import Group, Member
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
+from quorumlog.broker.groups.core.member_messages import (
+    CONSUMER,
+    subscribed_topics,
+    unrevoked,
+)
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import NAME_BYTES_MAX, GroupRecord
 from quorumlog.broker.groups.core.requests import Join, JoinResult
 from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.errors import MalformedFrame
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000  # a new member may wait that long for its first join
 
@@ -141,12 +147,14 @@ class Joining:
     # Static members.
 
     def _replace(self, group: Group, now_ms: int, request_id: int, join: Join) -> None:
-        """Admit a static member again, without a rebalance if its protocols stay (KIP-345)."""
+        """Admit a static member again, without a rebalance if it wants the same (KIP-345)."""
         old_id = group.static[join.group_instance_id or ""]
         member = group.members[old_id]
-        wanted = dict(join.protocols).get(group.protocol_name or "")
-        is_unchanged = wanted == member.metadata(group.protocol_name)
-        if group.state is GroupState.STABLE and is_unchanged and group.storing_generation is None:
+        is_stable = group.state is GroupState.STABLE and group.storing_generation is None
+        # DEVIATION: Kafka does not look at the topics (KAFKA-12759), nor at what is given up.
+        # docs/decisions/0146-a-static-member-is-compared-by-its-topics.md
+        wants_the_same = self._wants_the_same(group, member, join)
+        if is_stable and wants_the_same and not self._must_give_up(group, member):
             self._replace_once_stored(group, request_id, join)
             return
         self._rename(group, old_id, join.new_member_id)
@@ -155,6 +163,35 @@ class Joining:
             self._rebalance.maybe_complete(group, now_ms)
         else:
             self._rebalance_without(group, now_ms, member, request_id, join)
+
+    def _wants_the_same(self, group: Group, member: Member, join: Join) -> bool:
+        """Return whether a static member comes back for what its assignment was made for.
+
+        What it owned, and since which generation, is not compared: a process that starts again
+        owns nothing.
+        """
+        wanted = dict(join.protocols).get(group.protocol_name or "")
+        if wanted is None or group.select_protocol(join) != group.protocol_name:
+            return False
+        known = member.metadata(group.protocol_name)
+        if wanted == known or group.protocol_type != CONSUMER:
+            return wanted == known
+        try:
+            return subscribed_topics(wanted) == subscribed_topics(known)
+        except MalformedFrame:
+            return False
+
+    def _must_give_up(self, group: Group, member: Member) -> bool:
+        """Return whether others wait for what this member gives up (KIP-429).
+
+        It would have joined again. What it had is nobody's until a rebalance.
+        """
+        if group.protocol_type != CONSUMER:
+            return False
+        try:
+            return bool(unrevoked(member.metadata(group.protocol_name), member.assignment))
+        except MalformedFrame:
+            return False
 
     def _replace_once_stored(self, group: Group, request_id: int, join: Join) -> None:
         """Write the new member id first: a coordinator that takes over must know it."""
@@ -192,6 +229,7 @@ class Joining:
                 member_id=new_id,
                 rebalance_timeout_ms=join.rebalance_timeout_ms,
                 session_timeout_ms=join.session_timeout_ms,
+                subscription=dict(join.protocols).get(group.protocol_name or "", b""),
             )
             if member.member_id == old_id
             else member

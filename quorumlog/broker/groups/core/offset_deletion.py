@@ -1,26 +1,20 @@
 """Which committed offsets of a group an administrator may delete: those of no subscribed topic.
 
-Source: KIP-496. A member's subscription is read by the consumer protocol of KIP-54; fields that a
-newer version appends are ignored.
+Source: KIP-496.
 """
 
 from collections.abc import Collection
 from typing import Final
 
 from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.member_messages import CONSUMER, subscribed_topics
 from quorumlog.broker.groups.core.records import LogRecord, OffsetRecord
 from quorumlog.broker.groups.core.requests import CommitResult, DeleteOffsets
 from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicPartition
-from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
-    ConsumerProtocolSubscription,
-)
-from quorumlog.wire.codec.schemas import decode_message
 
-CONSUMER: Final = "consumer"  # the protocol type whose subscriptions can be read
-VERSION_BYTES: Final = 2
 ANY_TOPIC: Final = None  # what is subscribed to is not known: any topic may be
 
 
@@ -72,12 +66,8 @@ def _subscribed_topics(group: Group | None) -> frozenset[str] | None:
         return ANY_TOPIC
     topics: set[str] = set()
     for member in group.members.values():
-        metadata = member.metadata(group.protocol_name)
         try:
-            if len(metadata) < VERSION_BYTES:
-                return ANY_TOPIC
-            body = memoryview(metadata)[VERSION_BYTES:]
-            topics.update(decode_message(ConsumerProtocolSubscription, 0, body).topics)
+            topics.update(subscribed_topics(member.metadata(group.protocol_name)))
         except MalformedFrame:
             return ANY_TOPIC
     return frozenset(topics)

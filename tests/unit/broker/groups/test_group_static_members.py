@@ -1,9 +1,15 @@
 """Members with an instance id (KIP-345) come back without a rebalance, and fence who they were."""
 
+import pytest
+
 from quorumlog.broker.groups.core.requests import JoinResult, LeaveResult, SyncResult
 from quorumlog.broker.groups.core.states import GroupState
+from quorumlog.client.core.assignors import Subscription
+from quorumlog.client.core.group_protocol import encode_assignment, encode_subscription
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.support.groups.coordination import Coordination, beat, join, leave, sync
+from tests.support.groups.coordination import T0, T1, Coordination, beat, join, leave, sync
+
+KNOWN = encode_subscription(Subscription(topics=("t",)))
 
 
 def rejoin(group: Coordination, instance: str, new_id: str, **changes: object) -> int:
@@ -119,6 +125,54 @@ def test_with_another_subscription_it_comes_back_with_a_rebalance() -> None:
     rejoin(group, "i-b", "b2", protocols=(("range", b"other topics"),))
     assert group.coordinator.groups["g"].state is GroupState.PREPARING_REBALANCE
     assert group.answer(beat("a", 1, "i-a")) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_what_a_static_member_owned_is_no_reason_to_rebalance() -> None:
+    """A client that starts again owns nothing, and its subscription says so."""
+    known = Subscription(topics=("t", "u"), owned=(T0,), generation_id=4)
+    group = Coordination()
+    group.stable("a", "b", instances=True, protocols=(("range", encode_subscription(known)),))
+    again = encode_subscription(Subscription(topics=("u", "t")))
+    request_id = rejoin(group, "i-b", "b2", protocols=(("range", again),))
+    group.commit_writes()
+    assert result(group, request_id).generation_id == 1
+    members = group.reloaded().coordinator.groups["g"].joined_members()
+    assert [one.metadata for one in members if one.member_id == "b2"] == [again]
+
+
+@pytest.mark.parametrize(
+    "protocols",
+    [
+        (("range", encode_subscription(Subscription(topics=("u",)))),),
+        (("range", b"no subscription"),),
+        (("sticky", KNOWN), ("range", KNOWN)),
+        (("sticky", KNOWN),),
+    ],
+    ids=["other topics", "unreadable", "another favourite", "another protocol"],
+)
+def test_a_static_member_that_wants_something_else_makes_the_group_rebalance(
+    protocols: tuple[tuple[str, bytes], ...],
+) -> None:
+    group = Coordination()
+    group.stable("a", instances=True, protocols=(("range", KNOWN), ("sticky", KNOWN)))
+    request_id = rejoin(group, "i-a", "a2", protocols=protocols)
+    assert result(group, request_id).generation_id == 2
+
+
+def test_a_member_that_comes_back_before_it_has_given_up_what_others_wait_for_makes_them_join() -> (
+    None
+):
+    """A cooperative member would have joined once more (KIP-429); nobody has that partition yet."""
+    owned = encode_subscription(Subscription(topics=("t",), owned=(T0, T1), generation_id=1))
+    for assigned, generation_id in (((T0,), 2), ((T0, T1), 1)):
+        group = Coordination()
+        joined = rejoin(group, "i-a", "a", protocols=(("cooperative-sticky", owned),))
+        group.tick(200)
+        group.ask(sync("a", result(group, joined).generation_id, a=encode_assignment(assigned)))
+        group.commit_writes()
+        request_id = rejoin(group, "i-a", "a2", protocols=(("cooperative-sticky", KNOWN),))
+        group.commit_writes()
+        assert result(group, request_id).generation_id == generation_id
 
 
 def test_in_a_rebalance_who_comes_back_fences_who_waits() -> None:

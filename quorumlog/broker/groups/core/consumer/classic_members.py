@@ -10,7 +10,6 @@ from typing import Final
 
 from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.conversion import (
-    CONSUMER,
     NotConvertible,
     by_id,
     classic_metadata,
@@ -24,6 +23,7 @@ from quorumlog.broker.groups.core.consumer.requests import RequestRefused
 from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import MemberState
 from quorumlog.broker.groups.core.consumer.topics import Topics
+from quorumlog.broker.groups.core.member_messages import CONSUMER
 from quorumlog.broker.groups.core.requests import (
     Heartbeat,
     Join,

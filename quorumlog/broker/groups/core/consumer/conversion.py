@@ -6,7 +6,7 @@ docs/decisions/0117-a-group-is-converted-in-one-batch.md
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Final
 
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
 from quorumlog.broker.groups.core.consumer.partitions import (
@@ -31,11 +31,17 @@ from quorumlog.broker.groups.core.consumer.records import (
 from quorumlog.broker.groups.core.consumer.states import MemberState
 from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.broker.groups.core.group import Group, Member
+from quorumlog.broker.groups.core.member_messages import (
+    CONSUMER,
+    VERSION_BYTES,
+    MessageT,
+    read_message,
+)
 from quorumlog.broker.groups.core.records import StoredGroup, StoredMember
 from quorumlog.broker.groups.core.requests import Join
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicId
-from quorumlog.wire.codec.message import Buffer, Message
+from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from quorumlog.wire.codec.messages.consumer_protocol_assignment import (
     TopicPartition as AssignedTopic,
@@ -43,12 +49,9 @@ from quorumlog.wire.codec.messages.consumer_protocol_assignment import (
 from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
     ConsumerProtocolSubscription,
 )
-from quorumlog.wire.codec.schemas import decode_message, encode_message
+from quorumlog.wire.codec.schemas import encode_message
 
-CONSUMER: Final = "consumer"  # the protocol type whose metadata can be read
-VERSION_BYTES: Final = 2
 ASSIGNMENT_VERSION: Final = 0  # that every client reads
-MessageT = TypeVar("MessageT", bound=Message)
 
 
 class NotConvertible(ValueError):
@@ -194,13 +197,8 @@ def read_subscription(data: bytes, member_id: str) -> ConsumerProtocolSubscripti
 
 
 def _read(kind: type[MessageT], data: bytes, member_id: str) -> MessageT:
-    """Return what a member's bytes say; fields that a newer version appends are ignored."""
-    version = int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
-    if len(data) < VERSION_BYTES or version < 0:
-        raise NotConvertible(f"{member_id}: {kind.__name__} in {len(data)} bytes")
-    known = min(version, kind.VERSIONS[-1])
     try:
-        return decode_message(kind, known, memoryview(data)[VERSION_BYTES:])
+        return read_message(kind, data)
     except MalformedFrame as error:
         raise NotConvertible(f"{member_id}: {kind.__name__}: {error}") from error
 

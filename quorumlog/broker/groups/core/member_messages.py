@@ -1,0 +1,56 @@
+"""What members of a classic group say to its leader, and it to them, through the coordinator.
+
+The messages are those of the consumer protocol (KIP-54, KIP-429, KIP-792); fields that a newer
+version appends are ignored. Other protocol types have messages of their own.
+"""
+
+from collections.abc import Iterable
+from typing import Final, Protocol, TypeVar
+
+from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.message import Message
+from quorumlog.wire.codec.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
+    ConsumerProtocolSubscription,
+)
+from quorumlog.wire.codec.schemas import decode_message
+
+CONSUMER: Final = "consumer"  # the protocol type whose messages can be read
+VERSION_BYTES: Final = 2
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+class _Topic(Protocol):
+    topic: str
+    partitions: list[int]
+
+
+def read_message(kind: type[MessageT], data: bytes) -> MessageT:
+    """Return what a member's bytes say. Raises MalformedFrame."""
+    version = int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
+    if len(data) < VERSION_BYTES or version < 0:
+        raise MalformedFrame(f"{kind.__name__} in {len(data)} bytes")
+    known = min(version, kind.VERSIONS[-1])
+    return decode_message(kind, known, memoryview(data)[VERSION_BYTES:])
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str]:
+    """Return the topics of a subscription. Raises MalformedFrame."""
+    return frozenset(read_message(ConsumerProtocolSubscription, metadata).topics)
+
+
+def unrevoked(metadata: bytes, assignment: bytes) -> frozenset[TopicPartition]:
+    """Return what a member owned when it joined, and was not assigned. Raises MalformedFrame.
+
+    A cooperative member (KIP-429) gives that up, and joins again: until then nobody may have it.
+    """
+    owned = _partitions(read_message(ConsumerProtocolSubscription, metadata).owned_partitions)
+    if not owned or not assignment:
+        return owned
+    assigned = read_message(ConsumerProtocolAssignment, assignment).assigned_partitions
+    return owned - _partitions(assigned)
+
+
+def _partitions(topics: Iterable[_Topic]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(one.topic, index) for one in topics for index in one.partitions)
