@@ -125,7 +125,7 @@ class ConsumerMembership:
 
     # --- facts ---
 
-    def _handle(self, now_ms: float, event: Event) -> list[Effect]:  # noqa: C901 - one flat case per kind of fact
+    def _handle(self, now_ms: float, event: Event) -> list[Effect]:  # noqa: C901, PLR0912 - one flat case per kind of fact
         match event:
             case facts.Subscribed():
                 return self._handle_subscribed(now_ms, event)
@@ -152,6 +152,8 @@ class ConsumerMembership:
             case facts.Ticked() | facts.CountsChanged() | facts.TopicsLookedUp():
                 pass
             case facts.JoinAnswered() | facts.SyncAnswered() | facts.HeartbeatAnswered():
+                pass  # of the classic protocol
+            case facts.GroupDescribed():
                 pass  # of the classic protocol
             case _:
                 assert_never(event)

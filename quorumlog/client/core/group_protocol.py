@@ -5,7 +5,8 @@ newer version appends is skipped. Source: KIP-54's ConsumerProtocol, version 1 (
 partitions, KIP-429), and the generation of version 2 (KIP-792).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from quorumlog.client.core.assignors import Subscription
@@ -82,6 +83,22 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
             for topic in message.assigned_partitions
             for partition in topic.partitions
         )
+    )
+
+
+def decode_assignments(assignments: Iterable[bytes] | None) -> frozenset[TopicPartition]:
+    """Return what all members are assigned; nothing of those whose bytes cannot be read."""
+    assigned: set[TopicPartition] = set()
+    for data in assignments or ():
+        with suppress(MalformedFrame):
+            assigned.update(decode_assignment(data))
+    return frozenset(assigned)
+
+
+def every_partition(counts: Mapping[str, int]) -> frozenset[TopicPartition]:
+    """Return the partitions of topics that have so many."""
+    return frozenset(
+        TopicPartition(topic, index) for topic, count in counts.items() for index in range(count)
     )
 
 

@@ -73,7 +73,7 @@ class Membership:
         self.state = State.UNJOINED
         self.member_id, self.generation_id, self.protocol = "", -1, ""
         self._owned_generation_id = -1
-        self.is_leader = False
+        self.is_leader = self._skips_assignment = False
         self.topics: tuple[str, ...] = ()
         self.owned: tuple[TopicPartition, ...] = ()
         self.coordinator_known = self.is_finding = False
@@ -154,6 +154,8 @@ class Membership:
                 return self._lead(counts)
             case facts.SyncAnswered():
                 return self._handle_sync_answered(now_ms, event)
+            case facts.GroupDescribed():
+                self._handle_described(event)
             case facts.HeartbeatAnswered():
                 return self._handle_heartbeat_answered(now_ms, event)
             case facts.RevocationDone():
@@ -200,6 +202,7 @@ class Membership:
             return self._handle_refused(now_ms, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         self.member_id, self.generation_id = event.member_id, event.generation_id
         self.protocol, self.is_leader = event.protocol, event.leader_id == event.member_id
+        self._skips_assignment = self.is_leader and event.skip_assignment
         self._last_answer_ms, self.rejoin_wanted = now_ms, self.topics != self._asked_topics
         if not self.is_leader:
             self._become(State.SYNCING)
@@ -214,12 +217,14 @@ class Membership:
             return []
         wanted = {topic for member in self._members.values() for topic in member.topics}
         self.counts = {topic: counts.get(topic, 0) for topic in sorted(wanted)}
+        self._become(State.SYNCING)
+        if self._skips_assignment:
+            return [self._sync()]
         assignment = ASSIGNORS[self.protocol](self._members, counts)
         encoded = tuple(
             (member, group_protocol.encode_assignment(partitions))
             for member, partitions in sorted(assignment.items())
         )
-        self._become(State.SYNCING)
         return [self._sync(encoded)]
 
     def _sync(self, assignments: tuple[tuple[str, bytes], ...] = ()) -> Effect:
@@ -249,7 +254,21 @@ class Membership:
             self._become(State.YIELDING)
             self.rejoin_wanted = True
             return [facts.Revoke(partitions=taken, lost=False)]
-        return self._accept_assignment()
+        accepted = self._accept_assignment()
+        if self._skips_assignment:
+            accepted.append(facts.DescribeGroup(generation_id=self.generation_id))
+        return accepted
+
+    def _handle_described(self, event: facts.GroupDescribed) -> None:
+        """Join again if a topic has a partition that no member is assigned.
+
+        A static leader that comes back is told to leave the assignment as it is (KIP-814). The
+        topics may have grown while it was away.
+        """
+        if event.generation_id == self.generation_id:
+            wanted = group_protocol.every_partition(self.counts)
+            if not wanted <= group_protocol.decode_assignments(event.assignments):
+                self.rejoin_wanted = True
 
     def _accept_assignment(self) -> list[Effect]:
         added = tuple(sorted({*self._assigned} - {*self.owned}))

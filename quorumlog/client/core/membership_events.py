@@ -69,7 +69,10 @@ class CoordinatorLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinAnswered:
-    """JoinGroup's answer. `members` is empty unless we lead."""
+    """JoinGroup's answer. `members` is empty unless we lead.
+
+    skip_assignment: we lead, and the generation has its assignment already (KIP-814).
+    """
 
     error_code: int
     generation_id: int = -1
@@ -77,6 +80,7 @@ class JoinAnswered:
     leader_id: str = ""
     protocol: str = ""
     members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,14 @@ class SyncAnswered:
 
     error_code: int
     assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescribed:
+    """What each member is assigned in `generation_id`, raw; None: the question failed."""
+
+    generation_id: int
+    assignments: tuple[bytes, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +158,7 @@ Event = (
     | JoinAnswered
     | TopicsLookedUp
     | SyncAnswered
+    | GroupDescribed
     | HeartbeatAnswered
     | ConsumerHeartbeatAnswered
     | TopicsNamed
@@ -182,6 +195,13 @@ class SendSync:
     generation_id: int
     protocol: str
     assignments: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeGroup:
+    """Find out what each member is assigned in this generation; then GroupDescribed."""
+
+    generation_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +275,7 @@ Effect = (
     | SendJoin
     | LookUpTopics
     | SendSync
+    | DescribeGroup
     | SendHeartbeat
     | SendConsumerHeartbeat
     | NameTopics

@@ -27,6 +27,7 @@ from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Request
+from quorumlog.wire.codec.messages.describe_groups import DescribeGroupsRequest
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest
 from quorumlog.wire.codec.messages.join_group import (
     JoinGroupRequest,
@@ -161,6 +162,8 @@ class GroupSession:
                 self._tasks.start(self._look_up(topics))
             case facts.SendSync():
                 self._tasks.start(self._sync(effect))
+            case facts.DescribeGroup(generation_id=generation_id):
+                self._tasks.start(self._describe(generation_id))
             case facts.NameTopics(topic_ids=topic_ids):
                 self._tasks.start(self._name_topics(topic_ids))
             case facts.SendHeartbeat() | facts.SendConsumerHeartbeat():
@@ -228,6 +231,7 @@ class GroupSession:
                 leader_id=answer.leader,
                 protocol=answer.protocol_name or "",
                 members=members,
+                skip_assignment=answer.skip_assignment,
             )
         )
 
@@ -262,6 +266,17 @@ class GroupSession:
             self.post(
                 facts.SyncAnswered(error_code=answer.error_code, assignment=answer.assignment)
             )
+
+    async def _describe(self, generation_id: int) -> None:
+        group_id, assignments = self._coordinator.group_id, None
+        try:
+            answer = await self._coordinator.send(DescribeGroupsRequest(groups=[group_id]))
+        except KafkaError as error:
+            _logger.debug("describing %s: %r", group_id, error)  # the member joins again
+        else:
+            described = answer.groups[0]
+            assignments = tuple(member.member_assignment for member in described.members)
+        self.post(facts.GroupDescribed(generation_id=generation_id, assignments=assignments))
 
     async def _heartbeat(self, effect: facts.SendHeartbeat) -> None:
         request = HeartbeatRequest(

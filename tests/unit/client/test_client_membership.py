@@ -26,7 +26,7 @@ def joining(assignor: Assignor = "range") -> Membership:
     return member
 
 
-def lead(member: Membership, foreign: bytes) -> list[Effect]:
+def lead(member: Membership, foreign: bytes, *, skips: bool = False) -> list[Effect]:
     listed = [("m", OWN), ("other", foreign)]
     return member.step(
         0,
@@ -36,6 +36,7 @@ def lead(member: Membership, foreign: bytes) -> list[Effect]:
             member_id="m",
             leader_id="m",
             protocol="range",
+            skip_assignment=skips,
             members=tuple(
                 facts.JoinedMember(member_id=name, instance_id=None, metadata=metadata)
                 for name, metadata in listed
@@ -94,6 +95,57 @@ def test_a_member_owns_what_the_last_generation_gave_it_that_it_has_heard_of(
     follow(member, 6)
     member.step(0, assigned(*owned[:1]))
     assert claimed(member.step(0, facts.RevocationDone())) == (owned[:1], 6)
+
+
+OWNED = (TopicPartition("t", 0),)
+
+
+def returned(member: Membership, counts: dict[str, int]) -> list[Effect]:
+    """Let a static leader come back: nobody watched the topics meanwhile (KIP-814)."""
+    lead(member, OWN, skips=True)
+    (sync,) = member.step(0, facts.TopicsLookedUp(counts=counts))
+    assert isinstance(sync, facts.SendSync)
+    assert sync.assignments == ()
+    return member.step(0, assigned(*OWNED))
+
+
+def test_a_leader_that_comes_back_asks_what_its_group_is_assigned() -> None:
+    described = facts.DescribeGroup(generation_id=1)
+    effects = returned(joining(), {"t": 2})
+    assert effects == [facts.Assign(partitions=OWNED, added=OWNED), described]
+    follower = joining()
+    follow(follower, 1)
+    assert described not in follower.step(0, assigned(*OWNED))
+
+
+@pytest.mark.parametrize(
+    ("others", "rejoins"),
+    [
+        ([[TopicPartition("t", 1)]], False),
+        ([[TopicPartition("t", 1), TopicPartition("t", 2)]], False),
+        ([[]], True),
+        ([], True),
+    ],
+)
+def test_a_leader_that_comes_back_leads_once_more_if_a_partition_has_no_owner(
+    others: list[list[TopicPartition]], rejoins: bool
+) -> None:
+    member = joining()
+    returned(member, {"t": 2})
+    shares = tuple(group_protocol.encode_assignment(share) for share in [OWNED, *others])
+    effects = member.step(0, facts.GroupDescribed(generation_id=1, assignments=shares))
+    assert effects == ([facts.Revoke(partitions=OWNED, lost=False)] if rejoins else [])
+
+
+@pytest.mark.parametrize("assignments", [None, (b"\0", b"")])
+def test_a_leader_that_does_not_hear_what_is_assigned_leads_once_more(
+    assignments: tuple[bytes, ...] | None,
+) -> None:
+    member = joining()
+    returned(member, {"t": 1})
+    assert member.step(0, facts.GroupDescribed(generation_id=0, assignments=assignments)) == []
+    effects = member.step(0, facts.GroupDescribed(generation_id=1, assignments=assignments))
+    assert effects == [facts.Revoke(partitions=OWNED, lost=False)]
 
 
 def follow(member: Membership, generation_id: int) -> None:
