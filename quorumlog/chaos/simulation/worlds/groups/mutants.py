@@ -19,10 +19,10 @@ from quorumlog.broker.partitions.core.data_path import LocalRead
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import GroupShard
+from quorumlog.chaos.simulation.worlds.groups.member_process import SESSION_MS
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch
 
-SESSION_MS: Final = 1_200  # of members of the consumer protocol
 SETTINGS: Final = BrokerSettings(
     group_min_session_timeout_ms=100,
     group_initial_rebalance_delay_ms=200,

@@ -1,7 +1,8 @@
 """A member speaks the classic protocol, with cooperative rebalances (KIP-429).
 
 It keeps what it has while the group rebalances, and joins again once it has given up what others
-are to have. If it leads, it gives no member what another one has.
+are to have. If it leads, it gives no member what another one has, and writes down for how many
+partitions. A static leader that comes back leads once more if that has changed since.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -162,6 +163,8 @@ class Joining:
             claims = {one.member_id: claim_of(one.metadata) for one in result.members}
             assigned = assign_cooperatively(claims, self._counts)
             self._assignments = {name: encode_assignment(has) for name, has in assigned.items()}
+            if not result.skip_assignment:
+                self._life.led = (result.generation_id, self._counts)
 
     def _topic_counts(self) -> dict[str, int]:
         by_name = self._life.catalogue.by_name
@@ -186,11 +189,16 @@ class Joining:
         self._must_sync, self.is_member = False, True
         self._assigned_generation_id = self._generation_id
         self._life.syncs(answered, self._generation_id, assignment_of(result.assignment))
-        if self._life.client.surplus:
-            self._must_join = True  # once it has given that up
+        if self._life.client.surplus or self._is_told_what_is_old():
+            self._must_join = True  # once it has given up what it must
         else:
             self._life.rests(answered)
         self._life.act_soon()
+
+    def _is_told_what_is_old(self) -> bool:
+        """Return whether it leads, and hears what was assigned for other numbers of partitions."""
+        counts = self._counts
+        return counts is not None and self._life.led != (self._generation_id, counts)
 
     def _failed(self, error_code: ErrorCode) -> None:
         """Go on after a join or a sync that was refused."""

@@ -4,7 +4,7 @@ With each life it chooses a protocol anew: so groups are upgraded and downgraded
 used. It gives partitions up at once, slowly, or not at all until it is fenced.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from quorumlog.broker.groups.core.consumer.partitions import Partitions, TopicIdPartition
@@ -17,6 +17,7 @@ from quorumlog.chaos.simulation.worlds.groups.commits import Commits
 from quorumlog.chaos.simulation.worlds.groups.consumer.group_log import Named
 from quorumlog.chaos.simulation.worlds.groups.consumer.heartbeating import Heartbeating
 from quorumlog.chaos.simulation.worlds.groups.consumer.joining import Joining
+from quorumlog.chaos.simulation.worlds.groups.consumer.member_options import MemberOptions
 from quorumlog.chaos.simulation.worlds.groups.consumer.oracle import (
     Client,
     ConsumerOracle,
@@ -24,6 +25,7 @@ from quorumlog.chaos.simulation.worlds.groups.consumer.oracle import (
 )
 from quorumlog.chaos.simulation.worlds.groups.consumer.speaking import (
     CLASSIC_SUBSCRIPTIONS,
+    OUT,
     REBALANCE_MS,
     SUBSCRIPTIONS,
     Answered,
@@ -40,9 +42,9 @@ from quorumlog.chaos.simulation.worlds.groups.member_process import (
     GROUP_ID,
     HEARTBEAT_US,
     REQUEST_TIMEOUT_US,
+    SESSION_MS,
     MemberProcess,
 )
-from quorumlog.chaos.simulation.worlds.groups.mutants import SESSION_MS
 from quorumlog.chaos.simulation.worlds.groups.oracle import Position
 from quorumlog.chaos.simulation.worlds.groups.transactions import TransactionCoordinator
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -50,8 +52,11 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 LEAVES: Final = 0.06  # the chance that a member leaves instead of a commit
 SUBSCRIBES_ANEW: Final = 0.04
+RETURNS_ANEW: Final = 0.5  # the chance that a static member comes back for other topics
 OLD_COMES: Final = 0.1  # the chance that an old heartbeat comes again
-AWAY_US_MAX: Final = 1_000_000  # sometimes longer than a session
+AWAY_US_MAX: Final = (SESSION_MS * 500, 1_000_000)  # the second: often longer than a session
+CHOOSES: Final = 0.1  # the chance that a static member looks now at what it reads in the end
+CHOOSES_GIVING_UP: Final = 0.7  # the same, while it has something to give up
 SOON_US: Final = 1_000
 
 
@@ -67,22 +72,6 @@ class Asked(NamedTuple):
 
     request: Any
     client: Client
-
-
-class MemberOptions(NamedTuple):
-    """What a member does.
-
-    classic_share: of its lives that speak the classic protocol. begins_classic: the first one does.
-    chooses_in_the_end: it subscribes anew after the last change of the topics.
-    leaves_for_good: after that change.
-    """
-
-    commit_every_us: int
-    is_static: bool
-    classic_share: float
-    begins_classic: bool
-    chooses_in_the_end: bool
-    leaves_for_good: bool
 
 
 class GroupMember(MemberProcess):
@@ -105,6 +94,7 @@ class GroupMember(MemberProcess):
         self.catalogue = catalogue
         self.client: Client
         self.subscription: Subscription
+        self.led: tuple[int, Mapping[str, int]] | None = None
         self.has_left = False  # for good
         self._environment: Final = environment
         self._oracle: Final = oracle
@@ -155,8 +145,8 @@ class GroupMember(MemberProcess):
         is_classic = self.rng.random() < self._options.classic_share
         if self._life == 1 and self._options.begins_classic:
             is_classic = True
-        is_another = self._life == 1 or is_classic != self.client.is_classic
-        if is_another or self._instance is None:  # a static member is the same as before
+        is_another = self._instance is None or is_classic != self.client.is_classic
+        if self._life == 1 or is_another or self.rng.random() < RETURNS_ANEW:
             self._subscribe(is_classic=is_classic)
         self._new_client("" if is_classic else self.new_name(), is_classic=is_classic)
         self._speaker = Joining(self) if is_classic else Heartbeating(self)
@@ -324,16 +314,21 @@ class GroupMember(MemberProcess):
         speaker = self._speaker
         if speaker is None or not speaker.is_member:
             return
-        if self.catalogue.is_final and not self.has_chosen:
+        chance = CHOOSES_GIVING_UP if self.client.surplus else CHOOSES  # one after the other
+        chooses = self._instance is None or self.rng.random() < chance
+        if self.catalogue.is_final and not self.has_chosen and chooses:
             self.has_chosen = True
+            if self._options.chooses_in_the_end and self._instance is not None:
+                self._leave_for_a_while()
+                return
             if self._options.chooses_in_the_end:
                 self._subscribe(is_classic=self.client.is_classic)
         if self._is_stopped:
             return
-        chance = 1.0 if self._environment.is_calm else self.rng.random()
-        if chance < LEAVES:
+        chosen = 1.0 if self._environment.is_calm else self.rng.random()
+        if chosen < LEAVES:
             self._leave_for_a_while()
-        elif chance < LEAVES + SUBSCRIBES_ANEW:
+        elif chosen < LEAVES + SUBSCRIBES_ANEW:
             self._subscribe(is_classic=self.client.is_classic)
         elif self._positions and not self._commits.is_under_way:
             self._commit()
@@ -374,7 +369,7 @@ class GroupMember(MemberProcess):
         self._speaker, self._life = None, self._life + 1
         if request is not None:
             self._send(request, lambda: True, lambda _: None)
-        after_us = self.rng.randrange(BACKOFF_US // 2, AWAY_US_MAX)
+        after_us = self.rng.randrange(BACKOFF_US // 2, self.rng.choice(AWAY_US_MAX))
         self._machine.later(after_us, self._take, self._begin)
 
     def _leave_for_good(self) -> None:
@@ -389,12 +384,9 @@ class GroupMember(MemberProcess):
             return
 
         def answered(answered: Answered) -> None:
-            if answered.result.error_code in _IS_OUT:
+            if answered.result.error_code in OUT:
                 self._speaker, self.has_left = None, True
             elif answered.result.error_code is ErrorCode.NOT_COORDINATOR:
                 self._coordinator = None
 
         self._ask(Asked(request, self.client), answered)
-
-
-_IS_OUT: Final = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)

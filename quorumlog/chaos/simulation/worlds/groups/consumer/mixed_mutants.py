@@ -18,13 +18,15 @@ from quorumlog.broker.groups.core.consumer.records import (
 from quorumlog.broker.groups.core.consumer.requests import RequestRefused
 from quorumlog.broker.groups.core.consumer.states import MemberState
 from quorumlog.broker.groups.core.consumer_side import ConsumerSide, Replaced
-from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.group import Group, Member
+from quorumlog.broker.groups.core.joining import Joining
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import LogRecord
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
     CommitTransactionalOffsets,
     Heartbeat,
+    Join,
     Sync,
     SyncResult,
 )
@@ -136,6 +138,28 @@ class _Hasty(Rebalance):
 @MIXED_MUTANTS.breaks("a generation of a classic group waits for no static member")
 class _WaitsForNoStaticMember(BrokenParts):
     part_classes = (_Hasty,)
+
+
+class _NeverMindsTopics(Joining):
+    def _wants_the_same(self, group: Group, member: Member, join: Join) -> bool:
+        del member
+        return group.select_protocol(join) == group.protocol_name
+
+
+@MIXED_MUTANTS.breaks("a static member comes back for other topics without a rebalance")
+class _AssignsNoNewTopics(BrokenParts):
+    part_classes = (_NeverMindsTopics,)
+
+
+class _Forgetful(Joining):
+    def _must_give_up(self, group: Group, member: Member) -> bool:
+        del group, member
+        return False
+
+
+@MIXED_MUTANTS.breaks("a static member that comes back need not join to give up what it had")
+class _WaitsForTheReturned(BrokenParts):
+    part_classes = (_Forgetful,)
 
 
 class _TwoForms(ConsumerSide):

@@ -45,7 +45,6 @@ class Joined(NamedTuple):
 class Place(NamedTuple):
     """What a static member had when it left for a while."""
 
-    member_id: str
     epoch: int
     had: Partitions
 
@@ -231,8 +230,7 @@ class ConsumerOracle:
     def leaves(self, client: Client, *, for_a_while: bool) -> None:
         """Note that a member has given all up, and says that it leaves."""
         if for_a_while and client.instance_id is not None and not client.is_new:
-            place = Place(client.member_id, client.epoch, client.kept)
-            self._places[client.instance_id] = place
+            self._places[client.instance_id] = Place(client.epoch, client.kept)
         client.has_left = not for_a_while
         self.loses_all(client)
 
@@ -240,6 +238,8 @@ class ConsumerOracle:
 
     def removed(self, member_id: str, leader_epoch: int) -> None:
         """Check that a member that the log leaves out has left, or is silent or late."""
+        for instance_id in self._places.keys() - self._log.members.values():
+            del self._places[instance_id]
         client = self._clients.get(member_id)
         if client is None:  # it was given an id that it has never heard of
             return
@@ -247,9 +247,6 @@ class ConsumerOracle:
         is_replaced = client.instance_id and client.instance_id in self._log.members.values()
         if client.has_left or is_replaced:
             return
-        place = self._places.get(client.instance_id or "")
-        if place is not None and place.member_id == member_id:
-            del self._places[client.instance_id or ""]
         self._check_due("removed-early", client, leader_epoch)
 
     def generation_began(self, stored: StoredGroup, leader_epoch: int) -> None:

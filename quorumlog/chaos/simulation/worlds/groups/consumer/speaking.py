@@ -1,6 +1,6 @@
 """What a member and the protocol that it speaks know of each other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from quorumlog.broker.groups.core.consumer.partitions import Partitions
@@ -20,6 +20,8 @@ NOT_THERE: Final = frozenset(
     }
 )
 """Look for the coordinator again."""
+OUT: Final = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
+"""What is answered to a member that leaves: it is no member any more."""
 
 
 class Subscription(NamedTuple):
@@ -61,12 +63,16 @@ class Question(NamedTuple):
 
 
 class Life(Protocol):
-    """A member, as the protocol that it speaks sees it."""
+    """A member, as the protocol that it speaks sees it.
+
+    led: the last generation that it led, and how many partitions the topics had: on its disk.
+    """
 
     client: Client
     subscription: Subscription
     rng: Rng
     catalogue: TopicCatalogue
+    led: tuple[int, Mapping[str, int]] | None
 
     def new_name(self) -> str:
         """Return a name that nothing else has."""

@@ -4,6 +4,7 @@ Its members may begin as classic ones and change their protocol while the group 
 appear, grow and go away.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS, Partitions
@@ -15,7 +16,8 @@ from quorumlog.chaos.simulation.worlds.brokers.controller_node import CONTROLLER
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
 from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_by_name
 from quorumlog.chaos.simulation.worlds.groups.consumer.group_log import GroupLog
-from quorumlog.chaos.simulation.worlds.groups.consumer.member import GroupMember, MemberOptions
+from quorumlog.chaos.simulation.worlds.groups.consumer.member import GroupMember
+from quorumlog.chaos.simulation.worlds.groups.consumer.member_options import MemberOptions
 from quorumlog.chaos.simulation.worlds.groups.consumer.oracle import ConsumerOracle
 from quorumlog.chaos.simulation.worlds.groups.consumer.topics import KnownTopics, TopicCatalogue
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost, NewShard
@@ -36,7 +38,7 @@ def draw_consumer_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]
         "min_insync_replicas": min(2, nodes),
         "members": members,
         "static_members": rng.randrange(members),
-        "classic_percent": rng.choice((30, 50, 70)) if is_mixed else 0,
+        "classic_percent": rng.choice((30, 50, 70, 100)) if is_mixed else 0,
         "begins_classic": is_mixed and rng.random() < 0.6,
         "transactional_members": rng.randrange(members + 1) if has_transactions else 0,
         "bumps_epoch": rng.random() < 0.5,  # transaction.version 2
@@ -111,7 +113,7 @@ class ConsumerProtocolGroup:
                 is_static=index < options.number("static_members"),
                 classic_share=options.number("classic_percent") / 100,
                 begins_classic=options.flag("begins_classic"),
-                chooses_in_the_end=options.flag("ends_with_changes"),
+                chooses_in_the_end=index > 0 and options.flag("ends_with_changes"),
                 leaves_for_good=index == 0 and options.flag("ends_with_changes"),
             ),
             transactions=self._transactions if index >= plain_members else None,
@@ -136,22 +138,31 @@ class ConsumerProtocolGroup:
             return "a coordinator that has loaded"
         if not self._transactions.is_idle():
             return "the transactions to end"
-        members = [member for member in self._members if not member.has_left]
-        clients = [member.client for member in members]
-        if not all(member.has_chosen for member in members):
-            return "the members to subscribe to what they read in the end"
-        if not self._oracle.is_at_rest(clients, self._subscribed()):
-            had = {client.member_id: self._catalogue.shown(client.has) for client in clients}
-            return f"an owner of each partition, as in the log; the members have {had}"
+        if unsettled := self._unsettled():
+            return unsettled
         if coordinator.transactional.unstable(GROUP_ID):
             return "the pending offsets to be decided"
         self._oracle.finish(positions_by_name(coordinator.fetch_offsets(GROUP_ID, None)))
         return ""
 
-    def _subscribed(self) -> Partitions:
+    def _unsettled(self) -> str:
+        """Return what the members still have to do, if anything."""
+        members = [member for member in self._members if not member.has_left]
+        if not all(member.has_chosen for member in members):
+            return "the members to subscribe to what they read in the end"
+        clients = [member.client for member in members]
+        if not self._oracle.is_at_rest(clients, self._subscribed(members)):
+            had = {client.member_id: self._catalogue.shown(client.has) for client in clients}
+            return f"an owner of each partition, as in the log; the members have {had}"
+        for member in members:
+            if not member.client.has <= self._subscribed([member]):
+                has = self._catalogue.shown(member.client.has)
+                return f"{member.client.member_id} to give up what it does not want; it has {has}"
+        return ""
+
+    def _subscribed(self, members: Iterable[GroupMember]) -> Partitions:
         found = NO_PARTITIONS
-        for member in self._members:
-            if not member.has_left:
-                names, expression = member.subscription
-                found |= self._catalogue.partitions(self._catalogue.matching({*names}, expression))
+        for member in members:
+            names, expression = member.subscription
+            found |= self._catalogue.partitions(self._catalogue.matching({*names}, expression))
         return found
