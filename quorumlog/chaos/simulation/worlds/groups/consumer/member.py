@@ -55,7 +55,7 @@ SUBSCRIBES_ANEW: Final = 0.04
 RETURNS_ANEW: Final = 0.5  # the chance that a static member comes back for other topics
 OLD_COMES: Final = 0.1  # the chance that an old heartbeat comes again
 AWAY_US_MAX: Final = (SESSION_MS * 500, 1_000_000)  # the second: often longer than a session
-CHOOSES: Final = 0.1  # the chance that a static member looks now at what it reads in the end
+CHOOSES: Final = 0.1  # the chance that a static member chooses now what it reads in the end
 CHOOSES_GIVING_UP: Final = 0.7  # the same, while it has something to give up
 SOON_US: Final = 1_000
 
@@ -314,8 +314,7 @@ class GroupMember(MemberProcess):
         speaker = self._speaker
         if speaker is None or not speaker.is_member:
             return
-        chance = CHOOSES_GIVING_UP if self.client.surplus else CHOOSES  # one after the other
-        chooses = self._instance is None or self.rng.random() < chance
+        chooses = self._chooses_now()
         if self.catalogue.is_final and not self.has_chosen and chooses:
             self.has_chosen = True
             if self._options.chooses_in_the_end and self._instance is not None:
@@ -332,6 +331,12 @@ class GroupMember(MemberProcess):
             self._subscribe(is_classic=self.client.is_classic)
         elif self._positions and not self._commits.is_under_way:
             self._commit()
+
+    def _chooses_now(self) -> bool:
+        """Tell whether to choose what to read in the end; static members do so one by one."""
+        if self._instance is None:
+            return True
+        return self.rng.random() < (CHOOSES_GIVING_UP if self.client.surplus else CHOOSES)
 
     def _commit(self) -> None:
         positions = {}
