@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from quorumlog import chance
-from quorumlog.chaos.back_ends.feature_levels import change_a_level
+from quorumlog.chaos.back_ends.feature_levels import FeatureLevels
 from quorumlog.client import Admin, KafkaError, NewTopic, Producer, TopicPartition
 
 _TOPICS_MAX: Final = 3  # at once
@@ -43,7 +43,8 @@ class AdminChurner:
 
     It changes no other topic than its own, but elects leaders for all, and moves partitions of all:
     to other brokers, to fewer, and in the end to as many as they had. For all brokers it changes a
-    setting that holds for topics, and the levels of features. It unregisters brokers that are gone.
+    setting that holds for topics, and the levels of features; it raises them again in the end. It
+    unregisters brokers that are gone.
     """
 
     def __init__(
@@ -67,8 +68,9 @@ class AdminChurner:
         self._replicas: Final[dict[TopicPartition, int]] = {}  # of what was moved: how many it had
         self._seen: Final[set[int]] = set()  # the brokers that were ever there
         self._is_tuned = False
+        self._levels: Final = FeatureLevels()
         self._changes: Final = self._endless()  # they go on where they were stopped
-        self._moving_back: Final = asyncio.Lock()
+        self._taking_back: Final = asyncio.Lock()
         self.changes = 0
 
     def start(self, per_s: int) -> None:
@@ -78,9 +80,9 @@ class AdminChurner:
             self._working = asyncio.create_task(self._work(1 / per_s))
 
     async def stop(self) -> None:
-        """Change nothing more; move partitions back and remove the topics, if the cluster can.
+        """Change nothing more; take back what can be, and remove the topics, if the cluster can.
 
-        What cannot be moved back while brokers are down is moved when this is called again.
+        What cannot be taken back while brokers are down is taken back when this is called again.
         """
         working, self._working = self._working, None
         if working is not None:
@@ -88,12 +90,13 @@ class AdminChurner:
             await asyncio.wait([working])
             if not working.cancelled():
                 working.result()  # it ends by an error alone
-        elif not (self._replicas or self._is_tuned):
+        elif not (self._replicas or self._is_tuned or self._levels.are_lowered):
             return
         with suppress(*REFUSED):
             async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
-                async with self._moving_back:  # the end of a run may stop it, too
+                async with self._taking_back:  # the end of a run may stop it, too
                     await self._move_back(admin)
+                    await self._levels.raise_again(admin)
                 if self._is_tuned:
                     await admin.alter_configs("broker", "", delete=[_TUNED])
                     self._is_tuned = False
@@ -124,7 +127,7 @@ class AdminChurner:
             yield self._move
             yield _elect
             yield self._forget
-            yield change_a_level
+            yield self._levels.change_one
             yield self._tune
             if number >= _TOPICS_MAX:
                 yield partial(_delete, f"{self._prefix}-{number - _TOPICS_MAX}")
