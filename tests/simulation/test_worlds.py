@@ -132,8 +132,8 @@ def test_a_seed_that_has_failed_holds(world: str, seed: int) -> None:
 @pytest.mark.parametrize(
     ("seed", "duration_ms"),
     [
-        (516, 15_000),  # a static leader came back to topics that had grown: nobody looked at them
-        (69, 20_000),  # a static member came back before it had given up what others waited for
+        (516, 15_000),  # a topic had grown while a static leader was away; the leader did not look
+        (69, 20_000),  # a static member restarted before it had given up what others were to have
         (993, 15_000),  # a member that leaves asked a former coordinator for ever
         (1081, 60_000),  # a classic leader had nothing for a member that came last
         (

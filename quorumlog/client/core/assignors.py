@@ -5,7 +5,7 @@ every Kafka client must come to the same answer, since any member may be the lea
 Sources: Kafka's RangeAssignor, RoundRobinAssignor, CooperativeStickyAssignor (KIP-54, KIP-429).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Final
@@ -40,7 +40,8 @@ def _in_order(members: Members) -> list[str]:
     return sorted(members, key=place)
 
 
-def _partitions(topics: Sequence[str], counts: Counts) -> list[TopicPartition]:
+def partitions_of(topics: Iterable[str], counts: Counts) -> list[TopicPartition]:
+    """Return all partitions of these topics, by topic."""
     return [TopicPartition(topic, index) for topic in topics for index in range(counts[topic])]
 
 
@@ -65,7 +66,7 @@ def assign_round_robin(members: Members, counts: Counts) -> Assignment:
     assignment: Assignment = {member: [] for member in members}
     wanted = {topic for member in members.values() for topic in member.topics}
     turns = cycle(_in_order(members))
-    for partition in _partitions(sorted(wanted & {*counts}), counts):
+    for partition in partitions_of(sorted(wanted & {*counts}), counts):
         member = next(turns)
         while partition.topic not in members[member].topics:
             member = next(turns)
@@ -84,7 +85,7 @@ def assign_sticky(members: Members, counts: Counts) -> Assignment:
     owner = {partition: member for member, owned in assignment.items() for partition in owned}
     wanted = {topic for member in members.values() for topic in member.topics}
     order = _in_order(members)
-    for partition in _partitions(sorted(wanted & {*counts}), counts):
+    for partition in partitions_of(sorted(wanted & {*counts}), counts):
         if partition not in owner:
             readers = [member for member in order if partition.topic in members[member].topics]
             poorest = min(readers, key=lambda member: len(assignment[member]))

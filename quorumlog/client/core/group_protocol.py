@@ -5,7 +5,7 @@ newer version appends is skipped. Source: KIP-54's ConsumerProtocol, version 1 (
 partitions, KIP-429), and the generation of version 2 (KIP-792).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -93,13 +93,6 @@ def decode_assignments(assignments: Iterable[bytes] | None) -> frozenset[TopicPa
         with suppress(MalformedFrame):
             assigned.update(decode_assignment(data))
     return frozenset(assigned)
-
-
-def every_partition(counts: Mapping[str, int]) -> frozenset[TopicPartition]:
-    """Return the partitions of topics that have so many."""
-    return frozenset(
-        TopicPartition(topic, index) for topic, count in counts.items() for index in range(count)
-    )
 
 
 def _version(data: bytes) -> int:

@@ -16,7 +16,7 @@ from typing import Final, assert_never
 from quorumlog.backoff import Backoff
 from quorumlog.client.core import group_protocol
 from quorumlog.client.core import membership_events as facts
-from quorumlog.client.core.assignors import ASSIGNORS, COOPERATIVE, Subscription
+from quorumlog.client.core.assignors import ASSIGNORS, COOPERATIVE, Subscription, partitions_of
 from quorumlog.client.core.membership_events import COORDINATOR_LOST, Effect, Event
 from quorumlog.client.errors import FATAL
 from quorumlog.client.settings import ConsumerSettings
@@ -266,8 +266,8 @@ class Membership:
         topics may have grown while it was away.
         """
         if event.generation_id == self.generation_id:
-            wanted = group_protocol.every_partition(self.counts)
-            if not wanted <= group_protocol.decode_assignments(event.assignments):
+            assigned = group_protocol.decode_assignments(event.assignments)
+            if not assigned.issuperset(partitions_of(self.counts, self.counts)):
                 self.rejoin_wanted = True
 
     def _accept_assignment(self) -> list[Effect]:

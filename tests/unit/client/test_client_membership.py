@@ -101,7 +101,7 @@ OWNED = (TopicPartition("t", 0),)
 
 
 def returned(member: Membership, counts: dict[str, int]) -> list[Effect]:
-    """Let a static leader come back: nobody watched the topics meanwhile (KIP-814)."""
+    """Let a static leader come back. It did not watch the topics while it was away (KIP-814)."""
     lead(member, OWN, skips=True)
     (sync,) = member.step(0, facts.TopicsLookedUp(counts=counts))
     assert isinstance(sync, facts.SendSync)

@@ -153,8 +153,11 @@ class Joining:
         is_stable = group.state is GroupState.STABLE and group.storing_generation is None
         # DEVIATION: Kafka does not look at the topics (KAFKA-12759), nor at what is given up.
         # docs/decisions/0146-a-static-member-is-compared-by-its-topics.md
-        wants_the_same = self._wants_the_same(group, member, join)
-        if is_stable and wants_the_same and not self._must_give_up(group, member):
+        if (
+            is_stable
+            and self._wants_the_same(group, member, join)
+            and not self._must_give_up(group, member)
+        ):
             self._replace_once_stored(group, request_id, join)
             return
         self._rename(group, old_id, join.new_member_id)
@@ -182,9 +185,10 @@ class Joining:
             return False
 
     def _must_give_up(self, group: Group, member: Member) -> bool:
-        """Return whether others wait for what this member gives up (KIP-429).
+        """Return whether this member has not given up yet what others are to have (KIP-429).
 
-        It would have joined again. What it had is nobody's until a rebalance.
+        The member that it replaces would have joined again then. Only a rebalance assigns these
+        partitions to another member.
         """
         if group.protocol_type != CONSUMER:
             return False

@@ -36,14 +36,22 @@ def read_message(kind: type[MessageT], data: bytes) -> MessageT:
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str]:
-    """Return the topics of a subscription. Raises MalformedFrame."""
-    return frozenset(read_message(ConsumerProtocolSubscription, metadata).topics)
+    """Return the topics of a subscription. Raises MalformedFrame.
+
+    Every version begins with them. Nothing behind them is read: there are clients that name a newer
+    version than they write.
+    """
+    if len(metadata) < VERSION_BYTES:
+        raise MalformedFrame(f"a subscription of {len(metadata)} bytes")
+    body = memoryview(metadata)[VERSION_BYTES:]
+    return frozenset(decode_message(ConsumerProtocolSubscription, 0, body).topics)
 
 
 def unrevoked(metadata: bytes, assignment: bytes) -> frozenset[TopicPartition]:
     """Return what a member owned when it joined, and was not assigned. Raises MalformedFrame.
 
-    A cooperative member (KIP-429) gives that up, and joins again: until then nobody may have it.
+    A cooperative member (KIP-429) gives these partitions up, and joins again. No other member may
+    have them before that.
     """
     owned = _partitions(read_message(ConsumerProtocolSubscription, metadata).owned_partitions)
     if not owned or not assignment:

@@ -162,7 +162,7 @@ def test_a_static_member_that_wants_something_else_makes_the_group_rebalance(
 def test_a_member_that_comes_back_before_it_has_given_up_what_others_wait_for_makes_them_join() -> (
     None
 ):
-    """A cooperative member would have joined once more (KIP-429); nobody has that partition yet."""
+    """Its former process would have joined again (KIP-429), and freed that partition."""
     owned = encode_subscription(Subscription(topics=("t",), owned=(T0, T1), generation_id=1))
     for assigned, generation_id in (((T0,), 2), ((T0, T1), 1)):
         group = Coordination()

@@ -90,6 +90,11 @@ def test_an_offset_that_a_member_goes_by_stays(version: int) -> None:
     assert not has_offset(group)
 
 
+def test_a_subscription_that_names_a_newer_version_than_it_has_is_read() -> None:
+    group = stable([b"\0\1" + subscription("other", version=0)[2:]])
+    assert outcome(group) is ErrorCode.NONE
+
+
 @pytest.mark.parametrize("metadata", [b"", b"\0", b"\0\0\0\0\0\5", b"\0\0\0\0\0\1\0\1\xff"])
 def test_of_a_member_that_cannot_be_read_every_offset_stays(metadata: bytes) -> None:
     group = stable([subscription("other"), metadata])
