@@ -63,6 +63,9 @@ class Disk(Protocol):
     def modified_ms(self, path: str) -> int:
         """Return when the content of a file last changed (wall clock). Raises FileNotFoundError."""
 
+    def inode(self, path: str) -> int:
+        """Return the number of a file, which renames keep and copies lack. FileNotFoundError."""
+
     def listdir(self, path: str) -> list[str]:
         """Names in a directory, sorted. Raises FileNotFoundError."""
 
@@ -202,6 +205,9 @@ class RealDisk:
 
     def modified_ms(self, path: str) -> int:  # noqa: D102 - see Disk
         return os.stat(path).st_mtime_ns // 1_000_000
+
+    def inode(self, path: str) -> int:  # noqa: D102 - see Disk
+        return os.stat(path).st_ino
 
     def listdir(self, path: str) -> list[str]:  # noqa: D102 - see Disk
         return sorted(self._with_a_handle(os.listdir, path))

@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk, SimFile
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.sim_file import SimFile
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import CHUNKS_PER_WRITE, Disk, RealDisk, read_file
 from quorumlog.storage.io.read_handles import KNOWS_WHAT_IS_CACHED
@@ -74,6 +75,25 @@ def test_names_are_made_moved_and_removed(place: tuple[Disk, str]) -> None:
     for missing in (disk.listdir, disk.unlink, disk.fsync_dir):
         with pytest.raises(FileNotFoundError):
             missing(f"{top}/none")
+
+
+def test_a_file_keeps_its_number_under_another_name_and_a_copy_has_another(
+    place: tuple[Disk, str],
+) -> None:
+    disk, top = place
+    disk.mkdir(f"{top}/a")
+    with pytest.raises(FileNotFoundError):
+        disk.inode(f"{top}/a/one")
+    for name in ("one", "two"):
+        disk.open(f"{top}/a/{name}", create=True).close()
+    one, two = disk.inode(f"{top}/a/one"), disk.inode(f"{top}/a/two")
+    assert one != two
+    disk.open(f"{top}/a/one", create=True).append([b"more"])
+    assert disk.inode(f"{top}/a/one") == one
+    disk.rename(f"{top}/a/two", f"{top}/a/one")
+    assert disk.inode(f"{top}/a/one") == two
+    disk.rename(f"{top}/a", f"{top}/b")
+    assert disk.inode(f"{top}/b/one") == two
 
 
 def test_a_directory_is_moved_with_all_that_is_in_it(place: tuple[Disk, str]) -> None:
@@ -225,6 +245,29 @@ def test_pages_dropped_by_a_failed_fsync_are_not_saved_by_the_next() -> None:
     assert read_file(disk, "/d/file") == b"\0\0\0\0kept"
     assert disk.durable_bytes("/d/file") == b"\0\0\0\0kept"
     assert disk.durable_bytes("/d/none") is None
+
+
+def test_a_copy_that_is_put_back_is_the_old_content_in_new_files() -> None:
+    disk = SimDisk()
+    disk.mkdir("/data/log")
+    disk.mkdir("/data2")
+    file = disk.open("/data/log/one", create=True)
+    file.append([b"old"])
+    before, copy = disk.inode("/data/log/one"), disk.copied("/data")
+    file.append([b", new"])
+    file.fsync()
+    disk.open("/data/two", create=True)
+    disk.mkdir("/data/later")
+    disk.kill()
+    disk.put_back("/data", copy)
+    assert disk.listdir("/") == ["data", "data2"]
+    assert disk.listdir("/data") == ["log"]
+    assert disk.inode("/data/log/one") != before
+    disk.crash(Random(1))
+    assert read_file(disk, "/data/log/one") == b"old"
+    disk.open("/data/log/one").append([b", other"])
+    disk.put_back("/data", copy)
+    assert read_file(disk, "/data/log/one") == b"old"
 
 
 def test_a_full_disk_takes_what_fits() -> None:

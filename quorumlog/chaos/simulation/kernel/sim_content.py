@@ -1,14 +1,16 @@
 """What a simulated file holds: what was written, what is durable, and what a power loss leaves."""
 
 from random import Random
+from typing import Final
 
 Change = bytes | int  # appended bytes, or the size the file was cut to
 
 
 class SimContent:
-    """What a file holds: an inode. `changes` lead from `durable` to `written`."""
+    """What a file holds. `changes` lead from `durable` to `written`."""
 
-    def __init__(self) -> None:
+    def __init__(self, inode: int) -> None:
+        self.inode: Final = inode
         self.durable = bytearray()
         self.written = bytearray()
         self.changes: list[Change] = []

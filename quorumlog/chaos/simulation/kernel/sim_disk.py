@@ -18,89 +18,21 @@ of its parent, or with the next directory that is made or removed there.
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from random import Random
 from typing import Any, Final, cast
 
 from quorumlog.chaos.simulation.kernel.sim_content import SimContent
+from quorumlog.chaos.simulation.kernel.sim_file import LetGoFile, SimFile
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.append_handles import AppendFile, AppendHandles
-from quorumlog.wire.codec.message import Buffer
 
 ROOT: Final = "/"
 APPEND_HANDLES_MAX: Final = 2  # so few that logs lose theirs all the time
 NameChange = tuple[str, SimContent | None]  # a name, and what it stands for from then on
+DirectoryCopy = Mapping[str, Mapping[str, bytes]]  # directory below the copied one -> its files
 OnOperation = Callable[[str, str], None]  # (operation, path); raises what the disk shall answer
-
-
-class SimFile:
-    """A handle. It is dead after the crash or the death of its process."""
-
-    def __init__(self, disk: "SimDisk", path: str, content: SimContent) -> None:
-        self._disk = disk
-        self._path = path
-        self._content = content
-        self._generation: int | None = disk.generation
-
-    def append(self, chunks: Sequence[Buffer]) -> None:  # noqa: D102 - see DiskFile
-        self._begin("append")
-        data = b"".join(chunks)
-        room = self._disk.bytes_free()
-        if len(data) > room:
-            self._content.append(data[:room])
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
-        self._content.append(data)
-
-    def pread(self, size: int, position: int) -> bytes:  # noqa: D102 - see DiskFile
-        self._begin("pread")
-        return bytes(self._content.written[position : position + size])
-
-    def pread_cached(self, size: int, position: int) -> bytes:  # noqa: D102 - see ReadableFile
-        return self.pread(size, position)
-
-    def truncate(self, size: int) -> None:  # noqa: D102 - see DiskFile
-        self._begin("truncate")
-        self._content.truncate(size)
-
-    def fsync(self) -> None:  # noqa: D102 - see DiskFile
-        try:
-            self._begin("fsync")
-        except OSError:
-            self._content.lose_pages()
-            raise
-        self._content.fsync()
-
-    def size(self) -> int:  # noqa: D102 - see DiskFile
-        self._begin("size")
-        return len(self._content.written)
-
-    def close(self) -> None:  # noqa: D102 - see DiskFile
-        self._generation = None
-
-    def _begin(self, operation: str) -> None:
-        if self._generation != self._disk.generation:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
-        self._disk.begin(operation, self._path)
-
-
-class _LetGo(SimFile):
-    """A handle that a pool may close before its changes are fsynced.
-
-    The system writes them later. If that fails (`loses_write_back`), no handle is told.
-    """
-
-    def size(self) -> int:
-        """Return the size without a word of the faults: the system has it in memory."""
-        if self._generation != self._disk.generation:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
-        return len(self._content.written)
-
-    def close(self) -> None:
-        is_open = self._generation == self._disk.generation
-        if is_open and self._content.changes and self._disk.loses_write_back(self._path):
-            self._content.lose_pages()
-            self._content.forget_pages()
-        super().close()
 
 
 class SimLock:
@@ -125,6 +57,7 @@ class SimDisk:
         self, *, capacity_bytes: int | None = None, on_operation: OnOperation | None = None
     ) -> None:
         self._append_handles: Final = AppendHandles(APPEND_HANDLES_MAX)
+        self._inodes: Final = count(1)
         self.capacity_bytes = capacity_bytes
         self.on_operation = on_operation
         self.loses_write_back: Callable[[str], bool] = _keeps
@@ -172,13 +105,13 @@ class SimDisk:
     ) -> AppendFile:
         generation, new = self.generation, None
         if create:
-            new = _LetGo(self, path, self._opened(path, create=True))
+            new = LetGoFile(self, path, self._opened(path, create=True))
             new.truncate(0)
 
         def open_again() -> SimFile:
             if self.generation != generation:  # a process that has ended
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF), path)
-            return _LetGo(self, path, self._opened(path))
+            return LetGoFile(self, path, self._opened(path))
 
         return AppendFile(self._append_handles, open_again, new=new)
 
@@ -189,7 +122,7 @@ class SimDisk:
         if name not in names:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            self._change_names(directory, (name, SimContent()))
+            self._change_names(directory, (name, SimContent(next(self._inodes))))
         return names[name]
 
     def open_to_read(self, path: str) -> SimFile:  # noqa: D102 - see Disk
@@ -206,6 +139,9 @@ class SimDisk:
         """Return the far future: no times are kept, so that no file ever looks old."""
         self._content(path)
         return 1 << 62
+
+    def inode(self, path: str) -> int:  # noqa: D102 - see Disk
+        return self._content(path).inode
 
     def listdir(self, path: str) -> list[str]:  # noqa: D102 - see Disk
         self.begin("listdir", path)
@@ -279,6 +215,26 @@ class SimDisk:
             self._forget_directory(name)
             self._moves.pop(name, None)
         self._names[path], self._durable_names[path], self._name_changes[path] = {}, {}, []
+
+    def copied(self, path: str) -> DirectoryCopy:
+        """Return a copy of the directory at `path`, and of those in it, as reads see them."""
+        return {
+            name[len(path) :]: {one: bytes(names[one].written) for one in sorted(names)}
+            for name, names in sorted(self._names.items())
+            if name == path or name.startswith(f"{path}/")
+        }
+
+    def put_back(self, path: str, copy: DirectoryCopy) -> None:
+        """Replace what is at `path` by an earlier copy: new files. No process may use it."""
+        self.empty(path)
+        for below, files in copy.items():
+            contents = {}
+            for name, data in files.items():
+                contents[name] = SimContent(next(self._inodes))
+                contents[name].append(data)
+                contents[name].fsync()
+            self._names[path + below], self._durable_names[path + below] = contents, {**contents}
+            self._name_changes[path + below] = []
 
     def kill(self) -> None:
         """Let the process die: its handles and locks are gone, what it wrote is not."""
