@@ -1,17 +1,17 @@
-"""Where each replica of a broker is: what the controller is told of that, and the moves."""
+"""Where each replica of a broker is: the reports of that to the controller, and the moves."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from quorumlog.broker.controller_requests.directory_assignments import DirectoryAssignments
+from quorumlog.broker.controller_requests.replica_reports import ReplicaReports
 from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.io.directory_moves import DirectoryMoves
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.metadata_quorum.controller_client import ControllerClient
+from quorumlog.metadata_quorum.controller_client import ControllerClient, ReplicaDirectory
 from quorumlog.tasks import Tasks
-from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, PartitionIndex, TopicPartition
 
 __all__ = ["DirectoryMoves", "ReplicaDirectories"]
 
@@ -30,11 +30,12 @@ class ReplicaDirectories:
         rules: PartitionRules,
         broker_epoch: Callable[[], int],
     ) -> None:
-        self._assignments: Final = DirectoryAssignments(
-            broker_id,
-            controller,
-            logs=replicas.logs,
-            image=lambda: replicas.image,
+        self._broker_id: Final = broker_id
+        self._replicas: Final = replicas
+        self._assignments: Final = ReplicaReports(
+            "AssignReplicasToDirs",
+            report_of=self._unknown,
+            send=controller.assign_replicas,
             broker_epoch=broker_epoch,
         )
         self.moves: Final = DirectoryMoves(
@@ -59,3 +60,25 @@ class ReplicaDirectories:
         """Take note of published metadata, and of logs that were opened or have failed."""
         self._assignments.note(changed)
         self.moves.table.look()
+
+    def _unknown(self, at: TopicPartition) -> ReplicaDirectory | None:
+        """Return where a replica is, if the image shows it elsewhere.
+
+        A broker with a single directory has nothing to say. A replica whose directory failed before
+        it was assigned is reported in that directory: the controller knows then. One that is about
+        to move is reported where it will be.
+        """
+        image, logs = self._replicas.image, self._replicas.logs
+        topic, partition = image.topics.get(at.topic), image.partition(at)
+        reported = logs.reported(at)
+        if topic is None or partition is None or reported is None:
+            return None
+        known = partition.directory_of(self._broker_id)
+        is_known = known == reported or (known is None and not logs.are_several)
+        if is_known or self._broker_id not in partition.replicas:
+            return None
+        return ReplicaDirectory(
+            directory_id=reported,
+            topic_id=topic.topic_id,
+            partition=PartitionIndex(at.partition),
+        )

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
+from quorumlog.broker.controller_requests.replica_reports import ReplicaReports
 from quorumlog.broker.fetching.io.fetches import Fetches
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
@@ -40,13 +41,15 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.local_reads import LocalReads
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, look_up_offset
-from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.broker.partitions.log.registrations import BrokerProcess
+from quorumlog.broker.partitions.log.replica_set import STRAYS, ReplicaSet
 from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.replica_directories import DirectoryMoves, ReplicaDirectories
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms, wall_clock_ms
 from quorumlog.metadata_quorum.controller_client import ControllerClient, DirectoryReport
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
+from quorumlog.storage.errors import StorageError
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
@@ -100,10 +103,10 @@ class Replicas:
         # Set once the logs are open that our registration's image gives us, until the last
         # directory fails.
         self.may_lead: Final = asyncio.Event()
-        self.directory_failed: Final = asyncio.Event()  # one of several; the listener clears it
-        self.must_be_fenced: Final = asyncio.Event()  # it cannot keep its former process's places
+        self.directory_failed: Final = asyncio.Event()  # one more; the listener clears it
         self._listeners: Final[list[LeadershipListener]] = []
         self._strays_are_gone = self._is_stopping = self._has_failed_log = False
+        self._is_confirmed = False  # the log directories are this process's
         self._changed: list[TopicPartition] = []  # since the last follow-up
         self._follow_up_due: asyncio.TimerHandle | None = None
         self._threads: Final = DiskThreads(self._fail, _opening_threads(settings))
@@ -127,6 +130,12 @@ class Replicas:
         self.fetch_sessions: Final = self.fetches.sessions
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
         self._directories: Final = self._new_directories(controller, partition_rules)
+        self._reports: Final = ReplicaReports(
+            "ReportLogs",
+            report_of=self._replicas.log_report,
+            send=controller.report_logs,
+            broker_epoch=lambda: self.broker_epoch,
+        )
         self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {}, partition_rules)
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self._disk, files, self._replicas, settings)
@@ -155,7 +164,7 @@ class Replicas:
             log_starts=self._log_starts,
             listeners=self._listeners,
             failed=self._replicas.fail,
-            must_be_fenced=self.must_be_fenced.set,
+            report=lambda at: self._reports.note([at]),
             has_other_directories=lambda: len(self._logs.online) > 1,
         )
 
@@ -208,11 +217,15 @@ class Replicas:
 
     # --- Life ---
 
-    async def start(self) -> None:
-        """Read the log directory's checkpoints and run until `stop`. Raises StorageError."""
-        self._logs.start()
+    async def start(self, process: BrokerProcess | None = None) -> None:
+        """Read the log directory's checkpoints and run until `stop`. Raises StorageError.
+
+        `process`: it registers next. Then its log directories name it.
+        """
+        self._logs.start(process)
         self._replicas.remove_files()
         self._tasks.start(self._proposals.run())
+        self._tasks.start(self._reports.run())
         self._directories.start(self._tasks)
         self._tasks.start(self._log_starts.run())
         self._tasks.start(self.ticks.run())
@@ -252,6 +265,11 @@ class Replicas:
         """The broker epoch of the last clean shutdown (-1: unknown); None: it was not clean."""
         return self._logs.clean_shutdown_epoch
 
+    @property
+    def incarnations(self) -> Mapping[str, tuple[str, ...]]:
+        """Of which processes' registrations the log directories are, as they were found."""
+        return self._logs.incarnations
+
     def directory_report(self) -> DirectoryReport:
         """Return which log directories work, for the controller."""
         return self._logs.report()
@@ -264,6 +282,7 @@ class Replicas:
         """
         self.broker_epoch = self._replicas.broker_epoch = broker_epoch
         self._proposals.wake()
+        self._reports.wake()
         self._directories.registered()
         self._fetchers.wake()
 
@@ -323,6 +342,13 @@ class Replicas:
         is_ours = broker is not None and broker.broker_epoch == self.broker_epoch
         if is_ours and not self._replicas.is_opening and not self._has_failed_log:
             self.may_lead.set()
+            if not self._is_confirmed:
+                self._is_confirmed = True
+                self._disk.submit(STRAYS, self._logs.confirm_registrations, self._confirmed)
+
+    def _confirmed(self, outcome: StorageError | None) -> None:
+        if outcome is not None:
+            _logger.warning("the log directories do not name this process alone: %s", outcome)
 
     def _log_failed(self, error: Exception) -> None:
         """Note that a directory has failed. With the last one, give up leadership for good.
@@ -332,12 +358,10 @@ class Replicas:
         # DEVIATION: Kafka ends the process when its last log directory fails.
         # docs/decisions/0047-a-log-that-fails-fences-its-broker.md
         """
-        if not self._logs.last_has_failed:
-            self.directory_failed.set()
-        elif not self._has_failed_log:
+        self.directory_failed.set()
+        if self._logs.last_has_failed and not self._has_failed_log:
             self._has_failed_log = True
             self.may_lead.clear()
-            self.must_be_fenced.set()
             _logger.error(
                 "the log directory %s has failed: this broker leads no partition until it is"
                 " started again: %s",

@@ -192,6 +192,21 @@ class ReplicaDirectory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogReport:
+    """Up to where the log of a replica is whole: `log_end_offset` is exclusive.
+
+    `last_epoch`: the leader epoch of the last record below it, -1 if there is none. `is_whole`: the
+    log lacks nothing that it had, but for what a loss of power has taken from its end.
+    """
+
+    topic_id: TopicId
+    partition: PartitionIndex
+    last_epoch: Epoch
+    log_end_offset: Offset
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdBlock:
     """Producer ids [first, first + count), which no other broker gets (KIP-730)."""
 
@@ -264,6 +279,9 @@ class ControllerClient(Protocol):
     ) -> ErrorCode:
         """Say in which log directories replicas of this broker are; answered after the commit."""
 
+    async def report_logs(self, broker_epoch: int, reports: Sequence[LogReport]) -> ErrorCode:
+        """Report logs that are damaged, or may decide who leads; answered after the commit."""
+
     async def allocate_producer_ids(self, broker_epoch: int) -> tuple[ErrorCode, ProducerIdBlock]:
         """Reserve a block of producer ids."""
 
@@ -272,12 +290,14 @@ class ControllerClient(Protocol):
 class DirectoryReport:
     """The ids of a broker's log directories; none of a broker that has only one directory.
 
-    `has_offline`: one cannot be used, perhaps without its id being known.
+    `has_offline`: one cannot be used, perhaps without its id being known. `has_failed`: none can be
+    used any more.
     """
 
     online: tuple[str, ...] = ()
     offline: tuple[str, ...] = ()
     has_offline: bool = False
+    has_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +310,9 @@ class BrokerRegistration:
     the machine runs: None if it cannot be read. `previous_broker_epoch` (KIP-966) is the epoch
     with which the process before this one closed every log; -1: it did not, or had none.
     `min_insync_replicas` counts where the broker leads a topic that sets none. `features`: the
-    levels that it works with.
+    levels that it works with. `incarnations`, by the id of a log directory: the processes of whose
+    registrations one was in force when the directory was last used; none, if the directory may lack
+    what that process has written. None: the release before did not record them.
     """
 
     broker_id: BrokerId
@@ -306,6 +328,7 @@ class BrokerRegistration:
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     log_dirs: tuple[str, ...] = ()
     has_offline_dirs: bool = False
+    incarnations: Mapping[str, tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +345,8 @@ class BrokerHeartbeat:
     """A broker is alive. `metadata_offset`: the last offset (inclusive) it has replayed.
 
     `is_opening`: it wants to be fenced only because it opens its logs, and finds them whole.
-    `offline_log_dirs`: those that have failed since the process started (KIP-858).
+    `offline_log_dirs`: those that have failed since the process started (KIP-858). `has_failed`:
+    the last one has failed, too.
     """
 
     broker_id: BrokerId
@@ -332,6 +356,7 @@ class BrokerHeartbeat:
     is_opening: bool = False
     want_shut_down: bool = False
     offline_log_dirs: tuple[str, ...] = ()
+    has_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

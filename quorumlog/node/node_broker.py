@@ -17,6 +17,7 @@ from typing import Final
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
+from quorumlog.broker.partitions.log.registrations import BrokerProcess
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
@@ -92,15 +93,18 @@ class NodeBroker:
         self.gate: Final = BootGate(
             broker_id, [self.replicas, self.groups, self.transactions, self.metadata]
         )
+        announced = registration(config, directories, substitutes)
+        self._process: Final = BrokerProcess(
+            incarnation_id=announced.incarnation_id, boot_id=announced.boot_id
+        )
         self.lifecycle: Final = BrokerLifecycle(
-            registration=registration(config, directories, substitutes),
+            registration=announced,
             registrar=controller,
             settings=config.lifecycle,
             registered=self._registered,
             may_lead=self.replicas.may_lead,
             directories=self.replicas.directory_report,
             directory_failed=self.replicas.directory_failed,
-            must_be_fenced=self.replicas.must_be_fenced,
         )
         quorum.add_publisher(self.gate)
         quorum.add_publisher(self.lifecycle)
@@ -108,14 +112,17 @@ class NodeBroker:
     async def start(self, listener: socket.socket) -> None:
         """Open the logs, then register. Raises StartFailed; `ready` comes later."""
         try:
-            await self.replicas.start()
+            await self.replicas.start(self._process)
         except StorageError as error:
             raise StartFailed(str(error)) from error
         self._tasks.start(_raise_failure(self.replicas.failure))
         self._tasks.start(_raise_failure(self.lifecycle.failure))
         self._tasks.start(self._serve(listener))
         epoch = self.replicas.clean_shutdown_epoch
-        self.lifecycle.start(previous_broker_epoch=-1 if epoch is None else epoch)
+        self.lifecycle.start(
+            previous_broker_epoch=-1 if epoch is None else epoch,
+            incarnations=self.replicas.incarnations,
+        )
 
     async def stop(self) -> None:
         """Hand over leaderships, answer every open request, close every log."""

@@ -21,14 +21,29 @@ class CorruptCheckpoint(StorageError):
 
 
 class DamagedLog(StorageError):
-    """Records are gone that were there for certain. Nothing was cut; the message says where."""
+    """Records are gone that were there for certain. Nothing was cut; the message says where.
+
+    `end_offset`: the log is whole below it. `last_epoch`: the leader epoch of the last batch below
+    it that was checked, -1 if none was.
+    """
+
+    def __init__(self, message: str, *, end_offset: int = 0, last_epoch: int = -1) -> None:
+        super().__init__(message)
+        self.end_offset: Final = end_offset
+        self.last_epoch: Final = last_epoch
 
 
 class LacksRecords(StorageError):
-    """A log is not whole of which the metadata says that it has all that is committed.
+    """A log is not whole, and the metadata does not say that others have what it lacks.
 
-    Nothing was changed: first the broker must leave the ISRs, then it opens what is left.
+    Nothing was changed: the controller must have a report of the log first. The log is whole below
+    `end_offset`; the last record below it is of `last_epoch`, -1 if there is none.
     """
+
+    def __init__(self, message: str, *, end_offset: int = 0, last_epoch: int = -1) -> None:
+        super().__init__(message)
+        self.end_offset: Final = end_offset
+        self.last_epoch: Final = last_epoch
 
 
 class OffsetOutOfRange(Exception):

@@ -57,7 +57,7 @@ def test_a_broker_that_guesses_is_found(monkeypatch: pytest.MonkeyPatch) -> None
 def opened(disk: SimDisk, topic_id: TopicId) -> Log:
     logs = LogDirectory(disk, "/logs", LogSettings())
     logs.start()
-    return logs.open(AT, topic_id, {}, standing=Standing.LAST)[0]
+    return logs.open(AT, topic_id, {}, standing=Standing.UNDECIDED)[0]
 
 
 def orphan_and_repair(disk: SimDisk, topic_id: TopicId) -> Log:

@@ -11,7 +11,7 @@ Source: KIP-631.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -48,9 +48,8 @@ class BrokerLifecycle:
     `unfenced` is set while the image shows this process in service. `registered` is called with
     each broker epoch, before the controller may let the broker lead. The caller sets `may_lead`
     when the broker can serve its partitions; it stays set. It sets `directory_failed` when
-    `directories` has one more that is offline, and `must_be_fenced` when it cannot keep the places
-    of its former process. `failure` gets the error that ends the
-    task: RegistrationFailed, or an error of `registered`.
+    `directories` has one more that has failed. `failure` gets the error that ends the task:
+    RegistrationFailed, or an error of `registered`.
     """
 
     def __init__(
@@ -63,7 +62,6 @@ class BrokerLifecycle:
         may_lead: asyncio.Event,
         directories: Callable[[], DirectoryReport] = DirectoryReport,
         directory_failed: asyncio.Event | None = None,
-        must_be_fenced: asyncio.Event | None = None,
     ) -> None:
         self.unfenced: Final = asyncio.Event()
         self.failure: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
@@ -75,7 +73,6 @@ class BrokerLifecycle:
         self._may_lead: Final = may_lead
         self._directories: Final = directories
         self._directory_failed: Final = directory_failed or asyncio.Event()
-        self._must_be_fenced: Final = must_be_fenced or asyncio.Event()
         self._image = ClusterImage()
         self._wake: Final = asyncio.Event()
         self._may_stop: Final = asyncio.Event()
@@ -90,18 +87,25 @@ class BrokerLifecycle:
         self._image = image
         self._note_registration()
 
-    def start(self, *, previous_broker_epoch: int = -1) -> None:
+    def start(
+        self,
+        *,
+        previous_broker_epoch: int = -1,
+        incarnations: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
         """Register, then send heartbeats until `stop`.
 
         `previous_broker_epoch`: of the process before, if it closed every log (KIP-966).
+        `incarnations`: of which processes' registrations the log directories are.
         """
         self._registration = replace(
-            self._registration, previous_broker_epoch=previous_broker_epoch
+            self._registration,
+            previous_broker_epoch=previous_broker_epoch,
+            incarnations=incarnations,
         )
         self._is_started = True
         self._tasks.start(self._run())
-        self._tasks.start(self._wake_when(self._may_lead))
-        self._tasks.start(self._wake_when(self._must_be_fenced))
+        self._tasks.start(self._wake_when_it_may_lead())
         self._tasks.start(self._wake_when_directories_fail())
 
     async def stop(self, *, timeout_ms: int) -> None:
@@ -143,8 +147,8 @@ class BrokerLifecycle:
         if ours is not None:
             self._wake.set()  # the controller takes us for dead, or has not yet let us in
 
-    async def _wake_when(self, event: asyncio.Event) -> None:
-        await event.wait()
+    async def _wake_when_it_may_lead(self) -> None:
+        await self._may_lead.wait()
         self._wake.set()
 
     async def _wake_when_directories_fail(self) -> None:
@@ -232,14 +236,15 @@ class BrokerLifecycle:
             self._wake.clear()
 
     async def _send_heartbeat(self) -> HeartbeatReply:
-        may_lead = self._may_lead.is_set()
+        may_lead, directories = self._may_lead.is_set(), self._directories()
         heartbeat = BrokerHeartbeat(
             broker_id=self._registration.broker_id,
             broker_epoch=self.broker_epoch,
             metadata_offset=self._image.end_offset - 1,
             want_fence=not may_lead,
-            is_opening=not (may_lead or self._must_be_fenced.is_set()),
+            is_opening=not (may_lead or directories.has_failed),
             want_shut_down=self._wants_to_stop,
-            offline_log_dirs=self._directories().offline,
+            offline_log_dirs=directories.offline,
+            has_failed=directories.has_failed,
         )
         return await self._registrar.broker_heartbeat(heartbeat)

@@ -19,6 +19,7 @@ from quorumlog.broker.partitions.core.directory_moves import (
 )
 from quorumlog.broker.partitions.log.future_logs import FUTURE_SUFFIX, FutureLogs
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.registrations import BrokerProcess
 from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
 from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES
 from quorumlog.node.substitutes import Substitutes
@@ -99,8 +100,8 @@ _TAKEN: Final[WeakKeyDictionary[Disk, dict[str, str]]] = WeakKeyDictionary()
 
 @DIRECTORIES.breaks("a start takes the copy of a log for the log")
 class _TakesTheCopyForTheLog(LogDirectory):
-    def start(self) -> None:
-        super().start()
+    def start(self, process: BrokerProcess | None = None) -> None:
+        super().start(process)
         taken = _TAKEN.setdefault(self._disk, {})
         for name in self.futures.take_others(()):
             plain = name.removesuffix(FUTURE_SUFFIX).rpartition(".")[0]

@@ -63,11 +63,13 @@ class Session:
     last_sign_ms: when this controller heard the broker, or a new process of it; None: never.
     has_registered: this process registered with this controller.
     serves_since_ms: since when its heartbeats say that it can lead; None: they do not.
+    has_failed: it can use no log directory, and has left ISRs and ELRs for that.
     """
 
     last_contact_ms: int
     last_sign_ms: int | None = None
     has_registered: bool = False
+    has_failed: bool = False
     serves_since_ms: int | None = None
     metadata_offset: int = -1
     shutdown_offset: int = -1  # where its controlled shutdown was decided

@@ -7,7 +7,7 @@ uncommitted changes. A new controller starts from the committed image (KIP-631).
 """
 
 from collections.abc import Callable
-from typing import ClassVar, Final, assert_never
+from typing import ClassVar, Final, TypeVar, assert_never
 
 from quorumlog.metadata_quorum.cluster_changes import ClusterChange
 from quorumlog.metadata_quorum.controller.assignments import Assignments
@@ -28,9 +28,16 @@ from quorumlog.metadata_quorum.controller.directories import (
     levels_for_registration,
     newly_failed,
 )
+from quorumlog.metadata_quorum.controller.features import level_for
 from quorumlog.metadata_quorum.controller.growth import GrowthDecisions
 from quorumlog.metadata_quorum.controller.leader_balance import LeaderBalance
-from quorumlog.metadata_quorum.controller.log_loss import is_total, losses_since, remark_on
+from quorumlog.metadata_quorum.controller.log_evidence import LogEvidence
+from quorumlog.metadata_quorum.controller.log_loss import (
+    FAILED,
+    is_total,
+    losses_since,
+    remark_on,
+)
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterConfigs,
@@ -44,6 +51,8 @@ from quorumlog.metadata_quorum.controller.requests import (
     DeleteTopics,
     ElectLeaders,
     FindTopics,
+    ReportLogs,
+    ReportReply,
     TopicChange,
 )
 from quorumlog.metadata_quorum.controller.rules import ControllerRules
@@ -54,18 +63,23 @@ from quorumlog.metadata_quorum.controller_client import (
     HeartbeatReply,
     RegistrationReply,
 )
+from quorumlog.metadata_quorum.image.features import LEVEL_OF_LAST_KNOWN_ELR
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage
+from quorumlog.metadata_quorum.image.partitions_by_broker import Place
 from quorumlog.metadata_quorum.image.records import (
     BrokerRegistrationChange,
     Config,
     MetadataRecord,
+    PartitionChange,
+    RemoveTopic,
 )
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Offset
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset
 
+ResponseT = TypeVar("ResponseT")
 _UNCLEAN: Final = TopicConfig.unclean_leader_election_enable
 _UNCLEAN_ELECTIONS: Final = frozenset({_UNCLEAN.name, _UNCLEAN.server})
 
@@ -92,8 +106,9 @@ class Controller:
         """Start from `image`: all that is committed, and nothing else is in the log."""
         self.cluster: Final = ClusterReplay(image)
         self.sessions: Final = Sessions(session_timeout_ms=settings.broker_session_timeout_ms)
-        changes = self.rules.changes(self.cluster, settings)
-        self._partitions: Final = self.rules.partitions(self.cluster, changes)
+        self._evidence: Final = LogEvidence(self.cluster)
+        changes = self.rules.changes(self.cluster, settings, self._evidence)
+        self._partitions: Final = self.rules.partitions(self.cluster, changes, self._evidence)
         self._reassignments: Final = self.rules.reassignments(self.cluster, changes)
         assignments = Assignments(self.cluster, random_bytes)
         self._topics: Final = TopicDecisions(self.cluster, settings, assignments, random_bytes)
@@ -110,6 +125,10 @@ class Controller:
     def apply(self, offset: Offset, record: MetadataRecord) -> None:
         """Apply a record that was appended at `offset`."""
         self.cluster.apply(offset, record)
+        if isinstance(record, PartitionChange) and record.leader not in {None, NO_LEADER}:
+            self._evidence.forget(Place(record.topic_id, record.partition_id))
+        elif isinstance(record, RemoveTopic):
+            self._evidence.forget_topic(record.topic_id)
         if isinstance(record, Config) and record.name in _UNCLEAN_ELECTIONS:
             # By what holds then: a topic may say no in the request that allows it for all.
             # DEVIATION: Kafka holds them within unclean.leader.election.interval.ms.
@@ -140,12 +159,22 @@ class Controller:
                 return self._decide_registration(request, now_ms, base_offset)
             case BrokerHeartbeat():
                 return self._decide_heartbeat(request, now_ms, base_offset)
+            case AlterPartitions() | AssignReplicas() | ReportLogs():
+                return self._decide_about_replicas(request)
+            case _:
+                return self._decide_for_user(request, base_offset)
+
+    def _decide_about_replicas(
+        self, request: AlterPartitions | AssignReplicas | ReportLogs
+    ) -> Decision[object]:
+        match request:
             case AlterPartitions():
                 return self._partitions.decide_alter(request)
             case AssignReplicas():
                 return self._partitions.decide_assignment(request)
-            case _:
-                return self._decide_for_user(request, base_offset)
+            case ReportLogs():
+                reply = ReportReply(error_code=ErrorCode.NONE)
+                return self._raised(reply) or self._partitions.decide_reports(request)
 
     def _decide_for_user(
         self, request: FindTopics | TopicChange, base_offset: Offset
@@ -252,6 +281,33 @@ class Controller:
     def _may_leave(self, broker_id: BrokerId, now_ms: int) -> bool:
         return self.sessions.may_leave_ms(broker_id, now_ms, self._unfenced()) <= now_ms
 
+    def _raised(self, response: ResponseT) -> Decision[ResponseT] | None:
+        """Raise the level of the records that last known ELRs need, before what needs it."""
+        level, _ = level_for(self.cluster, LEVEL_OF_LAST_KNOWN_ELR)
+        if level is None:
+            return None
+        return Decision(response=response, records=(level,), goes_on=True)
+
+    def _decide_failure(self, broker: BrokerImage) -> Decision[HeartbeatReply] | None:
+        """Take a broker that can use no log directory any more out of ISRs and ELRs, once.
+
+        What the disk had not written yet may be lost, whatever the process serves until it ends.
+        """
+        session = self.sessions.of(broker.broker_id)
+        if session is None or session.has_failed:
+            return None
+        reply = HeartbeatReply(error_code=ErrorCode.NONE, is_fenced=broker.fenced)
+        if (raised := self._raised(reply)) is not None:
+            return raised
+        departure = self._slices.departure(broker.broker_id, FAILED)
+        if departure.is_whole:
+            session.has_failed = True
+            remark = f"broker {broker.broker_id} can use no log directory any more"
+            return Decision(
+                response=reply, records=(*departure.changes,), remark=remark, goes_on=True
+            )
+        return Decision(response=reply, records=(*departure.changes,), goes_on=True)
+
     def _decide_fencing(self, broker_id: BrokerId) -> Decision[BrokerId | None]:
         """Take the broker out of every ISR, then fence it: a half-written decision is repeated."""
         broker = self.cluster.brokers[broker_id]
@@ -287,6 +343,10 @@ class Controller:
             self.sessions.begin(request.broker_id, now_ms)
             reply = RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=broker.broker_epoch)
             return Decision(response=reply)  # the answer to the first one was lost
+        if losses.is_partial and (
+            raised := self._raised(RegistrationReply(error_code=ErrorCode.NONE))
+        ):
+            return raised
         if resumes:
             return self._resumptions.decide(request, now_ms, base_offset, first)
         # The log of a new process may be shorter than its predecessor's: it starts outside.
@@ -315,7 +375,10 @@ class Controller:
         broker = self.cluster.brokers[request.broker_id]
         failed = newly_failed(broker, request)
         if failed:
-            return decide_failed(self._slices, broker, failed)
+            reply = HeartbeatReply(error_code=ErrorCode.NONE, is_fenced=broker.fenced)
+            return self._raised(reply) or decide_failed(self._slices, broker, failed)
+        if request.has_failed and (failure := self._decide_failure(broker)) is not None:
+            return failure
         before = state_of(broker)
         after = next_state(
             broker,

@@ -31,6 +31,8 @@ from quorumlog.metadata_quorum.controller.requests import (
     IsrResults,
     ProducerIdsReply,
     ReassignmentResults,
+    ReportLogs,
+    ReportReply,
     TopicResults,
     UserRequest,
 )
@@ -59,6 +61,8 @@ def failure_response(request: ControllerRequest) -> object:
             response = IsrResults(error_code=_CODE)
         case AssignReplicas():
             response = AssignmentReply(error_code=_CODE)
+        case ReportLogs():
+            response = ReportReply(error_code=_CODE)
         case AllocateProducerIds():
             response = ProducerIdsReply(error_code=_CODE)
         case _:

@@ -20,6 +20,7 @@ from quorumlog.metadata_quorum.image.features import (
     LEVEL_OF_ACCESS,
     LEVEL_OF_DIRECTORIES,
     LEVEL_OF_GROUP_CONFIGS,
+    LEVEL_OF_LAST_KNOWN_ELR,
     METADATA_FEATURE,
     NEW_CLUSTER_LEVELS,
     SUPPORTED,
@@ -121,6 +122,8 @@ def _downgrade_problem(cluster: ClusterReplay, update: FeatureUpdate) -> str | N
 
 def _lost_by(cluster: ClusterReplay, level: int) -> str | None:
     """Say what is there that a lower level of the records lacks; None: nothing."""
+    if level < LEVEL_OF_LAST_KNOWN_ELR and _has_last_known_elrs(cluster):
+        return "There are replicas that may lack records: wait until they are in sync again."
     if level < LEVEL_OF_GROUP_CONFIGS and cluster.group_configs:
         return "There are configurations of groups, which it lacks: delete them first."
     if level < LEVEL_OF_DIRECTORIES and _has_directories(cluster):
@@ -133,6 +136,14 @@ def _lost_by(cluster: ClusterReplay, level: int) -> str | None:
 def _has_directories(cluster: ClusterReplay) -> bool:
     return any(broker.log_dirs for broker in cluster.brokers.values()) or any(
         partition.directories
+        for name in cluster.topic_names()
+        for partition in cluster.partitions(name)
+    )
+
+
+def _has_last_known_elrs(cluster: ClusterReplay) -> bool:
+    return any(
+        partition.last_known_elr
         for name in cluster.topic_names()
         for partition in cluster.partitions(name)
     )

@@ -1,16 +1,18 @@
 """Which records a broker may lack when it registers again.
 
 A killed process lacks nothing: the system still writes what the process had written. A machine
-that started anew has lost all unflushed records; a new log directory has lost everything.
+that started anew has lost all unflushed records; a new log directory has lost everything, and a
+directory that was put back lacks what was written since it was copied.
 Sources: KIP-966 (previous broker epoch, unclean shutdown), KIP-858 (directory ids).
 
 # DEVIATION: In Kafka, any broker that did not close its logs may lack records.
 # docs/decisions/0006-eligible-leader-replicas-keep-killed-brokers.md
 # docs/decisions/0018-a-registration-shows-what-may-have-been-lost.md
+# docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -28,10 +30,18 @@ class LogLoss(Enum):
 
     NOTHING = "the same log directory, and the machine ran on or the logs had been closed"
     UNFLUSHED = "its machine has started anew, and its logs had not been closed"
+    UNKNOWN = "its log directory was copied or put back, or has failed, and was not closed"
+    DAMAGED = "its log is damaged"
+    NEWER = "its log directory is from before its last registration"
     EVERYTHING = "its log directory is another one than before"
 
+    @property
+    def is_total(self) -> bool:
+        """Whether the log says nothing of the records that are committed."""
+        return self in {LogLoss.NEWER, LogLoss.EVERYTHING}
 
-_SEVERITY: Final = (LogLoss.NOTHING, LogLoss.UNFLUSHED, LogLoss.EVERYTHING)
+
+_SEVERITY: Final = (*LogLoss,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +50,14 @@ class Losses:
 
     everywhere: at least so much is lost of each.
     unassigned: of those whose log directory the metadata does not know.
+    by_directory: of those in each log directory that is not as its last process left it.
     usable: the directories that the broker can use; None: it has one, as before.
     elsewhere: of those that are in another directory than these.
     """
 
     everywhere: LogLoss = LogLoss.NOTHING
     unassigned: LogLoss = LogLoss.NOTHING
+    by_directory: Mapping[str, LogLoss] = field(default_factory=dict)
     usable: frozenset[str] | None = None
     elsewhere: LogLoss = LogLoss.NOTHING
 
@@ -55,7 +67,8 @@ class Losses:
         loss = self.unassigned
         if directory is not None:
             is_usable = self.usable is None or directory in self.usable
-            loss = LogLoss.NOTHING if is_usable else self.elsewhere
+            loss = self.by_directory.get(directory, LogLoss.NOTHING)
+            loss = loss if is_usable else self.elsewhere
         return max(loss, self.everywhere, key=_SEVERITY.index)
 
     @property
@@ -64,14 +77,22 @@ class Losses:
         return max(self.everywhere, self.unassigned, key=_SEVERITY.index)
 
     @property
+    def is_partial(self) -> bool:
+        """Whether a replica may lack a part of its records, and have others yet."""
+        losses = {self.everywhere, self.elsewhere, *self.by_directory.values()}
+        return bool(losses & {LogLoss.UNFLUSHED, LogLoss.UNKNOWN})
+
+    @property
     def may_be_some(self) -> bool:
         """Whether replicas may lack something."""
-        return {self.everywhere, self.unassigned, self.elsewhere} != {LogLoss.NOTHING}
+        losses = {self.everywhere, self.unassigned, self.elsewhere, *self.by_directory.values()}
+        return losses != {LogLoss.NOTHING}
 
 
 NO_LOSS: Final = Losses()
 ALL_LOST: Final = Losses(everywhere=LogLoss.EVERYTHING)
 NOT_FLUSHED: Final = Losses(everywhere=LogLoss.UNFLUSHED)
+FAILED: Final = Losses(everywhere=LogLoss.UNKNOWN)
 
 
 def losses_since(broker: BrokerImage | None, request: BrokerRegistration) -> Losses:
@@ -86,9 +107,12 @@ def losses_since(broker: BrokerImage | None, request: BrokerRegistration) -> Los
     usable = frozenset(request.log_dirs or (request.directory_id,))
     is_missing = not broker.directories <= usable
     everything = LogLoss.EVERYTHING
+    by_directory = dict(_losses_of_directories(broker, request))
+    of_one = max(by_directory.values(), key=_SEVERITY.index, default=LogLoss.NOTHING)
     return Losses(
         everywhere=loss_of_machine(broker, request),
-        unassigned=everything if is_missing else LogLoss.NOTHING,
+        unassigned=everything if is_missing else of_one,
+        by_directory=by_directory,
         usable=usable,
         elsewhere=LogLoss.UNFLUSHED if request.has_offline_dirs else everything,
     )
@@ -97,6 +121,8 @@ def losses_since(broker: BrokerImage | None, request: BrokerRegistration) -> Los
 def is_total(broker: BrokerImage | None, losses: Losses) -> bool:
     """Tell whether no replica of the broker has all that it had."""
     if broker is None or losses.everywhere is not LogLoss.NOTHING:
+        return True
+    if broker.directories <= losses.by_directory.keys():
         return True
     usable = losses.usable or frozenset()
     return bool(broker.directories) and not broker.directories & usable
@@ -108,19 +134,49 @@ def loss_of_machine(broker: BrokerImage, request: BrokerRegistration) -> LogLoss
         broker.boot_id,
         request.boot_id,
     }
-    was_closed = request.previous_broker_epoch == broker.broker_epoch
-    return LogLoss.UNFLUSHED if has_rebooted and not was_closed else LogLoss.NOTHING
+    is_lost = has_rebooted and not _was_closed(broker, request)
+    return LogLoss.UNFLUSHED if is_lost else LogLoss.NOTHING
+
+
+def _losses_of_directories(
+    broker: BrokerImage, request: BrokerRegistration
+) -> Iterator[tuple[str, LogLoss]]:
+    """Yield the directories that are not as the registered process left them.
+
+    Once all logs are closed, a copy of the directory lacks nothing either.
+    """
+    if request.incarnations is None or _was_closed(broker, request):
+        return
+    for directory_id, incarnations in sorted(request.incarnations.items()):
+        if not incarnations:
+            yield directory_id, LogLoss.UNKNOWN
+        elif broker.incarnation_id not in {*incarnations, request.incarnation_id}:
+            yield directory_id, LogLoss.NEWER
+
+
+def _was_closed(broker: BrokerImage, request: BrokerRegistration) -> bool:
+    return request.previous_broker_epoch == broker.broker_epoch
 
 
 def unclean_elections(cluster: ClusterReplay, decided: Iterable[MetadataRecord]) -> Iterator[str]:
     """Yield what an operator must know of the leaders that are elected uncleanly."""
+    led: dict[BrokerId | None, list[str]] = {}
     for record in decided:
         if isinstance(record, PartitionChange) and record.is_recovering:
-            name = cluster.topic_name(record.topic_id)
-            yield (
-                f"UNCLEAN ELECTION: broker {record.leader} leads {name}-{record.partition_id} from "
-                "now on. It may lack acknowledged records: those are lost"
-            )
+            name = f"{cluster.topic_name(record.topic_id)}-{record.partition_id}"
+            led.setdefault(record.leader, []).append(name)
+    for leader, names in led.items():
+        yield (
+            f"UNCLEAN ELECTION: broker {leader} leads {listed(names)} from now on. It may lack "
+            "acknowledged records: those are lost"
+        )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first of many names, and how many more there are."""
+    shown = ", ".join(names[:NAMES_MAX])
+    more = len(names) - NAMES_MAX
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def remark_on(broker: BrokerImage, loss: LogLoss, held_alone: Sequence[str]) -> str | None:
@@ -133,13 +189,13 @@ def remark_on(broker: BrokerImage, loss: LogLoss, held_alone: Sequence[str]) -> 
     reason = loss.value
     if loss is LogLoss.EVERYTHING and broker.log_dirs:
         reason = "one of its log directories is another one than before, or cannot be used"
+    elif broker.log_dirs and loss in {LogLoss.UNKNOWN, LogLoss.NEWER}:
+        reason = reason.replace("its log directory", "one of its log directories", 1)
     remark = f"broker {broker.broker_id} may lack acknowledged records: {reason}. "
     remark += "It is out of every ISR and ELR until it has caught up"
     if not held_alone:
         return remark
-    names = ", ".join(held_alone[:NAMES_MAX])
-    if len(held_alone) > NAMES_MAX:
-        names += f" and {len(held_alone) - NAMES_MAX} more"
-    if loss is LogLoss.EVERYTHING:
+    names = listed(held_alone)
+    if loss.is_total:
         return f"{remark}. No other broker held all of {names}: THEY HAVE NO LEADER FROM NOW ON"
-    return f"{remark}. It may still lead those that no other broker held all of: {names}"
+    return f"{remark}. No other broker held all of {names}: the logs that are left decide who leads"

@@ -4,19 +4,22 @@ Every decision about a partition ends here, so that its rules are kept by all: w
 lead, which one stays eligible outside the ISR (KIP-966), when a reassignment is complete (KIP-455,
 KAFKA-15665), and when a leader epoch begins. While all of ISR and ELR are dead, no broker leads,
 unless the topic or a request allows an unclean election. If no broker is known to hold all that is
-committed, the last known leader leads again (KIP-966). Both may lose records, and the partition
+committed, the logs of the last known ELR decide (KIP-966). Both may lose records, and the partition
 says so until its leader has written its first ISR (KIP-704).
 
-# DEVIATION: The last known leader of Kafka may have lost its whole log.
-# docs/decisions/0090-a-last-known-leader-has-its-log.md
+# DEVIATION: In Kafka the last known leader leads, whatever is left of its log.
+# docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
 """
 
 from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from quorumlog.metadata_quorum.controller.log_evidence import LogEvidence
+from quorumlog.metadata_quorum.image.features import LEVEL_OF_LAST_KNOWN_ELR, METADATA_FEATURE
 from quorumlog.metadata_quorum.image.model import BrokerImage, PartitionImage
 from quorumlog.metadata_quorum.image.partition_change import Directories, kept_directories
+from quorumlog.metadata_quorum.image.partitions_by_broker import Place
 from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -33,6 +36,11 @@ class Located:
     topic_id: TopicId
     index: PartitionIndex
     partition: PartitionImage
+
+    @property
+    def place(self) -> Place:
+        """The partition by the id of its topic."""
+        return Place(self.topic_id, self.index)
 
 
 class Assignment(NamedTuple):
@@ -56,9 +64,17 @@ def assignment_of(partition: PartitionImage) -> Assignment:
 class PartitionChanges:
     """Makes the records; mutates nothing."""
 
-    def __init__(self, cluster: ClusterReplay, settings: ControllerSettings) -> None:
+    def __init__(
+        self, cluster: ClusterReplay, settings: ControllerSettings, evidence: LogEvidence
+    ) -> None:
         self._cluster: Final = cluster
         self._settings: Final = settings
+        self._evidence: Final = evidence
+
+    @property
+    def has_last_known_elr(self) -> bool:
+        """Whether partitions record their last known ELR: every broker reports its logs then."""
+        return self._cluster.feature_level(METADATA_FEATURE) >= LEVEL_OF_LAST_KNOWN_ELR
 
     def change(
         self,
@@ -79,9 +95,10 @@ class PartitionChanges:
         The leader stays while it is in the ISR; with `prefers_first` only where the first replica
         may not lead. Members of the ISR are active, but for a broker that leaves slice by slice.
         Else the first replica, in order, of the ISR; else, when that is empty, of the ELR, in which
-        no broker of `barred` stays. `assignment`, `directories`: its replicas, and where they are,
-        from now on. `emptied`: these have lost their log, and are no last known leaders. `unclean`:
-        any active replica may lead if no other may. `is_recovered`: its leader says so.
+        no broker of `barred` stays: those are of the last known ELR. `assignment`, `directories`:
+        its replicas, and where they are, from now on. `emptied`: these have lost their log, and are
+        of no last known ELR, nor last known leaders. `unclean`: any active replica may lead if no
+        other may. `is_recovered`: its leader has proposed an ISR.
         """
         partition = located.partition
         directories = partition.directories if directories is None else directories
@@ -90,6 +107,7 @@ class PartitionChanges:
         isr = tuple(member for member in target_isr if member in after.replicas)
         held = self.holders(partition, after, barred)
         last_known = self.last_known_leader(partition, after, emptied)
+        last_known_elr = () if is_recovered else self.last_known_elr(partition, barred - emptied)
         leader = partition.leader_id
         if prefers_first and after.replicas[0] in {*isr} & active:
             leader = after.replicas[0]
@@ -97,12 +115,15 @@ class PartitionChanges:
             leader = self.elected(after, isr or tuple(held), active)
         is_unclean = False
         if leader == NO_LEADER:
+            left = frozenset[BrokerId]()
+            if not held:
+                left = frozenset({*last_known_elr} - emptied or {last_known} - {NO_LEADER})
             allowed = unclean or self.may_be_unclean(located.topic_name)
-            last = NO_LEADER if held else last_known
-            leader = self.elected_uncleanly(after, active, last_known=last, is_allowed=allowed)
+            leader = self.elected_uncleanly(located, after, active, left=left, is_allowed=allowed)
             is_unclean = leader != NO_LEADER
         isr = isr if leader in {*isr, NO_LEADER} else (leader,)
         held = frozenset() if is_unclean else held  # it commits what they do not have
+        elr = self._elr(located, after, leader, isr, held)
         return _difference(
             located,
             PartitionImage(
@@ -111,12 +132,17 @@ class PartitionChanges:
                 partition_epoch=partition.partition_epoch,
                 replicas=after.replicas,
                 isr=isr,
-                elr=self._elr(located, after, leader, isr, held),
+                elr=elr,
                 adding_replicas=after.adding,
                 removing_replicas=after.removing,
                 last_known_leader=last_known if leader == NO_LEADER else NO_LEADER,
                 is_recovering=is_unclean or (partition.is_recovering and not is_recovered),
                 directories=kept_directories(directories, after.replicas),
+                last_known_elr=tuple(
+                    one
+                    for one in last_known_elr
+                    if one in after.replicas and one not in {*isr, *elr, *emptied}
+                ),
             ),
             is_unclean=is_unclean,
         )
@@ -161,6 +187,16 @@ class PartitionChanges:
         last = partition.leader_id if is_led else partition.last_known_leader
         return last if last in after.replicas and last not in emptied else NO_LEADER
 
+    def last_known_elr(
+        self, partition: PartitionImage, barred: Set[BrokerId]
+    ) -> tuple[BrokerId, ...]:
+        """Return the replicas that left ISR and ELR because they may lack records."""
+        if not barred:
+            return partition.last_known_elr
+        left = barred & {*partition.isr, *partition.elr} if self.has_last_known_elr else set()
+        known = {*partition.last_known_elr}
+        return (*partition.last_known_elr, *(r for r in partition.replicas if r in left - known))
+
     def may_be_unclean(self, topic_name: str) -> bool:
         """Tell whether a topic, or else this controller, allows unclean elections."""
         setting = TopicConfig.unclean_leader_election_enable
@@ -171,20 +207,30 @@ class PartitionChanges:
 
     def elected_uncleanly(
         self,
+        located: Located,
         assignment: Assignment,
         active: Set[BrokerId],
         *,
-        last_known: BrokerId,
+        left: Set[BrokerId],
         is_allowed: bool,
     ) -> BrokerId:
         """Return a replica that may lack committed records, or NO_LEADER.
 
-        The last known leader, of a partition without ISR and ELR, needs no permission (KIP-966).
-        It must be alive (KAFKA-19522). Where an unclean election is allowed, it is otherwise the
-        first replica that is alive.
+        `left`: where ISR and ELR are empty, those that were in them last. If all of them are alive
+        (KAFKA-19522) and have reported their logs, the replica with the longest one needs no
+        permission (KIP-966). Where an unclean election is allowed, it is the longest of those that
+        are alive and have reported, or else the first replica that is alive.
         """
-        if last_known in active:
-            return last_known
+        at, partition = located.place, located.partition
+        if left and not self.has_last_known_elr:
+            return next((one for one in sorted(left) if one in active), NO_LEADER)
+        if left:
+            decided = self._evidence.decided(at, partition, left, active)
+            if decided != NO_LEADER or not is_allowed:
+                return decided
+        best = self._evidence.best(at, partition, active) if is_allowed else None
+        if best is not None and best in assignment.replicas:
+            return best
         return self.elected(assignment, assignment.replicas if is_allowed else (), active)
 
     def completed(self, assignment: Assignment, isr: tuple[BrokerId, ...]) -> Assignment:
@@ -236,6 +282,7 @@ def _difference(
     last_known, is_recovering = after.last_known_leader, after.is_recovering
     adding, removing = after.adding_replicas, after.removing_replicas
     kept = kept_directories(before.directories, after.replicas)
+    last_known_elr = after.last_known_elr
     return PartitionChange(
         topic_id=located.topic_id,
         partition_id=located.index,
@@ -250,4 +297,5 @@ def _difference(
             is_recovering if is_unclean or is_recovering != before.is_recovering else None
         ),
         directories=None if after.directories == kept else after.directories,
+        last_known_elr=None if last_known_elr == before.last_known_elr else last_known_elr,
     )

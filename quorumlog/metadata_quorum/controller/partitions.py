@@ -12,7 +12,14 @@ from typing import Final, NamedTuple
 
 from quorumlog.invariants import some
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
-from quorumlog.metadata_quorum.controller.log_loss import ALL_LOST, NO_LOSS, LogLoss, Losses
+from quorumlog.metadata_quorum.controller.log_evidence import LogEvidence
+from quorumlog.metadata_quorum.controller.log_loss import (
+    ALL_LOST,
+    NO_LOSS,
+    LogLoss,
+    Losses,
+    listed,
+)
 from quorumlog.metadata_quorum.controller.partition_changes import (
     Located,
     PartitionChanges,
@@ -27,6 +34,8 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectionResults,
     ElectLeaders,
     IsrResults,
+    ReportLogs,
+    ReportReply,
 )
 from quorumlog.metadata_quorum.controller_client import (
     ElectionResult,
@@ -56,9 +65,12 @@ class Departure(NamedTuple):
 class PartitionDecisions:
     """Decides about partitions; mutates nothing."""
 
-    def __init__(self, cluster: ClusterReplay, changes: PartitionChanges) -> None:
+    def __init__(
+        self, cluster: ClusterReplay, changes: PartitionChanges, evidence: LogEvidence
+    ) -> None:
         self._cluster: Final = cluster
         self._changes: Final = changes
+        self._evidence: Final = evidence
 
     def decide_departure(
         self,
@@ -70,10 +82,9 @@ class PartitionDecisions:
     ) -> Departure:
         """Take a broker out of every ISR and leadership: it is dead, fenced or about to stop.
 
-        With a loss, out of every ELR too. One that may lack what was not flushed stays in those
-        that would be empty without it: no broker is known to have more. A partition that is done
-        is not found again, so that slices of `at_most` changes come to an end. `places`: it leaves
-        only these.
+        With a loss, out of every ELR too, and into the last known ELR if a part of its log is left.
+        A partition that is done is not found again, so that slices of `at_most` changes come to an
+        end. `places`: it leaves only these.
         """
         active = active_brokers(self._cluster) - {broker_id}
         changes: list[PartitionChange] = []
@@ -85,7 +96,7 @@ class PartitionDecisions:
                 return Departure(changes, changed_alone, is_whole=False)
             partition = located.partition
             loss = losses.of(partition, broker_id)
-            is_alone = {*partition.isr, *partition.elr} == {broker_id}
+            is_alone = _holders(partition) == {broker_id}
             change = self._departed(located, broker_id, active, loss)
             if change is not None:
                 changes.append(change)
@@ -99,7 +110,7 @@ class PartitionDecisions:
         return [
             f"{one.topic_name}-{one.index}"
             for one in map(self._located, self._concerned_by(broker_id, ALL_LOST))
-            if {*one.partition.isr, *one.partition.elr} == {broker_id}
+            if _holders(one.partition) == {broker_id}
         ]
 
     def _concerned_by(self, broker_id: BrokerId, losses: Losses) -> Iterator[Place]:
@@ -115,12 +126,18 @@ class PartitionDecisions:
         partition = located.partition
         isr = tuple(member for member in partition.isr if member != broker_id)
         is_alone = not {*isr, *partition.elr} - {broker_id}
-        emptied = frozenset({broker_id}) if loss is LogLoss.EVERYTHING else frozenset()
-        is_barred = loss is LogLoss.EVERYTHING or (loss is LogLoss.UNFLUSHED and not is_alone)
-        if is_barred and broker_id in {*partition.isr, *partition.elr}:
+        emptied = frozenset({broker_id}) if loss.is_total else frozenset()
+        stays = loss is LogLoss.NOTHING or (
+            # No record could say that it was in the ELR last: older releases work here, too.
+            is_alone
+            and loss in {LogLoss.UNFLUSHED, LogLoss.UNKNOWN}
+            and not self._changes.has_last_known_elr
+        )
+        if not stays and broker_id in {*partition.isr, *partition.elr}:
             barred = frozenset({broker_id})
             return self._changes.change(located, isr, active, barred=barred, emptied=emptied)
-        if broker_id in {*partition.isr, *emptied & {partition.last_known_leader}}:
+        last = {partition.last_known_leader, *partition.last_known_elr}
+        if broker_id in {*partition.isr, *emptied & last}:
             return self._changes.change(located, isr, active, emptied=emptied)
         return None
 
@@ -224,6 +241,37 @@ class PartitionDecisions:
             if {*isr, *partition.elr} - {broker_id}:
                 barred = frozenset({broker_id})
         return self._changes.change(located, isr, active, barred=barred, directories=directories)
+
+    def decide_reports(self, request: ReportLogs) -> Decision[ReportReply]:
+        """Take a broker out of ISR and ELR where it lacks records; elect by what logs are left."""
+        error_code = broker_epoch_error(self._cluster, request.broker_id, request.broker_epoch)
+        if error_code is not ErrorCode.NONE:
+            return Decision(response=ReportReply(error_code=error_code))
+        active = active_brokers(self._cluster)
+        lacking: list[str] = []
+        waiting: list[str] = []
+        changes: dict[Place, PartitionChange | None] = {}
+        for report in request.reports:
+            located = self._find(Place(report.topic_id, report.partition))
+            if located is None or located.place in changes:
+                continue
+            partition, name = located.partition, f"{located.topic_name}-{located.index}"
+            self._evidence.note(request.broker_id, request.broker_epoch, partition, report)
+            if request.broker_id in {*partition.isr, *partition.elr} and not report.is_whole:
+                departed = self._departed(located, request.broker_id, active, LogLoss.DAMAGED)
+                changes[located.place] = departed
+                lacking.append(name)
+            elif partition.is_undecided:
+                changes[located.place] = self._changes.change(located, (), active)
+                if changes[located.place] is None and self._evidence.damage(
+                    located.place, partition
+                ):
+                    waiting.append(name)
+        return Decision(
+            response=ReportReply(error_code=ErrorCode.NONE),
+            records=tuple(change for change in changes.values() if change is not None),
+            remark=_remark_on_reports(request.broker_id, lacking, waiting),
+        )
 
     def decide_alter(self, request: AlterPartitions) -> Decision[IsrResults]:
         """Grant the ISRs that may be granted; every other one gets its reason."""
@@ -350,6 +398,29 @@ class PartitionDecisions:
             isr=after.isr,
         )
         return change, granted
+
+
+def _holders(partition: PartitionImage) -> set[BrokerId]:
+    """Return the replicas that may hold committed records which no other one holds."""
+    return {*partition.isr, *partition.elr} or {*partition.last_known_elr}
+
+
+def _remark_on_reports(
+    broker_id: BrokerId, lacking: Sequence[str], waiting: Sequence[str]
+) -> str | None:
+    """Return what an operator must know of reported logs, if there is something."""
+    remarks = []
+    if lacking:
+        remarks.append(
+            f"broker {broker_id} lacks acknowledged records of {listed(lacking)}: its logs are "
+            "damaged. It is out of their ISRs and ELRs until it has caught up"
+        )
+    if waiting:
+        remarks.append(
+            f"EVERY LOG OF {listed(waiting)} THAT MAY HOLD ALL RECORDS IS DAMAGED: they have no "
+            "leader until a log is repaired, or an unclean election gives the lead to the longest"
+        )
+    return ". ".join(remarks) or None
 
 
 def _absence(is_repeated: bool) -> ErrorCode:

@@ -11,6 +11,7 @@ from quorumlog.metadata_quorum.controller_client import (
     ElectionResult,
     IsrProposal,
     IsrResult,
+    LogReport,
     NewPartitions,
     NewTopic,
     ProducerIdBlock,
@@ -145,6 +146,22 @@ class AssignReplicas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportLogs:
+    """How far a broker's logs are whole: of those that are damaged, or may decide who leads."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+    reports: tuple[LogReport, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportReply:
+    """With NONE, the reports have had their effect, and it is committed."""
+
+    error_code: ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentReply:
     """With NONE, the directories are committed of all the replicas that the metadata knows."""
 
@@ -190,6 +207,7 @@ ControllerRequest = (
     | BrokerHeartbeat
     | AlterPartitions
     | AssignReplicas
+    | ReportLogs
     | AllocateProducerIds
     | UserRequest
 )

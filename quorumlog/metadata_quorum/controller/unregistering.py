@@ -7,7 +7,7 @@
 from typing import Final
 
 from quorumlog.metadata_quorum.cluster_changes import DONE, Outcome, UnregisterBroker
-from quorumlog.metadata_quorum.controller.log_loss import ALL_LOST, NAMES_MAX
+from quorumlog.metadata_quorum.controller.log_loss import ALL_LOST, listed
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.image import records
 from quorumlog.metadata_quorum.image.records import MetadataRecord
@@ -32,9 +32,7 @@ def decide_unregistration(
         return _refused(ErrorCode.INVALID_REQUEST, message)
     held_alone = partitions.held_alone_by(broker_id)
     if held_alone:
-        names = ", ".join(held_alone[:NAMES_MAX])
-        if len(held_alone) > NAMES_MAX:
-            names += f" and {len(held_alone) - NAMES_MAX} more"
+        names = listed(held_alone)
         message = f"No other broker than {broker_id} is known to hold all of {names}: {_REMEDY}"
         return _refused(ErrorCode.INVALID_REQUEST, message)
     # It is forgotten with what its log held: a process that registers later starts from nothing.

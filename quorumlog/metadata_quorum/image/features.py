@@ -21,12 +21,14 @@ TRANSACTION_FEATURE: Final = "transaction.version"  # 1: flexible records; 2: KI
 LEVEL_OF_ACCESS: Final = 2
 LEVEL_OF_DIRECTORIES: Final = 3
 LEVEL_OF_GROUP_CONFIGS: Final = 4
+LEVEL_OF_LAST_KNOWN_ELR: Final = 5
 LEVEL_NAMES: Final[Mapping[int, str]] = MappingProxyType(
     {
         FIRST_LEVEL: "topics and brokers",
         LEVEL_OF_ACCESS: "ACLs, client quotas, SCRAM",
         LEVEL_OF_DIRECTORIES: "brokers with several log directories",
         LEVEL_OF_GROUP_CONFIGS: "configurations of groups",
+        LEVEL_OF_LAST_KNOWN_ELR: "replicas that may lack records",
     }
 )
 NEWEST_LEVEL: Final = max(LEVEL_NAMES)

@@ -54,7 +54,9 @@ class PartitionImage:
     While it is being reassigned (KIP-455), `replicas` are those that it is to have, in order, and
     behind them those that it is to lose, `removing_replicas`; `adding_replicas` are new to it.
     `last_known_leader` (KIP-966): the last one of a partition without a leader, if it still has
-    its log. `is_recovering` (KIP-704): its leader may lack committed records, and no AlterPartition
+    its log. `last_known_elr` (KIP-966): the replicas that left ISR and ELR because they may lack
+    records, since the last AlterPartition of a leader. If ISR and ELR are empty, their logs decide.
+    `is_recovering` (KIP-704): its leader may lack committed records, and no AlterPartition
     has come from it since; Kafka calls it the leader recovery state.
     `directories` (KIP-858): in which log directories the replicas are, sorted by broker. A broker
     with a single directory names none.
@@ -71,10 +73,16 @@ class PartitionImage:
     last_known_leader: BrokerId = NO_LEADER
     is_recovering: bool = False
     directories: tuple[tuple[BrokerId, str], ...] = ()
+    last_known_elr: tuple[BrokerId, ...] = ()
 
     def directory_of(self, broker_id: BrokerId) -> str | None:
         """Return in which log directory of a broker the replica is; None: it is not known."""
         return next((at for holder, at in self.directories if holder == broker_id), None)
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether no replica is known to hold all committed records: their logs decide."""
+        return self.leader_id == NO_LEADER and not (self.isr or self.elr)
 
     @property
     def is_reassigned(self) -> bool:

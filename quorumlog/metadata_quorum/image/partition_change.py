@@ -15,6 +15,7 @@ def changed(old: PartitionImage, record: PartitionChange) -> PartitionImage:
     adding, removing = record.adding_replicas, record.removing_replicas
     last_known_leader, is_recovering = record.last_known_leader, record.is_recovering
     replicas = old.replicas if record.replicas is None else record.replicas
+    last_known_elr = record.last_known_elr
     directories = old.directories if record.directories is None else record.directories
     return PartitionImage(
         leader_id=old.leader_id if record.leader is None else record.leader,
@@ -30,6 +31,7 @@ def changed(old: PartitionImage, record: PartitionChange) -> PartitionImage:
         ),
         is_recovering=old.is_recovering if is_recovering is None else is_recovering,
         directories=kept_directories(directories, replicas),
+        last_known_elr=old.last_known_elr if last_known_elr is None else last_known_elr,
     )
 
 

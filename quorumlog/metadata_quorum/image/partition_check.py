@@ -13,6 +13,7 @@ def check_partition(partition: PartitionImage) -> None:
         and (partition.leader_id in isr or partition.leader_id == NO_LEADER)
         and not (partition.elr or partition.adding_replicas or partition.removing_replicas)
         and partition.last_known_leader == NO_LEADER
+        and not partition.last_known_elr
     ):
         return  # as nearly always
     elr = {*partition.elr}
@@ -25,5 +26,10 @@ def check_partition(partition: PartitionImage) -> None:
     require(
         is_last and (not is_led or partition.last_known_leader == NO_LEADER),
         "2: the last known leader is a replica of a partition without a leader",
+    )
+    last_known_elr = {*partition.last_known_elr}
+    require(
+        last_known_elr <= replicas and not last_known_elr & (isr | elr),
+        "2: the last known elr is apart from isr and elr, within replicas",
     )
     require(is_apart, "2: added and removed replicas are apart, within replicas; one stays")

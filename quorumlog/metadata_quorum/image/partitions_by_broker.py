@@ -42,6 +42,10 @@ class Indexed(Protocol):
         """Return the last leader of a partition without one, or NO_LEADER."""
 
     @property
+    def last_known_elr(self) -> tuple[BrokerId, ...]:
+        """Return the replicas that left ISR and ELR because they may lack records."""
+
+    @property
     def directories(self) -> tuple[tuple[BrokerId, str], ...]:
         """Return in which log directories its replicas are."""
 
@@ -161,8 +165,8 @@ def _directories(partition: Indexed, eligible: tuple[BrokerId, ...]) -> tuple[st
 
 
 def _eligible(partition: Indexed) -> tuple[BrokerId, ...]:
-    """Return the brokers in the ELR, and the last known leader."""
-    eligible, last = partition.elr, partition.last_known_leader
+    """Return the brokers in the ELR and the last known one, and the last known leader."""
+    eligible, last = (*partition.elr, *partition.last_known_elr), partition.last_known_leader
     if last != NO_LEADER and last not in (*eligible, *partition.isr):
         return (*eligible, last)
     return eligible

@@ -106,6 +106,7 @@ class Partition:
     last_known_leader: BrokerId = NO_LEADER
     is_recovering: bool = False
     directories: tuple[tuple[BrokerId, str], ...] | None = None
+    last_known_elr: tuple[BrokerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +138,7 @@ class PartitionChange:
     last_known_leader: BrokerId | None = None
     is_recovering: bool | None = None
     directories: tuple[tuple[BrokerId, str], ...] | None = None
+    last_known_elr: tuple[BrokerId, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -315,6 +315,7 @@ class ClusterReplay:
             last_known_leader=record.last_known_leader,
             is_recovering=record.is_recovering,
             directories=record.directories or (),
+            last_known_elr=record.last_known_elr,
         )
         check_partition(partition)
         topic.partitions.append(partition)

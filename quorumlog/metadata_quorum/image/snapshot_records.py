@@ -91,6 +91,7 @@ def _topic(topic: TopicImage) -> Iterator[MetadataRecord]:
             last_known_leader=partition.last_known_leader,
             is_recovering=partition.is_recovering,
             directories=partition.directories or None,
+            last_known_elr=partition.last_known_elr,
         )
     yield from _configs(TOPIC_RESOURCE, topic.name, topic.configs)
 

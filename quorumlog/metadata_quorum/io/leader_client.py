@@ -36,6 +36,8 @@ from quorumlog.metadata_quorum.controller.requests import (
     FindTopics,
     IsrResults,
     ProducerIdsReply,
+    ReportLogs,
+    ReportReply,
     UserChange,
     UserRequest,
 )
@@ -48,6 +50,7 @@ from quorumlog.metadata_quorum.controller_client import (
     HeartbeatReply,
     IsrProposal,
     IsrResult,
+    LogReport,
     NewPartitions,
     NewTopic,
     NewVoter,
@@ -244,6 +247,14 @@ class LeaderClient:
             broker_id=self._node_id, broker_epoch=broker_epoch, replicas=tuple(replicas)
         )
         reply: AssignmentReply = await self._ask(request)
+        return reply.error_code
+
+    async def report_logs(self, broker_epoch: int, reports: Sequence[LogReport]) -> ErrorCode:
+        """See ControllerClient."""
+        request = ReportLogs(
+            broker_id=self._node_id, broker_epoch=broker_epoch, reports=tuple(reports)
+        )
+        reply: ReportReply = await self._ask(request)
         return reply.error_code
 
     async def allocate_producer_ids(self, broker_epoch: int) -> tuple[ErrorCode, ProducerIdBlock]:

@@ -83,6 +83,7 @@ CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxy
         "UpdateFeatures": (cluster_changes.UpdateFeatures, cluster_changes.Outcomes),
         "DescribeQuorum": (requests.DescribeQuorum, QuorumDescription),
         "AssignReplicasToDirs": (requests.AssignReplicas, requests.AssignmentReply),
+        "ReportLogs": (requests.ReportLogs, requests.ReportReply),
         "AllocateProducerIds": (requests.AllocateProducerIds, requests.ProducerIdsReply),
     }
 )

@@ -199,8 +199,8 @@ def _recover(
     for slot, segment in enumerate(segments):
         is_last = slot == len(segments) - 1
         if expected is not None and not _continues(segment.base_offset, expected, settings, known):
-            _require_reached(expected, known, f"{segment.path} does not follow")
-            _require_uncut(known, f"{segment.path} does not follow")
+            _require_reached(expected, known, f"{segment.path} does not follow", epoch)
+            _require_uncut(known, f"{segment.path} does not follow", expected, epoch)
             _logger.warning("%s: offset %d was due next: dropped", segment.path, expected)
             _drop(disk, directory, segments, slot)
             break
@@ -224,10 +224,8 @@ def _recover(
             _with_later(scanned.recent, scan.recent),
             scanned.has_transactions or scan.recent.has_transactions,
         )
-        where = f"{segment.path}, byte {scan.index.size}: {scan.fault or 'it ends there'}"
-        _require_reached(expected if scan.fault is not None or is_last else ALL, known, where)
+        _require_intact(scan, known, segment.path, is_last=is_last)
         if scan.fault is not None:
-            _require_uncut(known, where, is_torn=is_last and scan.is_torn)
             _logger.warning("%s: cut at byte %d: %s", segment.path, scan.index.size, scan.fault)
             if not is_last and segments[slot + 1].base_offset != expected:  # records are gone
                 _drop(disk, directory, segments, slot + 1)  # first: else a gap might show
@@ -275,21 +273,33 @@ def _require_chain(
             raise _lacking(where, hole.start, hole.end)
 
 
-def _require_reached(end_offset: int, known: KnownOfLog, where: str) -> None:
+def _require_reached(
+    end_offset: int, known: KnownOfLog, where: str, last_epoch: int = NO_EPOCH
+) -> None:
     if end_offset < known.end:
-        raise _lacking(where, end_offset, known.end)
+        raise _lacking(where, end_offset, known.end, last_epoch)
 
 
-def _require_uncut(known: KnownOfLog, where: str, *, is_torn: bool = False) -> None:
-    if known.must_be_whole and not is_torn:
-        raise DamagedLog(f"{where}; records behind it cannot be read. Nothing was cut")
+def _require_intact(scan: SegmentScan, known: KnownOfLog, path: str, *, is_last: bool) -> None:
+    """Raise DamagedLog unless a segment is whole, or may be cut where it is not."""
+    if scan.fault is None and not is_last:
+        return
+    end_offset, epoch = scan.index.next_offset, scan.last_epoch
+    where = f"{path}, byte {scan.index.size}: {scan.fault or 'it ends there'}"
+    _require_reached(end_offset, known, where, epoch)
+    if scan.fault is not None and not (is_last and scan.is_torn):
+        _require_uncut(known, where, end_offset, epoch)
 
 
-def _lacking(where: str, start: int, end: int) -> DamagedLog:
-    return DamagedLog(
-        f"{where}; the records [{start}, {end}) were there for certain, and cannot be read. "
-        "Nothing was cut"
-    )
+def _require_uncut(known: KnownOfLog, where: str, end_offset: int, last_epoch: int) -> None:
+    if known.must_be_whole:
+        message = f"{where}; records behind it cannot be read. Nothing was cut"
+        raise DamagedLog(message, end_offset=end_offset, last_epoch=last_epoch)
+
+
+def _lacking(where: str, start: int, end: int, last_epoch: int = NO_EPOCH) -> DamagedLog:
+    message = f"{where}; the records [{start}, {end}) were there for certain, and cannot be read"
+    return DamagedLog(f"{message}. Nothing was cut", end_offset=start, last_epoch=last_epoch)
 
 
 def _continues(base_offset: int, expected: int, settings: LogSettings, known: KnownOfLog) -> bool:

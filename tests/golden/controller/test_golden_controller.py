@@ -1,7 +1,9 @@
 """Stories of the active controller, as golden scripts (`tests.support.golden`).
 
 `create 0,1,2 isr=0,1 name=value ...` makes partition t-0 with replicas and settings; `die`,
-`reboot`, `restart` and `new_disk` say what becomes of a broker; the output is the partition.
+`reboot`, `restart` and `new_disk` say what becomes of a broker; `report 0:100 1:80!` that the log
+of broker 0 is whole up to offset 100, and that of broker 1 damaged at 80. The output is the
+partition.
 """
 
 from pathlib import Path
@@ -48,6 +50,10 @@ class Script:
             case "join":
                 for number in numbers:
                     self.bench.join_isr(int(number))
+            case "report":
+                for one in numbers:
+                    number, end = one.split(":")
+                    self.bench.report(int(number), int(end.rstrip("!")), whole=end.isdecimal())
             case _:
                 for number in numbers:
                     self.happens(name, int(number))
@@ -84,6 +90,8 @@ def shown(partition: PartitionImage) -> str:
     state += f" isr={many(partition.isr)} elr={many(partition.elr)}"
     if partition.last_known_leader >= 0:
         state += f" last_known_leader={partition.last_known_leader}"
+    if partition.last_known_elr:
+        state += f" last_known_elr={many(partition.last_known_elr)}"
     return state + (" recovering" if partition.is_recovering else "")
 
 

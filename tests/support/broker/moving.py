@@ -49,6 +49,9 @@ class Metadata:
         self.is_held = False  # commits nothing, as a controller that is away
         self.publish: Callable[[], None] = lambda: None
 
+    async def report_logs(self, broker_epoch: int, reports: object) -> ErrorCode:
+        raise AssertionError(f"logs are reported: {reports}")
+
     async def assign_replicas(
         self, broker_epoch: int, replicas: Sequence[ReplicaDirectory]
     ) -> ErrorCode:
@@ -91,6 +94,7 @@ async def broker(
     log_settings: LogSettings | None = None,
     stops: bool = True,
     first_sees: str | None = None,
+    lost_power: bool = False,
 ) -> AsyncIterator[Replicas]:
     """Run a process of the broker; `stops`: it is stopped in the end, else it just ends.
 
@@ -99,6 +103,7 @@ async def broker(
     directories = [LogDirectory(disk, PATHS[one], log_settings or LogSettings()) for one in names]
     for name, directory in zip(names, directories, strict=True):
         directory.directory_id = name
+        directory.registrations.may_have_lost_power = lost_power
     refused = [PATHS[one] for one in PATHS if one not in names]
     older = metadata.image()
     metadata.epoch += 1

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, cast
+from weakref import WeakKeyDictionary
 
 from quorumlog.backoff import Backoff
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
@@ -20,20 +21,47 @@ from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.metadata_quorum.controller_client import LogReport
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk, RealDisk
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import PartitionData
 from quorumlog.wire.codec.records import Record, encode_batch, restamp
 from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.replica_calls import append_to
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
+from tests.support.waiting import loop_turns
 
 AT = TopicPartition("orders", 0)
 TOPIC_ID = TopicId(b"i" * 16)
 BATCH = encode_batch([Record(0, 1, None, b"value")])
 Story = Callable[[Replicas], Awaitable[None]]
+
+
+class Reports:
+    """A controller that only takes in how far logs are whole."""
+
+    def __init__(self) -> None:
+        self.taken: list[LogReport] = []
+
+    async def report_logs(self, broker_epoch: int, reports: Sequence[LogReport]) -> ErrorCode:
+        assert broker_epoch == ALL_ALIVE[BROKERS[0]].broker_epoch
+        self.taken += reports
+        return ErrorCode.NONE
+
+    async def assign_replicas(self, broker_epoch: int, replicas: object) -> ErrorCode:
+        raise AssertionError(f"a broker with one directory assigns {replicas}")
+
+
+_REPORTS: WeakKeyDictionary[Replicas, Reports] = WeakKeyDictionary()
+
+
+async def reports_of(replicas: Replicas) -> list[LogReport]:
+    """What it has reported of its logs by now."""
+    await loop_turns(5)
+    return _REPORTS[replicas].taken
 
 
 async def start(
@@ -46,15 +74,17 @@ async def start(
     settings: BrokerSettings | None = None,
 ) -> Replicas:
     """Start broker 1, which leads `AT` with this ISR. Without a queue, threads work on its disk."""
+    reports = Reports()
     replicas = Replicas(
         broker_id=BROKERS[0],
         settings=settings or BrokerSettings(),
         logs=LogDirectories(
             [LogDirectory(disk or RealDisk(), str(directory), log_settings or LogSettings())]
         ),
-        controller=cast(Any, None),
+        controller=cast(Any, reports),
         disk_queue=disk_queue,
     )
+    _REPORTS[replicas] = reports
     await replicas.start()
     publish(replicas, image(1, 0, 0, isr, replicas=isr))
     return replicas

@@ -41,6 +41,7 @@ from quorumlog.metadata_quorum.controller_client import (
     ElectionResult,
     IsrProposal,
     IsrResult,
+    LogReport,
     NewPartitions,
     NewTopic,
     NewVoter,
@@ -275,6 +276,9 @@ class TestController:
             features=image.features,
         )
         return decision.response
+
+    async def report_logs(self, broker_epoch: int, reports: Sequence[LogReport]) -> ErrorCode:
+        raise NotImplementedError
 
     async def assign_replicas(
         self, broker_epoch: int, replicas: Sequence[ReplicaDirectory]

@@ -21,6 +21,8 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectLeaders,
     IsrResults,
     ReassignmentResults,
+    ReportLogs,
+    ReportReply,
     TopicResults,
 )
 from quorumlog.metadata_quorum.controller.rules import ControllerRules
@@ -31,6 +33,7 @@ from quorumlog.metadata_quorum.controller_client import (
     ElectionResult,
     HeartbeatReply,
     IsrProposal,
+    LogReport,
     NewTopic,
     Reassignment,
     ReassignmentResult,
@@ -129,13 +132,15 @@ class Bench:
 
     def register_with_remark(self, broker_id: int, incarnation: str, **seen: Any) -> str | None:
         """Return what the operator is told of it."""
-        decision = self.controller.decide(
-            self.registration(broker_id, incarnation, **seen),
-            now_ms=self.now_ms,
-            base_offset=Offset(len(self.log)),
-        )
-        self.carry_out(decision)
-        return decision.remark
+        while True:
+            decision = self.controller.decide(
+                self.registration(broker_id, incarnation, **seen),
+                now_ms=self.now_ms,
+                base_offset=Offset(len(self.log)),
+            )
+            self.carry_out(decision)
+            if not decision.goes_on:
+                return decision.remark
 
     def registration(
         self,
@@ -150,6 +155,7 @@ class Bench:
         rack: str | None = None,
         log_dirs: tuple[str, ...] = (),
         has_offline_dirs: bool = False,
+        incarnations: Mapping[str, tuple[str, ...]] | None = None,
     ) -> BrokerRegistration:
         return BrokerRegistration(
             broker_id=BrokerId(broker_id),
@@ -165,6 +171,7 @@ class Bench:
             min_insync_replicas=min_insync_replicas,
             log_dirs=log_dirs,
             has_offline_dirs=has_offline_dirs,
+            incarnations=incarnations,
         )
 
     def heartbeat(
@@ -185,6 +192,7 @@ class Bench:
             is_opening=bool(fields.get("is_opening", False)),
             want_shut_down=bool(fields.get("want_shut_down", False)),
             offline_log_dirs=offline,
+            has_failed=bool(fields.get("has_failed", False)),
         )
 
     def start(self, *broker_ids: int) -> None:
@@ -272,6 +280,27 @@ class Bench:
             replicas=(replica,),
         )
         assert cast("AssignmentReply", self.ask(request)).error_code is ErrorCode.NONE
+
+    def report(
+        self, broker_id: int, end: int, *, epoch: int = 0, whole: bool = True, topic: str = "t"
+    ) -> ErrorCode:
+        """The broker says how far its log of partition 0 is whole."""
+        cluster = self.controller.cluster
+        topic_id = cluster.topic_id(topic)
+        assert topic_id is not None
+        report = LogReport(
+            topic_id=topic_id,
+            partition=PartitionIndex(0),
+            last_epoch=Epoch(epoch),
+            log_end_offset=Offset(end),
+            is_whole=whole,
+        )
+        request = ReportLogs(
+            broker_id=BrokerId(broker_id),
+            broker_epoch=cluster.brokers[BrokerId(broker_id)].broker_epoch,
+            reports=(report,),
+        )
+        return cast("ReportReply", self.ask(request)).error_code
 
     def partition(self, topic: str = "t", index: int = 0) -> PartitionImage:
         partition = self.controller.cluster.partition(topic, index)

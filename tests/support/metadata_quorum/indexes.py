@@ -17,7 +17,8 @@ def check_index(
             for index, partition in enumerate(topic.partitions):
                 at = Place(topic.topic_id, PartitionIndex(index))
                 last = {partition.last_known_leader} - {NO_LEADER, *partition.isr}
-                roles = ({*partition.isr}, {*partition.elr} | last, {partition.leader_id})
+                eligible = {*partition.elr, *partition.last_known_elr} | last
+                roles = ({*partition.isr}, eligible, {partition.leader_id})
                 for places, members in zip(wanted, roles, strict=True):
                     if broker_id in members:
                         places.add(at)

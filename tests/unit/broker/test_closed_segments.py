@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.storage.errors import DamagedLog
+from quorumlog.broker.partitions.core.placement import Standing
+from quorumlog.storage.errors import LacksRecords
 from tests.support.broker.log_directories import close_all
 from tests.unit.broker.test_log_directory import AT, BATCH, OLD, started
 
@@ -33,8 +34,8 @@ def test_a_log_whose_middle_segment_is_gone_is_refused_and_not_cut(
     second.unlink()
     end = 4 * batches
     for lack in (f"{end}, {2 * end}", f"{end}, {3 * end}"):  # the second start is after a kill
-        with pytest.raises(DamagedLog, match=rf"the records \[{lack}\) were there"):
-            started(tmp_path).open(AT, OLD, {})
+        with pytest.raises(LacksRecords, match=rf"the records \[{lack}\) were there"):
+            started(tmp_path).open(AT, OLD, {}, standing=Standing.COUNTED_ON)
     second.write_bytes(taken)
     log, _ = started(tmp_path).open(AT, OLD, {})
     assert (log.log_start_offset, log.log_end_offset) == (0, 3 * end)

@@ -39,6 +39,9 @@ class Assignments:
         self.refusals = 0
         self.heard = asyncio.Event()
 
+    async def report_logs(self, broker_epoch: int, reports: object) -> ErrorCode:
+        raise AssertionError(f"logs are reported: {reports}")
+
     async def assign_replicas(
         self, broker_epoch: int, replicas: Sequence[ReplicaDirectory]
     ) -> ErrorCode:

@@ -99,7 +99,7 @@ async def live_on(disk: DyingDisk, metadata: Metadata, acknowledged: list[int], 
     """Start again, with metadata that may be old at first; append, die and start once more."""
     for _ in range(2):
         async with broker(
-            disk, metadata, log_settings=SMALL, stops=False, first_sees=sees
+            disk, metadata, log_settings=SMALL, stops=False, first_sees=sees, lost_power=True
         ) as replicas:
             await until(lambda: AT in replicas.drivers)
             found = values_of(driver_of(replicas).log)

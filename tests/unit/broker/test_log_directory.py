@@ -6,11 +6,15 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.partitions.core.placement import Standing
-from quorumlog.broker.partitions.log.log_directory import LogDirectory, log_settings
+from quorumlog.broker.partitions.log.log_directory import (
+    LogDirectory,
+    OrphanedRecords,
+    log_settings,
+)
 from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog
+from quorumlog.storage.errors import LacksRecords
 from quorumlog.storage.io.checkpoints import uuid_to_text
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
@@ -249,9 +253,12 @@ def test_a_partition_of_unknown_topic_is_not_taken_for_a_new_one(
     else:
         metadata.unlink()
     logs = started(tmp_path)
-    with pytest.raises(CorruptCheckpoint, match=r"orders-3/partition\.metadata"):
-        logs.open(AT, OLD, {})
-    logs.set_aside_strays([])  # it is not assigned to this broker any more
+    for standing in (Standing.UNDECIDED, Standing.COUNTED_ON):
+        with pytest.raises(OrphanedRecords, match=r"orders-3/partition\.metadata"):
+            logs.open(AT, OLD, {}, standing=standing)
+    log, _ = logs.open(AT, OLD, {})  # others have its records
+    assert log.log_end_offset == 0
+    log.close(clean=False)
     assert (tmp_path / "orders-3.unknown-stray" / f"{0:020d}.log").stat().st_size == len(BATCH)
 
 
@@ -266,12 +273,12 @@ def test_records_of_unknown_topic_are_set_aside_only_if_other_replicas_have_them
         tmp_path / "orders-3" / name for name in ("partition.metadata", f"{0:020d}.log")
     )
     metadata.write_bytes(bytes(metadata.stat().st_size))
-    with pytest.raises(CorruptCheckpoint, match=r"orders-3/partition\.metadata") as refused:
-        started(tmp_path).open(AT, OLD, {}, standing=Standing.LAST)
+    with pytest.raises(OrphanedRecords, match=r"orders-3/partition\.metadata") as refused:
+        started(tmp_path).open(AT, OLD, {}, standing=Standing.UNDECIDED)
     assert segment.read_bytes()  # nothing has moved
     lines = re.findall(r"'(\w+: [^']+)'", str(refused.value))  # what the message says to write
     metadata.write_text("\n".join(lines) + "\n")
-    log, _ = started(tmp_path).open(AT, OLD, {}, standing=Standing.LAST)
+    log, _ = started(tmp_path).open(AT, OLD, {}, standing=Standing.UNDECIDED)
     assert log.log_end_offset == 4
     log.close(clean=False)
 
@@ -289,7 +296,7 @@ def test_a_log_of_unknown_topic_without_records_is_made_again(tmp_path: Path) ->
     for name in ("partition.metadata", f"{0:020d}.log"):
         file = tmp_path / "orders-3" / name
         file.write_bytes(bytes(file.stat().st_size))  # as lost power leaves it
-    log, _ = started(tmp_path).open(AT, OLD, {}, standing=Standing.LAST)
+    log, _ = started(tmp_path).open(AT, OLD, {}, standing=Standing.UNDECIDED)
     assert log.log_end_offset == 0
     log.close(clean=False)
 
@@ -307,8 +314,8 @@ def test_a_log_that_starts_later_than_it_was_closed_is_refused_and_not_cut(tmp_p
     second, third = (tmp_path / "orders-3" / f"{base:020d}.log" for base in (4, 8))
     taken, left = second.read_bytes(), third.read_bytes()
     second.unlink()
-    with pytest.raises(DamagedLog, match=r"8.log is the first .* records \[5, 8\) were there"):
-        started(tmp_path).open(AT, OLD, {})
+    with pytest.raises(LacksRecords, match=r"8.log is the first .* records \[5, 8\) were there"):
+        started(tmp_path).open(AT, OLD, {}, standing=Standing.UNDECIDED)
     assert third.read_bytes() == left
     second.write_bytes(taken)
     log, _ = started(tmp_path).open(AT, OLD, {})
@@ -364,9 +371,17 @@ def test_a_log_that_ends_earlier_than_it_was_closed_is_refused_and_not_cut(
         last.write_bytes(last.read_bytes()[:-1])
     before = {path: path.read_bytes() for path in (first, last) if path.exists()}
     for _ in range(2):  # the second start is after a kill
-        with pytest.raises(DamagedLog, match=r"records \[4, 8\) were there .* sync, stop this"):
-            started(tmp_path).open(AT, OLD, {})
+        with pytest.raises(
+            LacksRecords, match=r"records \[4, 8\) were there .* Restore"
+        ) as lacking:
+            started(tmp_path).open(AT, OLD, {}, standing=Standing.COUNTED_ON)
+        assert (lacking.value.end_offset, lacking.value.last_epoch) == (4, 0)
     assert {path: path.read_bytes() for path in before} == before
+    log, _ = started(tmp_path).open(AT, OLD, {})  # others have what it lacks
+    assert log.log_end_offset == 0
+    log.close(clean=False)
+    [stray] = tmp_path.glob("orders-3.*-stray")
+    assert (stray / first.name).read_bytes() == before[first]
 
 
 def test_a_log_that_was_refused_is_opened_once_it_is_whole(tmp_path: Path) -> None:
@@ -374,8 +389,8 @@ def test_a_log_that_was_refused_is_opened_once_it_is_whole(tmp_path: Path) -> No
     segment = tmp_path / "orders-3" / f"{0:020d}.log"
     whole = segment.read_bytes()
     segment.unlink()
-    with pytest.raises(DamagedLog, match=r"has no segment; the records \[0, 4\) were there"):
-        started(tmp_path).open(AT, OLD, {})
+    with pytest.raises(LacksRecords, match=r"has no segment; the records \[0, 4\) were there"):
+        started(tmp_path).open(AT, OLD, {}, standing=Standing.UNDECIDED)
     segment.write_bytes(whole)
     log, _ = started(tmp_path).open(AT, OLD, {})
     assert log.log_end_offset == 4
@@ -387,11 +402,16 @@ def test_a_log_that_was_refused_is_opened_once_it_is_whole(tmp_path: Path) -> No
 
 
 def test_a_person_may_give_up_what_a_log_has_lost(tmp_path: Path) -> None:
-    fill_and_stop(tmp_path)
-    (tmp_path / "orders-3" / f"{0:020d}.log").unlink()
-    with pytest.raises(DamagedLog, match=r"for good, delete \S+/orders-3/refused-as-damaged$"):
-        started(tmp_path).open(AT, OLD, {})
-    (tmp_path / "orders-3" / "refused-as-damaged").unlink()
-    log, _ = started(tmp_path).open(AT, OLD, {})
-    assert log.log_end_offset == 0
-    log.close(clean=False)
+    """By an unclean election, which the metadata shows."""
+    logs = started(tmp_path)
+    log, _ = logs.open(AT, OLD, {"segment.bytes": str(len(BATCH))})
+    for _ in range(2):
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    close_all(logs, {AT: log}, {AT: Offset(8)}, broker_epoch=9)
+    (tmp_path / "orders-3" / f"{4:020d}.log").unlink()
+    with pytest.raises(LacksRecords):
+        started(tmp_path).open(AT, OLD, {}, standing=Standing.UNDECIDED)
+    for standing in (Standing.CHOSEN, Standing.UNDECIDED):  # and is whole from then on
+        log, high_watermark = started(tmp_path).open(AT, OLD, {}, standing=standing)
+        assert (log.log_end_offset, high_watermark) == (4, 4)
+        log.close(clean=False)

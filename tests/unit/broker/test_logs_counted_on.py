@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,14 @@ from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import LacksRecords
 from quorumlog.storage.io.disk import RealDisk
-from quorumlog.wire.codec.identifiers import BrokerId, Offset
+from quorumlog.wire.codec.identifiers import NO_LEADER, Offset
 from tests.support.broker.one_broker import (
     AT,
     BATCH,
     TOPIC_ID,
     one_broker,
     publish,
+    reports_of,
 )
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
 
@@ -87,13 +89,26 @@ def test_a_batch_that_the_kill_has_torn_is_cut(tmp_path: Path) -> None:
 
 
 def test_the_standing_of_a_replica() -> None:
-    assert standing_of(image(1, 0, 0, (1, 2)), BROKERS[0], is_new=False) is Standing.COUNTED_ON
-    assert standing_of(image(1, 0, 0, (1, 2)), BROKERS[0], is_new=True) is Standing.SPARE
-    assert standing_of(image(1, 0, 0, (1, 2)), BROKERS[2], is_new=False) is Standing.SPARE
-    assert standing_of(image(1, 0, 0, (1,)), BrokerId(1), is_new=False) is Standing.LAST
+    one, three = BROKERS[0], BROKERS[2]
+    alone = replace(image(NO_LEADER, 0, 0, (), replicas=(1, 2, 3)), elr=(one,))
+    undecided = replace(alone, elr=(), last_known_elr=(one, three))
+    chosen = replace(image(1, 0, 0, (1,)), is_recovering=True)
+    for partition, broker_id, standing in (
+        (image(1, 0, 0, (1, 2)), one, Standing.COUNTED_ON),
+        (image(1, 0, 0, (1, 2)), three, Standing.SPARE),
+        (image(1, 0, 0, (1,)), one, Standing.COUNTED_ON),
+        (alone, one, Standing.COUNTED_ON),
+        (alone, three, Standing.SPARE),
+        (undecided, one, Standing.UNDECIDED),
+        (undecided, BROKERS[1], Standing.UNDECIDED),
+        (chosen, one, Standing.CHOSEN),
+        (chosen, three, Standing.SPARE),
+    ):
+        assert standing_of(partition, broker_id, is_new=False) is standing
+        assert standing_of(partition, broker_id, is_new=True) is Standing.SPARE
 
 
-async def test_a_broker_asks_to_be_fenced_and_opens_the_log_when_it_is_out_of_the_isr(
+async def test_a_broker_reports_the_log_and_opens_it_when_it_is_out_of_the_isr(
     tmp_path: Path,
 ) -> None:
     segment = killed(tmp_path, committed=3) / SEGMENT
@@ -102,10 +117,49 @@ async def test_a_broker_asks_to_be_fenced_and_opens_the_log_when_it_is_out_of_th
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
         publish(replicas, image(1, 0, 0, (1, 2), replicas=(1, 2)))
-        assert replicas.must_be_fenced.is_set()
+        [report] = await reports_of(replicas)
+        assert (report.last_epoch, report.log_end_offset, report.is_whole) == (0, 1, False)
         assert not replicas.may_lead.is_set()
         assert not replicas.drivers
         assert segment.read_bytes() == content
         publish(replicas, image(2, 1, 1, (2,), replicas=(1, 2)))
         assert replicas.may_lead.is_set()
         assert replicas.drivers[AT].log.log_end_offset == 1
+
+
+async def test_a_damaged_log_that_may_be_the_best_is_left_as_it_is_until_it_is_chosen(
+    tmp_path: Path,
+) -> None:
+    segment = killed(tmp_path, committed=3) / SEGMENT
+    flip(segment)
+    content = segment.read_bytes()
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+        undecided = image(NO_LEADER, 1, 1, (), replicas=(1, 2))
+        publish(replicas, replace(undecided, last_known_elr=BROKERS[:2]))
+        assert replicas.may_lead.is_set()  # the others
+        [report] = (await reports_of(replicas))[-1:]
+        assert (report.log_end_offset, report.is_whole) == (1, False)
+        assert segment.read_bytes() == content
+        publish(replicas, replace(image(1, 2, 2, (1,), replicas=(1, 2)), is_recovering=True))
+        assert replicas.drivers[AT].log.log_end_offset == 1
+
+
+async def test_a_log_that_is_open_is_reported_when_it_may_decide(tmp_path: Path) -> None:
+    killed(tmp_path, committed=3)
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+        publish(replicas, image(1, 0, 0, (1, 2), replicas=(1, 2)))
+        assert await reports_of(replicas) == []
+        publish(replicas, image(NO_LEADER, 1, 1, (), replicas=(1, 2)))
+        [report] = await reports_of(replicas)
+        assert (report.last_epoch, report.log_end_offset, report.is_whole) == (0, 3, True)
+
+
+def test_what_a_loss_of_power_has_taken_is_no_damage(tmp_path: Path) -> None:
+    flip(killed(tmp_path, committed=3) / SEGMENT)
+    logs = started(tmp_path)
+    logs.registrations.may_have_lost_power = True
+    log, _ = logs.open(AT, TOPIC_ID, {}, standing=Standing.UNDECIDED)
+    log.close(clean=False)
+    assert log.log_end_offset == 1

@@ -286,21 +286,22 @@ async def test_a_controller_that_knows_no_directories_ends_the_broker() -> None:
             await controller.lifecycle.failure
 
 
-async def test_a_broker_tells_that_it_opens_its_logs_until_one_is_not_whole() -> None:
+async def test_a_broker_tells_that_it_opens_its_logs_until_its_last_directory_fails() -> None:
     """While it does, the controller may leave it in its places."""
-    controller, must_be_fenced = FakeController(), asyncio.Event()
+    controller, failed = FakeController(), asyncio.Event()
     controller.lifecycle = BrokerLifecycle(
         registration=REGISTRATION,
         registrar=controller,
         settings=LifecycleSettings(broker_heartbeat_interval_ms=60_000),
         registered=lambda _: None,
         may_lead=asyncio.Event(),
-        must_be_fenced=must_be_fenced,
+        directories=lambda: DirectoryReport(has_failed=len(controller.heartbeats) > 0),
+        directory_failed=failed,
     )
     controller.lifecycle.start()
     await until(lambda: len(controller.heartbeats) == 1)
-    must_be_fenced.set()
+    failed.set()
     await until(lambda: len(controller.heartbeats) == 2)
-    asked = [(one.want_fence, one.is_opening) for one in controller.heartbeats]
-    assert asked == [(True, True), (True, False)]
+    asked = [(one.want_fence, one.is_opening, one.has_failed) for one in controller.heartbeats]
+    assert asked == [(True, True, False), (True, False, True)]
     await controller.lifecycle.stop(timeout_ms=0)

@@ -183,4 +183,6 @@ def test_a_last_known_leader_must_be_alive() -> None:
     bench.heartbeat(2)
     assert bench.partition().leader_id == NO_LEADER
     bench.heartbeat(1)
+    assert bench.partition().leader_id == NO_LEADER  # its log may be gone
+    bench.report(1, 7)
     assert (bench.partition().leader_id, bench.partition().is_recovering) == (1, True)

@@ -140,8 +140,12 @@ def test_a_restarted_machine_leads_only_where_nobody_is_known_to_have_more() -> 
     come_back(bench, 2, boot="c")
     assert (bench.partition().leader_id, bench.partition().elr) == (NO_LEADER, (3,))
     remark = come_back(bench, 3, boot="c")
-    assert "It may still lead those that no other broker held all of: t-0" in (remark or "")
-    assert (bench.partition().leader_id, bench.partition().isr) == (3, (3,))
+    assert "No other broker held all of t-0: the logs that are left" in (remark or "")
+    assert (bench.partition().leader_id, bench.partition().last_known_elr) == (NO_LEADER, (2, 3))
+    bench.report(3, 90)
+    assert bench.partition().leader_id == NO_LEADER
+    bench.report(2, 100)
+    assert (bench.partition().leader_id, bench.partition().isr) == (2, (2,))
 
 
 def test_the_remark_on_very_many_partitions_is_short() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.log_evidence import LogEvidence
 from quorumlog.metadata_quorum.controller.log_loss import NO_LOSS, Losses
 from quorumlog.metadata_quorum.controller.partition_changes import PartitionChanges
 from quorumlog.metadata_quorum.controller.partitions import Departure, PartitionDecisions
@@ -278,7 +279,9 @@ def test_a_decision_about_departures_looks_no_further_than_its_slice() -> None:
             return super()._located(at)
 
     cluster = bench.controller.cluster
-    decisions = Counting(cluster, PartitionChanges(cluster, bench.settings))
+    evidence = LogEvidence(cluster)
+    changes = PartitionChanges(cluster, bench.settings, evidence)
+    decisions = Counting(cluster, changes, evidence)
     departure = decisions.decide_departure(ONE, at_most=10)
     assert (len(departure.changes), departure.is_whole) == (10, False)
     assert located == 11

@@ -64,6 +64,7 @@ def test_the_defaults_of_records_are_those_that_written_logs_mean() -> None:
             "last_known_leader": -1,
             "is_recovering": False,
             "directories": None,
+            "last_known_elr": (),
         },
     }
 

@@ -323,6 +323,7 @@ def full_partitions() -> tuple[PartitionImage, PartitionImage]:
         isr=(),
         elr=(),
         last_known_leader=ids[1],
+        last_known_elr=(ids[2], ids[0]),
         is_recovering=False,
     )
 

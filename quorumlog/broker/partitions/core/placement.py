@@ -14,21 +14,33 @@ from quorumlog.wire.codec.identifiers import BrokerId
 
 
 class Standing(Enum):
-    """Which replicas are known to have all that was acknowledged, when a log is opened."""
+    """What the metadata says of a replica's records, when its log is opened."""
 
-    SPARE = "others; this one has shown what it may lack"
-    COUNTED_ON = "others, and this one: it is in the ISR"
-    LAST = "no other one"
+    SPARE = "others have all committed records: what is damaged is cut, and fetched again"
+    COUNTED_ON = "it has all committed records: it is in the ISR or the ELR"
+    UNDECIDED = "no replica is known to have all committed records: the logs decide"
+    CHOSEN = "it leads with the records that are left: an unclean election"
+
+    @property
+    def must_be_whole(self) -> bool:
+        """Whether nothing may be cut or set aside before the controller has the log's report."""
+        return self in {Standing.COUNTED_ON, Standing.UNDECIDED}
 
 
 def standing_of(partition: PartitionImage, broker_id: BrokerId, *, is_new: bool) -> Standing:
-    """Return the standing of a broker's replica. `is_new`: it never was here before."""
-    if {*partition.isr, *partition.elr} <= {broker_id}:
-        return Standing.LAST
-    # A process that was killed has left its places to this one, or no places:
-    # docs/decisions/0133-killed-brokers-take-up-their-places-again.md
-    is_counted_on = broker_id in partition.isr and not is_new
-    return Standing.COUNTED_ON if is_counted_on else Standing.SPARE
+    """Return the standing of a broker's replica. `is_new`: it never was here before.
+
+    A process that was killed has left its places to this one, or no places:
+    docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
+    """
+    if is_new:
+        return Standing.SPARE
+    if partition.is_undecided:
+        return Standing.UNDECIDED
+    if partition.is_recovering and partition.leader_id == broker_id:
+        return Standing.CHOSEN
+    is_member = broker_id in partition.isr or broker_id in partition.elr
+    return Standing.COUNTED_ON if is_member else Standing.SPARE
 
 
 class Candidate(NamedTuple):

@@ -20,11 +20,12 @@ from quorumlog.broker.partitions.log.future_logs import FutureKey
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.log_progress import LogProgress
 from quorumlog.broker.partitions.log.preferred_directories import PreferredDirectories
+from quorumlog.broker.partitions.log.registrations import BrokerProcess
 from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.controller_client import DirectoryReport
 from quorumlog.metadata_quorum.image import LOST
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, StorageError
+from quorumlog.storage.errors import CorruptCheckpoint, StorageError, storage_error
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
@@ -58,6 +59,7 @@ class LogDirectories:
         self.refused: Final = list(refused)
         self.failed: Final[list[LogDirectory]] = []
         self.last_has_failed = False
+        self._unmarked: Final[list[LogDirectory]] = []  # failed, and the disk does not say so
         self.progress: Final = LogProgress()
         self.preferred: Final = PreferredDirectories()
         self._announced: Final[dict[TopicPartition, LogDirectory]] = {}
@@ -126,23 +128,29 @@ class LogDirectories:
     def report(self) -> DirectoryReport:
         """Return which of them work, for the controller."""
         if not self.are_several:
-            return DirectoryReport()
+            return DirectoryReport(has_failed=self.last_has_failed)
         return DirectoryReport(
             online=tuple(directory.directory_id for directory in self.online),
             offline=tuple(directory.directory_id for directory in self.failed),
             has_offline=self.has_offline,
+            has_failed=self.last_has_failed,
         )
+
+    @property
+    def incarnations(self) -> dict[str, tuple[str, ...]]:
+        """Of which processes' registrations each directory is, as it was found: see the file."""
+        return {one.directory_id: one.registrations.incarnations for one in self.online}
 
     # --- Life ---
 
-    def start(self) -> None:
+    def start(self, process: BrokerProcess | None = None) -> None:
         """Start every directory: see `LogDirectory.start`. Waits for the disk.
 
         One that the disk refuses is offline if another one works. Raises StorageError.
         """
         for directory in [*self.online]:
             try:
-                directory.start()
+                directory.start(process)
             except CorruptCheckpoint:
                 raise
             except StorageError as error:
@@ -162,6 +170,7 @@ class LogDirectories:
         """
         if directory in self.failed:
             return []
+        self._unmarked.append(directory)
         if len(self.online) == 1:
             self.last_has_failed = True
             return []
@@ -171,6 +180,29 @@ class LogDirectories:
         self.online.remove(directory)
         self.failed.append(directory)
         return [at for at, home in self._homes.items() if home is directory]
+
+    def mark_failed(self) -> None:
+        """Let the next start know which directories have failed, so far as the disk takes it.
+
+        Waits for the disk. One that takes nothing any more is known to the controller alone.
+        """
+        while self._unmarked:
+            directory = self._unmarked.pop()
+            try:
+                directory.registrations.note_failure()
+            except OSError as error:
+                _logger.warning("cannot note in %s that it has failed: %s", directory.path, error)
+
+    def confirm_registrations(self) -> None:
+        """Note that this process is registered, and its logs are open. Waits for the disk.
+
+        Raises StorageError: the next start names this process and the one before.
+        """
+        for directory in [*self.online]:
+            try:
+                directory.registrations.confirm()
+            except OSError as error:
+                raise storage_error(f"cannot use {directory.path}: {error}", error) from error
 
     def fail_home_of(self, at: TopicPartition, error: StorageError) -> list[TopicPartition]:
         """Take offline where the log of a partition is: see `fail`."""
@@ -291,7 +323,7 @@ class LogDirectories:
     def announce(self, at: TopicPartition, directory: LogDirectory | None) -> None:
         """Let the controller know that a log is about to be in another directory; None: it stays.
 
-        DirectoryAssignments has to look at it then.
+        ReplicaDirectories has to look at it then.
         """
         if directory is None:
             self._announced.pop(at, None)

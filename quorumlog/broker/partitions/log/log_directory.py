@@ -15,6 +15,7 @@ from quorumlog.broker.partitions.log.future_logs import FUTURE_SUFFIX, FutureLog
 from quorumlog.broker.partitions.log.log_names import DELETE_SUFFIX, LogNames
 from quorumlog.broker.partitions.log.log_progress import LogProgress
 from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
+from quorumlog.broker.partitions.log.registrations import BrokerProcess, Registrations
 from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
@@ -26,10 +27,10 @@ from quorumlog.storage.io.checkpoints import (
     uuid_to_text,
 )
 from quorumlog.storage.io.disk import Disk, write_file_durably
-from quorumlog.storage.io.epoch_checkpoint import was_flushed
+from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache, was_flushed
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.planned_log import plan_log
-from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
 STRAY_SUFFIX: Final = "-stray"
@@ -59,7 +60,7 @@ def _segment_ms(config: TopicConfig) -> int:
     return min(config.segment_ms, config.max_compaction_lag_ms)
 
 
-class OrphanedRecords(CorruptCheckpoint):
+class OrphanedRecords(LacksRecords):
     """Records that may be the last ones of a partition, in `path`; nothing says that they are.
 
     A person who knows that the topic was not made again says so in the file that is not whole.
@@ -70,11 +71,16 @@ class OrphanedRecords(CorruptCheckpoint):
         self.topic_id: Final = topic_id
         super().__init__(
             f"{path}/{PARTITION_METADATA_FILE} is not whole, and the records beside it may be the "
-            "last ones of this partition: no replica in sync is known to have them. If the topic "
-            "was not deleted and made again since they were written, write the two lines "
-            f"'version: 0' and 'topic_id: {uuid_to_text(topic_id)}' into that file; else move "
-            f"{path} away"
+            "last ones of this partition. If no other replica leads it, and the topic was not "
+            "deleted and made again since they were written, write the two lines 'version: 0' and "
+            f"'topic_id: {uuid_to_text(topic_id)}' into that file, and start this node again"
         )
+
+
+def _deleted_partition(name: str) -> TopicPartition:
+    """Return of which partition the directory of a deleted log was."""
+    topic, _, index = name.rpartition(".")[0].rpartition("-")
+    return TopicPartition(topic, int(index) if index.isdecimal() else -1)
 
 
 def _why_aside(found_id: TopicId | None, topic_id: TopicId) -> str:
@@ -104,6 +110,7 @@ class LogDirectory:
         self.directory_id = ""  # of its meta.properties
         self.checkpoints: Final = OffsetCheckpoints(disk, directory)
         self.clean_shutdown_epoch: int | None = None
+        self.registrations: Final = Registrations(disk, directory)
         self.progress = LogProgress()  # directories of one broker share one
         self._disk: Final = disk
         self._new_log: Final = new_log
@@ -119,20 +126,24 @@ class LogDirectory:
         """Whether the process before this one closed every log."""
         return self.clean_shutdown_epoch is not None
 
-    def start(self) -> None:
+    def start(self, process: BrokerProcess | None = None) -> None:
         """Read the checkpoints, find what is to be removed, take away the clean shutdown marker.
 
         `clean_shutdown_epoch` is then the broker epoch of a clean shutdown (-1: not known), or
-        None.
+        None. `process`: it registers next; None: it does not.
         """
         try:
             self._disk.mkdir(self.path)
+            if process is not None:
+                self.registrations.begin(process)
             self.clean_shutdown_epoch = self._marker.take()
             names = self._disk.listdir(self.path)
             doomed = [name for name in names if name.endswith(DELETE_SUFFIX)]
             self._unopened.update(filter(self._is_partition, {*names} - {*doomed}))
             self._names.note_found(self._unopened, doomed)
             self.checkpoints.read()
+            for partition in map(_deleted_partition, doomed):
+                self.checkpoints.note_left(partition)
             self.futures.find(name for name in names if name.endswith(FUTURE_SUFFIX))
         except OSError as error:
             raise storage_error(f"cannot use {self.path}: {error}", error) from error
@@ -172,44 +183,45 @@ class LogDirectory:
     ) -> tuple[Log, Offset]:
         """Open the log, or plan it; return it with its checkpointed high watermark.
 
-        Raises LacksRecords if it is counted on, and is not whole; CorruptCheckpoint if records are
-        here, and it is not known whose, that had to last, OrphanedRecords if they are the last
-        ones; DamagedLog if it lacks records with which it was closed cleanly.
+        Raises LacksRecords if it must be whole, and is not (OrphanedRecords: its topic is not
+        known). Else a log that lacks records with which it was closed is set aside.
         """
         name, path = str(topic_partition), self._path(str(topic_partition))
-        committed = self.checkpoints.high_watermark(topic_partition)
+        settings, log = self.settings_of(configs), None
         try:
             is_new = name not in self._unopened and not self._disk.exists(path)
-            found_id = None if is_new else self._names.topic_id_of(name)
-            is_nameless = not is_new and found_id is None
-            lacks_records = found_id != topic_id and (is_nameless or committed > 0)
-            if lacks_records and standing is Standing.COUNTED_ON:
-                raise LacksRecords(f"{path} lacks records, or it is not known whose they are")
-            if not is_new and found_id != topic_id:
-                is_last = standing is Standing.LAST
-                if is_last and is_nameless and self._names.hold_records(name):
-                    raise OrphanedRecords(path, topic_id)
-                self._set_aside(name, _why_aside(found_id, topic_id))
-                self._disk.fsync_dir(self.path)
-                is_new = True
-            settings = self.settings_of(configs)
-            if is_new:
+            found_id = None if is_new else self._found_id(name)
+            if found_id is None and standing.must_be_whole:
+                self._require_no_loss(topic_partition, topic_id, is_new=is_new)
+            if found_id == topic_id:
+                log = self._open_found(topic_partition, topic_id, settings, standing)
+            elif not is_new:
+                self._set_aside(name, _why_aside(found_id, topic_id), durably=True)
+            if log is None:
                 self.checkpoints.forget_older(topic_partition)
                 make_directory = partial(self._names.make, name, topic_id)
                 log = plan_log(self._new_log, self._disk, path, settings, make_directory)
-            else:
-                log = self._open_found(topic_partition, topic_id, settings, standing)
             log.epochs.before_first = partial(self._names.make_last, name, topic_id)
-        except DamagedLog as error:
-            raise DamagedLog(
-                f"{error}. Restore the file; or, if another replica is in sync, stop this node and "
-                f"delete {path}; or, to give up those records for good, delete "
-                f"{path}/{REFUSED_FILE}"
-            ) from error
         except OSError as error:
             raise storage_error(f"cannot open {path}: {error}", error) from error
         self._unopened.discard(name)
         return log, self.checkpoints.high_watermark(topic_partition)
+
+    def _found_id(self, name: str) -> TopicId | None:
+        """Return whose log it is; None: that is lost."""
+        try:
+            return self._names.topic_id_of(name)
+        except CorruptCheckpoint as error:
+            _logger.warning("%s", error)
+            return None
+
+    def _require_no_loss(self, at: TopicPartition, topic_id: TopicId, *, is_new: bool) -> None:
+        """Raise LacksRecords if the log is gone that was here, or is not known for what it is."""
+        path = self._path(str(at))
+        if not is_new and self._names.hold_records(str(at)):
+            raise OrphanedRecords(path, topic_id)
+        if self.checkpoints.high_watermark(at) > 0:
+            raise LacksRecords(f"{path} lacks the records that were committed in it")
 
     def _open_found(
         self,
@@ -217,7 +229,8 @@ class LogDirectory:
         topic_id: TopicId,
         settings: LogSettings,
         standing: Standing,
-    ) -> Log:
+    ) -> Log | None:
+        """Open a log that is there; None: it is damaged, and set aside."""
         name, path = str(topic_partition), self._path(str(topic_partition))
         if self.must_last and not was_flushed(self._disk, path):
             self._names.make_last(name, topic_id)
@@ -226,34 +239,59 @@ class LogDirectory:
         # For what it lacks below its recovery point: without one, the file would say nothing.
         was_refused = recovery_point > 0 and self._disk.exists(f"{path}/{REFUSED_FILE}")
         end_is_known = is_closed or was_refused
-        must_be_whole = standing is Standing.COUNTED_ON and not end_is_known
+        # What a loss of power has taken from the end of a log, it may have taken anywhere.
+        must_be_whole = standing.must_be_whole and not (
+            end_is_known or self.registrations.may_have_lost_power
+        )
         committed = self.checkpoints.high_watermark(topic_partition) if must_be_whole else 0
+        open_log = partial(
+            self._new_log.open,
+            self._disk,
+            path,
+            settings,
+            recovery_point=recovery_point,
+            log_start_offset=self.checkpoints.log_start(topic_partition),
+            note_read=self.progress.note_read,
+            must_last=self.must_last,
+        )
         # DEVIATION: Kafka opens a log that has lost its start or its end since it was closed.
         # docs/decisions/0116-a-log-that-was-closed-ends-where-it-was-closed.md
         try:
-            log = self._new_log.open(
-                self._disk,
-                path,
-                settings,
+            log = open_log(
                 clean=is_closed,
-                recovery_point=recovery_point,
                 known_end_offset=recovery_point if end_is_known else committed,
-                log_start_offset=self.checkpoints.log_start(topic_partition),
-                note_read=self.progress.note_read,
-                must_last=self.must_last,
                 must_be_whole=must_be_whole,
             )
         except DamagedLog as error:
-            if must_be_whole:
-                raise LacksRecords(str(error)) from error
-            write_file_durably(self._disk, f"{path}/{REFUSED_FILE}", f"{error}\n".encode())
-            raise
+            if standing is Standing.SPARE:
+                self._set_aside(name, str(error), durably=True)
+                return None
+            if standing.must_be_whole:
+                if end_is_known:
+                    self._note_refusal(path, error)
+                raise LacksRecords(
+                    f"{error}. Restore the file, and start this node again",
+                    end_offset=error.end_offset,
+                    last_epoch=max(error.last_epoch, self._last_epoch(path, error.end_offset)),
+                ) from error
+            log = open_log(clean=False)
         if was_refused:
             self._disk.unlink(f"{path}/{REFUSED_FILE}")
             self._disk.fsync_dir(path)
         # Recovery may have cut the log, or a truncation just before the crash.
         self.checkpoints.note_truncated(topic_partition, log)
         return log
+
+    def _note_refusal(self, path: str, error: DamagedLog) -> None:
+        write_file_durably(self._disk, f"{path}/{REFUSED_FILE}", f"{error}\n".encode())
+
+    def _last_epoch(self, path: str, end_offset: int) -> Epoch:
+        """Return the leader epoch of the last record below `end_offset`, as far as it was noted."""
+        try:
+            epochs = LeaderEpochCache.open(self._disk, path, has_file=was_flushed(self._disk, path))
+        except CorruptCheckpoint:
+            return NO_EPOCH
+        return epochs.epoch_at(end_offset - 1) if end_offset > 0 else NO_EPOCH
 
     def reopen(self, at: TopicPartition, topic_id: TopicId, settings: LogSettings) -> Log:
         """Open a log that this process has closed cleanly."""
@@ -301,6 +339,8 @@ class LogDirectory:
 
         What an error or a crash leaves, the next start finds.
         """
+        # Else a start would miss the records of a log that is neither here nor among these.
+        self.checkpoints.write_deleted()
         try:
             self._names.remove_doomed()
         except OSError as error:
@@ -354,7 +394,7 @@ class LogDirectory:
         topic, dash, index = name.rpartition("-")
         return bool(dash) and index.isdecimal() and topic != METADATA_TOPIC
 
-    def _set_aside(self, name: str, why: str) -> None:
+    def _set_aside(self, name: str, why: str, *, durably: bool = False) -> None:
         try:
             topic_id = read_partition_metadata(self._disk, self._path(name))
         except CorruptCheckpoint:
@@ -366,3 +406,5 @@ class LogDirectory:
             self._names.remove_tree(stray)  # set aside once before, and made again since
         self._disk.rename(self._path(name), self._path(stray))
         self._unopened.discard(name)
+        if durably:
+            self._disk.fsync_dir(self.path)

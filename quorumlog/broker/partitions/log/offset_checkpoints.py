@@ -44,12 +44,14 @@ class OffsetCheckpoints:
         self._noting: Final = threading.Lock()  # never held while the disk works
         self._writing: Final = threading.Lock()  # two writers of one file would share its draft
         self._writing_high_watermarks: Final = threading.Lock()
+        self._read_high_watermarks: Offsets = {}  # at the start
         self._written_high_watermarks: Offsets | None = None  # as they are on the disk
         self._high_watermarks: Offsets = {}
         self._recovery_points: Offsets = {}
         self._log_starts: Offsets = {}  # of logs whose start has moved, and of those once closed
         self._cleaned: Offsets = {}  # of logs that were compacted
         self._deleted: set[TopicPartition] = set()  # the files may still name them
+        self._left: set[TopicPartition] = set()  # of those that the last process deleted
 
     def read(self) -> None:
         """Read the files. Raises CorruptCheckpoint, OSError."""
@@ -57,6 +59,7 @@ class OffsetCheckpoints:
             read_offset_checkpoint(self._disk, self._directory, name)
             for name in (REPLICATION_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, CLEANED_FILE)
         )
+        self._read_high_watermarks = dict(self._high_watermarks)
 
     def high_watermark(self, at: TopicPartition) -> Offset:
         """Return what was committed for certain; 0 if nothing is known."""
@@ -144,6 +147,12 @@ class OffsetCheckpoints:
             self._pop(at)
             self._deleted.add(at)
 
+    def note_left(self, at: TopicPartition) -> None:
+        """Forget what the last process had committed in a log that it has deleted."""
+        with self._noting:
+            self._high_watermarks.pop(at, None)
+            self._left.add(at)
+
     def forget_older(self, at: TopicPartition) -> None:
         """Take back, durably, what was said of an older log of this name. Raises StorageError."""
         with self._noting:
@@ -153,6 +162,14 @@ class OffsetCheckpoints:
             self.write_all()
             with self._noting:
                 self._deleted -= deleted
+
+    def write_deleted(self) -> None:
+        """Write, if the file of high watermarks names deleted logs yet. Raises StorageError."""
+        with self._noting:
+            written = self._written_high_watermarks or self._read_high_watermarks
+            is_named = any(written.get(at) for at in self._deleted | self._left)
+        if is_named:
+            self.write_high_watermarks()
 
     def _pop(self, at: TopicPartition) -> bool:
         """Forget it; return whether something was known. Of a log without records nothing is."""

@@ -7,12 +7,13 @@ newest image says of its partition by then: a replica, or its deletion.
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.admission import TopicLimits
 from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
+from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce
 from quorumlog.broker.partitions.core.waiting_requests import WaitingRequests
 from quorumlog.broker.partitions.log.loaded_log import LoadedLog, load_log
@@ -23,16 +24,32 @@ from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.partitions.log.topic_defaults import TopicDefaults
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.metadata_quorum.controller_client import LogReport
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.errors import DiskExhausted, LacksRecords, StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import (
+    NO_EPOCH,
+    BrokerId,
+    Epoch,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicPartition,
+)
 
 _logger: Final = logging.getLogger(__name__)
 REMOVAL: Final = "removal of deleted logs"  # their lane in the disk queue: one at a time
 STRAYS: Final = "strays"  # the lane of what concerns whole directories
+
+
+class _Refused(NamedTuple):
+    """A log that is not opened, of which topic, and how far it is whole."""
+
+    topic_id: TopicId
+    error: LacksRecords
 
 
 def _log(outcome: StorageError | None) -> None:
@@ -73,10 +90,14 @@ class ReplicaSet:
         self._was_opened: Final = opened
         self._failed: Final = failed
         self._around: Surroundings
-        self._is_stopping = False
+        self._is_stopping = self._is_telling = False
         self._opening: Final[dict[TopicPartition, TopicId]] = {}  # in the disk queue
         self._postponed: Final[set[TopicPartition]] = set()  # no room or handle: `retry`
         self._unusable: Final[dict[TopicPartition, TopicId]] = {}  # their logs have failed
+        # Not whole, and nothing says yet that others have what they lack.
+        self._refused: Final[dict[TopicPartition, _Refused]] = {}
+        self._disclaimed: Final[set[TopicPartition]] = set()  # of those: the image counts on them
+        self._undecided: Final[set[TopicPartition]] = set()  # their logs decide who leads
         self._untold: Final = rules.untold_news()
         self._limits: Final[dict[str, TopicLimits]] = {}
         self._defaults: Final = TopicDefaults(broker_id, settings, logs)
@@ -96,6 +117,9 @@ class ReplicaSet:
         later.
         """
         self._new.note(delta, self.image, image)
+        if image.epoch != self.image.epoch:  # another controller, which has no reports yet
+            for at in [*self._undecided, *self._refused]:
+                self._around.report(at)
         self.image = image
         for name in delta.topic_configs | delta.deleted_topics.keys():
             self._limits.pop(name, None)
@@ -110,8 +134,10 @@ class ReplicaSet:
     def tell_slice(self) -> list[TopicPartition]:
         """Let some replicas act on the newest image; return those whose partitions it changed."""
         news = self._untold.take()
+        self._is_telling = True  # a log that opens meanwhile is not the last one of the slice
         for at in news.partitions:
             self._publish_partition(at)
+        self._is_telling = False
         published = events.BrokersPublished(brokers=self.image.brokers)
         for at in news.of_brokers:
             driver = self.drivers.get(at)
@@ -122,7 +148,7 @@ class ReplicaSet:
     @property
     def has_untold(self) -> bool:
         """Whether `tell_slice` has something to do."""
-        return len(self._untold) > 0 and not self._is_stopping
+        return (self._is_telling or len(self._untold) > 0) and not self._is_stopping
 
     @property
     def settings(self) -> BrokerSettings:
@@ -136,8 +162,11 @@ class ReplicaSet:
 
     @property
     def left_to_open(self) -> int:
-        """How many logs there are to open yet, as far as the image has been told."""
-        return len(self._opening) + len(self._postponed)
+        """How many logs there are to open yet, as far as the image has been told.
+
+        Or to give up: the broker must not lead what it has reported as damaged.
+        """
+        return len(self._opening) + len(self._postponed) + len(self._disclaimed)
 
     def retry(self) -> None:
         """Open what could not be opened for want of room or file handles."""
@@ -179,16 +208,67 @@ class ReplicaSet:
             driver = None
         if topic is None or partition is None or not is_ours:
             self._unusable.pop(at, None)
+            self._refused.pop(at, None)
+            self._disclaimed.discard(at)
+            self._undecided.discard(at)
             self._postponed.discard(at)
             self._new.forget(at)
             if at not in self._opening:
                 self.logs.leave(at)
-        elif driver is not None:
+            return
+        self._maybe_report(at, partition)
+        if driver is not None:
             driver.feed(self._now_ms(), self._published(topic, partition))
+        elif at in self._refused and self._refused[at].topic_id == topic.topic_id:
+            if not self._new.standing_of(at, partition).must_be_whole:
+                del self._refused[at]
+                self._open(at, topic, partition)
         elif at not in self._opening and self._unusable.get(at) != topic.topic_id:
-            if at in self._unusable:
+            if at in self._unusable or at in self._refused:
                 self.logs.leave(at)  # what cannot be used is another topic's log
+                self._refused.pop(at, None)
+                self._disclaimed.discard(at)
             self._open(at, topic, partition)
+
+    def _maybe_report(self, at: TopicPartition, partition: PartitionImage) -> None:
+        """Report a log that decides who leads, or that is not whole."""
+        if partition.is_undecided:
+            self._undecided.add(at)
+        else:
+            self._undecided.discard(at)
+        if at in self._refused and self._new.standing_of(at, partition) is Standing.COUNTED_ON:
+            self._disclaimed.add(at)
+        else:
+            self._disclaimed.discard(at)
+        if partition.is_undecided or at in self._refused:
+            self._around.report(at)
+
+    def log_report(self, at: TopicPartition) -> LogReport | None:
+        """Return what the controller has to know of a log by the newest image, if something."""
+        topic, partition = self.image.topics.get(at.topic), self.image.partition(at)
+        driver, refused = self.drivers.get(at), self._refused.get(at)
+        if topic is None or partition is None or not self._shows_this_process:
+            return None
+        index = PartitionIndex(at.partition)
+        if refused is not None and refused.topic_id == topic.topic_id:
+            error = refused.error
+            return LogReport(
+                topic_id=topic.topic_id,
+                partition=index,
+                last_epoch=Epoch(error.last_epoch),
+                log_end_offset=Offset(error.end_offset),
+                is_whole=False,
+            )
+        if driver is None or driver.topic_id != topic.topic_id or not partition.is_undecided:
+            return None
+        end_offset = driver.log.log_end_offset
+        return LogReport(
+            topic_id=topic.topic_id,
+            partition=index,
+            last_epoch=driver.log.epochs.epoch_at(end_offset - 1) if end_offset > 0 else NO_EPOCH,
+            log_end_offset=end_offset,
+            is_whole=True,
+        )
 
     @property
     def _shows_this_process(self) -> bool:
@@ -271,8 +351,10 @@ class ReplicaSet:
     def _not_opened(self, at: TopicPartition, topic_id: TopicId, error: StorageError) -> None:
         _logger.error("%s: %s", at, error)
         if isinstance(error, LacksRecords):
-            self._postponed.add(at)  # until the image says that the others have all
-            self._around.must_be_fenced()
+            self._refused[at] = _Refused(topic_id, error)
+            partition = self.image.partition(at)
+            if partition is not None:
+                self._maybe_report(at, partition)
         elif isinstance(error, DiskExhausted):
             self._postponed.add(at)
             self.logs.progress.note_postponed()
@@ -306,6 +388,7 @@ class ReplicaSet:
             around=self._around,
         )
         driver.feed(self._now_ms(), self._published(topic, image))
+        self._maybe_report(at, image)
         if log.has_dead_segments:  # the process before this one ended before it removed them
             self._around.log_starts.note(driver)
 
@@ -360,6 +443,7 @@ class ReplicaSet:
             driver = self.drivers.get(at)
             if driver is not None:
                 self.fail(driver, error)
+        self._around.disk.submit(STRAYS, self.logs.mark_failed, _log)
         self._failed(error)
 
     def set_aside_strays(self) -> None:
@@ -376,7 +460,13 @@ class ReplicaSet:
 
     def assigned(self) -> set[TopicPartition]:
         """Return the partitions that are to be here, whether or not their logs are open."""
-        return {*self.drivers, *self._unusable, *self._opening, *self._postponed}
+        waiting = {*self._opening, *self._postponed, *self._refused}
+        return {*self.drivers, *self._unusable, *waiting}
+
+    @property
+    def refusals(self) -> dict[TopicPartition, LacksRecords]:
+        """The logs that are not opened because they lack records, and which."""
+        return {at: refused.error for at, refused in self._refused.items()}
 
     def limits_of(self, topic: str) -> TopicLimits:
         """Return what the topic allows to be appended."""
@@ -393,6 +483,6 @@ class ReplicaSet:
         """Say why a partition is not in `drivers`."""
         if self.image.partition(at) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if at in self._unusable:
+        if at in self._unusable or at in self._refused:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NOT_LEADER_OR_FOLLOWER

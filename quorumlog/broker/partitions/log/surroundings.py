@@ -70,5 +70,5 @@ class Surroundings:
     log_starts: LogStartKeeper
     listeners: Sequence[LeadershipListener]
     failed: Callable[["PartitionDriver", StorageError], None]  # its log is of no more use
-    must_be_fenced: Callable[[], None] = lambda: None  # a log lacks what the metadata counts on
+    report: Callable[[TopicPartition], None]  # to the controller, how far its log is whole
     has_other_directories: Callable[[], bool] = lambda: False  # if that of a log fails

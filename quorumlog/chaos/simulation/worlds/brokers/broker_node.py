@@ -15,6 +15,7 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceResult,
 )
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
+from quorumlog.broker.partitions.log.log_directory import OrphanedRecords
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.partitions.log.surroundings import Surroundings
@@ -102,7 +103,7 @@ class BrokerNode:
         self._ends: Final[dict[TopicPartition, tuple[TopicPartition, int]]] = {}
         self._reboots = 0
         self._is_published = False  # the image that shows our registration
-        self._must_be_fenced = False  # a log is not whole that the metadata counts on
+        self._may_have_lost_power = False  # since its logs were open
         self._failure: BaseException | None = None
 
     # --- a life of the process ---
@@ -110,7 +111,7 @@ class BrokerNode:
     def boot(self) -> None:
         """Start from what is on the disk. Raises StorageError."""
         self.broker_epoch, self._failure = -1, None
-        self._is_published = self._must_be_fenced = False
+        self._is_published = False
         for volatile in (self._inbox, self._ends):
             volatile.clear()
         self.fetching.forget()
@@ -122,6 +123,7 @@ class BrokerNode:
         logs = storage.directory(disk, LOG_DIR, self._log_settings, storage.log)
         self._logs = LogDirectories([logs])
         self._logs.start()
+        logs.registrations.may_have_lost_power = self._may_have_lost_power
         self._replay = ClusterReplay(ClusterImage())
         self.replicas = ReplicaSet(
             self.node_id,
@@ -144,7 +146,7 @@ class BrokerNode:
             log_starts=self,
             listeners=self.coordinators,
             failed=lambda _, error: self._note_failure(error),
-            must_be_fenced=self._note_that_it_must_be_fenced,
+            report=self._requests.report,
         )
         self.replicas.connect(around)
         self._register()
@@ -156,6 +158,7 @@ class BrokerNode:
     def stopped(self, *, loses_power: bool) -> None:
         """Note what is lost."""
         self._reboots += loses_power
+        self._may_have_lost_power |= loses_power
         self._oracle.stopped(self.node_id, loses_power=loses_power)
 
     def resumed(self) -> None:
@@ -178,9 +181,10 @@ class BrokerNode:
             self._failure = error
         finally:
             self._trace(action.__name__, arguments)
-        if self._failure is not None:
+        failure = self._failure or self._orphaned()
+        if failure is not None:
             are_of = partial(self._oracle.are_of, self.node_id)
-            maybe_repair(self.machine.disk, self._failure, are_of)
+            maybe_repair(self.machine.disk, failure, are_of)
             self.machine.fail()
             return
         for at in sorted(self._ends.keys() - self.replicas.drivers.keys()):
@@ -198,8 +202,13 @@ class BrokerNode:
     def _note_failure(self, error: BaseException) -> None:
         self._failure = error
 
-    def _note_that_it_must_be_fenced(self) -> None:
-        self._must_be_fenced = True
+    def _orphaned(self) -> StorageError | None:
+        """Return an error that asks a person for help: no other replica has the lead."""
+        for at, error in self.replicas.refusals.items():
+            partition = self.replicas.image.partition(at)
+            if isinstance(error, OrphanedRecords) and partition and partition.is_undecided:
+                return error
+        return None
 
     def _observe(self, at: TopicPartition, driver: PartitionDriver) -> None:
         """Show the oracle what has changed in a log and its high watermark."""
@@ -276,10 +285,6 @@ class BrokerNode:
             self.broker_epoch = reply.broker_epoch
             self._publish()
 
-    @property
-    def _lacks_records(self) -> bool:
-        return self._must_be_fenced and self.replicas.is_opening
-
     def _send_heartbeat(self) -> None:
         if self.broker_epoch < 0:
             return
@@ -287,9 +292,12 @@ class BrokerNode:
             broker_id=self.node_id,
             broker_epoch=self.broker_epoch,
             metadata_offset=self._replay.end_offset - 1,
-            want_fence=not self._is_published or self._lacks_records,
-            is_opening=not self._must_be_fenced,
+            want_fence=not self._is_published,
+            is_opening=True,
         )
+        self._requests.send_reports()
+        if self._is_published and not self.replicas.is_opening:
+            self._may_have_lost_power = False
         self._requests.ask(request, self._heartbeat_answered)
 
     def _heartbeat_answered(self, reply: HeartbeatReply) -> None:
@@ -314,7 +322,9 @@ class BrokerNode:
             return
         self._is_published = True
         delta, image = self._replay.publish(
-            end_offset=self._replay.end_offset, epoch=Epoch(1), controller_id=BrokerId(0)
+            end_offset=self._replay.end_offset,
+            epoch=Epoch(self._controller.takeovers),
+            controller_id=BrokerId(0),
         )
         self.replicas.publish(delta, image)
         if delta.deleted_topics:

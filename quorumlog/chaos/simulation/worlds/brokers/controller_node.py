@@ -56,7 +56,7 @@ class ControllerNode:
         """Call `committed` after every decision that wrote records."""
         self.records: Final[list[MetadataRecord]] = []  # committed, by offset
         self.controller: Controller
-        self.elections = 0
+        self.elections = self.takeovers = 0
         self._environment: Final = environment
         self._oracle: Final = oracle
         self._controller_class: Final = controller_class
@@ -71,6 +71,7 @@ class ControllerNode:
         return self._environment.timeline.now_us // 1000
 
     def _take_over(self) -> None:
+        self.takeovers += 1
         replay = ClusterReplay(ClusterImage())
         for offset, record in enumerate(self.records):
             replay.apply(Offset(offset), record)

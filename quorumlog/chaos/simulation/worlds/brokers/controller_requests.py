@@ -14,6 +14,8 @@ from quorumlog.metadata_quorum.controller.requests import (
     AlterPartitions,
     ControllerRequest,
     IsrResults,
+    ReportLogs,
+    ReportReply,
 )
 from quorumlog.metadata_quorum.controller_client import IsrProposal
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -35,10 +37,12 @@ class ControllerRequests:
         self._environment: Final = environment
         self._controller: Final = controller
         self._proposals: Final[dict[TopicPartition, effects.ProposeIsr]] = {}
+        self._to_report: Final[dict[TopicPartition, None]] = {}  # until that is answered
 
     def forget(self) -> None:
         """Begin another life: nothing is proposed."""
         self._proposals.clear()
+        self._to_report.clear()
 
     def ask(self, request: ControllerRequest, answered: Callable[[Any], None]) -> None:
         """Send a request; it, or its answer, may be lost, late or doubled."""
@@ -58,6 +62,28 @@ class ControllerRequests:
 
         for after_us in network.arrivals_us(self._node.node_id, CONTROLLER_ID):
             push(after_us, arrive)
+
+    def report(self, at: TopicPartition) -> None:
+        """Report how far a log is whole with the next heartbeat, if that is needed then."""
+        self._to_report[at] = None
+
+    def send_reports(self) -> None:
+        """Send the reports that no answer has come to yet."""
+        looked_at = [*self._to_report]
+        due = {at: self._node.replicas.log_report(at) for at in looked_at}
+        reports = tuple(report for report in due.values() if report is not None)
+        request = ReportLogs(
+            broker_id=self._node.node_id, broker_epoch=self._node.broker_epoch, reports=reports
+        )
+
+        def answered(reply: ReportReply) -> None:
+            if reply.error_code is ErrorCode.NONE:
+                for at, report in due.items():
+                    if self._node.replicas.log_report(at) == report:
+                        self._to_report.pop(at, None)
+
+        if reports:
+            self.ask(request, answered)
 
     def add(self, driver: PartitionDriver, proposal: effects.ProposeIsr) -> None:
         """Ask the controller, in place of what was proposed before."""

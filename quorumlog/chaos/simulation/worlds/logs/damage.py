@@ -15,7 +15,7 @@ from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.chaos.simulation.worlds.brokers.disk_queue import maybe_repair
 from quorumlog.chaos.simulation.worlds.entries import batches_on_disk
-from quorumlog.storage.errors import DamagedLog, StorageError
+from quorumlog.storage.errors import LacksRecords, StorageError
 
 
 class Damage:
@@ -67,7 +67,7 @@ class Damage:
         with _undisturbed(self._machine.disk) as disk:
             if isinstance(error, OrphanedRecords):
                 maybe_repair(disk, error)
-            elif isinstance(error, DamagedLog) and self._taken is not None:
+            elif isinstance(error, LacksRecords) and self._taken is not None:
                 path, content = self._taken
                 file = disk.open(path, create=True)
                 file.append([content])

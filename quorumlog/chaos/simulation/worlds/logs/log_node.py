@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from quorumlog.broker.partitions.core.placement import Standing
-from quorumlog.broker.partitions.log.log_directory import LogDirectory, OrphanedRecords
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import seeded
@@ -21,7 +21,7 @@ from quorumlog.storage.core.cleaning import CleaningRules, dirtiness
 from quorumlog.storage.core.producer_snapshot import SnapshotEntry
 from quorumlog.storage.core.retention import EVERYTHING, RetentionLimits
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import DamagedLog, StorageError
+from quorumlog.storage.errors import LacksRecords, StorageError
 from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
@@ -107,9 +107,12 @@ class LogNode:
         self._logs = self._storage.directory(disk, LOG_DIR, self._settings, self._storage.log)
         self._logs.start()
         on_disk = 0 if self.oracle.was_flushed else records_on_disk(self.machine.disk, LOG_PATH)
+        self._logs.registrations.may_have_lost_power = self._has_lost_power
         try:
-            self.log, high_watermark = self._logs.open(AT, TOPIC_ID, {}, standing=Standing.LAST)
-        except (DamagedLog, OrphanedRecords) as error:
+            self.log, high_watermark = self._logs.open(
+                AT, TOPIC_ID, {}, standing=Standing.UNDECIDED
+            )
+        except LacksRecords as error:
             self._damage.repair(error)
             raise
         self.oracle.recovered(self.log, has_lost_power=self._has_lost_power, on_disk=on_disk)

@@ -1,0 +1,122 @@
+"""The file `broker-registrations`: of which process's registration a log directory is.
+
+A controller believes a broker that was killed, because the system still writes what its process had
+written. That holds for the directory in which the process wrote it. So the file names the process
+whose registration is in force, and a directory from before that registration is recognized. It also
+has the number of its own file, which a copy lacks: a directory that was put back from a copy may
+lack what was written since. JSON, with a checksum of its own fields.
+
+    before a process registers     the process before, and itself: either may be registered
+    once its logs are open         itself
+    once the directory has failed  nobody: what the disk had not written may be gone
+
+docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from crc32c import crc32c
+
+from quorumlog.storage.io.disk import Disk, read_file
+
+FILE_NAME: Final = "broker-registrations"
+INCARNATIONS_MAX: Final = 32
+"""Processes that may have registered, and ended before their logs were open. Then nobody is named,
+and the directory may lack records."""
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerProcess:
+    """A process of a broker. `boot_id`: of the running system; None: it cannot be read."""
+
+    incarnation_id: str
+    boot_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Content:
+    """`boot_id`: of the system on which all logs were open last."""
+
+    incarnations: tuple[str, ...]
+    boot_id: str | None
+    inode: int
+
+
+class Registrations:
+    """The file of one log directory. All methods wait for the disk, and raise OSError.
+
+    Invariant: each process whose registration may be in force is named in the file before that
+    registration is sent, unless the directory may lack what an earlier one has written.
+    """
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self.incarnations: tuple[str, ...] = ()  # none: the directory may lack records
+        self.may_have_lost_power = False  # since all its logs were open
+        self._disk: Final = disk
+        self._directory: Final = directory
+        self._path: Final = f"{directory}/{FILE_NAME}"
+        self._boot_id: str | None = None
+        self._process: BrokerProcess | None = None
+        self._has_failed = False
+
+    def begin(self, process: BrokerProcess) -> None:
+        """Read the file, and name a process that is about to register. Durable on return."""
+        known = self._read()
+        self._process = process
+        if known is not None:
+            self.incarnations, self._boot_id = known.incarnations, known.boot_id
+        self.may_have_lost_power = process.boot_id is None or (
+            known is not None and known.boot_id != process.boot_id
+        )
+        named = (*self.incarnations, process.incarnation_id) if self.incarnations else ()
+        self._write(named if len(named) <= INCARNATIONS_MAX else ())
+
+    def confirm(self) -> None:
+        """Name this process alone: it is registered, and its logs are open."""
+        if self._process is not None and not self._has_failed:
+            self._boot_id = self._process.boot_id
+            self._write((self._process.incarnation_id,))
+
+    def note_failure(self) -> None:
+        """Name nobody any more: what the disk has not written may be lost."""
+        if self._process is not None:
+            self._has_failed = True
+            self._write(())
+
+    def _read(self) -> _Content | None:
+        """Return what the file says, and nobody's name if it is a copy; None: it says nothing."""
+        try:
+            fields = json.loads(read_file(self._disk, self._path))
+            version, crc = fields.pop("version"), fields.pop("crc")
+            if version != _VERSION or crc != _checksum(fields):
+                return None
+            content = _Content(**{**fields, "incarnations": tuple(fields["incarnations"])})
+        except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+        is_copy = content.inode != self._disk.inode(self._path)
+        return (
+            content if not is_copy else _Content(incarnations=(), boot_id=content.boot_id, inode=0)
+        )
+
+    def _write(self, incarnations: tuple[str, ...]) -> None:
+        draft = f"{self._path}.tmp"
+        file = self._disk.open(draft, create=True)
+        try:
+            inode = self._disk.inode(draft)
+            content = _Content(incarnations=incarnations, boot_id=self._boot_id, inode=inode)
+            fields = asdict(content)
+            text = json.dumps({"version": _VERSION, **fields, "crc": _checksum(fields)})
+            file.truncate(0)  # a draft left behind by a crash
+            file.append([text.encode()])
+            file.fsync()
+        finally:
+            file.close()
+        self._disk.rename(draft, self._path)
+        self._disk.fsync_dir(self._directory)
+
+
+def _checksum(fields: object) -> int:
+    return crc32c(json.dumps(fields, sort_keys=True).encode())

@@ -1,0 +1,195 @@
+"""Brokers that come back alone with a log that cannot be believed, while another one is whole.
+
+One controller, three brokers, `min.insync.replicas` 2, one partition. Broker 3 is damaged, and
+starts before broker 4, which holds all that was acknowledged.
+"""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog import Admin, Consumer, LocalCluster, Producer
+from quorumlog.client import NewTopic, TopicPartition
+from quorumlog.cluster import layout
+from quorumlog.cluster.layout import log_file
+
+pytestmark = pytest.mark.integration
+AT = TopicPartition("kept", 0)
+FIRST, LATER = 300, 200
+ALL = [*range(FIRST + LATER)]
+
+
+def data_of(cluster: LocalCluster, node_id: int) -> Path:
+    return layout.node_directory(cluster.directory, node_id) / "data"
+
+
+def segment_of(cluster: LocalCluster, node_id: int) -> Path:
+    [segment] = (data_of(cluster, node_id) / "kept-0").glob("*.log")
+    return segment
+
+
+async def create(bootstrap: str, **configs: str) -> None:
+    topic = NewTopic(name="kept", assignments={0: [3, 4, 2]}, configs=configs)
+    async with Admin(bootstrap) as admin:
+        await admin.create_topics([topic])
+
+
+async def produce(bootstrap: str, values: range) -> None:
+    async with Producer(bootstrap, acks="all", linger_ms=0) as producer:
+        for value in values:
+            await producer.send_and_wait("kept", b"%d" % value, partition=0)
+
+
+async def read_all(bootstrap: str) -> list[int]:
+    async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([AT])
+        end = (await consumer.end_offsets([AT]))[AT]
+        values: list[int] = []
+        async with asyncio.timeout(30):
+            while len(values) < end:
+                for records in (await consumer.poll(500)).values():
+                    values += [int(record.value or b"") for record in records]
+    return values
+
+
+def partition(cluster: LocalCluster) -> dict[str, Any]:
+    found: dict[str, Any] = cluster.status()["topics"]["kept"]["partitions"][0]
+    return found
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def said(cluster: LocalCluster, node_id: int, text: str) -> bool:
+    return text in log_file(cluster.directory, node_id).read_text()
+
+
+def new_cluster(directory: Path, **options: Any) -> LocalCluster:
+    config = {"min.insync.replicas": "2"}
+    return LocalCluster(directory, controllers=1, brokers=3, config=config, **options)
+
+
+def kill_one_by_one(cluster: LocalCluster) -> None:
+    """Produce, and kill 2, then 3, then 4: ISR {}, ELR {3, 4}."""
+    asyncio.run(produce(cluster.bootstrap, range(FIRST)))
+    cluster.kill(2)
+    wait_for(lambda: {*partition(cluster)["isr"]} == {3, 4})
+    asyncio.run(produce(cluster.bootstrap, range(FIRST, FIRST + LATER)))
+    cluster.kill(3)
+    wait_for(lambda: partition(cluster)["isr"] == [4])
+    cluster.kill(4)
+    wait_for(lambda: {*partition(cluster)["elr"]} == {3, 4})
+
+
+def start_again(cluster: LocalCluster) -> list[int]:
+    """Start 3, then the others; return what is read when all are in sync."""
+    cluster.start_node(3)
+    assert partition(cluster)["leader"] != 3
+    cluster.start_node(4)
+    wait_for(lambda: bool(partition(cluster)["leader"] == 4))
+    cluster.start_node(2)
+    wait_for(lambda: {*partition(cluster)["isr"]} == {2, 3, 4})
+    return asyncio.run(read_all(cluster.bootstrap))
+
+
+def flip_a_bit(segment: Path, *, at: float = 0.5) -> None:
+    content = bytearray(segment.read_bytes())
+    content[int(len(content) * at)] ^= 1
+    segment.write_bytes(content)
+
+
+def forget_the_topic(segment: Path) -> None:
+    path = segment.parent / "partition.metadata"
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, forget_the_topic])
+def test_a_damaged_member_of_the_elr_does_not_lead(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    with new_cluster(tmp_path) as cluster:
+        asyncio.run(create(cluster.bootstrap))
+        kill_one_by_one(cluster)
+        damage(segment_of(cluster, 3))
+        assert start_again(cluster) == ALL
+        assert said(cluster, 1, "broker 3 lacks acknowledged records of kept-0")
+
+
+def test_a_damaged_member_of_the_isr_gives_up_its_place(tmp_path: Path) -> None:
+    """All processes are killed in one moment, so the controller cannot note it."""
+    with new_cluster(tmp_path) as cluster:
+        asyncio.run(create(cluster.bootstrap))
+        asyncio.run(produce(cluster.bootstrap, range(FIRST)))
+        cluster.kill(2)
+        wait_for(lambda: {*partition(cluster)["isr"]} == {3, 4})
+        asyncio.run(produce(cluster.bootstrap, range(FIRST, FIRST + LATER)))
+        cluster.kill(1, 3, 4)
+        flip_a_bit(segment_of(cluster, 3), at=0.9)
+        cluster.start_node(1)
+        assert start_again(cluster) == ALL
+
+
+def test_a_directory_that_was_put_back_is_recognized(tmp_path: Path) -> None:
+    """Of the same process: the copy is from before the last records were written."""
+    with new_cluster(tmp_path) as cluster:
+        asyncio.run(create(cluster.bootstrap))
+        asyncio.run(produce(cluster.bootstrap, range(FIRST)))
+        cluster.kill(2)
+        wait_for(lambda: {*partition(cluster)["isr"]} == {3, 4})
+        shutil.copytree(data_of(cluster, 3), tmp_path / "copy")
+        asyncio.run(produce(cluster.bootstrap, range(FIRST, FIRST + LATER)))
+        cluster.kill(1, 3, 4)
+        shutil.rmtree(data_of(cluster, 3))
+        shutil.copytree(tmp_path / "copy", data_of(cluster, 3))
+        cluster.start_node(1)
+        assert start_again(cluster) == ALL
+        assert said(cluster, 1, "its log directory was copied or put back")
+
+
+def test_a_directory_of_an_earlier_registration_is_recognized(tmp_path: Path) -> None:
+    with new_cluster(tmp_path) as cluster:
+        asyncio.run(create(cluster.bootstrap))
+        asyncio.run(produce(cluster.bootstrap, range(FIRST)))
+        cluster.kill(3)
+        data_of(cluster, 3).rename(tmp_path / "old")
+        shutil.copytree(tmp_path / "old", data_of(cluster, 3))
+        cluster.start_node(3)
+        wait_for(lambda: {*partition(cluster)["isr"]} == {2, 3, 4})
+        cluster.kill(2)
+        wait_for(lambda: {*partition(cluster)["isr"]} == {3, 4})
+        asyncio.run(produce(cluster.bootstrap, range(FIRST, FIRST + LATER)))
+        cluster.kill(1, 3, 4)
+        shutil.rmtree(data_of(cluster, 3))
+        (tmp_path / "old").rename(data_of(cluster, 3))
+        cluster.start_node(1)
+        assert start_again(cluster) == ALL
+        assert said(cluster, 1, "its log directory is from before its last registration")
+
+
+def test_a_broker_whose_disk_has_failed_is_not_eligible(tmp_path: Path) -> None:
+    """What was acknowledged while its fsync failed is gone from its disk."""
+    with new_cluster(tmp_path, node_module="tests.support.node.lost_pages") as cluster:
+        asyncio.run(create(cluster.bootstrap, **{"flush.messages": "1"}))
+        asyncio.run(produce(cluster.bootstrap, range(FIRST)))
+        cluster.kill(2)
+        wait_for(lambda: {*partition(cluster)["isr"]} == {3, 4})
+        (layout.node_directory(tmp_path, 3) / "lose-pages").touch()
+        with pytest.raises(Exception, match=r"timed out|too few|NOT_ENOUGH|TIMED_OUT"):
+            asyncio.run(produce(cluster.bootstrap, range(FIRST, FIRST + LATER)))
+        wait_for(lambda: partition(cluster)["isr"] == [4])
+        assert partition(cluster)["elr"] == []
+        cluster.kill(3, 4)
+        wait_for(lambda: partition(cluster)["elr"] == [4])
+        (layout.node_directory(tmp_path, 3) / "lose-pages").unlink()
+        values = start_again(cluster)
+        assert values == ALL[: len(values)]
+        assert len(values) > FIRST
