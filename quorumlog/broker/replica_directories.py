@@ -1,4 +1,4 @@
-"""Where each replica of a broker is: the reports of that to the controller, and the moves."""
+"""Where each replica of a broker is, and how far its log is whole: reports of both, and moves."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -17,7 +17,7 @@ __all__ = ["DirectoryMoves", "ReplicaDirectories"]
 
 
 class ReplicaDirectories:
-    """Runs two tasks."""
+    """Runs three tasks."""
 
     def __init__(
         self,
@@ -38,6 +38,12 @@ class ReplicaDirectories:
             send=controller.assign_replicas,
             broker_epoch=broker_epoch,
         )
+        self._log_reports: Final = ReplicaReports(
+            "ReportLogs",
+            report_of=lambda at: replicas.reported.report_of(at, replicas.image, broker_epoch()),
+            send=controller.report_logs,
+            broker_epoch=broker_epoch,
+        )
         self.moves: Final = DirectoryMoves(
             broker_id,
             replicas,
@@ -50,11 +56,17 @@ class ReplicaDirectories:
     def start(self, tasks: Tasks) -> None:
         """Tell and move until the tasks are stopped."""
         tasks.start(self._assignments.run())
+        tasks.start(self._log_reports.run())
         tasks.start(self.moves.run())
 
     def registered(self) -> None:
         """Take note that the controller knows this process."""
         self._assignments.wake()
+        self._log_reports.wake()
+
+    def note_log(self, at: TopicPartition) -> None:
+        """Report how far a log is whole, if the controller needs that."""
+        self._log_reports.note([at])
 
     def note(self, changed: Iterable[TopicPartition]) -> None:
         """Take note of published metadata, and of logs that were opened or have failed."""

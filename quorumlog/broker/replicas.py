@@ -13,7 +13,6 @@ from functools import partial
 from typing import Final
 
 from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
-from quorumlog.broker.controller_requests.replica_reports import ReplicaReports
 from quorumlog.broker.fetching.io.fetches import Fetches
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
@@ -41,15 +40,13 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.local_reads import LocalReads
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
 from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, look_up_offset
-from quorumlog.broker.partitions.log.registrations import BrokerProcess
-from quorumlog.broker.partitions.log.replica_set import STRAYS, ReplicaSet
+from quorumlog.broker.partitions.log.replica_set import STRAYS, ReplicaSet, log_refusal
 from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.replica_directories import DirectoryMoves, ReplicaDirectories
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms, wall_clock_ms
 from quorumlog.metadata_quorum.controller_client import ControllerClient, DirectoryReport
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
-from quorumlog.storage.errors import StorageError
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
@@ -130,12 +127,6 @@ class Replicas:
         self.fetch_sessions: Final = self.fetches.sessions
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
         self._directories: Final = self._new_directories(controller, partition_rules)
-        self._reports: Final = ReplicaReports(
-            "ReportLogs",
-            report_of=self._replicas.log_report,
-            send=controller.report_logs,
-            broker_epoch=lambda: self.broker_epoch,
-        )
         self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {}, partition_rules)
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self._disk, files, self._replicas, settings)
@@ -164,7 +155,7 @@ class Replicas:
             log_starts=self._log_starts,
             listeners=self._listeners,
             failed=self._replicas.fail,
-            report=lambda at: self._reports.note([at]),
+            report=self._directories.note_log,
             has_other_directories=lambda: len(self._logs.online) > 1,
         )
 
@@ -217,15 +208,11 @@ class Replicas:
 
     # --- Life ---
 
-    async def start(self, process: BrokerProcess | None = None) -> None:
-        """Read the log directory's checkpoints and run until `stop`. Raises StorageError.
-
-        `process`: it registers next. Then its log directories name it.
-        """
-        self._logs.start(process)
+    async def start(self) -> None:
+        """Read the log directory's checkpoints and run until `stop`. Raises StorageError."""
+        self._logs.start()
         self._replicas.remove_files()
         self._tasks.start(self._proposals.run())
-        self._tasks.start(self._reports.run())
         self._directories.start(self._tasks)
         self._tasks.start(self._log_starts.run())
         self._tasks.start(self.ticks.run())
@@ -282,7 +269,6 @@ class Replicas:
         """
         self.broker_epoch = self._replicas.broker_epoch = broker_epoch
         self._proposals.wake()
-        self._reports.wake()
         self._directories.registered()
         self._fetchers.wake()
 
@@ -344,11 +330,7 @@ class Replicas:
             self.may_lead.set()
             if not self._is_confirmed:
                 self._is_confirmed = True
-                self._disk.submit(STRAYS, self._logs.confirm_registrations, self._confirmed)
-
-    def _confirmed(self, outcome: StorageError | None) -> None:
-        if outcome is not None:
-            _logger.warning("the log directories do not name this process alone: %s", outcome)
+                self._disk.submit(STRAYS, self._logs.confirm_registrations, log_refusal)
 
     def _log_failed(self, error: Exception) -> None:
         """Note that a directory has failed. With the last one, give up leadership for good.

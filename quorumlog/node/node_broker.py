@@ -17,7 +17,6 @@ from typing import Final
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
-from quorumlog.broker.partitions.log.registrations import BrokerProcess
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
@@ -58,13 +57,14 @@ class NodeBroker:
         on_fatal: OnError,
     ) -> None:
         broker_id, controller = BrokerId(config.node_id), quorum.controller
+        announced = registration(config, directories, substitutes)
         self._ready: Final = ready
         self._tasks: Final = Tasks(on_fatal)
         self.metadata: Final = ImageWatch()
         self.replicas: Final = Replicas(
             broker_id=broker_id,
             settings=config.broker,
-            logs=log_directories(config, directories, disk, substitutes),
+            logs=log_directories(config, directories, disk, substitutes, announced),
             controller=controller,
             partition_rules=substitutes.partition_rules,
             peer_addresses=config.peer_kafka,
@@ -93,10 +93,6 @@ class NodeBroker:
         self.gate: Final = BootGate(
             broker_id, [self.replicas, self.groups, self.transactions, self.metadata]
         )
-        announced = registration(config, directories, substitutes)
-        self._process: Final = BrokerProcess(
-            incarnation_id=announced.incarnation_id, boot_id=announced.boot_id
-        )
         self.lifecycle: Final = BrokerLifecycle(
             registration=announced,
             registrar=controller,
@@ -112,7 +108,7 @@ class NodeBroker:
     async def start(self, listener: socket.socket) -> None:
         """Open the logs, then register. Raises StartFailed; `ready` comes later."""
         try:
-            await self.replicas.start(self._process)
+            await self.replicas.start()
         except StorageError as error:
             raise StartFailed(str(error)) from error
         self._tasks.start(_raise_failure(self.replicas.failure))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
+from quorumlog.broker.partitions.log.registrations import BrokerProcess
 from quorumlog.chance import random_bytes
 from quorumlog.invariants import some
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
@@ -14,16 +15,25 @@ from quorumlog.wire.codec.identifiers import BrokerId
 
 
 def log_directories(
-    config: NodeConfig, directories: Sequence[OwnDirectory], disk: Disk, substitutes: Substitutes
+    config: NodeConfig,
+    directories: Sequence[OwnDirectory],
+    disk: Disk,
+    substitutes: Substitutes,
+    announced: BrokerRegistration,
 ) -> LogDirectories:
-    """Return the log directories, those that the disk has refused by their names only."""
+    """Return the log directories, those that the disk has refused by their names only.
+
+    `announced`: the registration of this process, which the directories are to name.
+    """
     usable = []
     for path, directory_id in directories:
         if directory_id is not None:
             directory = substitutes.new_logs(disk, path, config.log)
             directory.directory_id = directory_id
             usable.append(directory)
-    return LogDirectories(usable, [path for path, its_id in directories if its_id is None])
+    refused = [path for path, its_id in directories if its_id is None]
+    process = BrokerProcess(incarnation_id=announced.incarnation_id, boot_id=announced.boot_id)
+    return LogDirectories(usable, refused, process)
 
 
 def registration(

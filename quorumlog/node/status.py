@@ -39,6 +39,7 @@ def _topics(image: ClusterImage) -> dict[str, Any]:
                     "partition_epoch": partition.partition_epoch,
                     "isr": list(partition.isr),
                     "elr": list(partition.elr),
+                    "last_known_elr": list(partition.last_known_elr),
                     "replicas": list(partition.replicas),
                 }
                 for partition in topic.partitions

@@ -139,8 +139,8 @@ def test_a_machine_that_restarts_may_have_lost_what_was_not_flushed(tmp_path: Pa
         cluster.kill(1, 2, 3)
         restart_machines("third")
         cluster.start()
-        # Nobody is known to have more than the last to come back: it leads, and it is said so.
+        # No broker is known to have all: the longest log leads, and the controller says so.
         assert said(cluster, "may lack acknowledged records: its machine has started anew")
-        assert said(cluster, "It may still lead those that no other broker held all of")
+        assert said(cluster, "the logs that are left decide who leads")
         assert asyncio.run(read_all(cluster.bootstrap)) == [*range(COUNT)]
         wait_for(lambda: len(partition(cluster)["isr"]) == 3)

@@ -40,7 +40,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 
 REBUILT = (
     *(".index", ".timeindex", ".snapshot", ".checkpoint"),
-    *(".kafka_cleanshutdown", "leader-epoch-checkpoint"),
+    *(".kafka_cleanshutdown", "leader-epoch-checkpoint", "broker-registrations"),
 )
 
 
@@ -144,8 +144,9 @@ def expected_of(path: str, damage: str, copy: str) -> str | None:
         return "whole"
     if is_missing and path == FIRST_SEGMENT and copy == "crashed":
         return "later"  # as retention leaves it; a clean stop says where the log starts
-    if path.startswith("t-0/0") and copy == "crashed":
-        return "cut"  # as a torn tail
+    is_tail = path.startswith("t-0/0") and path != FIRST_SEGMENT and damage != "zeros"
+    if is_tail and copy == "crashed":
+        return "cut"  # as a batch that was torn, or as if it had not been written yet
     return None
 
 

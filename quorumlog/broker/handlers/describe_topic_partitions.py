@@ -124,6 +124,6 @@ def _partition(
         isr_nodes=[*partition.isr],
         # Empty, never null: Apache Kafka's Java client fails at null.
         eligible_leader_replicas=[*partition.elr],
-        last_known_elr=[],
+        last_known_elr=[*partition.last_known_elr],
         offline_replicas=[*offline_replicas(image, partition)],
     )

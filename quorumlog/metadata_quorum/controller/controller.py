@@ -7,7 +7,7 @@ uncommitted changes. A new controller starts from the committed image (KIP-631).
 """
 
 from collections.abc import Callable
-from typing import ClassVar, Final, TypeVar, assert_never
+from typing import ClassVar, Final, assert_never
 
 from quorumlog.metadata_quorum.cluster_changes import ClusterChange
 from quorumlog.metadata_quorum.controller.assignments import Assignments
@@ -24,20 +24,19 @@ from quorumlog.metadata_quorum.controller.brokers import (
 from quorumlog.metadata_quorum.controller.cluster_decisions import ClusterDecisions
 from quorumlog.metadata_quorum.controller.config_changes import decide_configs
 from quorumlog.metadata_quorum.controller.directories import (
+    decide_all_failed,
     decide_failed,
     levels_for_registration,
     newly_failed,
 )
-from quorumlog.metadata_quorum.controller.features import level_for
 from quorumlog.metadata_quorum.controller.growth import GrowthDecisions
 from quorumlog.metadata_quorum.controller.leader_balance import LeaderBalance
-from quorumlog.metadata_quorum.controller.log_evidence import LogEvidence
 from quorumlog.metadata_quorum.controller.log_loss import (
-    FAILED,
     is_total,
     losses_since,
     remark_on,
 )
+from quorumlog.metadata_quorum.controller.log_reports import LogReports
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterConfigs,
@@ -52,7 +51,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectLeaders,
     FindTopics,
     ReportLogs,
-    ReportReply,
     TopicChange,
 )
 from quorumlog.metadata_quorum.controller.rules import ControllerRules
@@ -63,25 +61,15 @@ from quorumlog.metadata_quorum.controller_client import (
     HeartbeatReply,
     RegistrationReply,
 )
-from quorumlog.metadata_quorum.image.features import LEVEL_OF_LAST_KNOWN_ELR
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage
-from quorumlog.metadata_quorum.image.partitions_by_broker import Place
 from quorumlog.metadata_quorum.image.records import (
     BrokerRegistrationChange,
-    Config,
     MetadataRecord,
-    PartitionChange,
-    RemoveTopic,
 )
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
-from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset
-
-ResponseT = TypeVar("ResponseT")
-_UNCLEAN: Final = TopicConfig.unclean_leader_election_enable
-_UNCLEAN_ELECTIONS: Final = frozenset({_UNCLEAN.name, _UNCLEAN.server})
+from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 
 class Controller:
@@ -106,9 +94,8 @@ class Controller:
         """Start from `image`: all that is committed, and nothing else is in the log."""
         self.cluster: Final = ClusterReplay(image)
         self.sessions: Final = Sessions(session_timeout_ms=settings.broker_session_timeout_ms)
-        self._evidence: Final = LogEvidence(self.cluster)
-        changes = self.rules.changes(self.cluster, settings, self._evidence)
-        self._partitions: Final = self.rules.partitions(self.cluster, changes, self._evidence)
+        self._reports: Final = LogReports(self.cluster, settings, self.rules)
+        changes, self._partitions = self._reports.changes, self._reports.partitions
         self._reassignments: Final = self.rules.reassignments(self.cluster, changes)
         assignments = Assignments(self.cluster, random_bytes)
         self._topics: Final = TopicDecisions(self.cluster, settings, assignments, random_bytes)
@@ -125,15 +112,8 @@ class Controller:
     def apply(self, offset: Offset, record: MetadataRecord) -> None:
         """Apply a record that was appended at `offset`."""
         self.cluster.apply(offset, record)
-        if isinstance(record, PartitionChange) and record.leader not in {None, NO_LEADER}:
-            self._evidence.forget(Place(record.topic_id, record.partition_id))
-        elif isinstance(record, RemoveTopic):
-            self._evidence.forget_topic(record.topic_id)
-        if isinstance(record, Config) and record.name in _UNCLEAN_ELECTIONS:
-            # By what holds then: a topic may say no in the request that allows it for all.
-            # DEVIATION: Kafka holds them within unclean.leader.election.interval.ms.
-            # docs/decisions/0090-a-last-known-leader-has-its-log.md
-            self._slices.note_leaderless()
+        self._reports.note_applied(record)
+        self._slices.note_applied(record)
 
     def renew_all(self, now_ms: int) -> None:
         """Renew every session, because this process was not running; within a limit."""
@@ -173,8 +153,7 @@ class Controller:
             case AssignReplicas():
                 return self._partitions.decide_assignment(request)
             case ReportLogs():
-                reply = ReportReply(error_code=ErrorCode.NONE)
-                return self._raised(reply) or self._partitions.decide_reports(request)
+                return self._reports.decide(request)
 
     def _decide_for_user(
         self, request: FindTopics | TopicChange, base_offset: Offset
@@ -281,33 +260,6 @@ class Controller:
     def _may_leave(self, broker_id: BrokerId, now_ms: int) -> bool:
         return self.sessions.may_leave_ms(broker_id, now_ms, self._unfenced()) <= now_ms
 
-    def _raised(self, response: ResponseT) -> Decision[ResponseT] | None:
-        """Raise the level of the records that last known ELRs need, before what needs it."""
-        level, _ = level_for(self.cluster, LEVEL_OF_LAST_KNOWN_ELR)
-        if level is None:
-            return None
-        return Decision(response=response, records=(level,), goes_on=True)
-
-    def _decide_failure(self, broker: BrokerImage) -> Decision[HeartbeatReply] | None:
-        """Take a broker that can use no log directory any more out of ISRs and ELRs, once.
-
-        What the disk had not written yet may be lost, whatever the process serves until it ends.
-        """
-        session = self.sessions.of(broker.broker_id)
-        if session is None or session.has_failed:
-            return None
-        reply = HeartbeatReply(error_code=ErrorCode.NONE, is_fenced=broker.fenced)
-        if (raised := self._raised(reply)) is not None:
-            return raised
-        departure = self._slices.departure(broker.broker_id, FAILED)
-        if departure.is_whole:
-            session.has_failed = True
-            remark = f"broker {broker.broker_id} can use no log directory any more"
-            return Decision(
-                response=reply, records=(*departure.changes,), remark=remark, goes_on=True
-            )
-        return Decision(response=reply, records=(*departure.changes,), goes_on=True)
-
     def _decide_fencing(self, broker_id: BrokerId) -> Decision[BrokerId | None]:
         """Take the broker out of every ISR, then fence it: a half-written decision is repeated."""
         broker = self.cluster.brokers[broker_id]
@@ -344,7 +296,7 @@ class Controller:
             reply = RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=broker.broker_epoch)
             return Decision(response=reply)  # the answer to the first one was lost
         if losses.is_partial and (
-            raised := self._raised(RegistrationReply(error_code=ErrorCode.NONE))
+            raised := self._reports.raised_level(RegistrationReply(error_code=ErrorCode.NONE))
         ):
             return raised
         if resumes:
@@ -376,9 +328,13 @@ class Controller:
         failed = newly_failed(broker, request)
         if failed:
             reply = HeartbeatReply(error_code=ErrorCode.NONE, is_fenced=broker.fenced)
-            return self._raised(reply) or decide_failed(self._slices, broker, failed)
-        if request.has_failed and (failure := self._decide_failure(broker)) is not None:
-            return failure
+            return self._reports.raised_level(reply) or decide_failed(self._slices, broker, failed)
+        session = self.sessions.of(request.broker_id)
+        if request.has_failed and session is not None and not session.has_failed:
+            reply = HeartbeatReply(error_code=ErrorCode.NONE, is_fenced=broker.fenced)
+            return self._reports.raised_level(reply) or decide_all_failed(
+                self._slices, broker, session
+            )
         before = state_of(broker)
         after = next_state(
             broker,

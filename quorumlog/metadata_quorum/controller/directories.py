@@ -6,7 +6,9 @@ KIP-858.
 
 from collections.abc import Sequence
 
+from quorumlog.metadata_quorum.controller.brokers import Session
 from quorumlog.metadata_quorum.controller.features import level_for, levels_of_new_cluster
+from quorumlog.metadata_quorum.controller.log_loss import FAILED
 from quorumlog.metadata_quorum.controller.requests import Decision
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import (
@@ -46,6 +48,26 @@ def newly_failed(broker: BrokerImage, heartbeat: BrokerHeartbeat) -> list[str]:
     """
     failed = [one for one in broker.log_dirs if one in heartbeat.offline_log_dirs]
     return failed if len(failed) < len(broker.log_dirs) else []
+
+
+def decide_all_failed(
+    slices: Slices, broker: BrokerImage, session: Session
+) -> Decision[HeartbeatReply]:
+    """Take a broker that can use no log directory any more out of ISRs and ELRs, once.
+
+    What the disk had not written yet may be lost, whatever the process serves until it ends. It is
+    fenced, as it wants to be, by what is decided next.
+    """
+    reply = HeartbeatReply(error_code=ErrorCode.NONE, is_fenced=broker.fenced)
+    departure = slices.departure(broker.broker_id, FAILED)
+    session.has_failed = departure.is_whole
+    remark = f"broker {broker.broker_id} can use no log directory any more"
+    return Decision(
+        response=reply,
+        records=(*departure.changes,),
+        remark=remark if departure.is_whole else None,
+        goes_on=True,
+    )
 
 
 def decide_failed(

@@ -29,7 +29,7 @@ class LogLoss(Enum):
     """Which records a new process may lack of those that its broker held before."""
 
     NOTHING = "the same log directory, and the machine ran on or the logs had been closed"
-    UNFLUSHED = "its machine has started anew, and its logs had not been closed"
+    UNFLUSHED = "its machine has started anew, or may have, and its logs had not been closed"
     UNKNOWN = "its log directory was copied or put back, or has failed, and was not closed"
     DAMAGED = "its log is damaged"
     NEWER = "its log directory is from before its last registration"
@@ -129,13 +129,13 @@ def is_total(broker: BrokerImage | None, losses: Losses) -> bool:
 
 
 def loss_of_machine(broker: BrokerImage, request: BrokerRegistration) -> LogLoss:
-    """Tell what a new start of the machine has taken from all logs of a broker."""
-    has_rebooted = broker.boot_id != request.boot_id and None not in {
-        broker.boot_id,
-        request.boot_id,
-    }
-    is_lost = has_rebooted and not _was_closed(broker, request)
-    return LogLoss.UNFLUSHED if is_lost else LogLoss.NOTHING
+    """Tell what a new start of the machine may have taken from all logs of a broker.
+
+    Where the system does not tell its boots apart, each start may be that of the machine.
+    """
+    runs_on = request.boot_id is not None and broker.boot_id == request.boot_id
+    is_safe = runs_on or _was_closed(broker, request)
+    return LogLoss.NOTHING if is_safe else LogLoss.UNFLUSHED
 
 
 def _losses_of_directories(

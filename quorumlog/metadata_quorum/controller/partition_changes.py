@@ -94,11 +94,9 @@ class PartitionChanges:
 
         The leader stays while it is in the ISR; with `prefers_first` only where the first replica
         may not lead. Members of the ISR are active, but for a broker that leaves slice by slice.
-        Else the first replica, in order, of the ISR; else, when that is empty, of the ELR, in which
-        no broker of `barred` stays: those are of the last known ELR. `assignment`, `directories`:
-        its replicas, and where they are, from now on. `emptied`: these have lost their log, and are
-        of no last known ELR, nor last known leaders. `unclean`: any active replica may lead if no
-        other may. `is_recovered`: its leader has proposed an ISR.
+        Else the first replica, in order, of the ISR, or, if it is empty, of the ELR without
+        `barred`. `assignment`, `directories`: from now on. `emptied`: these have lost their logs.
+        `unclean`: any may lead if no other may. `is_recovered`: its leader has proposed an ISR.
         """
         partition = located.partition
         directories = partition.directories if directories is None else directories
@@ -107,23 +105,19 @@ class PartitionChanges:
         isr = tuple(member for member in target_isr if member in after.replicas)
         held = self.holders(partition, after, barred)
         last_known = self.last_known_leader(partition, after, emptied)
-        last_known_elr = () if is_recovered else self.last_known_elr(partition, barred - emptied)
+        left = () if is_recovered else self.last_known_elr(partition, after, barred, emptied)
         leader = partition.leader_id
         if prefers_first and after.replicas[0] in {*isr} & active:
             leader = after.replicas[0]
         if leader not in isr:
             leader = self.elected(after, isr or tuple(held), active)
-        is_unclean = False
-        if leader == NO_LEADER:
-            left = frozenset[BrokerId]()
-            if not held:
-                left = frozenset({*last_known_elr} - emptied or {last_known} - {NO_LEADER})
+        if is_unclean := leader == NO_LEADER:
+            last = frozenset() if held else frozenset(left or {last_known} - {NO_LEADER})
             allowed = unclean or self.may_be_unclean(located.topic_name)
-            leader = self.elected_uncleanly(located, after, active, left=left, is_allowed=allowed)
+            leader = self.elected_uncleanly(located, after, active, left=last, is_allowed=allowed)
             is_unclean = leader != NO_LEADER
         isr = isr if leader in {*isr, NO_LEADER} else (leader,)
-        held = frozenset() if is_unclean else held  # it commits what they do not have
-        elr = self._elr(located, after, leader, isr, held)
+        elr = self._elr(located, after, leader, isr, frozenset() if is_unclean else held)
         return _difference(
             located,
             PartitionImage(
@@ -138,11 +132,7 @@ class PartitionChanges:
                 last_known_leader=last_known if leader == NO_LEADER else NO_LEADER,
                 is_recovering=is_unclean or (partition.is_recovering and not is_recovered),
                 directories=kept_directories(directories, after.replicas),
-                last_known_elr=tuple(
-                    one
-                    for one in last_known_elr
-                    if one in after.replicas and one not in {*isr, *elr, *emptied}
-                ),
+                last_known_elr=tuple(one for one in left if one not in {*isr, *elr}),
             ),
             is_unclean=is_unclean,
         )
@@ -166,7 +156,8 @@ class PartitionChanges:
     ) -> tuple[BrokerId, ...]:
         """Return who stays eligible outside the ISR.
 
-        Nothing is committed while the ISR is too small: a leaver lacks nothing (KIP-966).
+        Nothing is committed while the ISR is too small: a leaver lacks nothing (KIP-966). `held`:
+        none of an unclean leader, because it commits what they do not have.
         """
         is_led = leader != NO_LEADER
         if is_led and len(isr) >= self.min_isr(located, leader, len(after.replicas)):
@@ -188,14 +179,18 @@ class PartitionChanges:
         return last if last in after.replicas and last not in emptied else NO_LEADER
 
     def last_known_elr(
-        self, partition: PartitionImage, barred: Set[BrokerId]
+        self,
+        partition: PartitionImage,
+        after: Assignment,
+        barred: Set[BrokerId],
+        emptied: Set[BrokerId],
     ) -> tuple[BrokerId, ...]:
         """Return the replicas that left ISR and ELR because they may lack records."""
-        if not barred:
-            return partition.last_known_elr
-        left = barred & {*partition.isr, *partition.elr} if self.has_last_known_elr else set()
-        known = {*partition.last_known_elr}
-        return (*partition.last_known_elr, *(r for r in partition.replicas if r in left - known))
+        known = partition.last_known_elr
+        if barred and self.has_last_known_elr:
+            leaving = barred & {*partition.isr, *partition.elr} - {*known}
+            known = (*known, *(one for one in partition.replicas if one in leaving))
+        return tuple(one for one in known if one in after.replicas and one not in emptied)
 
     def may_be_unclean(self, topic_name: str) -> bool:
         """Tell whether a topic, or else this controller, allows unclean elections."""

@@ -12,13 +12,11 @@ from typing import Final, NamedTuple
 
 from quorumlog.invariants import some
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
-from quorumlog.metadata_quorum.controller.log_evidence import LogEvidence
 from quorumlog.metadata_quorum.controller.log_loss import (
     ALL_LOST,
     NO_LOSS,
     LogLoss,
     Losses,
-    listed,
 )
 from quorumlog.metadata_quorum.controller.partition_changes import (
     Located,
@@ -34,8 +32,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectionResults,
     ElectLeaders,
     IsrResults,
-    ReportLogs,
-    ReportReply,
 )
 from quorumlog.metadata_quorum.controller_client import (
     ElectionResult,
@@ -65,12 +61,9 @@ class Departure(NamedTuple):
 class PartitionDecisions:
     """Decides about partitions; mutates nothing."""
 
-    def __init__(
-        self, cluster: ClusterReplay, changes: PartitionChanges, evidence: LogEvidence
-    ) -> None:
+    def __init__(self, cluster: ClusterReplay, changes: PartitionChanges) -> None:
         self._cluster: Final = cluster
         self._changes: Final = changes
-        self._evidence: Final = evidence
 
     def decide_departure(
         self,
@@ -97,7 +90,7 @@ class PartitionDecisions:
             partition = located.partition
             loss = losses.of(partition, broker_id)
             is_alone = _holders(partition) == {broker_id}
-            change = self._departed(located, broker_id, active, loss)
+            change = self.departed(located, broker_id, active, loss)
             if change is not None:
                 changes.append(change)
             if is_alone and loss is not LogLoss.NOTHING:
@@ -120,9 +113,10 @@ class PartitionDecisions:
             places = chain(places, by_broker.eligible.of(broker_id))
         return places
 
-    def _departed(
+    def departed(
         self, located: Located, broker_id: BrokerId, active: Set[BrokerId], loss: LogLoss
     ) -> PartitionChange | None:
+        """Return the change by which a broker leaves one partition; None: it is out already."""
         partition = located.partition
         isr = tuple(member for member in partition.isr if member != broker_id)
         is_alone = not {*isr, *partition.elr} - {broker_id}
@@ -219,7 +213,7 @@ class PartitionDecisions:
         changes: dict[Place, PartitionChange | None] = {}
         for one in request.replicas:
             at = Place(one.topic_id, one.partition)
-            located = self._find(at)
+            located = self.find(at)
             if at not in changes and located is not None:
                 changes[at] = self._assigned(located, request.broker_id, one.directory_id, active)
         return Decision(
@@ -242,37 +236,6 @@ class PartitionDecisions:
                 barred = frozenset({broker_id})
         return self._changes.change(located, isr, active, barred=barred, directories=directories)
 
-    def decide_reports(self, request: ReportLogs) -> Decision[ReportReply]:
-        """Take a broker out of ISR and ELR where it lacks records; elect by what logs are left."""
-        error_code = broker_epoch_error(self._cluster, request.broker_id, request.broker_epoch)
-        if error_code is not ErrorCode.NONE:
-            return Decision(response=ReportReply(error_code=error_code))
-        active = active_brokers(self._cluster)
-        lacking: list[str] = []
-        waiting: list[str] = []
-        changes: dict[Place, PartitionChange | None] = {}
-        for report in request.reports:
-            located = self._find(Place(report.topic_id, report.partition))
-            if located is None or located.place in changes:
-                continue
-            partition, name = located.partition, f"{located.topic_name}-{located.index}"
-            self._evidence.note(request.broker_id, request.broker_epoch, partition, report)
-            if request.broker_id in {*partition.isr, *partition.elr} and not report.is_whole:
-                departed = self._departed(located, request.broker_id, active, LogLoss.DAMAGED)
-                changes[located.place] = departed
-                lacking.append(name)
-            elif partition.is_undecided:
-                changes[located.place] = self._changes.change(located, (), active)
-                if changes[located.place] is None and self._evidence.damage(
-                    located.place, partition
-                ):
-                    waiting.append(name)
-        return Decision(
-            response=ReportReply(error_code=ErrorCode.NONE),
-            records=tuple(change for change in changes.values() if change is not None),
-            remark=_remark_on_reports(request.broker_id, lacking, waiting),
-        )
-
     def decide_alter(self, request: AlterPartitions) -> Decision[IsrResults]:
         """Grant the ISRs that may be granted; every other one gets its reason."""
         error_code = broker_epoch_error(self._cluster, request.broker_id, request.broker_epoch)
@@ -282,7 +245,7 @@ class PartitionDecisions:
         seen: set[tuple[TopicId, PartitionIndex]] = set()
         for proposal in request.proposals:
             place = (proposal.topic_id, proposal.partition)
-            located = self._find(Place(*place))
+            located = self.find(Place(*place))
             if place in seen or located is None:
                 results.append(_refused(proposal, _absence(place in seen)))
                 continue
@@ -300,7 +263,8 @@ class PartitionDecisions:
         response = IsrResults(error_code=ErrorCode.NONE, results=tuple(results))
         return Decision(response=response, records=tuple(changes))
 
-    def _find(self, at: Place) -> Located | None:
+    def find(self, at: Place) -> Located | None:
+        """Return a partition, if there is one."""
         name = self._cluster.topic_name(at.topic_id)
         partition = None if name is None else self._cluster.partition(name, at.partition)
         if name is None or partition is None:
@@ -403,24 +367,6 @@ class PartitionDecisions:
 def _holders(partition: PartitionImage) -> set[BrokerId]:
     """Return the replicas that may hold committed records which no other one holds."""
     return {*partition.isr, *partition.elr} or {*partition.last_known_elr}
-
-
-def _remark_on_reports(
-    broker_id: BrokerId, lacking: Sequence[str], waiting: Sequence[str]
-) -> str | None:
-    """Return what an operator must know of reported logs, if there is something."""
-    remarks = []
-    if lacking:
-        remarks.append(
-            f"broker {broker_id} lacks acknowledged records of {listed(lacking)}: its logs are "
-            "damaged. It is out of their ISRs and ELRs until it has caught up"
-        )
-    if waiting:
-        remarks.append(
-            f"EVERY LOG OF {listed(waiting)} THAT MAY HOLD ALL RECORDS IS DAMAGED: they have no "
-            "leader until a log is repaired, or an unclean election gives the lead to the longest"
-        )
-    return ". ".join(remarks) or None
 
 
 def _absence(is_repeated: bool) -> ErrorCode:

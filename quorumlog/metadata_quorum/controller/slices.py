@@ -13,9 +13,13 @@ from typing import ClassVar, Final
 from quorumlog.metadata_quorum.controller.log_loss import NO_LOSS, NOT_FLUSHED, Losses
 from quorumlog.metadata_quorum.controller.partitions import Departure, PartitionDecisions
 from quorumlog.metadata_quorum.image.partitions_by_broker import Place
-from quorumlog.metadata_quorum.image.records import PartitionChange
+from quorumlog.metadata_quorum.image.records import Config, MetadataRecord, PartitionChange
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.identifiers import BrokerId
+
+_UNCLEAN: Final = TopicConfig.unclean_leader_election_enable
+_UNCLEAN_ELECTIONS: Final = frozenset({_UNCLEAN.name, _UNCLEAN.server})
 
 
 class Slices:
@@ -58,6 +62,16 @@ class Slices:
         """Tell whether the broker leads, or is in more ISRs than one slice ends."""
         in_sync = islice(self._by_broker.in_sync.of(broker_id), self.at_once + 1)
         return self._by_broker.leading.has_any(broker_id) or len([*in_sync]) > self.at_once
+
+    def note_applied(self, record: MetadataRecord) -> None:
+        """Let `elections` look at all partitions, if unclean elections are allowed, or refused.
+
+        By the settings that hold then: a topic may refuse in the request that allows it for all.
+        """
+        # DEVIATION: Kafka holds them within unclean.leader.election.interval.ms.
+        # docs/decisions/0090-a-last-known-leader-has-its-log.md
+        if isinstance(record, Config) and record.name in _UNCLEAN_ELECTIONS:
+            self.note_leaderless()
 
     @property
     def has_elections(self) -> bool:

@@ -104,14 +104,13 @@ async def broker(
     for name, directory in zip(names, directories, strict=True):
         directory.directory_id = name
         directory.registrations.may_have_lost_power = lost_power
-    refused = [PATHS[one] for one in PATHS if one not in names]
     older = metadata.image()
     metadata.epoch += 1
     metadata.leader_epoch += 1
     replicas = Replicas(
         broker_id=ONE,
         settings=settings or BrokerSettings(),
-        logs=LogDirectories(directories, refused),
+        logs=LogDirectories(directories, [PATHS[one] for one in PATHS if one not in names]),
         controller=cast(Any, metadata),
         partition_rules=rules,
         disk_queue=HeldQueue(),

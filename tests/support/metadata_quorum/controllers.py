@@ -149,7 +149,7 @@ class Bench:
         port: int = 0,
         *,
         directory: str = "",
-        boot: str | None = None,
+        boot: str | None = "boot",
         previous_broker_epoch: int = -1,
         min_insync_replicas: int = 1,
         rack: str | None = None,

@@ -354,20 +354,24 @@ def test_a_new_controller_has_heard_nobody() -> None:
 
 
 def test_new_processes_that_wait_for_each_other_register_when_all_have_asked() -> None:
-    """All were killed, some where no boot id is known: each attempt is a sign.
+    """All were killed, some of them lack a log directory: each attempt is a sign.
 
     What may lack records is let in first.
     """
     bench = Bench()
-    for broker_id, boot in ((1, None), (2, "before"), (3, None)):
-        bench.register(broker_id, boot=boot)
+    for broker_id in (1, 2, 3):
+        bench.register(broker_id)
         bench.heartbeat(broker_id)
     bench.create(topic("t", 1, 2, 3))
     bench.controller = bench.take_over()
-    assert bench.register(1, incarnation="b").error_code is not ErrorCode.NONE
+    assert (
+        bench.register(1, incarnation="b", has_offline_dirs=True).error_code is not ErrorCode.NONE
+    )
     assert bench.register(2, incarnation="b", boot="after").error_code is ErrorCode.NONE
-    assert bench.register(1, incarnation="b").error_code is not ErrorCode.NONE
-    assert bench.register(3, incarnation="b").error_code is ErrorCode.NONE
-    assert bench.register(1, incarnation="b").error_code is ErrorCode.NONE
+    assert (
+        bench.register(1, incarnation="b", has_offline_dirs=True).error_code is not ErrorCode.NONE
+    )
+    assert bench.register(3, incarnation="b", has_offline_dirs=True).error_code is ErrorCode.NONE
+    assert bench.register(1, incarnation="b", has_offline_dirs=True).error_code is ErrorCode.NONE
     partition = bench.partition("t")
     assert {*partition.isr, *partition.elr} == {1}

@@ -7,6 +7,8 @@ import pytest
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss, losses_since, remark_on
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.metadata_quorum.image import BrokerImage
+from quorumlog.metadata_quorum.image.features import LEVEL_OF_LAST_KNOWN_ELR, METADATA_FEATURE
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 from tests.support.metadata_quorum.controllers import Bench, topic
 
@@ -41,8 +43,13 @@ AFTER = BrokerRegistration(
         ({}, {"boot_id": "c"}, LogLoss.UNFLUSHED),
         ({}, {"boot_id": "c", "previous_broker_epoch": 5}, LogLoss.NOTHING),
         ({}, {"boot_id": "c", "previous_broker_epoch": 4}, LogLoss.UNFLUSHED),
-        ({}, {"boot_id": None}, LogLoss.NOTHING),
-        ({"boot_id": None}, {}, LogLoss.NOTHING),
+        ({}, {"boot_id": None}, LogLoss.UNFLUSHED),  # each start may be that of the machine
+        ({"boot_id": None}, {"boot_id": None}, LogLoss.UNFLUSHED),
+        ({"boot_id": None}, {"boot_id": None, "previous_broker_epoch": 5}, LogLoss.NOTHING),
+        ({}, {"incarnations": {"d": ("a", "b")}}, LogLoss.NOTHING),
+        ({}, {"incarnations": {"d": ("x", "z")}}, LogLoss.NEWER),
+        ({}, {"incarnations": {"d": ()}}, LogLoss.UNKNOWN),
+        ({}, {"incarnations": {"d": ()}, "previous_broker_epoch": 5}, LogLoss.NOTHING),
     ],
 )
 def test_a_registration_shows_what_may_have_been_lost(
@@ -160,3 +167,74 @@ def test_a_directory_of_another_broker_is_refused() -> None:
     refused = bench.register(2, directory="d1")
     assert (refused.error_code.name, len(bench.log)) == ("INVALID_REQUEST", written)
     assert "broker 1" in (refused.error_message or "")
+
+
+def test_a_broker_whose_last_directory_has_failed_is_not_eligible() -> None:
+    """Its process may go on, and be killed later: what the disk has dropped is gone."""
+    bench = Bench()
+    bench.start(1, 2, 3)
+    bench.create(topic("t", 1, 2, 3, min_insync_replicas="2"))
+    bench.die(3)
+    bench.heartbeat(2, want_fence=1, has_failed=1)
+    partition = bench.partition()
+    assert (partition.isr, partition.elr, partition.last_known_elr) == ((1,), (), (2,))
+    written = len(bench.log)
+    bench.heartbeat(2, want_fence=1, has_failed=1)
+    assert len(bench.log) == written
+
+
+def test_a_fenced_broker_whose_last_directory_fails_leaves_the_elr() -> None:
+    bench = eligible_2_and_3()
+    bench.register(3, "after", boot="b")
+    bench.heartbeat(3, want_fence=1)
+    bench.heartbeat(3, want_fence=1, has_failed=1)
+    assert (bench.partition().elr, bench.partition().last_known_elr) == ((2,), (3,))
+
+
+def test_a_member_that_reports_a_damaged_log_leaves_its_partition_alone() -> None:
+    bench = Bench()
+    bench.start(1, 2)
+    for name in "tu":
+        bench.create(topic(name, 1, 2, min_insync_replicas="2"))
+    assert bench.report(1, 80, whole=False) is ErrorCode.NONE
+    assert (bench.partition("t").leader_id, bench.partition("t").isr) == (2, (2,))
+    assert (bench.partition("t").elr, bench.partition("u").leader_id) == ((), 1)
+
+
+def test_reports_of_an_earlier_process_do_not_count() -> None:
+    bench = eligible_2_and_3()
+    come_back(bench, 2, boot="c")
+    come_back(bench, 3, boot="c")
+    bench.report(2, 500)
+    come_back(bench, 2, boot="d")
+    bench.report(3, 100)
+    assert bench.partition().leader_id == NO_LEADER
+    bench.report(2, 90)
+    assert bench.partition().leader_id == 3
+
+
+def test_a_new_controller_waits_for_new_reports() -> None:
+    bench = eligible_2_and_3()
+    come_back(bench, 2, boot="c")
+    come_back(bench, 3, boot="c")
+    bench.report(2, 100)
+    bench.controller = bench.take_over()
+    bench.report(3, 90)
+    assert bench.partition().leader_id == NO_LEADER
+    bench.report(2, 100)
+    assert bench.partition().leader_id == 2
+
+
+def test_beside_an_older_release_the_last_member_stays_eligible() -> None:
+    """No record could say that it was: the older release would not read it."""
+    bench = Bench(features={METADATA_FEATURE: (1, LEVEL_OF_LAST_KNOWN_ELR - 1)})
+    bench.start(1, 2)
+    bench.create(topic("t", 1, 2, min_insync_replicas="2"))
+    bench.die(1)
+    bench.die(2)
+    come_back(bench, 1, boot="c")
+    assert (bench.partition().elr, bench.partition().leader_id) == ((2,), NO_LEADER)
+    come_back(bench, 2, boot="c")
+    assert (bench.partition().leader_id, bench.partition().last_known_elr) == (2, ())
+    bench.report(2, 80, whole=False)  # it leads with the records that are left, and says so
+    assert (bench.partition().leader_id, bench.partition().is_recovering) == (2, True)

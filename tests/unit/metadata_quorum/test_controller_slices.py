@@ -279,9 +279,8 @@ def test_a_decision_about_departures_looks_no_further_than_its_slice() -> None:
             return super()._located(at)
 
     cluster = bench.controller.cluster
-    evidence = LogEvidence(cluster)
-    changes = PartitionChanges(cluster, bench.settings, evidence)
-    decisions = Counting(cluster, changes, evidence)
+    changes = PartitionChanges(cluster, bench.settings, LogEvidence(cluster))
+    decisions = Counting(cluster, changes)
     departure = decisions.decide_departure(ONE, at_most=10)
     assert (len(departure.changes), departure.is_whole) == (10, False)
     assert located == 11

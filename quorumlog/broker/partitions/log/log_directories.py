@@ -51,12 +51,19 @@ class LogDirectories:
 
     It belongs to the event loop's thread, but for the methods that wait for the disk.
     `refused`: the paths of those that could not be used at all, so that their ids are not known.
+    `process`: it registers next, and the directories name it; None: it does not register.
     """
 
-    def __init__(self, directories: Sequence[LogDirectory], refused: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directories: Sequence[LogDirectory],
+        refused: Sequence[str] = (),
+        process: BrokerProcess | None = None,
+    ) -> None:
         require(len(directories) > 0, "a broker has a log directory")
         self.online: Final = list(directories)
         self.refused: Final = list(refused)
+        self._process: Final = process
         self.failed: Final[list[LogDirectory]] = []
         self.last_has_failed = False
         self._unmarked: Final[list[LogDirectory]] = []  # failed, and the disk does not say so
@@ -143,14 +150,14 @@ class LogDirectories:
 
     # --- Life ---
 
-    def start(self, process: BrokerProcess | None = None) -> None:
+    def start(self) -> None:
         """Start every directory: see `LogDirectory.start`. Waits for the disk.
 
         One that the disk refuses is offline if another one works. Raises StorageError.
         """
         for directory in [*self.online]:
             try:
-                directory.start(process)
+                directory.start(self._process)
             except CorruptCheckpoint:
                 raise
             except StorageError as error:

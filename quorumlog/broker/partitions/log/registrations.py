@@ -14,6 +14,7 @@ docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
 """
 
 import json
+import logging
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -26,6 +27,7 @@ INCARNATIONS_MAX: Final = 32
 """Processes that may have registered, and ended before their logs were open. Then nobody is named,
 and the directory may lack records."""
 _VERSION: Final = 1
+_logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +91,13 @@ class Registrations:
     def _read(self) -> _Content | None:
         """Return what the file says, and nobody's name if it is a copy; None: it says nothing."""
         try:
-            fields = json.loads(read_file(self._disk, self._path))
-            version, crc = fields.pop("version"), fields.pop("crc")
-            if version != _VERSION or crc != _checksum(fields):
-                return None
-            content = _Content(**{**fields, "incarnations": tuple(fields["incarnations"])})
-        except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+            content = _decoded(read_file(self._disk, self._path))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            _logger.warning(
+                "%s is not whole (%s): the logs beside it may lack records", self._path, error
+            )
             return None
         is_copy = content.inode != self._disk.inode(self._path)
         return (
@@ -116,6 +119,14 @@ class Registrations:
             file.close()
         self._disk.rename(draft, self._path)
         self._disk.fsync_dir(self._directory)
+
+
+def _decoded(text: bytes) -> _Content:
+    """Read the file. Raises ValueError, TypeError, KeyError or AttributeError if it is damaged."""
+    fields = json.loads(text)
+    if fields.pop("version") != _VERSION or fields.pop("crc") != _checksum(fields):
+        raise ValueError("its checksum differs")
+    return _Content(**{**fields, "incarnations": tuple(fields["incarnations"])})
 
 
 def _checksum(fields: object) -> int:

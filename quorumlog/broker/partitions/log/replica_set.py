@@ -7,52 +7,36 @@ newest image says of its partition by then: a replica, or its deletion.
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.admission import TopicLimits
 from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
-from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce
 from quorumlog.broker.partitions.core.waiting_requests import WaitingRequests
 from quorumlog.broker.partitions.log.loaded_log import LoadedLog, load_log
 from quorumlog.broker.partitions.log.log_directories import Fail, LogDirectories
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
-from quorumlog.broker.partitions.log.new_replicas import NewReplicas
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.partitions.log.reported_logs import ReportedLogs
 from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.partitions.log.topic_defaults import TopicDefaults
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.metadata_quorum.controller_client import LogReport
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.errors import DiskExhausted, LacksRecords, StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import (
-    NO_EPOCH,
-    BrokerId,
-    Epoch,
-    Offset,
-    PartitionIndex,
-    TopicId,
-    TopicPartition,
-)
+from quorumlog.wire.codec.identifiers import BrokerId, TopicId, TopicPartition
 
 _logger: Final = logging.getLogger(__name__)
 REMOVAL: Final = "removal of deleted logs"  # their lane in the disk queue: one at a time
 STRAYS: Final = "strays"  # the lane of what concerns whole directories
 
 
-class _Refused(NamedTuple):
-    """A log that is not opened, of which topic, and how far it is whole."""
-
-    topic_id: TopicId
-    error: LacksRecords
-
-
-def _log(outcome: StorageError | None) -> None:
+def log_refusal(outcome: StorageError | None) -> None:
+    """Log what a disk has refused, if it has."""
     if outcome is not None:
         _logger.error("%s", outcome)
 
@@ -83,7 +67,6 @@ class ReplicaSet:
         self._broker_id: Final = broker_id
         self._settings: Final = settings
         self.logs: Final = logs
-        self._new: Final = NewReplicas(broker_id)
         logs.must_last = settings.log_flush_acks  # a replica counts with what it has on its disk
         self._rules: Final = rules
         self._now_ms: Final = now_ms
@@ -94,10 +77,7 @@ class ReplicaSet:
         self._opening: Final[dict[TopicPartition, TopicId]] = {}  # in the disk queue
         self._postponed: Final[set[TopicPartition]] = set()  # no room or handle: `retry`
         self._unusable: Final[dict[TopicPartition, TopicId]] = {}  # their logs have failed
-        # Not whole, and nothing says yet that others have what they lack.
-        self._refused: Final[dict[TopicPartition, _Refused]] = {}
-        self._disclaimed: Final[set[TopicPartition]] = set()  # of those: the image counts on them
-        self._undecided: Final[set[TopicPartition]] = set()  # their logs decide who leads
+        self.reported: Final = ReportedLogs(broker_id, self.drivers)
         self._untold: Final = rules.untold_news()
         self._limits: Final[dict[str, TopicLimits]] = {}
         self._defaults: Final = TopicDefaults(broker_id, settings, logs)
@@ -105,6 +85,7 @@ class ReplicaSet:
     def connect(self, around: Surroundings) -> None:
         """Say where everything goes that leaves a partition."""
         self._around = around
+        self.reported.send = around.report
 
     def stop(self) -> None:
         """Open no log any more; close those that are being opened."""
@@ -116,10 +97,9 @@ class ReplicaSet:
         Many hear of it slice by slice: `tell_slice`. New replicas are opened when this returns, or
         later.
         """
-        self._new.note(delta, self.image, image)
+        self.reported.new.note(delta, self.image, image)
         if image.epoch != self.image.epoch:  # another controller, which has no reports yet
-            for at in [*self._undecided, *self._refused]:
-                self._around.report(at)
+            self.reported.renew()
         self.image = image
         for name in delta.topic_configs | delta.deleted_topics.keys():
             self._limits.pop(name, None)
@@ -166,7 +146,7 @@ class ReplicaSet:
 
         Or to give up: the broker must not lead what it has reported as damaged.
         """
-        return len(self._opening) + len(self._postponed) + len(self._disclaimed)
+        return len(self._opening) + len(self._postponed) + self.reported.left_to_disclaim
 
     def retry(self) -> None:
         """Open what could not be opened for want of room or file handles."""
@@ -208,67 +188,23 @@ class ReplicaSet:
             driver = None
         if topic is None or partition is None or not is_ours:
             self._unusable.pop(at, None)
-            self._refused.pop(at, None)
-            self._disclaimed.discard(at)
-            self._undecided.discard(at)
+            self.reported.forget(at)
             self._postponed.discard(at)
-            self._new.forget(at)
+            self.reported.new.forget(at)
             if at not in self._opening:
                 self.logs.leave(at)
             return
-        self._maybe_report(at, partition)
+        self.reported.note(at, partition)
         if driver is not None:
             driver.feed(self._now_ms(), self._published(topic, partition))
-        elif at in self._refused and self._refused[at].topic_id == topic.topic_id:
-            if not self._new.standing_of(at, partition).must_be_whole:
-                del self._refused[at]
+        elif self.reported.is_refused(at, topic.topic_id):
+            if self.reported.take_up(at, partition):
                 self._open(at, topic, partition)
         elif at not in self._opening and self._unusable.get(at) != topic.topic_id:
-            if at in self._unusable or at in self._refused:
+            if at in self._unusable or self.reported.is_refused(at):
                 self.logs.leave(at)  # what cannot be used is another topic's log
-                self._refused.pop(at, None)
-                self._disclaimed.discard(at)
+                self.reported.forget(at)
             self._open(at, topic, partition)
-
-    def _maybe_report(self, at: TopicPartition, partition: PartitionImage) -> None:
-        """Report a log that decides who leads, or that is not whole."""
-        if partition.is_undecided:
-            self._undecided.add(at)
-        else:
-            self._undecided.discard(at)
-        if at in self._refused and self._new.standing_of(at, partition) is Standing.COUNTED_ON:
-            self._disclaimed.add(at)
-        else:
-            self._disclaimed.discard(at)
-        if partition.is_undecided or at in self._refused:
-            self._around.report(at)
-
-    def log_report(self, at: TopicPartition) -> LogReport | None:
-        """Return what the controller has to know of a log by the newest image, if something."""
-        topic, partition = self.image.topics.get(at.topic), self.image.partition(at)
-        driver, refused = self.drivers.get(at), self._refused.get(at)
-        if topic is None or partition is None or not self._shows_this_process:
-            return None
-        index = PartitionIndex(at.partition)
-        if refused is not None and refused.topic_id == topic.topic_id:
-            error = refused.error
-            return LogReport(
-                topic_id=topic.topic_id,
-                partition=index,
-                last_epoch=Epoch(error.last_epoch),
-                log_end_offset=Offset(error.end_offset),
-                is_whole=False,
-            )
-        if driver is None or driver.topic_id != topic.topic_id or not partition.is_undecided:
-            return None
-        end_offset = driver.log.log_end_offset
-        return LogReport(
-            topic_id=topic.topic_id,
-            partition=index,
-            last_epoch=driver.log.epochs.epoch_at(end_offset - 1) if end_offset > 0 else NO_EPOCH,
-            log_end_offset=end_offset,
-            is_whole=True,
-        )
 
     @property
     def _shows_this_process(self) -> bool:
@@ -295,13 +231,13 @@ class ReplicaSet:
             self._postponed.add(at)
             return
         assigned = partition.directory_of(self._broker_id)
-        home = self.logs.place(at, topic.topic_id, assigned, is_new=at in self._new)
+        home = self.logs.place(at, topic.topic_id, assigned, is_new=at in self.reported.new)
         if home is None:
             self._unusable[at] = topic.topic_id
             return
         self._opening[at] = topic.topic_id
         self._unusable.pop(at, None)
-        standing = self._new.standing_of(at, partition)
+        standing = self.reported.new.standing_of(at, partition)
         load = partial(load_log, home, at, topic, standing, self._rules.producers)
 
         def work() -> LoadedLog:
@@ -351,10 +287,8 @@ class ReplicaSet:
     def _not_opened(self, at: TopicPartition, topic_id: TopicId, error: StorageError) -> None:
         _logger.error("%s: %s", at, error)
         if isinstance(error, LacksRecords):
-            self._refused[at] = _Refused(topic_id, error)
-            partition = self.image.partition(at)
-            if partition is not None:
-                self._maybe_report(at, partition)
+            self.reported.refuse(at, topic_id, error)
+            self._publish_partition(at)  # and so the controller has a report of it
         elif isinstance(error, DiskExhausted):
             self._postponed.add(at)
             self.logs.progress.note_postponed()
@@ -366,7 +300,7 @@ class ReplicaSet:
         self, at: TopicPartition, topic: TopicImage, loaded: LoadedLog, image: PartitionImage
     ) -> None:
         log = loaded.log
-        self._new.forget(at)
+        self.reported.new.forget(at)
         log.settings = self.logs.settings_of(topic.configs)
         partition = Partition(
             self._broker_id,
@@ -388,7 +322,7 @@ class ReplicaSet:
             around=self._around,
         )
         driver.feed(self._now_ms(), self._published(topic, image))
-        self._maybe_report(at, image)
+        self.reported.note(at, image)
         if log.has_dead_segments:  # the process before this one ended before it removed them
             self._around.log_starts.note(driver)
 
@@ -403,14 +337,14 @@ class ReplicaSet:
         """Free the name, then remove the files. The next start finds what cannot be removed."""
 
         def renamed(outcome: StorageError | None) -> None:
-            _log(outcome)
+            log_refusal(outcome)
             self.remove_files()
 
         self._around.disk.submit(at, self.logs.deletion(at, log), renamed)
 
     def remove_files(self) -> None:
         """Remove the directories of deleted logs, when nothing else is removed any more."""
-        self._around.disk.submit(REMOVAL, self.logs.remove_doomed, _log)
+        self._around.disk.submit(REMOVAL, self.logs.remove_doomed, log_refusal)
 
     def fail(self, driver: PartitionDriver, error: StorageError) -> None:
         """Take a replica offline whose log is of no more use: KAFKA_STORAGE_ERROR from now on."""
@@ -443,7 +377,7 @@ class ReplicaSet:
             driver = self.drivers.get(at)
             if driver is not None:
                 self.fail(driver, error)
-        self._around.disk.submit(STRAYS, self.logs.mark_failed, _log)
+        self._around.disk.submit(STRAYS, self.logs.mark_failed, log_refusal)
         self._failed(error)
 
     def set_aside_strays(self) -> None:
@@ -460,13 +394,8 @@ class ReplicaSet:
 
     def assigned(self) -> set[TopicPartition]:
         """Return the partitions that are to be here, whether or not their logs are open."""
-        waiting = {*self._opening, *self._postponed, *self._refused}
+        waiting = {*self._opening, *self._postponed, *self.reported.refused}
         return {*self.drivers, *self._unusable, *waiting}
-
-    @property
-    def refusals(self) -> dict[TopicPartition, LacksRecords]:
-        """The logs that are not opened because they lack records, and which."""
-        return {at: refused.error for at, refused in self._refused.items()}
 
     def limits_of(self, topic: str) -> TopicLimits:
         """Return what the topic allows to be appended."""
@@ -483,6 +412,6 @@ class ReplicaSet:
         """Say why a partition is not in `drivers`."""
         if self.image.partition(at) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if at in self._unusable or at in self._refused:
+        if at in self._unusable or self.reported.is_refused(at):
             return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -15,7 +15,6 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceResult,
 )
 from quorumlog.broker.partitions.log.log_directories import LogDirectories
-from quorumlog.broker.partitions.log.log_directory import OrphanedRecords
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.partitions.log.surroundings import Surroundings
@@ -25,7 +24,11 @@ from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.brokers.appending import append
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import ControllerNode
 from quorumlog.chaos.simulation.worlds.brokers.controller_requests import ControllerRequests
-from quorumlog.chaos.simulation.worlds.brokers.disk_queue import SimulatedDiskQueue, maybe_repair
+from quorumlog.chaos.simulation.worlds.brokers.disk_queue import (
+    SimulatedDiskQueue,
+    maybe_repair,
+    orphaned_in,
+)
 from quorumlog.chaos.simulation.worlds.brokers.fetching import Fetching
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
 from quorumlog.chaos.simulation.worlds.brokers.rules import BrokenRules, telling_one_at_once
@@ -181,7 +184,7 @@ class BrokerNode:
             self._failure = error
         finally:
             self._trace(action.__name__, arguments)
-        failure = self._failure or self._orphaned()
+        failure = self._failure or orphaned_in(self.replicas)
         if failure is not None:
             are_of = partial(self._oracle.are_of, self.node_id)
             maybe_repair(self.machine.disk, failure, are_of)
@@ -201,14 +204,6 @@ class BrokerNode:
 
     def _note_failure(self, error: BaseException) -> None:
         self._failure = error
-
-    def _orphaned(self) -> StorageError | None:
-        """Return an error that asks a person for help: no other replica has the lead."""
-        for at, error in self.replicas.refusals.items():
-            partition = self.replicas.image.partition(at)
-            if isinstance(error, OrphanedRecords) and partition and partition.is_undecided:
-                return error
-        return None
 
     def _observe(self, at: TopicPartition, driver: PartitionDriver) -> None:
         """Show the oracle what has changed in a log and its high watermark."""

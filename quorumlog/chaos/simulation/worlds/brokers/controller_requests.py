@@ -17,7 +17,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     ReportLogs,
     ReportReply,
 )
-from quorumlog.metadata_quorum.controller_client import IsrProposal
+from quorumlog.metadata_quorum.controller_client import IsrProposal, LogReport
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import PartitionIndex, TopicPartition
 
@@ -69,8 +69,7 @@ class ControllerRequests:
 
     def send_reports(self) -> None:
         """Send the reports that no answer has come to yet."""
-        looked_at = [*self._to_report]
-        due = {at: self._node.replicas.log_report(at) for at in looked_at}
+        due = {at: self._report_of(at) for at in self._to_report}
         reports = tuple(report for report in due.values() if report is not None)
         request = ReportLogs(
             broker_id=self._node.node_id, broker_epoch=self._node.broker_epoch, reports=reports
@@ -79,11 +78,15 @@ class ControllerRequests:
         def answered(reply: ReportReply) -> None:
             if reply.error_code is ErrorCode.NONE:
                 for at, report in due.items():
-                    if self._node.replicas.log_report(at) == report:
+                    if self._report_of(at) == report:
                         self._to_report.pop(at, None)
 
         if reports:
             self.ask(request, answered)
+
+    def _report_of(self, at: TopicPartition) -> LogReport | None:
+        node = self._node
+        return node.replicas.reported.report_of(at, node.replicas.image, node.broker_epoch)
 
     def add(self, driver: PartitionDriver, proposal: effects.ProposeIsr) -> None:
         """Ask the controller, in place of what was proposed before."""

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from quorumlog.broker.partitions.log.disk_queue import outcome_of
 from quorumlog.broker.partitions.log.log_directory import OrphanedRecords
+from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
@@ -47,6 +48,15 @@ class SimulatedDiskQueue:
 
 def _do_disk_work(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
     done(outcome_of(work))
+
+
+def orphaned_in(replicas: ReplicaSet) -> OrphanedRecords | None:
+    """Return the error of a log that asks a person for help: no other replica has the lead."""
+    for at, error in replicas.reported.refused.items():
+        partition = replicas.image.partition(at)
+        if isinstance(error, OrphanedRecords) and partition and partition.is_undecided:
+            return error
+    return None
 
 
 def maybe_repair(disk: SimDisk, failure: BaseException, are_of: AreOf | None = None) -> None:

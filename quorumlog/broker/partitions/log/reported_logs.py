@@ -1,0 +1,130 @@
+"""The logs of which the controller needs a report: damaged ones, and those that decide who leads.
+
+A log that is not whole is not opened while the metadata does not say that others have what it
+lacks: docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from quorumlog.broker.partitions.core.placement import Standing
+from quorumlog.broker.partitions.log.new_replicas import NewReplicas
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.metadata_quorum.controller_client import LogReport
+from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage
+from quorumlog.storage.errors import LacksRecords
+from quorumlog.wire.codec.identifiers import (
+    NO_EPOCH,
+    BrokerId,
+    Epoch,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicPartition,
+)
+
+
+class _Refused(NamedTuple):
+    """A log that is not opened, of which topic, and how far it is whole."""
+
+    topic_id: TopicId
+    error: LacksRecords
+
+
+class ReportedLogs:
+    """Of one broker. `send` is given each partition whose log there may be something to report of.
+
+    It is set before the first image is published.
+    """
+
+    send: Callable[[TopicPartition], None]
+
+    def __init__(
+        self, broker_id: BrokerId, drivers: Mapping[TopicPartition, PartitionDriver]
+    ) -> None:
+        self.new: Final = NewReplicas(broker_id)
+        self._broker_id: Final = broker_id
+        self._drivers: Final = drivers
+        self._refused: Final[dict[TopicPartition, _Refused]] = {}
+        self._disclaimed: Final[set[TopicPartition]] = set()  # refused, and still in ISR or ELR
+        self._undecided: Final[set[TopicPartition]] = set()
+
+    @property
+    def refused(self) -> dict[TopicPartition, LacksRecords]:
+        """The logs that are not opened, and what they lack."""
+        return {at: one.error for at, one in self._refused.items()}
+
+    @property
+    def left_to_disclaim(self) -> int:
+        """How many logs are not whole, and the metadata takes for whole."""
+        return len(self._disclaimed)
+
+    def refuse(self, at: TopicPartition, topic_id: TopicId, error: LacksRecords) -> None:
+        """Take note that a log cannot be opened as the metadata has it. `note` follows."""
+        self._refused[at] = _Refused(topic_id, error)
+
+    def is_refused(self, at: TopicPartition, topic_id: TopicId | None = None) -> bool:
+        """Tell whether a log is not opened, of this topic if one is given."""
+        refused = self._refused.get(at)
+        return refused is not None and topic_id in {None, refused.topic_id}
+
+    def take_up(self, at: TopicPartition, image: PartitionImage) -> bool:
+        """Tell whether a log that was refused may be opened now; then it is refused no more."""
+        if self.new.standing_of(at, image).must_be_whole:
+            return False
+        del self._refused[at]
+        return True
+
+    def forget(self, at: TopicPartition) -> None:
+        """Take note that there is no replica here any more, or another topic's."""
+        self._refused.pop(at, None)
+        self._disclaimed.discard(at)
+        self._undecided.discard(at)
+
+    def note(self, at: TopicPartition, image: PartitionImage) -> None:
+        """Take over what the metadata says of a replica here."""
+        is_refused = at in self._refused
+        is_member = self.new.standing_of(at, image) is Standing.COUNTED_ON
+        for places, is_in in (
+            (self._disclaimed, is_refused and is_member),
+            (self._undecided, image.is_undecided),
+        ):
+            if is_in:
+                places.add(at)
+            else:
+                places.discard(at)
+        if is_refused or image.is_undecided:
+            self.send(at)
+
+    def renew(self) -> None:
+        """Report all again: to another controller, which has no reports yet."""
+        for at in [*self._undecided, *self._disclaimed]:
+            self.send(at)
+
+    def report_of(
+        self, at: TopicPartition, image: ClusterImage, broker_epoch: int
+    ) -> LogReport | None:
+        """Return what the controller needs of a log by this image, if that is something.
+
+        Nothing, while the image does not show the process of `broker_epoch`.
+        """
+        topic, partition = image.topics.get(at.topic), image.partition(at)
+        ours = image.brokers.get(self._broker_id)
+        is_shown = ours is not None and ours.broker_epoch == broker_epoch
+        if topic is None or partition is None or not is_shown:
+            return None
+        driver, refused, topic_id = self._drivers.get(at), self._refused.get(at), topic.topic_id
+        if refused is not None and refused.topic_id == topic_id:
+            last_epoch, end_offset = refused.error.last_epoch, refused.error.end_offset
+        elif driver is not None and driver.topic_id == topic_id and partition.is_undecided:
+            end_offset = driver.log.log_end_offset
+            last_epoch = driver.log.epochs.epoch_at(end_offset - 1) if end_offset > 0 else NO_EPOCH
+        else:
+            return None
+        return LogReport(
+            topic_id=topic_id,
+            partition=PartitionIndex(at.partition),
+            last_epoch=Epoch(last_epoch),
+            log_end_offset=Offset(end_offset),
+            is_whole=refused is None,
+        )
