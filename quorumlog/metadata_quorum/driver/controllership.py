@@ -27,6 +27,7 @@ from quorumlog.metadata_quorum.driver.seams import (
 )
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
+from quorumlog.storage.errors import DiskExhausted
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 _logger: Final = logging.getLogger(__name__)
@@ -268,17 +269,20 @@ class Controllership:
             self._give_up(error, enactment.ask)
             return False
         if enactment.is_whole:
-            self._append(active, enactment)
-        else:
-            active.under_way = enactment
-            self._may_work = False
+            return self._append(active, enactment)
+        active.under_way = enactment
+        self._may_work = False
         return True
 
-    def _append(self, active: ActiveController, enactment: Enactment) -> None:
+    def _append(self, active: ActiveController, enactment: Enactment) -> bool:
         ask = enactment.ask
         if enactment.values:
             wall_ms = self._seams.clock.wall_ms()
-            self._log.append(enactment.values, active.leader_epoch, wall_ms=wall_ms)
+            try:
+                self._log.append(enactment.values, active.leader_epoch, wall_ms=wall_ms)
+            except DiskExhausted as refusal:
+                self._give_way(refusal, ask)
+                return False
             end_offset = self._log.end_offset
             self._feed_first(
                 events.RecordsAppended(leader_epoch=active.leader_epoch, log_end_offset=end_offset)
@@ -288,6 +292,17 @@ class Controllership:
         elif enactment.values:
             active.note_slice(self._log.end_offset)
         self._maybe_answer()
+        return True
+
+    def _give_way(self, refusal: DiskExhausted, ask: Ask | None) -> None:
+        """Refuse a request for want of room, and resign: another voter may have some.
+
+        The live state holds the decision, and the log does not.
+        """
+        _logger.warning("the controller has no room for a decision, and resigns: %s", refusal)
+        if ask is not None:
+            refuse(ask.answer, NotController("there is no room on the controller's disk"))
+        self._feed_first(events.ResignRequested())
 
     def _give_up(self, error: Exception, ask: Ask | None) -> None:
         """Answer that the request cannot be decided, and resign: nothing was written."""

@@ -119,10 +119,10 @@ class SegmentList:
         self._segments.append(segment)
         self.active = segment
 
-    def sync(self, *, flushed_offset: int, end_offset: int) -> None:
-        """Make the batches in [flushed_offset, end_offset) durable, and the full indexes.
+    def sync(self, *, flushed_offset: int, end_offset: int) -> tuple[Segment, ...]:
+        """Make the batches in [flushed_offset, end_offset) durable.
 
-        With those, the names of the segments that came after them.
+        Returns the full segments of which `write_full_indexes` is due.
         """
         unwritten, living = tuple(self._unwritten), tuple(self._segments)
         # The dead last: one that dies now is among these or those, or both.
@@ -132,6 +132,13 @@ class SegmentList:
         for segment, end in zip(segments, ends, strict=True):
             if end > flushed_offset:
                 segment.sync()
+        return unwritten
+
+    def write_full_indexes(self, unwritten: tuple[Segment, ...]) -> None:
+        """Make the full indexes durable, and the names of the segments that came after them.
+
+        It may be repeated, with what `sync` returns then.
+        """
         are_named = not unwritten
         for segment in unwritten:
             self.transactions.write(segment.base_offset, segment.index.next_offset)
