@@ -44,9 +44,7 @@ class LogHealth:
             raise self.refused("read", error) from error
 
     @contextmanager
-    def changing(
-        self, action: str, *, repeatable: frozenset[int] = frozenset()
-    ) -> Iterator[None]:
+    def changing(self, action: str, *, repeatable: frozenset[int] = frozenset()) -> Iterator[None]:
         """Turn an OSError into a StorageError, after which the log is of no more use.
 
         `repeatable`: errors after which the action may be repeated, and the log stays usable.
