@@ -18,6 +18,8 @@ from typing import Final
 from quorumlog.backoff import Backoff
 from quorumlog.broker.settings import LifecycleSettings
 from quorumlog.chance import random_fraction
+from quorumlog.clock import monotonic_ms
+from quorumlog.lasting import LastingCondition
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistrar,
@@ -81,6 +83,7 @@ class BrokerLifecycle:
         self._may_stop: Final = asyncio.Event()
         self._is_started = self._wants_to_stop = False
         self._refusal = ""
+        self._unanswered: Final = LastingCondition(_logger)
         self._tasks: Final = Tasks(self._fail)
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - the Protocol's
@@ -207,8 +210,10 @@ class BrokerLifecycle:
             try:
                 reply = await self._send_heartbeat()
             except ControllerUnavailable as error:
-                _logger.warning("broker %d: no answer to a heartbeat: %s", self._id, error)
+                text = f"broker {self._id}: no answer to a heartbeat: {error}"
+                self._unanswered.note(monotonic_ms(), text)
                 continue
+            self._unanswered.end(monotonic_ms(), f"broker {self._id}: heartbeats are answered")
             if reply.should_shut_down:
                 self._may_stop.set()
                 return

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from quorumlog.lasting import LastingCondition
 from quorumlog.metadata_quorum.controller.failures import failure_response
 from quorumlog.metadata_quorum.controller.requests import Decision
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
@@ -58,6 +59,7 @@ class Controllership:
         self._seams: Final = seams
         self._feed_first: Final = feed_first
         self._stage: Claim | ActiveController | None = None
+        self._has_no_room: Final = LastingCondition(_logger)
         self._may_work = True  # by itself, or on the image: one slice for each run of the driver
 
     @property
@@ -283,6 +285,7 @@ class Controllership:
             except DiskExhausted as refusal:
                 self._give_way(refusal, ask)
                 return False
+            self._has_no_room.end(self._seams.clock.now_ms(), "decisions have room again")
             end_offset = self._log.end_offset
             self._feed_first(
                 events.RecordsAppended(leader_epoch=active.leader_epoch, log_end_offset=end_offset)
@@ -299,7 +302,8 @@ class Controllership:
 
         The live state holds the decision, and the log does not.
         """
-        _logger.warning("the controller has no room for a decision, and resigns: %s", refusal)
+        text = f"the controller has no room for a decision, and resigns: {refusal}"
+        self._has_no_room.note(self._seams.clock.now_ms(), text)
         if ask is not None:
             refuse(ask.answer, NotController("there is no room on the controller's disk"))
         self._feed_first(events.ResignRequested())

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, Final, assert_never
 
 from quorumlog.invariants import some
+from quorumlog.lasting import LastingCondition
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.core import effects, events
@@ -85,7 +86,8 @@ class Driver:
         self._is_running = self._is_writing = False
         self._deadline: Final = Deadline(seams.clock, lambda: self.feed(events.Ticked()))
         self._checkpoint_due: Final = Deadline(seams.clock, self._checkpoint)
-        self._resume_due: Final = Deadline(seams.clock, self._run)  # a read had no file handle
+        self._resume_due: Final = Deadline(seams.clock, self._resume)  # a read had no file handle
+        self._unread: Final = LastingCondition(_logger)
         self._request_ids: Final = count(1)
         self._requests: Final[dict[int, Answer]] = {}  # of peers, without an answer yet
         self._resignations: Final[list[Answer]] = []
@@ -219,13 +221,20 @@ class Driver:
                 self._set_deadline()
                 self._maybe_answer_resignations()
         except DiskExhausted as refusal:  # of a read: what it was for is done at a later turn
-            _logger.warning("the metadata log cannot be read for now: %s", refusal)
-            self._resume_due.set(self._seams.clock.now_ms() + FIRST_WAIT_MS)
+            now_ms = self._seams.clock.now_ms()
+            self._unread.note(now_ms, f"the metadata log cannot be read for now: {refusal}")
+            self._resume_due.set(now_ms + FIRST_WAIT_MS)
         except Exception as error:  # noqa: BLE001 - the outermost frame: the node ends
             self.stop()
             self._seams.failed(error)
         finally:
             self._is_running = False
+
+    def _resume(self) -> None:
+        self._run()
+        if not self._resume_due.is_set:
+            now_ms = self._seams.clock.now_ms()
+            self._unread.end(now_ms, "the metadata log can be read again")
 
     def _take_turn(self) -> bool:
         """Do the most urgent thing; False: there is nothing to do."""

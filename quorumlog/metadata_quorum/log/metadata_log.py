@@ -180,8 +180,9 @@ class MetadataLog:
         end_offset = self.end_offset
         try:
             for start in range(0, len(values), RECORDS_PER_BATCH_MAX):
-                batch = [(None, value) for value in values[start : start + RECORDS_PER_BATCH_MAX]]
-                self._append_batch(batch, leader_epoch, wall_ms=wall_ms)
+                batch = values[start : start + RECORDS_PER_BATCH_MAX]
+                pairs = [(None, value) for value in batch]
+                self._append_batch(pairs, leader_epoch, wall_ms=wall_ms)
         except DiskExhausted:
             if self.end_offset > end_offset:  # a decision is in the log as a whole, or not at all
                 self._log.truncate_to(end_offset)
@@ -279,7 +280,7 @@ class MetadataLog:
 
     def _append_batch(
         self,
-        pairs: list[tuple[bytes | None, bytes]],
+        pairs: Sequence[tuple[bytes | None, bytes]],
         leader_epoch: Epoch,
         *,
         wall_ms: int,

@@ -36,6 +36,7 @@ from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
 from quorumlog.invariants import some
+from quorumlog.lasting import LastingCondition
 from quorumlog.storage.errors import (
     DiskExhausted,
     NotInMemory,
@@ -75,6 +76,7 @@ class DirectoryMoves:
         self._rules: Final = rules
         self._throttle: Final = throttle
         self._wake: Final = asyncio.Event()
+        self._refused: Final = LastingCondition(_logger)
         self.table: Final = MoveTable(
             broker_id, replicas, disk, note_assignment=note_assignment, changed=self._wake.set
         )
@@ -163,8 +165,10 @@ class DirectoryMoves:
                 await performed(self._disk, move.at, lambda: None)
             else:
                 await self._step(move)
+            self._refused.end(monotonic_ms(), "moves go on", move.at)
         except DiskExhausted as error:
-            _logger.warning("%s: the move is to be tried again: %s", move.at, error)
+            text = f"{move.at}: the move is to be tried again: {error}"
+            self._refused.note(monotonic_ms(), text, move.at)
             self.table.postpone(move)
             await asyncio.sleep(RETRY_S)
         except StorageError as error:
