@@ -86,6 +86,12 @@ class BrokerLifecycle:
         self._unanswered: Final = LastingCondition(_logger)
         self._tasks: Final = Tasks(self._fail)
 
+    @property
+    def why_unregistered(self) -> str | None:
+        """Say why no controller has registered the broker; None: one has, or none was asked."""
+        is_refused = self.broker_epoch == -1 and self._refusal
+        return f"it is not registered: {self._refusal}" if is_refused else None
+
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - the Protocol's
         """Take over the new image. A new controller is told at once that this broker lives."""
         if image.controller_id not in {self._image.controller_id, NO_LEADER}:

@@ -228,6 +228,19 @@ class MetadataQuorum:
         while self._leader.leader_id == NOBODY:
             await self._leader.wait(LEADER_WAIT_S)
 
+    def why_leaderless(self) -> str | None:
+        """Say why this node knows no leader of the quorum; None: it knows one."""
+        if self._driver.has_no_room:
+            return "there is no room for the metadata on its disk"
+        if self._driver.leader_id != NOBODY:
+            return None
+        voters = self._addresses.voter_addresses().items()
+        silent = [pair for pair in voters if pair[0] in self._outgoing.peers.silent]
+        missing = silent or [pair for pair in voters if pair[0] != self.settings.node_id]
+        nodes = ", ".join(f"{node_id} ({address})" for node_id, address in missing)
+        said = "that do not answer" if silent else "which have elected no leader yet"
+        return f"it waits for a quorum, and so for the nodes {nodes}, {said}"
+
     def describe(self) -> Mapping[str, object]:
         """Return the quorum for a status page: plain values, ready for JSON."""
         described = describe_status(self._quorum, self._addresses)
