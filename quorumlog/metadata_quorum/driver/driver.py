@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, Final, assert_never
+from typing import Any, ClassVar, Final, assert_never
 
 from quorumlog.invariants import some
 from quorumlog.lasting import LastingCondition
@@ -61,6 +61,8 @@ class Driver:
        no append, no answer that claims either.
     """
 
+    patience: ClassVar[type[PatientExecutor]] = PatientExecutor  # a seam for mutants
+
     def __init__(
         self,
         *,
@@ -75,7 +77,7 @@ class Driver:
         self._log: Final = log
         self._elections: Final = elections
         self._seams: Final = seams
-        self._executor: Final = PatientExecutor(seams.executor, seams.clock, self._lacks_room)
+        self._executor: Final = self.patience(seams.executor, seams.clock, self._lacks_room)
         self._orders: Final = deque[effects.Effect]()
         self._urgent: Final = deque[events.Event]()
         self._inbox: Final = deque[Fact]()

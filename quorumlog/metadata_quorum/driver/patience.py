@@ -33,7 +33,7 @@ class PatientExecutor:
         self, executor: Executor, clock: Clock, lacks_room: Callable[[], None] = lambda: None
     ) -> None:
         """`lacks_room` is called whenever work begins to wait."""
-        self._executor: Final = executor
+        self.executor: Final = executor
         self._lacks_room: Final = lacks_room
         self._clock: Final = clock
         self._waiting: Final[set[int]] = set()
@@ -70,7 +70,7 @@ class PatientExecutor:
     ) -> None:
         self._timers.pop(number, None)
         ended = partial(self._ended, number, work, done, wait_ms)
-        self._executor.run(partial(attempt, work), ended)
+        self.executor.run(partial(attempt, work), ended)
 
     def _ended(
         self,

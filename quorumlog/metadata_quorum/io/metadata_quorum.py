@@ -141,7 +141,7 @@ class MetadataQuorum:
         )
 
     def _driver_of(self, elections: ElectionStore, parts: QuorumParts) -> Driver:
-        return Driver(
+        return parts.driver(
             quorum=self._quorum,
             log=self._log,
             elections=elections,

@@ -197,8 +197,6 @@ class Log:
 
     def _append(self, append: Append, wall_ms: int) -> AppendInfo:
         last_offset, max_timestamp = append.last_offset, append.max_timestamp
-        if append.epoch_starts:
-            self.epochs.extend(append.epoch_starts)
         active = self._segments.active
         if active.index.must_roll_for(
             size=append.size,
@@ -214,7 +212,9 @@ class Log:
             if error.errno not in NO_HANDLES:  # without a handle nothing was written
                 self._undo_append(error)
             raise self._health.refused("append", error) from error
-        self._log_end_offset = last_offset + 1  # after the write: `flush` relies on it
+        if append.epoch_starts:  # not of records that found no room: others may come in their place
+            self.epochs.extend(append.epoch_starts)
+        self._log_end_offset = last_offset + 1  # after both: `flush` relies on it
         first = Offset(append.base_offset)
         return AppendInfo(first, Offset(last_offset), max_timestamp, append.size)
 
