@@ -51,6 +51,7 @@ from quorumlog.metadata_quorum.io.rpc import (
     Reply,
     RpcServer,
 )
+from quorumlog.metadata_quorum.io.strangers import Strangers, WatchedSite
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME, Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
@@ -84,7 +85,10 @@ class MetadataQuorum:
         VotersChanged if that file is of another quorum.
         """
         self.settings: Final = settings
-        self.app: Final = web.Application(client_max_size=REQUEST_BYTES_MAX)
+        self._strangers: Final = Strangers()
+        self.app: Final = web.Application(
+            client_max_size=REQUEST_BYTES_MAX, middlewares=[self._strangers.middleware]
+        )
         self.fatal: Final[asyncio.Future[BaseException]] = (
             asyncio.get_running_loop().create_future()
         )
@@ -103,7 +107,7 @@ class MetadataQuorum:
         cluster_id, secret = settings.cluster_id, settings.shared_secret
         server = RpcServer(
             cluster_id=cluster_id, shared_secret=secret, handle=self._handle,
-            hear=self._addresses.hear_request,
+            hear=self._addresses.hear_request, admit=self._strangers.admit,
         )  # fmt: skip
         server.add_routes(self.app)
         self._presence_server: Final = PresenceServer(
@@ -190,12 +194,9 @@ class MetadataQuorum:
     async def start(self, listener: socket.socket | None = None) -> None:
         """Listen (on `listener`, if it is bound already) and take part. Raises OSError."""
         await self._runner.setup()
-        site: web.BaseSite
-        if listener is None:
-            site = web.TCPSite(self._runner, self.settings.listen_host, self.settings.listen_port)
-        else:
-            site = web.SockSite(self._runner, listener)
-        await site.start()
+        here = {"host": self.settings.listen_host, "port": self.settings.listen_port}
+        where = here if listener is None else {"sock": listener}
+        await WatchedSite(self._runner, self._strangers, **where).start()
         self.port = self._runner.addresses[0][1]
         self._driver.start(self._election)
 

@@ -168,7 +168,10 @@ class RpcServer:
         shared_secret: str | None,
         handle: Handler,
         hear: Hear = _ignore,
+        admit: Callable[[web.Request], None] = lambda _: None,
     ) -> None:
+        """`admit` gets each request of a sender that knows the secret, if there is one."""
+        self._admit = admit
         self._cluster_id = cluster_id
         self._secret_bytes = None if shared_secret is None else shared_secret.encode()
         self._handle = handle
@@ -181,12 +184,11 @@ class RpcServer:
 
     def check_secret(self, request: web.Request) -> None:
         """Raise the answer 403 unless the request carries the secret, if there is one."""
-        if self._secret_bytes is None:
-            return
-        given = request.headers.get(SECRET_HEADER, "")
-        if not hmac.compare_digest(given.encode(errors="surrogateescape"), self._secret_bytes):
+        given = request.headers.get(SECRET_HEADER, "").encode(errors="surrogateescape")
+        if self._secret_bytes is not None and not hmac.compare_digest(given, self._secret_bytes):
             self._say_refused(request, "the shared secret is missing or wrong")
             raise web.HTTPForbidden(text="the shared secret is missing or wrong\n")
+        self._admit(request)
 
     async def _serve(self, request: web.Request) -> web.Response:
         self.check_secret(request)
