@@ -18,12 +18,13 @@ from quorumlog.lasting import LastingCondition
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse, Request
+from quorumlog.metadata_quorum.core.messages import Request
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.controllership import Controllership
 from quorumlog.metadata_quorum.driver.deadline import Deadline
 from quorumlog.metadata_quorum.driver.patience import FIRST_WAIT_MS, PatientExecutor
+from quorumlog.metadata_quorum.driver.peer_answers import PeerAnswers
 from quorumlog.metadata_quorum.driver.seams import (
     Answer,
     Ask,
@@ -39,10 +40,9 @@ from quorumlog.metadata_quorum.driver.seams import (
 from quorumlog.metadata_quorum.driver.snapshot_transfer import SnapshotTransfer
 from quorumlog.metadata_quorum.driver.snapshotting import Snapshotting
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
-from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.errors import DiskExhausted
-from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 INBOX_FACTS_MAX: Final = 10_000  # then requests are refused
@@ -93,7 +93,7 @@ class Driver:
         self._request_ids: Final = count(1)
         self._requests: Final[dict[int, Answer]] = {}  # of peers, without an answer yet
         self._resignations: Final[list[Answer]] = []
-        self._corrupt_peers: Final[set[BrokerId]] = set()
+        self._answers: Final = PeerAnswers()
         self._controllership: Final = Controllership(
             log=log, committed=committed, settings=settings, seams=seams, node_id=quorum.node_id,
             feed_first=self._urgent.append,
@@ -391,35 +391,4 @@ class Driver:
             answer.set_result((response, records))
 
     def _received(self, sent: effects.SendRequest, answer: tuple[Any, bytes | None] | None) -> None:
-        self.feed(self._read_answer(sent, answer))
-
-    def _read_answer(
-        self, sent: effects.SendRequest, answer: tuple[Any, bytes | None] | None
-    ) -> Fact:
-        """Check the records beside a response; corrupt records make it a failed request."""
-        failed = events.RequestFailed(request_id=sent.request_id)
-        if answer is None:
-            return failed
-        response, content = answer
-        if isinstance(response, FetchSnapshotResponse):
-            content = content or b""
-            received = events.ResponseReceived(
-                request_id=sent.request_id,
-                source=sent.destination,
-                response=response,
-                snapshot_bytes=len(content),
-            )
-            return Responded(received, content)
-        try:
-            records, fetched = describe(content) if content else (b"", None)
-        except CorruptBatch as error:
-            if sent.destination not in self._corrupt_peers:
-                self._corrupt_peers.add(sent.destination)  # say it once
-                _logger.warning("node %d sends corrupt records: %s", sent.destination, error)
-            return failed
-        if fetched is not None:
-            self._corrupt_peers.discard(sent.destination)
-        received = events.ResponseReceived(
-            request_id=sent.request_id, source=sent.destination, response=response, records=fetched
-        )
-        return Responded(received, records)
+        self.feed(self._answers.read(sent, answer))

@@ -51,7 +51,6 @@ from quorumlog.metadata_quorum.io.rpc import (
     Reply,
     RpcServer,
 )
-from quorumlog.metadata_quorum.io.strangers import Strangers, WatchedSite
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME, Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
@@ -85,10 +84,7 @@ class MetadataQuorum:
         VotersChanged if that file is of another quorum.
         """
         self.settings: Final = settings
-        self._strangers: Final = Strangers()
-        self.app: Final = web.Application(
-            client_max_size=REQUEST_BYTES_MAX, middlewares=[self._strangers.middleware]
-        )
+        self.app: Final = web.Application(client_max_size=REQUEST_BYTES_MAX)
         self.fatal: Final[asyncio.Future[BaseException]] = (
             asyncio.get_running_loop().create_future()
         )
@@ -105,13 +101,13 @@ class MetadataQuorum:
         self._quorum: Final = parts.make_quorum(settings, self._addresses.configured_voters)
         self._driver: Final = self._driver_of(elections, parts)
         cluster_id, secret = settings.cluster_id, settings.shared_secret
-        server = RpcServer(
+        self._server: Final = RpcServer(
             cluster_id=cluster_id, shared_secret=secret, handle=self._handle,
-            hear=self._addresses.hear_request, admit=self._strangers.admit,
+            hear=self._addresses.hear_request,
         )  # fmt: skip
-        server.add_routes(self.app)
+        self._server.add_routes(self.app)
         self._presence_server: Final = PresenceServer(
-            check=server.check_secret, disconnected=self._broker_disconnected
+            check=self._server.check_secret, disconnected=self._broker_disconnected
         )
         self._presence_server.add_routes(self.app)
         self._presence_client: Final = PresenceClient(
@@ -196,7 +192,7 @@ class MetadataQuorum:
         await self._runner.setup()
         here = {"host": self.settings.listen_host, "port": self.settings.listen_port}
         where = here if listener is None else {"sock": listener}
-        await WatchedSite(self._runner, self._strangers, **where).start()
+        await self._server.site(self._runner, **where).start()
         self.port = self._runner.addresses[0][1]
         self._driver.start(self._election)
 

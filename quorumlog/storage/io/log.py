@@ -18,7 +18,7 @@ from quorumlog.storage.core.reading import NoteRead, ReadLimits, ReadResult
 from quorumlog.storage.core.recovery import SegmentScan
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.core.settings import INT32_MAX, LogSettings
-from quorumlog.storage.errors import NO_HANDLES, NO_ROOM, OffsetOutOfRange, StorageError
+from quorumlog.storage.errors import NO_HANDLES, NO_ROOM, PASSING, OffsetOutOfRange, StorageError
 from quorumlog.storage.io.batch_scan import BrokenSegment
 from quorumlog.storage.io.compaction import Compaction
 from quorumlog.storage.io.disk import Disk
@@ -300,11 +300,7 @@ class Log:
             if self.is_planned:  # the epochs of no records are not kept
                 return Offset(end_offset)
             self.epochs.write()
-            with self._health.changing("flush", repeatable=NO_HANDLES):
-                flushed_offset = self._flushed_offset
-                full = self._segments.sync(flushed_offset=flushed_offset, end_offset=end_offset)
-            with self._health.changing("write indexes", repeatable=NO_ROOM | NO_HANDLES):
-                self._segments.write_full_indexes(full)
+            self._segments.sync(self._flushed_offset, end_offset, self._health)
             self._flushed_offset = end_offset
             return Offset(end_offset)
 
@@ -384,7 +380,7 @@ class Log:
         with self._flush_lock:
             if self._health.failure is not None:
                 return
-            with self._health.changing("delete segments", repeatable=NO_ROOM | NO_HANDLES):
+            with self._health.changing("delete segments", repeatable=PASSING):
                 doomed = self._segments.rename_dead()
                 self._snapshots.drop_below(self._segments.first_base_offset)
         with self._health.changing("delete segments"):  # it takes long: a flush may go on
