@@ -11,6 +11,7 @@ from quorumlog.chaos.node_simulation.directory_mutants import DIRECTORIES
 from quorumlog.chaos.node_simulation.flush_mutants import FLUSHES
 from quorumlog.chaos.node_simulation.forked import RunFailed
 from quorumlog.chaos.node_simulation.mutants import MUTANTS
+from quorumlog.chaos.node_simulation.room_mutants import ROOM
 from quorumlog.chaos.node_simulation.simulate import simulate_nodes
 from quorumlog.chaos.node_simulation.transaction_mutants import TRANSACTIONS
 from quorumlog.chaos.node_simulation.voter_mutants import VOTERS
@@ -83,6 +84,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "skips_where_segments_begin": NodesOptions(config=_SMALL_SEGMENTS),
     "new_directories_are_not_named": _FLUSHED,
     **dict.fromkeys(FLUSHES.rules, _FLUSHED),
+    **dict.fromkeys(ROOM.rules, NodesOptions(faults=("disk_full", "kill"))),
     **dict.fromkeys(CHURN.rules, _CHURNED),
     "completes_at_once": _MOVED,
     "keeps_the_removed_in_the_isr": NodesOptions(faults=("reassign", "kill")),

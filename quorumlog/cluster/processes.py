@@ -25,6 +25,7 @@ from quorumlog.cluster.errors import ClusterError, NodeFailed
 from quorumlog.cluster.layout import NodeSpec
 from quorumlog.cluster.time_limit import LOOK_EVERY_S, TimeLimit
 from quorumlog.node.lock import is_held
+from quorumlog.node.progress import progress_file
 
 _LOG_TAIL_BYTES: Final = 4096
 _EXIT_POLL_S: Final = 0.005
@@ -149,6 +150,7 @@ class NodeProcess:
         """Yield the arguments of a process to start, and those of them that are descriptors."""
         if self.pid is not None:
             raise ClusterError(f"node {self.node_id} runs already, as process {self.pid}")
+        progress_file(self._pid_file).unlink(missing_ok=True)  # of the process before
         arguments = [str(self._properties), "--pid-file", str(self._pid_file)]
         descriptors = []
         if not self.program.detached:
@@ -199,6 +201,11 @@ class NodeProcess:
             line = b""
             while not line.endswith(b"\n"):
                 if not select.select([fd], [], [], LOOK_EVERY_S)[0]:
+                    reason = limit.final_reason(self.node_id)
+                    if reason is not None:
+                        raise NodeFailed(
+                            f"node {self.node_id} is not ready: {reason}; see {self.log}"
+                        )
                     if limit.is_over():
                         raise self.late(limit)
                     continue
@@ -212,8 +219,9 @@ class NodeProcess:
         return answer
 
     def late(self, limit: TimeLimit) -> NodeFailed:
-        """Return the error that it was not ready in time."""
-        lack = f"node {self.node_id} is not ready: it {limit.lack(self.node_id)}"
+        """Return the error that it was not ready in time, with the reasons that it gives."""
+        reasons = "; ".join(limit.reasons(self.node_id)) or f"it {limit.lack(self.node_id)}"
+        lack = f"node {self.node_id} is not ready: {reasons}"
         return NodeFailed(f"{lack}; see {self.log}")
 
     def failed(self, child: Child | None) -> NodeFailed:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from quorumlog.node.progress import progress_file
+from quorumlog.node.progress import final_reason_in, progress_file, reasons_in
 
 LOOK_EVERY_S: Final = 0.1
 SAY_EVERY_S: Final = 5.0
@@ -30,7 +30,7 @@ class TimeLimit:
         self.timeout_s: Final = timeout_s
         self._files: Final = {node_id: progress_file(path) for node_id, path in pid_files.items()}
         self._say: Final = say
-        self._texts = {node_id: self._read(node_id) for node_id in self._files}
+        self._texts = {node_id: self._read(node_id).partition("\n")[0] for node_id in self._files}
         self._told: Final[set[int]] = set()  # the nodes whose texts are of this start or stop
         now_s = time.monotonic()
         self._looked_s = self._renewed_s = self._said_s = now_s
@@ -45,7 +45,7 @@ class TimeLimit:
         return now_s - self._renewed_s >= self.timeout_s
 
     def _look(self, node_id: int, now_s: float) -> None:
-        text = self._read(node_id)
+        text = self._read(node_id).partition("\n")[0]
         if text in {"", self._texts[node_id]}:
             return
         self._texts[node_id] = text
@@ -66,6 +66,14 @@ class TimeLimit:
         """Return what the node did not do in time: what goes behind "node 1"."""
         last = f' after "{self._texts[node_id]}"' if node_id in self._told else ""
         return f"made no progress for {self.timeout_s:g} s{last}"
+
+    def reasons(self, node_id: int) -> list[str]:
+        """Return why the node is not ready, as it says."""
+        return reasons_in(self._read(node_id))
+
+    def final_reason(self, node_id: int) -> str | None:
+        """Return why the node cannot get ready, as it says; None: it may."""
+        return final_reason_in(self._read(node_id))
 
     def _read(self, node_id: int) -> str:
         try:

@@ -25,6 +25,7 @@ from quorumlog.storage.io.checkpoints import (
     write_meta_properties,
 )
 from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.reserve import keep_reserve
 from quorumlog.wire.codec.identifiers import BrokerId
 
 BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -61,6 +62,7 @@ def check_identities(
                 own.append(OwnDirectory(str(path), None))
                 continue
             directory_id = _check_identity(disk, config, str(path))
+            keep_reserve(disk, str(path))
         except OSError as error:
             reason = f"cannot use {path}: {error.strerror or error}"
             if path == config.log_dir:

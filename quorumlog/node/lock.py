@@ -30,17 +30,16 @@ def hold(path: Path) -> TextIO:
     in this process may open `path`: closing that file would release the lock, too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a+")
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):  # POSIX allows either
         file.close()
         raise AlreadyRunning(f"{path.parent} is in use by another process") from None
     try:
-        file.seek(0)
-        file.truncate()
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        # In place, in one write: a file that is there needs no room on a full disk.
+        line = f"{os.getpid()}\n".ljust(os.fstat(file.fileno()).st_size, "\n")
+        os.pwrite(file.fileno(), line.encode(), 0)
     except OSError as error:  # a full disk: it does not say where
         raise OSError(error.errno, error.strerror, str(path)) from error
     return file

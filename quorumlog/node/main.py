@@ -38,6 +38,8 @@ EXIT_OK: Final = 0
 EXIT_CANNOT_RUN: Final = 1
 EXIT_CONFIG: Final = 64
 EXIT_OUR_BUG: Final = 70
+END_ROUNDS: Final = 5
+END_ROUND_S: Final = 1.0
 
 _logger: Final = logging.getLogger("quorumlog.node")
 _locks: Final[list[TextIO]] = []  # of this process; the kernel releases them when it ends
@@ -153,7 +155,8 @@ def _parent(given: argparse.Namespace) -> Parent:
 
 
 def _end(reason: str, status: int) -> int:
-    sys.stderr.write(f"quorumlog: {reason}\n")
+    with contextlib.suppress(OSError):  # the output may be a file on the disk that is full
+        sys.stderr.write(f"quorumlog: {reason}\n")
     return status
 
 
@@ -194,9 +197,25 @@ async def _serve(new_node: Callable[[], Node], given: argparse.Namespace, parent
         if not node.fatal.done():
             await node.stop()
         await reports.stop()
+        if node.fatal.done():
+            await end_tasks()
     if node.fatal.done():
         node.fatal.result()  # raises what ended it: StartFailed too, if it came late
     return EXIT_OK
+
+
+async def end_tasks() -> None:
+    """Cancel all that a failed node was at, and what starts on the way out: `asyncio.run` does not.
+
+    Else the loop would be closed with tasks pending, and say so behind the reason of the end.
+    """
+    for _ in range(END_ROUNDS):
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if not others:
+            return
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others, timeout=END_ROUND_S)
 
 
 def end_if_it_is_our_bug(

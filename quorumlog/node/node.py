@@ -21,6 +21,7 @@ from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.listeners import listen
 from quorumlog.node.node_broker import NodeBroker
+from quorumlog.node.progress import Obstacles
 from quorumlog.node.routes import add_routes
 from quorumlog.node.secret import read_secret
 from quorumlog.node.substitutes import Substitutes
@@ -44,6 +45,7 @@ class Node:
         self.config: Final = config
         self.ready: Final = asyncio.Event()
         self.fatal: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
+        self.obstacles: Final = Obstacles()
         self._tasks: Final = Tasks(self.fail)
         disk = substitutes.open_disk()
         shared_secret = read_secret(config.shared_secret_file)
@@ -110,8 +112,21 @@ class Node:
         )
 
     def progress(self) -> str:
-        """Say how far a start or a stop is; the same text as before: no progress was made."""
-        return "" if self.broker is None else self.broker.replicas.descriptions.progress()
+        """Say how far a start or a stop is, and why the node is not ready.
+
+        The same first line as before: no progress was made.
+        """
+        text = "" if self.broker is None else self.broker.replicas.descriptions.progress()
+        if self.ready.is_set():
+            return text
+        reason = self.quorum.why_leaderless()
+        if reason is None and self.broker is not None:
+            reason = self.broker.lifecycle.why_unregistered
+        if reason is None:
+            self.obstacles.clear("quorum")
+        else:
+            self.obstacles.note("quorum", reason)
+        return self.obstacles.below(text)
 
     async def _fail_with_quorum(self) -> None:
         raise await asyncio.shield(self.quorum.fatal)

@@ -1,16 +1,54 @@
 """What a node that starts or stops says of its progress: a text in a file beside its `node.pid`.
 
+The first line is the progress. The lines behind it give the reasons why the node is not ready.
 The process that waits for the node reads it. It is no answer of the control listener, which does
 not serve yet, or no more, at every moment at which a node may be slow.
 docs/decisions/0052-time-limits-of-nodes-are-renewed-by-progress.md
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Final
 
+NO_ROOM: Final = frozenset({ENOSPC, EDQUOT})
 INTERVAL_S: Final = 0.25
+_FINAL: Final = "it cannot get ready: "
+
+
+class Obstacles:
+    """The reasons why a node is not ready, by what each is about. Any part may note one."""
+
+    def __init__(self) -> None:
+        self._reasons: Final[dict[str, str]] = {}
+
+    def note(self, about: str, reason: str, *, is_final: bool = False) -> None:
+        """Note a reason, in place of the one before, as a sentence without its end.
+
+        `is_final`: the node cannot get ready, whatever comes: who waits for it is to give up.
+        """
+        line = " ".join(reason.split())
+        self._reasons[about] = f"{_FINAL}{line}" if is_final else line
+
+    def clear(self, about: str) -> None:
+        """Forget the reason."""
+        self._reasons.pop(about, None)
+
+    def below(self, progress: str) -> str:
+        """Return the text of the file with this progress; empty if there is nothing to say."""
+        return "\n".join([progress, *self._reasons.values()])
+
+
+def reasons_in(text: str) -> list[str]:
+    """Return the reasons in the text of a file."""
+    return [line for line in text.splitlines()[1:] if line]
+
+
+def final_reason_in(text: str) -> str | None:
+    """Return why the node cannot get ready; None: it may."""
+    return next((line for line in reasons_in(text) if line.startswith(_FINAL)), None)
 
 
 def progress_file(pid_file: Path) -> Path:
@@ -18,8 +56,20 @@ def progress_file(pid_file: Path) -> Path:
     return pid_file.with_suffix(".progress")
 
 
+@contextmanager
+def suppress_no_room() -> Iterator[None]:
+    """Go on after an error that says that the disk is full, and after no other."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+
+
 async def report(path: Path, progress: Callable[[], str]) -> None:
     """Write each new text of `progress`, but no empty one, until cancelled. Raises OSError.
+
+    On a full disk it writes as soon as there is room.
 
     The file is overwritten in place: a reader may see a text that is half overwritten. To rename a
     new file, or to empty one that holds a text, makes some file systems wait for the disk, which
@@ -33,7 +83,8 @@ async def report(path: Path, progress: Callable[[], str]) -> None:
             text = progress()
             if text not in {"", told}:
                 content = text.encode()
-                os.pwrite(file.fileno(), content, 0)
-                file.truncate(len(content))
-                told = text
+                with suppress_no_room():
+                    os.pwrite(file.fileno(), content, 0)
+                    file.truncate(len(content))
+                    told = text
             await asyncio.sleep(INTERVAL_S)

@@ -6,6 +6,7 @@ from typing import Final
 
 NO_ROOM: Final = frozenset({ENOSPC, EDQUOT})
 NO_HANDLES: Final = frozenset({EMFILE, ENFILE})
+PASSING: Final = NO_ROOM | NO_HANDLES
 
 
 class StorageError(Exception):
@@ -72,5 +73,5 @@ class RecordsTooLarge(Exception):
 
 def storage_error(message: str, error: OSError) -> StorageError:
     """Return the StorageError for what the system said; raise it `from error`."""
-    is_passing = error.errno in NO_ROOM | NO_HANDLES
+    is_passing = error.errno in PASSING
     return DiskExhausted(message) if is_passing else StorageError(message)

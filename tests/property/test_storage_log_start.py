@@ -14,6 +14,7 @@ from quorumlog.storage.io.checkpoints import (
     write_offset_checkpoint,
 )
 from quorumlog.storage.io.log import Log
+from quorumlog.storage.io.log_health import LogHealth
 from quorumlog.storage.io.segment_list import SegmentList
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.records import decode_batches
@@ -133,9 +134,11 @@ def newest_first(self: SegmentList) -> list[str]:
     return rename_dead(self)
 
 
-def without_the_dead(self: SegmentList, *, flushed_offset: int, end_offset: int) -> None:
+def without_the_dead(
+    self: SegmentList, flushed_offset: int, end_offset: int, health: LogHealth
+) -> None:
     dead, self._dead = self._dead, []
-    sync(self, flushed_offset=flushed_offset, end_offset=end_offset)
+    sync(self, flushed_offset, end_offset, health)
     self._dead = dead
 
 

@@ -18,6 +18,8 @@ from typing import Final
 from quorumlog.backoff import Backoff
 from quorumlog.broker.settings import LifecycleSettings
 from quorumlog.chance import random_fraction
+from quorumlog.clock import monotonic_ms
+from quorumlog.lasting import LastingCondition
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistrar,
@@ -78,7 +80,14 @@ class BrokerLifecycle:
         self._may_stop: Final = asyncio.Event()
         self._is_started = self._wants_to_stop = False
         self._refusal = ""
+        self._unanswered: Final = LastingCondition(_logger)
         self._tasks: Final = Tasks(self._fail)
+
+    @property
+    def why_unregistered(self) -> str | None:
+        """Say why no controller has registered the broker; None: one has, or none was asked."""
+        is_refused = self.broker_epoch == -1 and self._refusal
+        return f"it is not registered: {self._refusal}" if is_refused else None
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - the Protocol's
         """Take over the new image. A new controller is told at once that this broker lives."""
@@ -211,8 +220,10 @@ class BrokerLifecycle:
             try:
                 reply = await self._send_heartbeat()
             except ControllerUnavailable as error:
-                _logger.warning("broker %d: no answer to a heartbeat: %s", self._id, error)
+                text = f"broker {self._id}: no answer to a heartbeat: {error}"
+                self._unanswered.note(monotonic_ms(), text)
                 continue
+            self._unanswered.end(monotonic_ms(), f"broker {self._id}: heartbeats are answered")
             if reply.should_shut_down:
                 self._may_stop.set()
                 return

@@ -10,7 +10,9 @@ from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.connection import Connection, ServerStats
 from quorumlog.broker.server.turns import Turns
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.clock import monotonic_ms
 from quorumlog.invariants import InvariantViolation
+from quorumlog.lasting import LastingCondition
 
 BACKLOG: Final = 1024
 IDLE_CHECKS: Final = 10  # per idle time: a connection may stay idle a tenth longer than allowed
@@ -33,6 +35,7 @@ class Server:
         self.turns: Final = Turns()
         self.on_fatal: Final = on_fatal
         self._connections: Final[dict[Connection, None]] = {}  # in the order of their arrival
+        self._is_full: Final = LastingCondition(_logger)
         self._listener: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._silence_timer: asyncio.TimerHandle | None = None
@@ -77,9 +80,11 @@ class Server:
         self.stats.connections += 1
         if len(self._connections) >= self.context.replicas.settings.max_connections:
             self.stats.connections_refused += 1
-            _logger.warning("connection refused: %d are open", len(self._connections))
+            text = f"connection refused: {len(self._connections)} are open"
+            self._is_full.note(monotonic_ms(), text)
             connection.abort()
             return
+        self._is_full.end(monotonic_ms(), "connections are taken again")
         self._connections[connection] = None
 
     def closed(self, connection: Connection) -> None:

@@ -55,8 +55,8 @@ class DiskFaults:
 
     @property
     def is_broken(self) -> bool:
-        """Whether it is full, or calls fail: the process may give up at any time."""
-        return bool(self._failing) or self.disk.capacity_bytes is not None
+        """Whether calls fail: the process may give up at any time. On a full disk it must not."""
+        return bool(self._failing)
 
     # --- what a nemesis does ---
 

@@ -278,6 +278,9 @@ class Machine:
         waiting: set[asyncio.Future[Any]] = {stopped, node.fatal}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if node.fatal.done():
+            error = node.fatal.exception()
+            if isinstance(error, StorageError) and not self.disk_faults.has_failed:
+                self.violation = f"it has ended, and its disk was at most full: {error}"
             node.fatal.result()
         await node.stop()
 

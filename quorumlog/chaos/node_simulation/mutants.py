@@ -12,6 +12,7 @@ from quorumlog.chaos.node_simulation import (
     directory_mutants,
     flush_mutants,
     near_mutants,
+    room_mutants,
     transaction_mutants,
     voter_mutants,
 )
@@ -78,7 +79,8 @@ def _all() -> Iterator[NodeMutant]:
         yield from node_mutants("replication", group.rules, group.made)
     transactions, voters = transaction_mutants.TRANSACTIONS, voter_mutants.VOTERS
     yield from node_mutants("transactions", transactions.rules, transactions.made)
-    yield from node_mutants("metadata quorum", voters.rules, voters.made)
+    for quorum in (voters, room_mutants.ROOM):
+        yield from node_mutants("metadata quorum", quorum.rules, quorum.made)
 
 
 MUTANTS: Final[Mapping[str, NodeMutant]] = {mutant.name: mutant for mutant in _all()}

@@ -35,7 +35,7 @@ START_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 10.0
 NOT_NEEDED_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.01
-_ENDS: Final = frozenset({"kill", "stop", "fail_disk", "fill_disk"})  # the process, or may do so
+_ENDS: Final = frozenset({"kill", "stop", "fail_disk"})  # the process, or may do so
 
 _AT_ONCE: Final[Mapping[str, Callable[[Machine, int], None]]] = {
     "kill": lambda machine, _: machine.kill(),

@@ -13,6 +13,7 @@ from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.log.restoring import restored_image
+from quorumlog.storage.errors import DiskExhausted
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 
@@ -91,11 +92,18 @@ class CommittedImage:
         self._unread = self._log.replay(self._replay.end_offset, target)
 
     def replay_slice(self) -> None:
-        """Replay some of what is committed; publish it if that was all."""
+        """Replay some of what is committed; publish it if that was all.
+
+        Raises DiskExhausted: the next call goes on where this one has ended.
+        """
         count = 0
-        for offset, record in islice(self._unread, self.replayed_at_once):
-            self._replay.apply(offset, record)
-            count += 1
+        try:
+            for offset, record in islice(self._unread, self.replayed_at_once):
+                self._replay.apply(offset, record)
+                count += 1
+        except DiskExhausted:
+            self._unread = self._log.replay(self._replay.end_offset, self._target)
+            raise
         if count < self.replayed_at_once:
             self._publish(self._target)
             self._maybe_begin()  # with what was committed meanwhile

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from quorumlog.lasting import LastingCondition
 from quorumlog.metadata_quorum.controller.failures import failure_response
 from quorumlog.metadata_quorum.controller.requests import Decision
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
@@ -27,6 +28,7 @@ from quorumlog.metadata_quorum.driver.seams import (
 )
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
+from quorumlog.storage.errors import DiskExhausted
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 _logger: Final = logging.getLogger(__name__)
@@ -57,6 +59,7 @@ class Controllership:
         self._seams: Final = seams
         self._feed_first: Final = feed_first
         self._stage: Claim | ActiveController | None = None
+        self._has_no_room: Final = LastingCondition(_logger)
         self._may_work = True  # by itself, or on the image: one slice for each run of the driver
 
     @property
@@ -268,17 +271,21 @@ class Controllership:
             self._give_up(error, enactment.ask)
             return False
         if enactment.is_whole:
-            self._append(active, enactment)
-        else:
-            active.under_way = enactment
-            self._may_work = False
+            return self._append(active, enactment)
+        active.under_way = enactment
+        self._may_work = False
         return True
 
-    def _append(self, active: ActiveController, enactment: Enactment) -> None:
+    def _append(self, active: ActiveController, enactment: Enactment) -> bool:
         ask = enactment.ask
         if enactment.values:
             wall_ms = self._seams.clock.wall_ms()
-            self._log.append(enactment.values, active.leader_epoch, wall_ms=wall_ms)
+            try:
+                self._log.append(enactment.values, active.leader_epoch, wall_ms=wall_ms)
+            except DiskExhausted as refusal:
+                self._give_way(refusal, ask)
+                return False
+            self._has_no_room.end(self._seams.clock.now_ms(), "decisions have room again")
             end_offset = self._log.end_offset
             self._feed_first(
                 events.RecordsAppended(leader_epoch=active.leader_epoch, log_end_offset=end_offset)
@@ -288,6 +295,18 @@ class Controllership:
         elif enactment.values:
             active.note_slice(self._log.end_offset)
         self._maybe_answer()
+        return True
+
+    def _give_way(self, refusal: DiskExhausted, ask: Ask | None) -> None:
+        """Refuse a request for want of room, and resign: another voter may have some.
+
+        The live state holds the decision, and the log does not.
+        """
+        text = f"the controller has no room for a decision, and resigns: {refusal}"
+        self._has_no_room.note(self._seams.clock.now_ms(), text)
+        if ask is not None:
+            refuse(ask.answer, NotController("there is no room on the controller's disk"))
+        self._feed_first(events.ResignRequested())
 
     def _give_up(self, error: Exception, ask: Ask | None) -> None:
         """Answer that the request cannot be decided, and resign: nothing was written."""

@@ -2,24 +2,29 @@
 
 It performs all effects of one step before the next event. The executor writes what must be durable
 first, and the driver waits for that write; flushes and messages run in the background.
+A write that the disk has no room for is repeated: until then the node is silent, as if paused.
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, Final, assert_never
+from typing import Any, ClassVar, Final, assert_never
 
 from quorumlog.invariants import some
+from quorumlog.lasting import LastingCondition
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse, Request
+from quorumlog.metadata_quorum.core.messages import Request
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.controllership import Controllership
 from quorumlog.metadata_quorum.driver.deadline import Deadline
+from quorumlog.metadata_quorum.driver.patience import FIRST_WAIT_MS, PatientExecutor
+from quorumlog.metadata_quorum.driver.peer_answers import PeerAnswers
 from quorumlog.metadata_quorum.driver.seams import (
     Answer,
     Ask,
@@ -35,9 +40,9 @@ from quorumlog.metadata_quorum.driver.seams import (
 from quorumlog.metadata_quorum.driver.snapshot_transfer import SnapshotTransfer
 from quorumlog.metadata_quorum.driver.snapshotting import Snapshotting
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
-from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
-from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.storage.errors import DiskExhausted
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 INBOX_FACTS_MAX: Final = 10_000  # then requests are refused
@@ -52,7 +57,11 @@ class Driver:
     2. A turn does the most urgent thing: effects; then what the controller has appended; then
        what the controller has to do; then the oldest fact of the inbox.
     3. After `stop`, or an error, nothing is done, and every answer that is due is an error.
+    4. While a write waits for room, every request is refused, and nothing else is done: no vote,
+       no append, no answer that claims either.
     """
+
+    patience: ClassVar[type[PatientExecutor]] = PatientExecutor  # a seam for mutants
 
     def __init__(
         self,
@@ -68,6 +77,7 @@ class Driver:
         self._log: Final = log
         self._elections: Final = elections
         self._seams: Final = seams
+        self._executor: Final = self.patience(seams.executor, seams.clock, self._lacks_room)
         self._orders: Final = deque[effects.Effect]()
         self._urgent: Final = deque[events.Event]()
         self._inbox: Final = deque[Fact]()
@@ -78,19 +88,22 @@ class Driver:
         self._is_running = self._is_writing = False
         self._deadline: Final = Deadline(seams.clock, lambda: self.feed(events.Ticked()))
         self._checkpoint_due: Final = Deadline(seams.clock, self._checkpoint)
+        self._resume_due: Final = Deadline(seams.clock, self._resume)  # a read had no file handle
+        self._unread: Final = LastingCondition(_logger)
         self._request_ids: Final = count(1)
         self._requests: Final[dict[int, Answer]] = {}  # of peers, without an answer yet
         self._resignations: Final[list[Answer]] = []
-        self._corrupt_peers: Final[set[BrokerId]] = set()
+        self._answers: Final = PeerAnswers()
         self._controllership: Final = Controllership(
             log=log, committed=committed, settings=settings, seams=seams, node_id=quorum.node_id,
             feed_first=self._urgent.append,
         )  # fmt: skip
         self._snapshotting: Final = Snapshotting(
-            log=log, committed=committed, settings=settings, seams=seams, feed=self.feed,
+            log=log, committed=committed, settings=settings,
+            seams=replace(seams, executor=self._executor), feed=self.feed,
             flushes_log=lambda: quorum.flushes_log, voters_at=quorum.voters_at,
         )  # fmt: skip
-        self._transfer: Final = SnapshotTransfer(log, committed, seams.executor, self.feed)
+        self._transfer: Final = SnapshotTransfer(log, committed, self._executor, self.feed)
 
     # --- from outside ---
 
@@ -129,15 +142,24 @@ class Driver:
         self._has_ended = True
         self._deadline.set(None)
         self._checkpoint_due.set(None)
+        self._resume_due.set(None)
+        self._executor.stop()
         self._controllership.stop()
         self._snapshotting.stop()
-        for answer in self._requests.values():
-            refuse(answer, Stopped())
-        for fact in self._inbox:
-            if isinstance(fact, Ask):
-                refuse(fact.answer, NotController("this node stops"))
+        self._refuse_waiting("this node stops")
         for answer in self._resignations:
             refuse(answer, Stopped())
+
+    def _refuse_waiting(self, why: str) -> None:
+        """Refuse the requests of peers, and those to the controller that nothing has read yet."""
+        for answer in self._requests.values():
+            refuse(answer, Stopped())
+        asks = [fact for fact in self._inbox if isinstance(fact, Ask)]
+        rest = [fact for fact in self._inbox if not isinstance(fact, Ask)]
+        self._inbox.clear()
+        self._inbox.extend(rest)
+        for ask in asks:
+            refuse(ask.answer, NotController(why))
 
     def feed(self, fact: Fact) -> None:
         """Handle an event, or let it wait for the write that is under way."""
@@ -145,9 +167,14 @@ class Driver:
             self._inbox.append(fact)
             self._run()
 
+    @property
+    def has_no_room(self) -> bool:
+        """Whether a write waits for room on the disk, and all else for that write."""
+        return self._is_writing and self._executor.is_waiting
+
     def request(self, request: Request, answer: Answer) -> None:
         """Handle a peer's request: the answer is a pair of response and records, or Stopped."""
-        if self._has_ended or len(self._inbox) >= INBOX_FACTS_MAX:
+        if self._has_ended or self.has_no_room or len(self._inbox) >= INBOX_FACTS_MAX:
             refuse(answer, Stopped())
             return
         request_id = next(self._request_ids)
@@ -164,6 +191,9 @@ class Driver:
         if self._has_ended or not self._controllership.is_leading:
             refuse(answer, NotController("this node does not lead the quorum"))
             return
+        if self.has_no_room:
+            refuse(answer, NotController("there is no room on the controller's disk"))
+            return
         if isinstance(request, BrokerHeartbeat):
             self._controllership.touch(request)
         if len(self._inbox) >= INBOX_FACTS_MAX:
@@ -173,7 +203,7 @@ class Driver:
 
     def resign(self, answer: Answer) -> None:
         """Resign, if this node leads; answer None when the other voters know it."""
-        if self._has_ended:
+        if self._has_ended or self.has_no_room:
             refuse(answer, Stopped())
             return
         self._resignations.append(answer)
@@ -192,11 +222,21 @@ class Driver:
             if not (self._is_writing or self._has_ended):
                 self._set_deadline()
                 self._maybe_answer_resignations()
+        except DiskExhausted as refusal:  # of a read: what it was for is done at a later turn
+            now_ms = self._seams.clock.now_ms()
+            self._unread.note(now_ms, f"the metadata log cannot be read for now: {refusal}")
+            self._resume_due.set(now_ms + FIRST_WAIT_MS)
         except Exception as error:  # noqa: BLE001 - the outermost frame: the node ends
             self.stop()
             self._seams.failed(error)
         finally:
             self._is_running = False
+
+    def _resume(self) -> None:
+        self._run()
+        if not self._resume_due.is_set:
+            now_ms = self._seams.clock.now_ms()
+            self._unread.end(now_ms, "the metadata log can be read again")
 
     def _take_turn(self) -> bool:
         """Do the most urgent thing; False: there is nothing to do."""
@@ -258,7 +298,7 @@ class Driver:
             case effects.AnswerFetchSnapshot() | effects.CheckSnapshot():
                 self._transfer.begin(effect, self._respond)
             case effects.FlushLog():
-                self._seams.executor.run(self._log.flush, self._flushed)
+                self._executor.run(self._log.flush, self._flushed)
             case effects.AdvanceHighWatermark(high_watermark=high_watermark):
                 self._advance(high_watermark)
             case effects.BecomeLeader() | effects.ResignLeadership() | effects.FollowLeader():
@@ -271,7 +311,11 @@ class Driver:
     def _answer_fetch(self, effect: effects.AnswerFetch) -> None:
         records = None
         if effect.records_to > effect.records_from:
-            records = self._log.read(effect.records_from, effect.records_to)
+            try:
+                records = self._log.read(effect.records_from, effect.records_to)
+            except DiskExhausted:
+                refuse(self._requests.pop(effect.request_id), Stopped())
+                return
         self._respond(effect.request_id, effect.response, records)
 
     def _perform_write(self, effect: effects.DiskWrite) -> None:
@@ -314,24 +358,32 @@ class Driver:
         append = partial(self._log.append_fetched, fetched.records)
         if self._log.starts_epoch(fetched.event.records):
             self._write(append)  # the start of an epoch is fsynced before it is believed
-        else:
+            return
+        try:
             append()  # a flush follows
+        except DiskExhausted as refusal:
+            self._is_writing = True
+            self._executor.run_again(refusal, append, self._written)
 
     def _write(self, work: Callable[[], object]) -> None:
         """Do `work` in the executor; the driver waits until it is done."""
         self._is_writing = True
-        self._seams.executor.run(work, self._written)
+        self._executor.run(work, self._written)
 
     def _written(self, _: object) -> None:
         self._is_writing = False
         self._run()
+
+    def _lacks_room(self) -> None:
+        if self._is_writing:
+            self._refuse_waiting("there is no room on the controller's disk")
 
     def _flushed(self, flushed_offset: Offset) -> None:
         self.feed(events.LogFlushed(flushed_offset=flushed_offset))
 
     def _checkpoint(self) -> None:
         checkpoint = partial(self._log.checkpoint, self._controllership.high_watermark)
-        self._seams.executor.run(checkpoint, lambda _: None)
+        self._executor.run(checkpoint, lambda _: None)
 
     def _respond(self, request_id: int, response: object, records: bytes | None) -> None:
         answer = self._requests.pop(request_id)
@@ -339,35 +391,4 @@ class Driver:
             answer.set_result((response, records))
 
     def _received(self, sent: effects.SendRequest, answer: tuple[Any, bytes | None] | None) -> None:
-        self.feed(self._read_answer(sent, answer))
-
-    def _read_answer(
-        self, sent: effects.SendRequest, answer: tuple[Any, bytes | None] | None
-    ) -> Fact:
-        """Check the records beside a response; corrupt records make it a failed request."""
-        failed = events.RequestFailed(request_id=sent.request_id)
-        if answer is None:
-            return failed
-        response, content = answer
-        if isinstance(response, FetchSnapshotResponse):
-            content = content or b""
-            received = events.ResponseReceived(
-                request_id=sent.request_id,
-                source=sent.destination,
-                response=response,
-                snapshot_bytes=len(content),
-            )
-            return Responded(received, content)
-        try:
-            records, fetched = describe(content) if content else (b"", None)
-        except CorruptBatch as error:
-            if sent.destination not in self._corrupt_peers:
-                self._corrupt_peers.add(sent.destination)  # say it once
-                _logger.warning("node %d sends corrupt records: %s", sent.destination, error)
-            return failed
-        if fetched is not None:
-            self._corrupt_peers.discard(sent.destination)
-        received = events.ResponseReceived(
-            request_id=sent.request_id, source=sent.destination, response=response, records=fetched
-        )
-        return Responded(received, records)
+        self.feed(self._answers.read(sent, answer))

@@ -101,13 +101,13 @@ class MetadataQuorum:
         self._quorum: Final = parts.make_quorum(settings, self._addresses.configured_voters)
         self._driver: Final = self._driver_of(elections, parts)
         cluster_id, secret = settings.cluster_id, settings.shared_secret
-        server = RpcServer(
+        self._server: Final = RpcServer(
             cluster_id=cluster_id, shared_secret=secret, handle=self._handle,
             hear=self._addresses.hear_request,
         )  # fmt: skip
-        server.add_routes(self.app)
+        self._server.add_routes(self.app)
         self._presence_server: Final = PresenceServer(
-            check=server.check_secret, disconnected=self._broker_disconnected
+            check=self._server.check_secret, disconnected=self._broker_disconnected
         )
         self._presence_server.add_routes(self.app)
         self._presence_client: Final = PresenceClient(
@@ -141,7 +141,7 @@ class MetadataQuorum:
         )
 
     def _driver_of(self, elections: ElectionStore, parts: QuorumParts) -> Driver:
-        return Driver(
+        return parts.driver(
             quorum=self._quorum,
             log=self._log,
             elections=elections,
@@ -190,12 +190,9 @@ class MetadataQuorum:
     async def start(self, listener: socket.socket | None = None) -> None:
         """Listen (on `listener`, if it is bound already) and take part. Raises OSError."""
         await self._runner.setup()
-        site: web.BaseSite
-        if listener is None:
-            site = web.TCPSite(self._runner, self.settings.listen_host, self.settings.listen_port)
-        else:
-            site = web.SockSite(self._runner, listener)
-        await site.start()
+        here = {"host": self.settings.listen_host, "port": self.settings.listen_port}
+        where = here if listener is None else {"sock": listener}
+        await self._server.site(self._runner, **where).start()
         self.port = self._runner.addresses[0][1]
         self._driver.start(self._election)
 
@@ -227,6 +224,19 @@ class MetadataQuorum:
         """Return once this node knows the leader of the quorum."""
         while self._leader.leader_id == NOBODY:
             await self._leader.wait(LEADER_WAIT_S)
+
+    def why_leaderless(self) -> str | None:
+        """Say why this node knows no leader of the quorum; None: it knows one."""
+        if self._driver.has_no_room:
+            return "there is no room for the metadata on its disk"
+        if self._driver.leader_id != NOBODY:
+            return None
+        voters = self._addresses.voter_addresses().items()
+        silent = [pair for pair in voters if pair[0] in self._outgoing.peers.silent]
+        missing = silent or [pair for pair in voters if pair[0] != self.settings.node_id]
+        nodes = ", ".join(f"{node_id} ({address})" for node_id, address in missing)
+        said = "that do not answer" if silent else "which have elected no leader yet"
+        return f"it waits for a quorum, and so for the nodes {nodes}, {said}"
 
     def describe(self) -> Mapping[str, object]:
         """Return the quorum for a status page: plain values, ready for JSON."""

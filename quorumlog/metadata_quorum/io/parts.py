@@ -9,6 +9,7 @@ from quorumlog.chance import random_fraction
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
+from quorumlog.metadata_quorum.driver.driver import Driver
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.storage.io.log import Log
 
@@ -23,6 +24,7 @@ class QuorumParts:
     quorum: type[Quorum] = Quorum
     controller: type[Controller] = Controller
     new_log: type[Log] = Log
+    driver: type[Driver] = Driver
     socket_factory: Callable[[Any], socket.socket] | None = None
 
     def make_quorum(self, settings: MetadataQuorumSettings, configured: VoterSet) -> Quorum:

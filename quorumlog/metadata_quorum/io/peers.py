@@ -33,6 +33,7 @@ class Peers:
         self._caller: Final = caller
         self._addresses: Final = addresses
         self._hear: Final = hear
+        self.silent: Final[set[BrokerId]] = set()  # nodes that did not answer the last request
         self._tasks: Final = Tasks(on_error)
 
     def send(
@@ -60,8 +61,10 @@ class Peers:
         try:
             reply = await self._caller.call(address, request, timeout_ms=timeout_ms)
         except RpcFailed:
+            self.silent.add(destination)
             done(None)
         else:
+            self.silent.discard(destination)
             self._hear(reply[0])
             done(reply)
 

@@ -27,6 +27,7 @@ from quorumlog.metadata_quorum.controller_client import (
     RegistrationReply,
 )
 from quorumlog.metadata_quorum.core import messages
+from quorumlog.metadata_quorum.io.strangers import Strangers, WatchedSite
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 
@@ -170,6 +171,7 @@ class RpcServer:
         handle: Handler,
         hear: Hear = _ignore,
     ) -> None:
+        self._strangers = Strangers()  # who have not shown the secret, if there is one
         self._cluster_id = cluster_id
         self._secret_bytes = None if shared_secret is None else shared_secret.encode()
         self._handle = handle
@@ -179,15 +181,19 @@ class RpcServer:
     def add_routes(self, app: web.Application) -> None:
         """Serve from `app`."""
         app.router.add_post("/rpc/{name}", self._serve)
+        app.middlewares.append(self._strangers.middleware)
+
+    def site(self, runner: web.AppRunner, **where: Any) -> web.BaseSite:
+        """Return the listener of the application: see `WatchedSite`."""
+        return WatchedSite(runner, self._strangers, **where)
 
     def check_secret(self, request: web.Request) -> None:
         """Raise the answer 403 unless the request carries the secret, if there is one."""
-        if self._secret_bytes is None:
-            return
-        given = request.headers.get(SECRET_HEADER, "")
-        if not hmac.compare_digest(given.encode(errors="surrogateescape"), self._secret_bytes):
+        given = request.headers.get(SECRET_HEADER, "").encode(errors="surrogateescape")
+        if self._secret_bytes is not None and not hmac.compare_digest(given, self._secret_bytes):
             self._say_refused(request, "the shared secret is missing or wrong")
             raise web.HTTPForbidden(text="the shared secret is missing or wrong\n")
+        self._strangers.admit(request)
 
     async def _serve(self, request: web.Request) -> web.Response:
         self.check_secret(request)

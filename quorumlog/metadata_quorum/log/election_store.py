@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from quorumlog.metadata_quorum.core.messages import EPOCH_MAX
-from quorumlog.storage.errors import CorruptCheckpoint, StorageError
+from quorumlog.storage.errors import CorruptCheckpoint, storage_error
 from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch
 
@@ -84,7 +84,7 @@ class ElectionStore:
         try:
             write_file_durably(self._disk, self._path, json.dumps(state).encode())
         except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error}") from error
+            raise storage_error(f"cannot write {self._path}: {error}", error) from error
 
 
 def decode_election(state: Mapping[str, Any]) -> Election:

@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Final
 
-from quorumlog.storage.errors import CorruptCheckpoint, StorageError
+from quorumlog.storage.errors import CorruptCheckpoint, storage_error
 from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
 from quorumlog.wire.codec.identifiers import Offset
 
@@ -98,5 +98,5 @@ class LogEndCheckpoint:
         try:
             write_file_durably(self._disk, self.path, json.dumps(state).encode())
         except OSError as error:
-            raise StorageError(f"cannot write {self.path}: {error}") from error
+            raise storage_error(f"cannot write {self.path}: {error}", error) from error
         self.last = log_end

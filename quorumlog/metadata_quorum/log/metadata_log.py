@@ -26,7 +26,7 @@ from quorumlog.metadata_quorum.log.voter_records import (
     encode_voters,
 )
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import DamagedLog
+from quorumlog.storage.errors import DamagedLog, DiskExhausted
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.errors import CorruptBatch
@@ -174,11 +174,19 @@ class MetadataLog:
     def append(self, values: Sequence[bytes], leader_epoch: Epoch, *, wall_ms: int) -> None:
         """Append encoded records as the leader; their time is `wall_ms`.
 
-        They are one batch, unless they are more than RECORDS_PER_BATCH_MAX.
+        They are one batch, unless they are more than RECORDS_PER_BATCH_MAX. Raises DiskExhausted:
+        nothing is appended; StorageError.
         """
-        for start in range(0, len(values), RECORDS_PER_BATCH_MAX):
-            batch = values[start : start + RECORDS_PER_BATCH_MAX]
-            self._append_batch([(None, value) for value in batch], leader_epoch, wall_ms=wall_ms)
+        end_offset = self.end_offset
+        try:
+            for start in range(0, len(values), RECORDS_PER_BATCH_MAX):
+                batch = values[start : start + RECORDS_PER_BATCH_MAX]
+                pairs = [(None, value) for value in batch]
+                self._append_batch(pairs, leader_epoch, wall_ms=wall_ms)
+        except DiskExhausted:
+            if self.end_offset > end_offset:  # a decision is in the log as a whole, or not at all
+                self._log.truncate_to(end_offset)
+            raise
 
     def append_leader_change(self, effect: AppendLeaderChange, *, wall_ms: int) -> None:
         """Append Kafka's LeaderChange control record."""
@@ -272,7 +280,7 @@ class MetadataLog:
 
     def _append_batch(
         self,
-        pairs: list[tuple[bytes | None, bytes]],
+        pairs: Sequence[tuple[bytes | None, bytes]],
         leader_epoch: Epoch,
         *,
         wall_ms: int,

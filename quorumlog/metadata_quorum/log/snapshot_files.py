@@ -240,15 +240,19 @@ class SnapshotFiles:
             raise storage_error(f"cannot write {path}: {error}", error) from error
 
     def install_fetched(self, snapshot_id: SnapshotId) -> None:
-        """Make the draft of a leader's snapshot durable, and a snapshot. Raises StorageError."""
+        """Make the draft of a leader's snapshot durable, and a snapshot. Raises StorageError.
+
+        After DiskExhausted it may be repeated.
+        """
         draft, path = self._fetched_draft(snapshot_id), self.path(snapshot_id)
         try:
-            file = self._disk.open(draft)
-            try:
-                file.fsync()
-            finally:
-                file.close()
-            self._disk.rename(draft, path)
+            if self._disk.exists(draft) or not self._disk.exists(path):
+                file = self._disk.open(draft)
+                try:
+                    file.fsync()
+                finally:
+                    file.close()
+                self._disk.rename(draft, path)
             self._disk.fsync_dir(self._directory)
         except OSError as error:
             raise storage_error(f"cannot write {path}: {error}", error) from error

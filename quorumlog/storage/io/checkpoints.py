@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from crc32c import crc32c
+
 from quorumlog.invariants import require
 from quorumlog.storage.errors import CorruptCheckpoint
 from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
@@ -31,7 +33,8 @@ REMEDIES: Final[Mapping[str, str]] = {
     LOG_START_FILE: "delete it: logs then start with their first segment, so that records that"
     " DeleteRecords removed may be read again",
     CLEANED_FILE: "delete it: compacted logs are then cleaned from their start again",
-    META_PROPERTIES_FILE: "write it again with this node's cluster.id, node.id and directory.id",
+    META_PROPERTIES_FILE: "write it again without the #crc32c line, with this node's cluster.id,"
+    " node.id and directory.id",
     PARTITION_METADATA_FILE: "write it again with the topic's id, or delete the partition's"
     " directory if another replica is in sync",
 }
@@ -85,6 +88,8 @@ def decode_offset_checkpoint(content: bytes) -> dict[TopicPartition, Offset]:
 
 # --- meta.properties ---
 
+_CHECKSUM: Final = "#crc32c="
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
@@ -96,7 +101,10 @@ class MetaProperties:
 
 
 def write_meta_properties(disk: Disk, log_dir: str, meta: MetaProperties) -> None:
-    """Write `meta.properties`, version 1: durable when it returns. Raises OSError."""
+    """Write `meta.properties`, version 1: durable when it returns. Raises OSError.
+
+    The checksum is a comment to Apache Kafka, and of the file without that line.
+    """
     lines = [
         f"cluster.id={meta.cluster_id}",
         f"directory.id={meta.directory_id}",
@@ -104,7 +112,8 @@ def write_meta_properties(disk: Disk, log_dir: str, meta: MetaProperties) -> Non
         "version=1",
     ]
     content = ("\n".join(lines) + "\n").encode()
-    write_file_durably(disk, f"{log_dir}/{META_PROPERTIES_FILE}", content)
+    checksum = f"{_CHECKSUM}{crc32c(content):08x}\n".encode()
+    write_file_durably(disk, f"{log_dir}/{META_PROPERTIES_FILE}", checksum + content)
 
 
 def read_meta_properties(disk: Disk, log_dir: str) -> MetaProperties | None:
@@ -119,8 +128,16 @@ def read_meta_properties(disk: Disk, log_dir: str) -> MetaProperties | None:
 
 
 def decode_meta_properties(content: bytes) -> MetaProperties:
-    """Read the content of `meta.properties`. Raises KeyError or ValueError unless it is whole."""
-    properties = _parse_properties(content.decode())
+    """Read the content of `meta.properties`. Raises KeyError or ValueError unless it is whole.
+
+    A file without a checksum is one of Kafka, or of a former release.
+    """
+    text = content.decode()
+    if text.startswith(_CHECKSUM):
+        line, _, rest = text.partition("\n")
+        if line != f"{_CHECKSUM}{crc32c(rest.encode()):08x}":
+            raise ValueError("its checksum differs")
+    properties = _parse_properties(text)
     if properties["version"] != "1":
         raise ValueError(f"version {properties['version']}")
     return MetaProperties(

@@ -20,6 +20,7 @@ from quorumlog.storage.io.read_handles import (
     ReadFile,
     ReadHandles,
 )
+from quorumlog.storage.io.reserve import has_made_room, refill_reserve
 from quorumlog.wire.codec.message import Buffer
 
 CHUNKS_PER_WRITE: Final = 1024  # IOV_MAX of Linux and macOS
@@ -279,10 +280,18 @@ def read_file(disk: Disk, path: str) -> bytes:
 def write_file_durably(disk: Disk, path: str, content: bytes) -> None:
     """Replace a small file whole: after power loss there is the old one or the new one.
 
-    When it returns, the new one survives power loss. Raises OSError; then either may be there.
+    When it returns, the new one survives power loss. On a full disk a reserve makes room for it.
+    Raises OSError; then either may be there.
     """
-    replace_file(disk, path, content)
+    while True:
+        try:
+            replace_file(disk, path, content)
+            break
+        except OSError as error:
+            if not has_made_room(disk, path, len(content), error):
+                raise
     disk.fsync_dir(path.rpartition("/")[0] or "/")
+    refill_reserve(disk, path)
 
 
 def replace_file(disk: Disk, path: str, content: bytes) -> None:

@@ -18,7 +18,7 @@ from quorumlog.storage.core.reading import NoteRead, ReadLimits, ReadResult
 from quorumlog.storage.core.recovery import SegmentScan
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.core.settings import INT32_MAX, LogSettings
-from quorumlog.storage.errors import NO_ROOM, OffsetOutOfRange, StorageError
+from quorumlog.storage.errors import NO_HANDLES, NO_ROOM, PASSING, OffsetOutOfRange, StorageError
 from quorumlog.storage.io.batch_scan import BrokenSegment
 from quorumlog.storage.io.compaction import Compaction
 from quorumlog.storage.io.disk import Disk
@@ -197,8 +197,6 @@ class Log:
 
     def _append(self, append: Append, wall_ms: int) -> AppendInfo:
         last_offset, max_timestamp = append.last_offset, append.max_timestamp
-        if append.epoch_starts:
-            self.epochs.extend(append.epoch_starts)
         active = self._segments.active
         if active.index.must_roll_for(
             size=append.size,
@@ -211,9 +209,12 @@ class Log:
         try:
             active.append(append.chunks, append.spans)
         except OSError as error:
-            self._undo_append(error)
+            if error.errno not in NO_HANDLES:  # without a handle nothing was written
+                self._undo_append(error)
             raise self._health.refused("append", error) from error
-        self._log_end_offset = last_offset + 1  # after the write: `flush` relies on it
+        if append.epoch_starts:  # not of records that found no room: others may come in their place
+            self.epochs.extend(append.epoch_starts)
+        self._log_end_offset = last_offset + 1  # after both: `flush` relies on it
         first = Offset(append.base_offset)
         return AppendInfo(first, Offset(last_offset), max_timestamp, append.size)
 
@@ -299,8 +300,7 @@ class Log:
             if self.is_planned:  # the epochs of no records are not kept
                 return Offset(end_offset)
             self.epochs.write()
-            with self._health.changing("flush"):
-                self._segments.sync(flushed_offset=self._flushed_offset, end_offset=end_offset)
+            self._segments.sync(self._flushed_offset, end_offset, self._health)
             self._flushed_offset = end_offset
             return Offset(end_offset)
 
@@ -380,7 +380,7 @@ class Log:
         with self._flush_lock:
             if self._health.failure is not None:
                 return
-            with self._health.changing("delete segments"):
+            with self._health.changing("delete segments", repeatable=PASSING):
                 doomed = self._segments.rename_dead()
                 self._snapshots.drop_below(self._segments.first_base_offset)
         with self._health.changing("delete segments"):  # it takes long: a flush may go on

@@ -44,11 +44,16 @@ class LogHealth:
             raise self.refused("read", error) from error
 
     @contextmanager
-    def changing(self, action: str) -> Iterator[None]:
-        """Turn an OSError into a StorageError, after which the log is of no more use."""
+    def changing(self, action: str, *, repeatable: frozenset[int] = frozenset()) -> Iterator[None]:
+        """Turn an OSError into a StorageError, after which the log is of no more use.
+
+        `repeatable`: errors after which the action may be repeated, and the log stays usable.
+        """
         try:
             yield
         except OSError as error:
+            if error.errno in repeatable:
+                raise self.refused(action, error) from error
             raise self.fail(action, error) from error
 
     @contextmanager

@@ -16,7 +16,9 @@ from typing import Final
 from quorumlog.storage.core.aborted_transactions import SUFFIX as TRANSACTION_SUFFIX
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import NO_HANDLES, PASSING
 from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.log_health import LogHealth
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_files import (
     CLEANED_SUFFIX,
@@ -119,19 +121,25 @@ class SegmentList:
         self._segments.append(segment)
         self.active = segment
 
-    def sync(self, *, flushed_offset: int, end_offset: int) -> None:
+    def sync(self, flushed_offset: int, end_offset: int, health: LogHealth) -> None:
         """Make the batches in [flushed_offset, end_offset) durable, and the full indexes.
 
-        With those, the names of the segments that came after them.
+        With those, the names of the segments that came after them. Raises StorageError: an index
+        that finds no room ends no log, and is written again with the next call.
         """
         unwritten, living = tuple(self._unwritten), tuple(self._segments)
         # The dead last: one that dies now is among these or those, or both.
         known = {segment.base_offset: segment for segment in (*living, *self._dead)}
         segments = [known[base_offset] for base_offset in sorted(known)]
         ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
-        for segment, end in zip(segments, ends, strict=True):
-            if end > flushed_offset:
-                segment.sync()
+        with health.changing("flush", repeatable=NO_HANDLES):
+            for segment, end in zip(segments, ends, strict=True):
+                if end > flushed_offset:
+                    segment.sync()
+        with health.changing("write indexes", repeatable=PASSING):
+            self._write_full_indexes(unwritten)
+
+    def _write_full_indexes(self, unwritten: tuple[Segment, ...]) -> None:
         are_named = not unwritten
         for segment in unwritten:
             self.transactions.write(segment.base_offset, segment.index.next_offset)

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
@@ -14,6 +15,7 @@ from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.driver import Driver
+from quorumlog.metadata_quorum.driver.patience import attempt
 from quorumlog.metadata_quorum.driver.seams import Seams, Stopped, Transport
 from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord
@@ -66,7 +68,8 @@ class NoThreads:
         except Exception as error:  # noqa: BLE001 - whatever it is, the node ends
             self._failed(error)
             return
-        function = getattr(getattr(work, "func", work), "__name__", "")
+        asked = work.args[0] if isinstance(work, partial) and work.func is attempt else work
+        function = getattr(getattr(asked, "func", asked), "__name__", "")
         if function in self._holds:
             self._waiting.append((function, lambda: done(result)))
         else:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.cluster import LocalCluster, NodeFailed, running_clusters, time_limit
+from quorumlog.cluster import LocalCluster, NodeFailed, layout, running_clusters, time_limit
 from quorumlog.cluster.errors import ClusterError
 from quorumlog.cluster.time_limit import Say, TimeLimit, say_nothing
+from quorumlog.node.progress import progress_file
 from tests.support.cluster.fake_node import STEPS
 
 HANGS = 'made no progress for 30 s after "{}: 0"'
@@ -110,6 +111,25 @@ def test_one_node_that_makes_no_progress_is_left_alone(cluster: LocalCluster, cl
     with pytest.raises(NodeFailed, match="node 1 is not ready"):
         cluster.start_node(1, say=watcher.hang)
     assert cluster.pid(1) is not None
+
+
+WAITS = "it waits for a quorum, and so for node 2"
+FINAL = "it cannot get ready: p-0 is refused as damaged"
+
+
+@pytest.mark.parametrize(("reason", "waited_s"), [(WAITS, 31), (FINAL, 0)])
+def test_the_error_gives_the_reason_that_the_node_gives_and_a_final_one_at_once(
+    cluster: LocalCluster, clock: Clock, reason: str, waited_s: int
+) -> None:
+    file = progress_file(layout.pid_file(cluster.directory, 1))
+
+    def say(_: str) -> None:
+        file.write_text(f"starting: 0\n{reason}\n")
+        clock.ahead_s += waited_s
+
+    with pytest.raises(NodeFailed, match=re.escape(f"node 1 is not ready: {reason}; see ")):
+        cluster.start_node(1, say=say)
+    assert cluster.pid(1) is not None  # it is left alone
 
 
 @pytest.mark.parametrize("stop", [stop_here, stop_found])

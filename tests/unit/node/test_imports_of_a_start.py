@@ -37,6 +37,10 @@ def test_a_node_loads_nothing_that_only_commands_and_clients_need() -> None:
     assert not loaded & NEEDLESS_IN_A_NODE
 
 
+def test_a_node_loads_at_its_start_what_a_request_needs_when_no_file_can_be_opened() -> None:
+    assert {"encodings.utf_16_be", "encodings.idna"} <= loaded_by("import quorumlog.node.preloaded")
+
+
 def test_to_plan_check_and_found_a_cluster_loads_no_part_of_a_node() -> None:
     program = """
 import tempfile, pathlib

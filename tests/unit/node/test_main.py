@@ -105,3 +105,22 @@ async def test_a_broken_rule_in_a_callback_ends_the_node() -> None:
         return ended
 
     assert [str(error) for error in await story()] == ["1: it holds"]
+
+
+@pytest.mark.jumping_time
+async def test_what_a_task_starts_on_its_way_out_is_ended_too() -> None:
+    ended: list[str] = []
+
+    async def run(name: str, following: str | None) -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append(name)
+            if following is not None:
+                started.append(asyncio.create_task(run(following, None)))
+
+    started = [asyncio.create_task(run("first", "second"))]
+    await asyncio.sleep(0)
+    await node_main.end_tasks()
+    assert ended == ["first", "second"]
+    assert [task.cancelled() for task in started] == [True, True]

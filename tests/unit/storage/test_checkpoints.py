@@ -69,12 +69,29 @@ def test_the_files_are_those_of_kafka(disk: SimDisk) -> None:
         b"0\n2\na.b_c-1 2 1099511627776\nb 10 5\n"
     )
     assert read_file(disk, "/d/meta.properties") == (
+        b"#crc32c=48a0c6e9\n"
         b"cluster.id=MkU3OEVBNTcwNTJENDM2Qg\ndirectory.id=AAAAAAAAAAAAAAAAAAAAZA\n"
         b"node.id=3\nversion=1\n"
     )
     assert read_file(disk, "/d/partition.metadata") == (
         b"version: 0\ntopic_id: 8PHy8_T19vf4-fr7_P3-_w\n"
     )
+
+
+def test_a_flipped_bit_in_meta_properties_is_found_or_changes_nothing(disk: SimDisk) -> None:
+    write_meta_properties(disk, "/d", META)
+    content = read_file(disk, "/d/meta.properties")
+    harmless = 0
+    for position in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[position // 8] ^= 1 << position % 8
+        write_file_durably(disk, "/d/meta.properties", bytes(damaged))
+        try:
+            assert read_meta_properties(disk, "/d") == META
+            harmless += 1
+        except CorruptCheckpoint as error:
+            assert "write it again without the #crc32c line" in str(error)  # noqa: PT017 - or it is META
+    assert harmless <= 8 * len("#crc32c=")  # then it is a comment, or a property of no meaning
 
 
 @pytest.mark.parametrize(("name", "write", "read"), CASES)

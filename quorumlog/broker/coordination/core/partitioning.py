@@ -1,9 +1,15 @@
 """Which partition of an internal topic a group or a transactional id lives on, as in Java."""
 
+import codecs
+from typing import Final
+
+# Looked up at the start: the codec is a file, and a request may come when no file can be opened.
+_UTF16: Final = codecs.getencoder("utf-16-be")
+
 
 def java_string_hash(text: str) -> int:
     """Return Java's String.hashCode: over UTF-16 code units, as a signed 32-bit number."""
-    utf16 = text.encode("utf-16-be", "surrogatepass")
+    utf16, _ = _UTF16(text, "surrogatepass")
     value = 0
     for index in range(0, len(utf16), 2):
         value = (31 * value + (utf16[index] << 8 | utf16[index + 1])) & 0xFFFFFFFF

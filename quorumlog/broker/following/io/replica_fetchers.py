@@ -16,6 +16,7 @@ from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.peer_addresses import PeerAddresses
+from quorumlog.lasting import LastingCondition
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.tasks import Tasks, log_failure
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
@@ -45,13 +46,16 @@ class ReplicaFetchers:
         self._lanes: dict[PartitionDriver, _Lane] = {}
         self._changed: set[_Lane] = set()
         self._fetchers: dict[_Lane, ReplicaFetcher] = {}
+        self._not_appended: Final = LastingCondition(_logger)
         self._stopping: Final = Tasks(log_failure(_logger, "closing the connections to a leader"))
 
     def follow(self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch) -> None:
         """Follow this leader only, in this epoch only."""
         self.unfollow(driver)
         lane = self._lanes[driver] = self._lane_with_room(leader_id)
-        self._followed.setdefault(lane, {})[driver] = FollowedPartition(driver, leader_epoch)
+        self._followed.setdefault(lane, {})[driver] = FollowedPartition(
+            driver, leader_epoch, not_appended=self._not_appended
+        )
         self._changed.add(lane)
 
     def _lane_with_room(self, leader_id: BrokerId) -> _Lane:

@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from quorumlog.backoff import Backoff
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.lasting import LastingCondition
 from quorumlog.storage.core.appending import earlier_beginning
 from quorumlog.storage.errors import RecordsTooLarge, StorageError, UnexpectedOffset
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -37,6 +39,7 @@ class FollowedPartition:
     failures: int = 0  # in a row
     not_before_ms: int = 0  # backs off until then
     paid_ms: int = 0  # the throttle holds it up until then
+    not_appended: LastingCondition = field(default_factory=partial(LastingCondition, _logger))
 
     def position(self) -> Position:
         """Return the position of the next fetch."""
@@ -125,6 +128,7 @@ def _take_records(
 ) -> bool:
     """Truncate or append; False: the answer cannot be applied, ask again later."""
     driver, leader_epoch = followed.driver, followed.leader_epoch
+    at = driver.topic_partition
     diverging = answer.diverging_epoch
     if diverging is not None and diverging.epoch >= 0:
         driver.feed(
@@ -155,8 +159,9 @@ def _take_records(
         )
     except (CorruptBatch, UnexpectedOffset, RecordsTooLarge, StorageError) as error:
         driver.maybe_fail(error if isinstance(error, StorageError) else None)
-        _logger.warning("%s: not appended: %s", driver.topic_partition, error)
+        followed.not_appended.note(now_ms, f"{at}: not appended: {error}", at)
         return False
+    followed.not_appended.end(now_ms, "followed partitions are appended to again", at)
     return True
 
 

@@ -14,6 +14,8 @@ from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheck
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.replica_set import STRAYS, ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.clock import monotonic_ms
+from quorumlog.lasting import LastingCondition
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
@@ -41,6 +43,7 @@ class Checkpoints:
         self._checkpoints: Final = checkpoints
         self._replicas: Final = replicas
         self._drivers: Final = replicas.drivers
+        self._refused: Final = LastingCondition(_logger)
         self._interval_s: Final = settings.replica_high_watermark_checkpoint_interval_ms / 1000
 
     async def run(self) -> None:
@@ -56,8 +59,10 @@ class Checkpoints:
                     recovery_points_due_s = RECOVERY_POINT_INTERVAL_S
                     await self.flush_full_segments()
             except StorageError as error:
-                _logger.warning("to be tried again: %s", error)
+                self._refused.note(monotonic_ms(), f"to be tried again: {error}")
                 self._replicas.note_refusal(error)
+            else:
+                self._refused.end(monotonic_ms(), "checkpoints are written again")
 
     def high_watermarks(self) -> dict[TopicPartition, Offset]:
         """Return the high watermark of every replica here, but those of logs that are being cut.

@@ -75,6 +75,7 @@ class DirectoryMoves:
         self._rules: Final = rules
         self._throttle: Final = throttle
         self._wake: Final = asyncio.Event()
+        self._refused: Final[set[TopicPartition]] = set()  # moves that wait for room
         self.table: Final = MoveTable(
             broker_id, replicas, disk, note_assignment=note_assignment, changed=self._wake.set
         )
@@ -163,8 +164,11 @@ class DirectoryMoves:
                 await performed(self._disk, move.at, lambda: None)
             else:
                 await self._step(move)
+            self._refused.discard(move.at)
         except DiskExhausted as error:
-            _logger.warning("%s: the move is to be tried again: %s", move.at, error)
+            if move.at not in self._refused:  # say it once, until it goes on
+                self._refused.add(move.at)
+                _logger.warning("%s: the move is to be tried again: %s", move.at, error)
             self.table.postpone(move)
             await asyncio.sleep(RETRY_S)
         except StorageError as error:

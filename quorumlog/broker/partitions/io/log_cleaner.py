@@ -19,6 +19,7 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
+from quorumlog.lasting import LastingCondition
 from quorumlog.settings.kinds import LONG_MAX
 from quorumlog.storage.core.cleaning import CleaningRules, Dirtiness, dirtiness
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
@@ -58,6 +59,7 @@ class LogCleaner:
         self._disk: Final = disk
         self._checkpoints: Final = checkpoints
         self._wall_ms: Final = wall_ms
+        self._refused: Final = LastingCondition(_logger)
         self._uncleanable: Final[set[tuple[TopicPartition, TopicId]]] = set()
 
     async def run(self) -> None:
@@ -110,7 +112,8 @@ class LogCleaner:
                 or not is_same
                 or not is_at_rest(self._replicas, driver)
             ):
-                _logger.warning("%s: to be tried again: %s", driver.topic_partition, error)
+                at = driver.topic_partition
+                self._refused.note(monotonic_ms(), f"{at}: to be tried again: {error}", at)
             else:
                 _logger.warning("%s is not compacted any more: %s", driver.topic_partition, error)
                 self._uncleanable.add((driver.topic_partition, driver.topic_id))
@@ -180,7 +183,10 @@ class LogCleaner:
         try:
             await performed(self._disk, LANE, self._checkpoints.write_cleaned)
         except StorageError as error:  # it says nothing of the log
-            _logger.warning("to be written with the next pass: %s", error)
+            self._refused.note(monotonic_ms(), f"to be written with the next pass: {error}", LANE)
+        else:
+            self._refused.end(monotonic_ms(), "the cleaner's checkpoint is written again", LANE)
+            self._refused.end(monotonic_ms(), "logs are compacted again", at)
         return end_offset > dirty.first_dirty_offset
 
     async def _run(self, driver: PartitionDriver, cleaning: Cleaning, cuts: int) -> bool:

@@ -18,6 +18,7 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import REMOVAL
 from quorumlog.clock import monotonic_ms
+from quorumlog.lasting import LastingCondition
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -46,6 +47,7 @@ class LogStarts:
         self._fetch_now: Final = fetch_now
         self._moved: dict[PartitionDriver, None] = {}
         self._has_moved: Final = asyncio.Event()
+        self._refused: Final = LastingCondition(_logger)
 
     def note(self, driver: PartitionDriver) -> None:
         """Let the start of this log last, and remove its dead segments."""
@@ -64,8 +66,9 @@ class LogStarts:
                     await self._keep(here)
                 for driver in here:
                     await self._remove_dead_segments(driver)
+                self._refused.end(monotonic_ms(), "log starts are written again")
             except StorageError as error:
-                _logger.warning("to be tried again: %s", error)
+                self._refused.note(monotonic_ms(), f"to be tried again: {error}")
                 await asyncio.sleep(RETRY_S)
                 for driver in here:
                     self.note(driver)

@@ -16,6 +16,7 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
+from quorumlog.lasting import LastingCondition
 from quorumlog.storage.core.retention import Retention, RetentionLimits, retention_limits
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import Offset
@@ -44,6 +45,7 @@ class LogRetention:
         self._rule: Final = rule
         self._interval_s: Final = interval_ms / 1000
         self._wall_ms: Final = wall_ms
+        self._refused: Final = LastingCondition(_logger)
 
     async def run(self) -> None:
         """Check all logs again and again until cancelled."""
@@ -57,7 +59,10 @@ class LogRetention:
             try:
                 await self._check(driver)
             except StorageError as error:
-                _logger.warning("%s: to be tried again: %s", driver.topic_partition, error)
+                at = driver.topic_partition
+                self._refused.note(monotonic_ms(), f"{at}: to be tried again: {error}", at)
+            else:
+                self._refused.end(monotonic_ms(), "retention works again", driver.topic_partition)
             if not number % LOGS_PER_TURN:
                 await asyncio.sleep(0)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
+from quorumlog.lasting import LastingCondition
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
@@ -24,7 +25,10 @@ class LogFlusher:
     the next append or tick tries again.
     """
 
-    __slots__ = ("_at", "_dirty_since_ms", "_disk", "_failed", "_flushed", "_is_under_way", "_log")
+    __slots__ = (
+        "_at", "_dirty_since_ms", "_disk", "_failed", "_flushed", "_is_under_way", "_log",
+        "_refused", "_ticked_ms",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -40,6 +44,8 @@ class LogFlusher:
         self._disk: Final = disk
         self._flushed: Final = flushed
         self._failed: Final = failed
+        self._refused: Final = LastingCondition(_logger)
+        self._ticked_ms = 0
         self._is_under_way = False
         self._dirty_since_ms: int | None = None  # as the ticks have seen it
 
@@ -56,7 +62,7 @@ class LogFlusher:
 
     def note_tick(self, now_ms: int) -> bool:
         """Flush what has been seen unflushed for flush.ms; whether anything is unflushed."""
-        log = self._log
+        log, self._ticked_ms = self._log, now_ms
         if log.log_end_offset == log.flushed_offset:
             self._dirty_since_ms = None
             return False
@@ -70,7 +76,8 @@ class LogFlusher:
     def _ended(self, outcome: Offset | StorageError) -> None:
         self._is_under_way = False
         if isinstance(outcome, StorageError):
-            _logger.warning("%s: not flushed: %s", self._at, outcome)
+            self._refused.note(self._ticked_ms, f"{self._at}: not flushed: {outcome}")
             self._failed()
         else:  # the log may have been cut since: it knows
+            self._refused.end(self._ticked_ms, f"{self._at}: flushed again")
             self._flushed(self._log.flushed_offset)

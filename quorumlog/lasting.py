@@ -1,0 +1,51 @@
+"""Conditions that last, in a log: the begin, a count once a minute, and the end.
+
+What is tried again and again while a disk is full would else fill the log, and the disk with it.
+"""
+
+import logging
+from collections.abc import Hashable
+from typing import Final
+
+REPEAT_MS: Final = 60_000
+
+
+class LastingCondition:
+    """One kind of condition, of several subjects: say, the partitions that cannot be written.
+
+    1. `note` writes a line when a subject begins, and one a minute for all while any lasts.
+    2. `end` writes a line when the last subject has ended.
+    3. A subject that is not noted for two minutes has ended, without a line: so few are kept.
+    """
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger: Final = logger
+        self._noted_ms: Final[dict[Hashable, int]] = {}  # the subjects that last
+        self._began_ms = self._wrote_ms = self._count = 0
+
+    def lasts(self, subject: Hashable = "") -> bool:
+        """Whether this subject was noted, and has not ended."""
+        return subject in self._noted_ms
+
+    def note(self, now_ms: int, text: str, subject: Hashable = "") -> None:
+        """Note that the condition is there, and the text that says so."""
+        for old in [one for one, ms in self._noted_ms.items() if now_ms - ms >= 2 * REPEAT_MS]:
+            del self._noted_ms[old]
+        is_new = subject not in self._noted_ms
+        if not self._noted_ms:
+            self._began_ms = self._wrote_ms = now_ms
+            self._count = 0
+        self._noted_ms[subject] = now_ms
+        self._count += 1
+        if is_new:
+            self._logger.warning("%s", text)
+        elif now_ms - self._wrote_ms >= REPEAT_MS:
+            seconds = (now_ms - self._began_ms) // 1000
+            self._logger.warning("%s (%d times in %d s)", text, self._count, seconds)
+            self._wrote_ms = now_ms
+
+    def end(self, now_ms: int, text: str, subject: Hashable = "") -> None:
+        """Note that the condition of this subject is over, if it was there."""
+        if self._noted_ms.pop(subject, None) is not None and not self._noted_ms:
+            seconds = (now_ms - self._began_ms) // 1000
+            self._logger.info("%s, after %d s and %d times", text, seconds, self._count)

@@ -1,0 +1,152 @@
+"""Connections to the control listener whose senders have not shown that they belong to the cluster.
+
+Each costs a file handle, and a node without handles cannot serve its clients. So there are few, and
+the head of a request must not take long.
+docs/decisions/0156-strangers-hold-few-connections.md
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, cast
+
+from aiohttp import web
+
+from quorumlog.invariants import some
+
+HEAD_S: Final = 10.0
+STRANGERS_MAX: Final = 100
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Strangers:
+    """All connections of one listener.
+
+    1. A request's head is whole HEAD_S after its first byte, the first one after the connection was
+       made; or else the connection is closed.
+    2. At most STRANGERS_MAX connections are of strangers: one more closes the oldest.
+    """
+
+    def __init__(self) -> None:
+        self._strangers: Final[dict[asyncio.BaseTransport, None]] = {}  # in the order of arrival
+        self._connections: Final[dict[asyncio.BaseTransport, _Connection]] = {}
+
+    def __len__(self) -> int:
+        return len(self._strangers)
+
+    def watched(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
+        """Return a factory of protocols: those of `server`, watched."""
+        return lambda: _Connection(self, server())
+
+    def admit(self, request: web.Request) -> None:
+        """Take note that the sender belongs to the cluster."""
+        if request.transport is not None:
+            self._strangers.pop(request.transport, None)
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Take note that the head of a request is whole."""
+        connection = request.transport and self._connections.get(request.transport)
+        if not connection:
+            return await handler(request)
+        connection.begin()
+        try:
+            return await handler(request)
+        finally:
+            connection.end()
+
+    def opened(self, transport: asyncio.BaseTransport, connection: "_Connection") -> None:
+        """Count a connection; close the oldest stranger if there are too many."""
+        self._connections[transport] = connection
+        self._strangers[transport] = None
+        if len(self._strangers) > STRANGERS_MAX:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            self._connections[oldest].abort()
+
+    def closed(self, transport: asyncio.BaseTransport) -> None:
+        """Count it no longer."""
+        self._strangers.pop(transport, None)
+        self._connections.pop(transport, None)
+
+
+class _Connection(asyncio.Protocol):
+    """Passes all on to the protocol of the server, and has an eye on the heads."""
+
+    def __init__(self, strangers: Strangers, inner: asyncio.Protocol) -> None:
+        self._strangers: Final = strangers
+        self._inner: Final = inner
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None  # while a head is due
+        self._requests = 0  # under way
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._await_head()
+        self._inner.connection_made(transport)
+        self._strangers.opened(transport, self)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._requests and self._timer is None:
+            self._await_head()
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget_timer()
+        if self._transport is not None:
+            self._strangers.closed(self._transport)
+        self._inner.connection_lost(exc)
+
+    def begin(self) -> None:
+        """Take note that a request is under way."""
+        self._requests += 1
+        self._forget_timer()
+
+    def end(self) -> None:
+        """Take note that its answer is known."""
+        self._requests -= 1
+
+    def abort(self) -> None:
+        """Close the connection."""
+        self._forget_timer()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _await_head(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(HEAD_S, self.abort)
+
+    def _forget_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class WatchedSite(web.BaseSite):
+    """Lets a runner listen, and watches the connections."""
+
+    def __init__(self, runner: web.AppRunner, strangers: Strangers, **where: Any) -> None:
+        """`where`: `sock`, or `host` and `port`, as `create_server` takes them."""
+        super().__init__(runner)
+        self._strangers: Final = strangers
+        self._where: Final = where
+
+    @property
+    def name(self) -> str:
+        """Of the site, for a runner's list."""
+        return "control listener"
+
+    async def start(self) -> None:
+        """Listen. Raises OSError."""
+        await super().start()
+        server = some(self._runner.server, "the runner is set up")
+        self._server = await asyncio.get_running_loop().create_server(
+            self._strangers.watched(server), backlog=self._backlog, **self._where
+        )
