@@ -40,8 +40,8 @@ class Copied(NamedTuple):
     @property
     def members(self) -> frozenset[int]:
         """The replicas that had all that is committed, for all that the metadata says."""
-        last_known = getattr(self.image, "last_known_elr", ())
-        return frozenset({*self.image.isr, *self.image.elr, *last_known})
+        image = self.image
+        return frozenset({*image.isr, *image.elr, *image.last_known_elr})
 
 
 @dataclass(slots=True, kw_only=True)
