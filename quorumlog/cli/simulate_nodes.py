@@ -170,6 +170,7 @@ def _details(outcome: NodesResult | RunFailed) -> dict[str, Any]:
         "valid": outcome.valid,
         "violations": list(outcome.violations),
         "faults": list(outcome.faults),
+        "losses": list(outcome.losses),
         "start_cpu_s": outcome.start_cpu_s,
         "verdict": dict(outcome.verdict),
     }
@@ -202,7 +203,9 @@ def show(found: dict[str, Any], outcomes: Sequence[NodesResult | RunFailed]) -> 
         more = f"; and {len(said) - _FINDINGS_SHOWN} more" if len(said) > _FINDINGS_SHOWN else ""
         data(f"seed {one['seed']}: {'; '.join(said[:_FINDINGS_SHOWN])}{more}")
     if not failed:
-        data("nothing was lost, and no rule was broken")
+        lossy = sum(isinstance(one, NodesResult) and bool(one.losses) for one in outcomes)
+        lost = "nothing was lost" if not lossy else f"only what no copy held was lost ({lossy})"
+        data(f"{lost}, and no rule was broken")
     for outcome in outcomes:
         if isinstance(outcome, RunFailed):
             say(str(outcome))

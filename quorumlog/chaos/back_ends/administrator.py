@@ -6,7 +6,8 @@ was not answered may still have its effect: replicas are moving as long as that 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -125,6 +126,12 @@ class Administrator:
                 await self._release()
             except NodeUnavailable:
                 await asyncio.sleep(_SETTLE_PAUSE_S)
+
+    async def elect_uncleanly(self, partitions: Sequence[TopicPartition]) -> None:
+        """Let any living replica lead these partitions; who cannot, does not."""
+        with suppress(*REFUSED):
+            async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
+                await admin.elect_leaders(partitions, "unclean")
 
     async def _ask(self, change: Callable[[Admin, Say], Awaitable[None]]) -> str:
         said: list[str] = []

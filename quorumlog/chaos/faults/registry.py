@@ -9,6 +9,7 @@ from quorumlog.chaos.faults import (
     change_voters,
     clock_step,
     crash_loop,
+    damage,
     delay,
     delay_request,
     delete_records,
@@ -20,8 +21,10 @@ from quorumlog.chaos.faults import (
     kill,
     kill_all,
     leadership,
+    lost_memory,
     machines,
     network,
+    old_directory,
     partition_halves,
     partition_one,
     partition_one_way,
@@ -83,7 +86,15 @@ _ON_LINKS: Final = (
     delay_request,
     reply_lost,
 )
-_SIMULATED: Final = (network, machines, leadership, alter_log_dirs)
+_SIMULATED: Final = (
+    network,
+    machines,
+    leadership,
+    alter_log_dirs,
+    damage,
+    old_directory,
+    lost_memory,
+)
 _MODULES: Final = (*_ON_NODES, *_ON_LINKS, *_SIMULATED)
 
 FAULTS: Final[Mapping[str, type[Fault]]] = {

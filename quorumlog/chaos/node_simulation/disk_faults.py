@@ -9,6 +9,7 @@ from typing import Final
 
 from quorumlog.chaos.faults.file_calls import NAMES, READS, SYNCS, WRITES
 from quorumlog.chaos.faults.machines import SlowDisk
+from quorumlog.chaos.node_simulation.damage import OF_PARTITION
 from quorumlog.chaos.node_simulation.process import OWNER
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 
@@ -27,8 +28,12 @@ class DiskFaults:
     `fails_below`: only calls on paths that begin so fail; "": all. A node with several log
     directories has its last one there.
 
+    `evicts_pages`: pages that a failed fsync has dropped may leave the page cache when the process
+    ends; else the machine starts again then, with what is on its disk.
+
     Invariants:
-      1. An fsync fails only when `may_lose_memory` says that this may cost what was not synced.
+      1. An fsync fails only when `may_lose_memory` says that this may cost what was not synced;
+         where losses are judged, it always says so.
       2. `has_failed`: an error was given to the process, which may have given up for it.
          `has_lost_pages`: an fsync was among them, and the page cache shows what the disk lacks.
     """
@@ -44,12 +49,13 @@ class DiskFaults:
         self.disk = SimDisk()
         self.has_failed = self.has_lost_pages = False
         self.fails_below = ""
+        self.evicts_pages = False
         self._rng: Final = rng
         self._may_lose_memory: Final = may_lose_memory
         self._pages_lost: Final = pages_lost
         self._happened: Final = happened
         self._failing = 0  # bits of file_calls
-        self._fails_next_fsync = False
+        self._fails_next_fsync = self._fails_next_flush = False
         self._slow = HEALTHY
         self._fsyncs = 0  # since their time was last counted
 
@@ -79,9 +85,13 @@ class DiskFaults:
         """Let the next fsync fail, once the machine may lose what is in its memory."""
         self._fails_next_fsync = True
 
+    def fail_next_flush(self) -> None:
+        """Do so with the next fsync of a partition's log."""
+        self._fails_next_flush = True
+
     def spare_next_fsync(self) -> None:
         """Take that back, if it has not failed yet."""
-        self._fails_next_fsync = False
+        self._fails_next_fsync = self._fails_next_flush = False
 
     def slow(self, spread_us: int) -> None:
         """Let each fsync take up to this long."""
@@ -106,16 +116,20 @@ class DiskFaults:
         if operation == "fsync":
             self._fsyncs += 1
         failing = self._failing if path.startswith(self.fails_below) else 0
-        fails = kind & failing or (operation == "fsync" and self._fails_next_fsync)
+        fails = kind & failing or (operation == "fsync" and self._fails_once(path))
         if not fails or (kind == SYNCS and not (self.has_lost_pages or self._may_lose_memory())):
             return
         if kind == SYNCS:
-            self._fails_next_fsync = False
+            self.spare_next_fsync()
             self.has_lost_pages = True
             self._pages_lost()
         self.has_failed = True
         self._happened(f"EIO {operation} {path}")
         raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    def _fails_once(self, path: str) -> bool:
+        is_log = bool(OF_PARTITION.search(path)) and path.endswith(".log")
+        return self._fails_next_fsync or (self._fails_next_flush and is_log)
 
     def took_s(self) -> float:
         """Draw how long the fsyncs since the last call took."""

@@ -14,12 +14,13 @@ from typing import Any, Final, cast
 from quorumlog.broker.controller_requests.lifecycle import RegistrationFailed
 from quorumlog.chaos.faults.links import Plane
 from quorumlog.chaos.node_simulation.cpu import Starved
+from quorumlog.chaos.node_simulation.damage import damage, put_back
 from quorumlog.chaos.node_simulation.disk_faults import DiskFaults
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.process import Clock, Process
 from quorumlog.chaos.simulation.kernel.randomness import seeded
-from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.sim_disk import DirectoryCopy, SimDisk
 from quorumlog.cluster.roles import BROKER, CONTROLLER
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
@@ -40,6 +41,7 @@ LOG_DIR: Final = "/data"
 WALL_OFFSET_NS_MAX: Final = 2_000_000_000
 KAFKA_PORT: Final = 9092
 CONTROL_PORT: Final = 9093
+REBOOT_SHARE: Final = 0.3  # of the ends of processes after a failed fsync, where pages may go
 PLANES: Final[Mapping[int, Plane]] = {KAFKA_PORT: "kafka", CONTROL_PORT: "control"}
 
 _CANNOT_RUN: Final = (StartFailed, RegistrationFailed, StorageError, OSError)  # as main.py says
@@ -86,6 +88,7 @@ class Machine:
         self.violation = ""  # an invariant of the node's own that did not hold
         self.may_lack_records = False  # that others hold, until all is in sync again
         self.may_lose_memory: Callable[[], bool] = lambda: True
+        self.copies_changed: Callable[[], object] = lambda: None
         self._is_dark = False
         self._before_dark: Process | None = None
         self._starts = self._boots = 0
@@ -111,8 +114,10 @@ class Machine:
             ),
             boot_id_file=self,
         )
-        _, comma, last = settings["log.dirs"].rpartition(",")
-        self.disk_faults.fails_below = last if comma else ""
+        self._damage_rng: Final[Random] = seeded(f"damage {node_id}", seed)
+        self._copies: Final[dict[int, dict[str, DirectoryCopy]]] = {}
+        self.log_dirs: Final = settings["log.dirs"].split(",")
+        self.disk_faults.fails_below = self.log_dirs[-1] if self.log_dirs[1:] else ""
         self._insert(SimDisk())
         self.disk.open(f"{LOG_DIR}/{NEW_CLUSTER_FILE}", create=True).fsync()
         self.disk.fsync_dir(LOG_DIR)
@@ -191,6 +196,17 @@ class Machine:
         self.disk_faults.memory_lost()
         self._boots += 1
         self.may_lack_records = True
+        self.copies_changed()
+
+    def _lose_pages(self) -> None:
+        """Boot again; or go on without the pages that a failed fsync has dropped."""
+        if not self.disk_faults.evicts_pages or self._crash_rng.random() < REBOOT_SHARE:
+            self._lose_memory()
+            return
+        self._happened(f"evict {self.node_id}")
+        self.disk.evict_lost_pages(self._crash_rng)
+        self.disk_faults.memory_lost()
+        self.copies_changed()
 
     def _pages_lost(self) -> None:
         self.may_lack_records = True
@@ -232,6 +248,26 @@ class Machine:
         else:
             self._insert(SimDisk())
         self.may_lack_records = True
+        self.copies_changed()
+
+    def damage(self, kind: int) -> None:
+        """Damage a file of a machine without a process, by a kind of damage.py."""
+        done = damage(self.disk, self.log_dirs, kind, self._damage_rng)
+        self._happened(f"damage {self.node_id}: {done or 'there is no such file'}")
+        self.copies_changed()
+
+    def copy_directories(self, name: int) -> None:
+        """Take a copy of all log directories, as reads see them now."""
+        self._happened(f"copy {self.node_id} #{name}")
+        self._copies[name] = {one: self.disk.copied(one) for one in self.log_dirs}
+
+    def put_back(self, name: int, *, only_last: bool = False) -> None:
+        """Let a copy take the place of the log directories, or of the last one alone."""
+        self._happened(f"put back {self.node_id} #{name}")
+        copies = self._copies.pop(name)
+        for directory in self.log_dirs[-1:] if only_last else self.log_dirs:
+            put_back(self.disk, directory, copies[directory])
+        self.copies_changed()
 
     def stop(self) -> None:
         """SIGTERM: let the node hand over what it leads, and end; it is gone later."""
@@ -288,6 +324,6 @@ class Machine:
         self._loop.kill(process)
         self._network.process_died(process)
         self.disk.kill()
-        if self.disk_faults.has_lost_pages:  # reads show what the disk lacks: boot again
-            self._lose_memory()
+        if self.disk_faults.has_lost_pages:  # reads show what the disk lacks
+            self._lose_pages()
         self.process = self.node = self._stopping = self._starved = None

@@ -19,70 +19,32 @@ whom it was led, and who must hold it.
     metadata-agree     committed metadata is the same on every node, for ever
     group-generation   in the committed log, the generation of a group never decreases
 
-`voter_oracle` has the rules of the voters.
+`voter_oracle` has the rules of the voters, `copies` those where faults take copies.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
-from quorumlog.broker.partitions.core.data_path import ReadEnd
 from quorumlog.broker.partitions.core.partition import PartitionRules
-from quorumlog.broker.partitions.core.partition_invariants import Marks
 from quorumlog.broker.partitions.core.partition_state import PartitionState
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.chaos.back_ends.admin_churner import GROWN, TOPIC_PREFIX
+from quorumlog.chaos.node_simulation.committed_log import CommittedLog
+from quorumlog.chaos.node_simulation.copies import Copied, Copies
 from quorumlog.chaos.node_simulation.group_generations import GroupGenerations
 from quorumlog.chaos.node_simulation.machine import Machine
 from quorumlog.chaos.node_simulation.voter_oracle import VoterOracle
+from quorumlog.chaos.node_simulation.watched_rules import Violated, watched
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader as QuorumLeader
-from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage
 from quorumlog.node.node import Node
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
-Violated = Callable[[str], None]
-
-
-class Batch(NamedTuple):
-    """What identifies a batch: two that are equal here hold the same records."""
-
-    next_offset: int
-    leader_epoch: int
-    crc: int
-
-
 IMAGES_MAX: Final = 50  # of the newest that are compared
-
-
-class CommittedLog:
-    """What has been committed in one log, as the first node that knew it showed it."""
-
-    def __init__(self) -> None:
-        self.end_offset = 0
-        self._batches: Final[dict[int, Batch]] = {}
-
-    def take(
-        self, headers: Iterable[BatchHeader], below: int, *, is_compacted: bool = False
-    ) -> str:
-        """Compare batches that a node takes for committed; return what differs, or "".
-
-        A batch that reaches beyond `below` is left out.
-        """
-        for header in headers:
-            if header.next_offset > below:
-                break
-            if is_compacted and not header.record_count:
-                continue
-            crc = 0 if is_compacted else header.crc
-            batch = Batch(header.next_offset, header.leader_epoch, crc)
-            known = self._batches.setdefault(header.base_offset, batch)
-            if known != batch:
-                return f"at offset {header.base_offset}: {batch} where {known} was committed"
-        self.end_offset = max(self.end_offset, below)
-        return ""
 
 
 @dataclass(slots=True)
@@ -109,8 +71,15 @@ class Oracle:
     """The model of one run, which begins with these voters. Call `look` after each turn."""
 
     def __init__(
-        self, machines: Mapping[int, Machine], voters: Collection[int], violated: Violated
+        self,
+        machines: Mapping[int, Machine],
+        voters: Collection[int],
+        violated: Violated,
+        *,
+        copies: Copies | None = None,
     ) -> None:
+        """Begin. `copies`: where faults take copies."""
+        self._copies: Final = copies
         self._machines: Final = machines
         self.voters: Final = VoterOracle(voters, violated)
         self._violated: Final = violated
@@ -127,44 +96,7 @@ class Oracle:
 
     def watching(self, rules: PartitionRules) -> PartitionRules:
         """Return the same rules; they also tell us of each step, and of what is served."""
-        changed, violated = self._changed, self._violated
-
-        class Watched(rules.invariants):  # type: ignore[name-defined,misc]  # a class by value
-            __slots__ = ()
-
-            def check(self, before: Marks, *, truncates: bool = False) -> None:
-                super().check(before, truncates=truncates)
-                changed[id(self._state)] = self._state
-
-        class WatchedServing(rules.serving):  # type: ignore[name-defined,misc]  # as above
-            __slots__ = ()
-
-            def read_end(self, end: ReadEnd) -> Offset:
-                offset: Offset = super().read_end(end)
-                state = self._state
-                if end is ReadEnd.HIGH_WATERMARK and offset > state.high_watermark:
-                    violated(
-                        f"committed-served: node {state.broker_id} serves consumers up to {offset}"
-                        f", and its high watermark is {state.high_watermark}"
-                    )
-                return offset
-
-        class WatchedThrottle(rules.throttle):  # type: ignore[name-defined,misc]  # as above
-            def next_fetch_ms(
-                self, at: TopicPartition, follower_id: BrokerId, size: int, now_ms: int
-            ) -> int:
-                due_ms: int = super().next_fetch_ms(at, follower_id, size, now_ms)
-                partition = self._image().partition(at)
-                is_other = follower_id != self._broker_id  # else a move between directories
-                is_held_up = due_ms > now_ms and partition is not None and is_other
-                if is_held_up and follower_id in partition.isr:
-                    violated(
-                        f"in-sync-served: {at.topic}-{at.partition}: node {self._broker_id} "
-                        f"throttles node {follower_id}, which is in sync"
-                    )
-                return due_ms
-
-        return replace(rules, invariants=Watched, serving=WatchedServing, throttle=WatchedThrottle)
+        return watched(rules, self._changed, self._violated)
 
     def look(self) -> None:
         """Check what has changed since the last time."""
@@ -183,6 +115,7 @@ class Oracle:
             self._look_at_replica(replica, state)
             touched[_key(replica)] = None
         for key in [*self._partitions] if is_new_image else touched:
+            self._look_at_copies(key)
             self._check_holders(key)
 
     def _find(self, identity: int, state: PartitionState) -> _Replica | None:
@@ -210,24 +143,16 @@ class Oracle:
             return  # its process has died in this turn
         key = _key(replica)
         partition = self._partitions.setdefault(key, _Partition())
-        name = f"{key[1].topic}-{key[1].partition}"
+        name = _name(key)
         if state.is_leader:
-            leader = partition.leaders.setdefault(state.leader_epoch, replica.node_id)
-            if leader != replica.node_id:
-                self._violated(
-                    f"one-leader: {name}: nodes {leader} and {replica.node_id} lead epoch "
-                    f"{state.leader_epoch}"
-                )
-            is_newest = state.leader_epoch == max(partition.leaders)  # else it is deposed
-            if is_newest and state.log_end_offset < partition.committed.end_offset:
-                self._violated(
-                    f"isr-complete: {name}: node {replica.node_id} leads epoch "
-                    f"{state.leader_epoch} with {state.log_end_offset} records, and "
-                    f"{partition.committed.end_offset} are committed"
-                )
+            self._look_at_leader(key, replica.node_id, state)
         if replica.log_directory != replica.driver.log.directory:
             self._look_at_move(replica)
-        high_watermark = state.high_watermark
+        high_watermark, lost_in = state.high_watermark, self._lost_in(key)
+        if state.leader_epoch <= lost_in:
+            return  # what its leader took for committed is no more
+        if lost_in >= 0 and not state.is_leader:
+            high_watermark = min(high_watermark, Offset(partition.committed.end_offset))
         replica.compared_to = min(replica.compared_to, high_watermark)  # it was cut
         has_failed = replica.driver.log.failure is not None  # what it holds is not served either
         if high_watermark > replica.compared_to and not has_failed:
@@ -238,16 +163,38 @@ class Oracle:
             if different:
                 self._violated(f"committed-agree: {name}: node {replica.node_id}: {different}")
             replica.compared_to = high_watermark
-            if key[1].topic == OFFSETS_TOPIC and not different:
+            if key[1].topic == OFFSETS_TOPIC and not different and lost_in < 0:
                 wrong = partition.groups.take(replica.driver.log, high_watermark)
                 if wrong:
                     self._violated(f"group-generation: {name}: {wrong}")
         committed = partition.committed.end_offset
-        if state.log_start_offset > committed and not has_failed:
+        if state.log_start_offset > committed and not has_failed and lost_in < 0:
             self._violated(
                 f"committed-kept: {name}: node {replica.node_id} starts at "
                 f"{state.log_start_offset}, and {committed} records are committed"
             )
+
+    def _look_at_leader(
+        self, key: tuple[TopicId, TopicPartition], node_id: int, state: PartitionState
+    ) -> None:
+        partition, name = self._partitions[key], _name(key)
+        is_new = state.leader_epoch not in partition.leaders
+        leader = partition.leaders.setdefault(state.leader_epoch, node_id)
+        if leader != node_id:
+            self._violated(
+                f"one-leader: {name}: nodes {leader} and {node_id} lead epoch {state.leader_epoch}"
+            )
+        if state.leader_epoch < max(partition.leaders):
+            return  # it is deposed
+        if state.log_end_offset < partition.committed.end_offset:
+            self._violated(
+                f"isr-complete: {name}: node {node_id} leads epoch {state.leader_epoch} with "
+                f"{state.log_end_offset} records, and {partition.committed.end_offset} are "
+                "committed"
+            )
+        copied = self._copied(key) if is_new else None
+        if self._copies is not None and copied is not None:
+            self._copies.look_at_leader(copied, node_id, state.log_end_offset, self._violated)
 
     def _look_at_move(self, replica: _Replica) -> None:
         """Take note that a replica is in another log directory now: compare all that is there."""
@@ -274,11 +221,9 @@ class Oracle:
     def _check_holders(self, key: tuple[TopicId, TopicPartition]) -> None:
         """Check that each member of ISR and ELR that takes part holds what is committed."""
         topic_id, at = key
-        image = self._image
-        topic = None if image is None else image.topics.get(at.topic)
-        if image is None or topic is None or topic.topic_id != topic_id:
+        image, partition = self._image, self._placed(key)
+        if image is None or partition is None:
             return
-        partition = topic.partitions[at.partition]
         committed = self._partitions[key].committed.end_offset
         for member in sorted({*partition.isr, *partition.elr}):
             node = self._node(member)
@@ -298,6 +243,40 @@ class Oracle:
                     f"{sorted(partition.isr)} and ELR {sorted(partition.elr)} holds {held} "
                     f"records, and {committed} are committed"
                 )
+
+    def _placed(self, key: tuple[TopicId, TopicPartition]) -> PartitionImage | None:
+        """Return the partition as the newest metadata has it; None: it is deleted."""
+        topic_id, at = key
+        topic = None if self._image is None else self._image.topics.get(at.topic)
+        is_there = topic is not None and topic.topic_id == topic_id
+        return topic.partitions[at.partition] if topic is not None and is_there else None
+
+    # --- copies ---
+
+    def copies_changed(self, node_id: int) -> None:
+        """Note that a fault has made the copies on a machine worse."""
+        for key in self._partitions:
+            self._look_at_copies(key, worse_on=node_id)
+
+    def _look_at_copies(
+        self, key: tuple[TopicId, TopicPartition], worse_on: int | None = None
+    ) -> None:
+        copied = self._copied(key)
+        if self._copies is None or copied is None or not self._copies.look(copied, worse_on):
+            return
+        for replica in self._replicas.values():  # what was committed is another log from now on
+            if _key(replica) == key:
+                replica.compared_to = 0
+
+    def _copied(self, key: tuple[TopicId, TopicPartition]) -> Copied | None:
+        image, known = self._placed(key), self._partitions[key]
+        if image is None:
+            return None
+        epoch = max([image.leader_epoch, *known.leaders])
+        return Copied(key, image, known.committed, epoch, self._is_compacted(key))
+
+    def _lost_in(self, key: tuple[TopicId, TopicPartition]) -> int:
+        return -1 if self._copies is None else self._copies.lost_in(key)
 
     # --- metadata ---
 
@@ -390,6 +369,10 @@ def _metadata_headers(node: Node, start: int, end: int) -> Iterable[BatchHeader]
         for _, header in iterate_headers(log.read(Offset(offset), Offset(end))):
             offset = header.next_offset
             yield header
+
+
+def _name(key: tuple[TopicId, TopicPartition]) -> str:
+    return f"{key[1].topic}-{key[1].partition}"
 
 
 def _key(replica: _Replica) -> tuple[TopicId, TopicPartition]:

@@ -9,18 +9,20 @@ import gc
 import hashlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from quorumlog.chaos.checkers import check_history
+from quorumlog.chaos.checkers import CheckResult, check_history
 from quorumlog.chaos.drivers.client_driver import ClientDriver
 from quorumlog.chaos.drivers.driver import SendFailed
 from quorumlog.chaos.drivers.limits import limited
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, read_history
 from quorumlog.chaos.nemesis import Nemesis
+from quorumlog.chaos.node_simulation.copies import Copies, SharedLoss
 from quorumlog.chaos.node_simulation.loop import START_S, NoProgress, SimulatedLoop
 from quorumlog.chaos.node_simulation.machine import (
     CONTROL_PORT,
@@ -32,6 +34,7 @@ from quorumlog.chaos.node_simulation.machine import (
 )
 from quorumlog.chaos.node_simulation.mutants import mutant_called
 from quorumlog.chaos.node_simulation.network import Network
+from quorumlog.chaos.node_simulation.operator import AFTER_S, Operator
 from quorumlog.chaos.node_simulation.oracle import Oracle
 from quorumlog.chaos.node_simulation.process import Clock, Process
 from quorumlog.chaos.node_simulation.settings import NodesResult, NodesSettings
@@ -48,6 +51,8 @@ WARM_UP_S: Final = 0.5
 COOL_DOWN_S: Final = 2.0  # healed, and still producing: what was lost may come to light
 FINAL_READS_TIMEOUT_S: Final = 60.0
 LIVENESS_S: Final = 30.0  # from the heal until all is in sync; and for a send to each partition
+CORRUPT_READ: Final = "corrupt-read"
+OUT_OF_RANGE: Final = "OFFSET_OUT_OF_RANGE"  # the key of what a checker finds of such an error
 LOSE_MEMORY: Final = frozenset(
     {"power_loss", "power_loss_all", "fsync_error", "disk_error", "disk_full", "wipe"}
     | {"replace_voter"}
@@ -108,7 +113,10 @@ class SimulatedRun:
         self._loop.sockets = self._network
         self._marks: Final = _Marks()
         self._machines: Final[dict[int, Machine]] = {}
-        self._oracle: Final = Oracle(self._machines, settings.voter_ids, self._violated)
+        self._copies: Final = _copies(settings, self._machines)
+        self._oracle: Final = Oracle(
+            self._machines, settings.voter_ids, self._violated, copies=self._copies
+        )
         mutant = mutant_called(settings.mutant)
         parts = mutant.substitutes
         parts = replace(parts, partition_rules=self._oracle.watching(parts.partition_rules))
@@ -123,6 +131,7 @@ class SimulatedRun:
                 seen_disk=mutant.disk,
                 happened=self._happened,
             )
+            self._machines[node_id].copies_changed = partial(self._oracle.copies_changed, node_id)
         self._loop.after_turn = self._oracle.look
         self._target: Final = SimulatedMachines(
             self._loop,
@@ -134,6 +143,7 @@ class SimulatedRun:
                 LOSE_MEMORY & {action.fault.name for action in settings.schedule.actions}
             ),
             any_power_loss=settings.any_power_loss,
+            losses_are_judged=settings.losses_are_judged,
             acks_after_flush=settings.config.get("log.flush.acks") == "true",
         )
 
@@ -142,6 +152,8 @@ class SimulatedRun:
         started_s = time.process_time()
         gc.disable()  # the loop collects at virtual times
         logging.basicConfig(level=self._settings.log_level.upper(), format=_LOG_FORMAT)
+        if self._copies is not None:
+            self._copies.listen()
         replace_surroundings(self._loop, self._seed)
         asyncio.set_event_loop(self._loop)
         clients = Process("clients", CLIENTS_HOST, Clock())
@@ -161,12 +173,17 @@ class SimulatedRun:
                 self._trace.add(self._loop.now_s, f"disk {node_id} {path}", content)
         model = find_workload(settings.schedule.workload).model
         verdict = check_history(read_history(self._directory), model)
-        anomalies = tuple(r.name for r in verdict.results if r.severity == _SEVERE and r.count)
+        losses = self._losses
+        if self._copies is not None and (untold := self._copies.untold()):
+            self._violated(f"loss-told: {untold}")
+        found = [one for one in verdict.results if one.severity == _SEVERE and one.count]
+        anomalies = tuple(one.name for one in found if not _is_of(one, losses))
+        is_excused = bool(found) and not anomalies
         violations = tuple(self._marks.violations)
         return NodesResult(
             seed=self._seed,
             digest=self._trace.digest(),
-            valid=False if violations else verdict.valid,
+            valid=False if violations else is_excused or verdict.valid,
             verdict=verdict.as_json(),
             anomalies=anomalies,
             violations=violations,
@@ -177,7 +194,13 @@ class SimulatedRun:
             faults=tuple(self._marks.faults),
             schedule=settings.schedule,
             mutant=settings.mutant,
+            losses=tuple(f"{name}: {loss}" for name in losses for loss in losses[name]),
         )
+
+    @property
+    def _losses(self) -> Mapping[str, Sequence[SharedLoss]]:
+        """By partition: what all its copies have lost."""
+        return {} if self._copies is None else self._copies.losses
 
     def _happened(self, what: str) -> None:
         self._trace.add(self._loop.now_s, what)
@@ -243,7 +266,7 @@ class SimulatedRun:
             end_s = self._loop.now_s + self._settings.schedule.duration_us / 1e6
             await nemesis.run()
             await asyncio.sleep(max(0.0, end_s - self._loop.now_s))
-            if not await nemesis.heal():
+            if not await nemesis.heal() and not self._losses:  # else a person may be needed
                 self._violated("not live: not every node came back")
             await self._target.restore()
             await self._until_whole()
@@ -253,7 +276,13 @@ class SimulatedRun:
     async def _until_whole(self) -> None:
         """Wait until every node is ready and every replica in sync; that must not take long."""
         deadline_s = self._loop.now_s + LIVENESS_S
+        operator = Operator(self._machines, self._target.administrator)
+        operator_s = self._loop.now_s + AFTER_S
         while missing := self._target.not_whole() or self._oracle.voters.not_settled():
+            image = self._target.newest_image()
+            if self._losses and image is not None and self._loop.now_s > operator_s:
+                await operator.act(image, self._losses)
+                operator_s = self._loop.now_s + AFTER_S
             if self._loop.now_s > deadline_s:
                 self._violated(f"not live: after {LIVENESS_S:g} calm seconds, {missing}")
                 return
@@ -275,6 +304,26 @@ class SimulatedRun:
                 await producer.close()
                 return
         self._violated(f"not live: a send to each partition took {LIVENESS_S:g} s")
+
+
+def _copies(settings: NodesSettings, machines: Mapping[int, Machine]) -> Copies | None:
+    """Return what looks at the copies, where losses are judged."""
+    if not settings.losses_are_judged:
+        return None
+    log_dirs = settings.config.get("log.dirs", LOG_DIR).split(",")
+    keeps_members = settings.config.get("min.insync.replicas", "1") != "1"
+    return Copies(machines, log_dirs, keeps_members=keeps_members)
+
+
+def _is_of(result: CheckResult, losses: Collection[str]) -> bool:
+    """Tell whether what a checker has found is of partitions whose copies share a loss.
+
+    An error of a read names no partition. That of a damaged record is no loss that is told.
+    """
+    if result.name == CORRUPT_READ or not losses:
+        return False
+    keys = {witness["key"] for witness in result.witnesses}
+    return all(key in losses or key == OUT_OF_RANGE for key in keys)
 
 
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"

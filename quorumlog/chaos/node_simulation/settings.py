@@ -9,6 +9,10 @@ from quorumlog.cluster.roles import BROKER, CONTROLLER, ClusterShape
 
 NODES_MAX: Final = 9
 PARTITIONS: Final = 2
+JUDGED: Final = frozenset(
+    {"damage", "damage_closed", "old_directory", "fsync_loss", "power_loss_several"}
+)
+"""Faults that take copies whatever it costs: then a run judges what all copies together held."""
 DEFAULT_OPTIONS: Final[Mapping[str, Option]] = {
     "rate": 20.0, "producers": 3, "consumers": 1, "final_readers": 2,
 }  # fmt: skip
@@ -42,6 +46,11 @@ class NodesSettings:
             raise ValueError(f"{len(self.roles)} nodes: there may be 1 to {NODES_MAX}")
 
     @property
+    def losses_are_judged(self) -> bool:
+        """Whether copies and memories are lost at any time, and an oracle knows what is left."""
+        return bool(JUDGED & {action.fault.name for action in self.schedule.actions})
+
+    @property
     def roles(self) -> Mapping[int, tuple[str, ...]]:
         """The roles of each node, by its id."""
         return dict(enumerate(self.shape.roles, start=1))
@@ -61,6 +70,7 @@ class NodesSettings:
 class NodesResult:
     """What a run showed.
 
+    losses: what all copies of a partition have lost together, and the cluster has not hidden.
     digest: of all that passed between the processes, of every fault, and of the disks at the end.
     valid: False if the history has an anomaly or a rule was violated; else the verdict's.
     """
@@ -78,3 +88,4 @@ class NodesResult:
     faults: tuple[str, ...]
     schedule: Schedule
     mutant: str | None = None
+    losses: tuple[str, ...] = ()

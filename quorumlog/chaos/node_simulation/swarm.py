@@ -9,8 +9,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
+from quorumlog.chaos.faults.damage import KINDS as DAMAGES
 from quorumlog.chaos.faults.fault import ALL, MILLION, ROLES, StepFault
 from quorumlog.chaos.faults.registry import STEP_FAULTS
+from quorumlog.chaos.node_simulation.settings import JUDGED
 from quorumlog.chaos.registered import registered
 from quorumlog.chaos.schedule import Action, Option, Schedule
 from quorumlog.chaos.simulation.kernel.randomness import seeded
@@ -25,12 +27,23 @@ _KINDS: Final = (
     "delay", "slow_link", "reset", "refuse", "drop_request", "delay_request", "reply_lost",
     "admin_churn", "reassign", "grow", "throttle", "delete_records", "alter_log_dirs",
     "change_voters", "replace_voter",
+    "damage", "damage_closed", "old_directory", "fsync_loss", "power_loss_several",
 )  # fmt: skip
 KINDS: Final[Mapping[str, type[StepFault]]] = {name: STEP_FAULTS[name] for name in _KINDS}
 """The kinds that a swarm takes."""
 
-# Only log.flush.acks survives the one; the other needs several log directories.
-_BY_NAME_ONLY: Final = frozenset({"power_loss_all", "alter_log_dirs"})
+# Only log.flush.acks survives the first; the next needs several log directories. The rest take
+# copies whatever it costs, so that a run with one of them is judged by other rules.
+_BY_NAME_ONLY: Final = frozenset({"power_loss_all", "alter_log_dirs", *JUDGED})
+
+LOSSES: Final = "losses"
+"""Stands for a choice, drawn from the seed, of the faults that take copies and of some beside."""
+_TAKE_COPIES: Final = ("damage", "old_directory", "fsync_loss", "power_loss_several")
+_BESIDE_LOSSES: Final = (
+    "kill", "kill_all", "crash_loop", "pause", "pause_kill", "partition_one", "isolate_role",
+    "power_loss", "disk_error",
+)  # fmt: skip
+_SHARE_OF_LOSSES, _SHARE_BESIDE = 0.5, 0.25
 
 NOT_DRAWN: Final[Mapping[str, str]] = {
     "partition": "it is partition_one",
@@ -56,12 +69,19 @@ def draw_swarm(
 ) -> Schedule:
     """Return the schedule of a seed. `faults`: exactly these kinds; None: a random choice.
 
+    LOSSES among them stands for a random choice, too.
+
     Raises ValueError for a kind that there is not.
     """
     if faults is None:
         chosen = _chosen(seed)
     else:
-        chosen = [registered(KINDS, name.replace("-", "_"), "fault").name for name in faults]
+        chosen = [
+            registered(KINDS, name.replace("-", "_"), "fault").name
+            for given in faults
+            for name in (_chosen_losses(seed) if given == LOSSES else (given,))
+        ]
+        chosen = [*dict.fromkeys(chosen)]
     requests = _REQUESTS + (_OF_TRANSACTIONS if _has_transactions(workload) else ())
     drawn = [
         action
@@ -84,6 +104,18 @@ def _chosen(seed: int) -> list[str]:
     draws = {name: seeded(f"is {name} in", seed).random() for name in KINDS if name in drawn}
     chosen = [name for name, draw in draws.items() if draw < share]
     return chosen or [min(draws, key=lambda name: draws[name])]
+
+
+def _chosen_losses(seed: int) -> list[str]:
+    """Return a choice of the faults that take copies, at least one, and of some others."""
+    shares = dict.fromkeys(_TAKE_COPIES, _SHARE_OF_LOSSES) | dict.fromkeys(
+        _BESIDE_LOSSES, _SHARE_BESIDE
+    )
+    draws = {name: seeded(f"is {name} in, with losses", seed).random() for name in shares}
+    chosen = [name for name in shares if draws[name] < shares[name]]
+    if not {*chosen} & {*_TAKE_COPIES}:
+        chosen.append(min(_TAKE_COPIES, key=lambda name: draws[name]))
+    return chosen
 
 
 def _has_transactions(workload: str) -> bool:
@@ -177,6 +209,13 @@ _PARAMETERS: Final[Mapping[str, Callable[[Random], dict[str, Any]]]] = {
     "clock_step": lambda rng: {"step_ms": rng.choice((50, 5_000, 600_000, 86_400_000))},
     "admin_churn": lambda rng: {"per_s": rng.choice((2, 5, 20))},
     "throttle": lambda rng: {"bytes_per_s": rng.choice((500, 5_000, 50_000))},
+    "damage": lambda rng: {"what": rng.choice(DAMAGES)},
+    "damage_closed": lambda rng: {"what": rng.choice(DAMAGES)},
+    "old_directory": lambda rng: {
+        "age_us": rng.randrange(50_000, 6 * MILLION), "directories": rng.choice(("all", "one")),
+        "end": rng.choice(("kill", "kill", "stop")),
+    },
+    "fsync_loss": lambda rng: {"alive_us": rng.randrange(1, 2 * MILLION)},
     "starve": lambda rng: {"share_percent": rng.randrange(3, 50)},
     "delay": lambda rng: {
         "min_us": rng.randrange(0, 50_000), "spread_us": rng.choice((20_000, 200_000, 1_500_000)),

@@ -16,7 +16,6 @@ from quorumlog.chaos.back_ends.voter_changer import OPERATIONS as OF_VOTERS
 from quorumlog.chaos.back_ends.voter_changer import Told
 from quorumlog.chaos.faults.links import CLIENTS, EFFECTS, LinkRule, Reset
 from quorumlog.chaos.faults.links import Link as FaultyLink
-from quorumlog.chaos.node_simulation.disk_faults import HEALTHY
 from quorumlog.chaos.node_simulation.links import Link
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.machine import (
@@ -26,65 +25,15 @@ from quorumlog.chaos.node_simulation.machine import (
     host_of,
 )
 from quorumlog.chaos.node_simulation.network import Network
+from quorumlog.chaos.node_simulation.operations import AT_ONCE, LATER, OF_FILES, require_down
 from quorumlog.chaos.node_simulation.unsettled import view, why_unsafe, why_unsettled
 from quorumlog.chaos.node_simulation.voters import SimulatedVoters
 from quorumlog.metadata_quorum.image import ClusterImage
 
 CLIENTS_HOST: Final = "10.0.9.1"
-START_TIMEOUT_S: Final = 20.0
-STOP_TIMEOUT_S: Final = 10.0
 NOT_NEEDED_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.01
 _ENDS: Final = frozenset({"kill", "stop", "fail_disk"})  # the process, or may do so
-
-_AT_ONCE: Final[Mapping[str, Callable[[Machine, int], None]]] = {
-    "kill": lambda machine, _: machine.kill(),
-    "pause": lambda machine, _: machine.pause(),
-    "resume": lambda machine, _: machine.resume(),
-    "fail_fsync": lambda machine, _: machine.disk_faults.fail_next_fsync(),
-    "slow_fsync": lambda machine, longest_us: machine.disk_faults.slow(longest_us),
-    "mend_fsync": lambda machine, _: machine.disk_faults.slow(HEALTHY.spread_us),
-    "fill_disk": lambda machine, left_bytes: machine.disk_faults.fill(left_bytes),
-    "free_disk": lambda machine, _: machine.disk_faults.free(),
-    "fail_disk": lambda machine, calls: machine.disk_faults.fail(calls),
-    "mend_disk": lambda machine, _: machine.disk_faults.fail(0),
-    "drift_clock": lambda machine, rate_ppm: machine.set_clock_rate(rate_ppm / 1e6),
-    "steady_clock": lambda machine, _: machine.set_clock_rate(1.0),
-    "step_clock": lambda machine, step_ms: machine.step_clock(step_ms),
-    "reset_clock": lambda machine, _: machine.reset_clock(),
-    "lose_power": lambda machine, _: machine.lose_power(),
-    "starve": lambda machine, share_percent: machine.starve(share_percent),
-    "feed": lambda machine, _: machine.feed(),
-    "wipe": lambda machine, _: machine.wipe(),
-    "start": lambda machine, _: machine.start(),
-    "stop": lambda machine, _: machine.stop(),
-}
-"""What is done at one instant."""
-
-
-async def _until_ready(machine: Machine) -> None:
-    loop = asyncio.get_running_loop()
-    process, deadline_s = machine.process, loop.time() + START_TIMEOUT_S
-    while machine.process is process and not machine.is_ready:
-        if loop.time() > deadline_s:
-            raise NodeUnavailable(f"node {machine.node_id} is not ready in {START_TIMEOUT_S:g} s")
-        await asyncio.sleep(_POLL_S)
-    if machine.process is not process:
-        raise NodeUnavailable(f"node {machine.node_id} has ended: {machine.failure}")
-
-
-async def _until_ended(machine: Machine) -> None:
-    """Wait until the process is gone; end it if it takes too long, as an operator would."""
-    loop = asyncio.get_running_loop()
-    process, deadline_s = machine.process, loop.time() + STOP_TIMEOUT_S
-    while machine.process is process and process is not None:
-        if loop.time() > deadline_s:
-            machine.kill()
-        await asyncio.sleep(_POLL_S)
-
-
-_LATER: Final = {"start": _until_ready, "stop": _until_ended}
-"""What is waited for."""
 
 
 class SimulatedMachines:
@@ -98,7 +47,7 @@ class SimulatedMachines:
     """
 
     name = "simulated machines"
-    operations: Final[frozenset[str]] = frozenset(_AT_ONCE) | WITH_DIRECTORIES | OF_VOTERS
+    operations: Final[frozenset[str]] = frozenset(AT_ONCE) | WITH_DIRECTORIES | OF_VOTERS
     effects: Final = EFFECTS
 
     def __init__(
@@ -111,6 +60,7 @@ class SimulatedMachines:
         told: Told = lambda _, __: None,
         may_lose_memory: bool = True,
         any_power_loss: bool = False,
+        losses_are_judged: bool = False,
         acks_after_flush: bool = False,
     ) -> None:
         """`topic`: of the workload. `told`: hears of each change of the voters that is made.
@@ -119,13 +69,17 @@ class SimulatedMachines:
 
         `any_power_loss`: also where it may lose what was acknowledged.
 
+        `losses_are_judged`: an oracle knows what all copies together still hold, so that copies
+        and memories are lost at any time.
+
         `acks_after_flush`: the nodes acknowledge only what is on the disk, so no memory counts.
         """
         self.machines: Final = machines
         self.any_power_loss = any_power_loss
-        self._memory_counts: Final = not (any_power_loss or acks_after_flush)
+        self._memory_counts: Final = not (any_power_loss or acks_after_flush or losses_are_judged)
         for machine in machines.values():
             machine.may_lose_memory = partial(self._may_lose_memory, machine)
+            machine.disk_faults.evicts_pages = losses_are_judged
         self._loop: Final = loop
         self._network: Final = network
         brokers = [node_id for node_id, machine in machines.items() if machine.is_broker]
@@ -165,6 +119,18 @@ class SimulatedMachines:
         if operation in OF_VOTERS:
             await self._voters.changer.perform(operation, node_ids)
             return None
+        await self._require(operation, machines)
+        for machine in machines:
+            AT_ONCE[operation](machine, amount)
+        if operation in LATER:
+            for machine in machines:
+                await LATER[operation](machine)
+        return None
+
+    async def _require(self, operation: str, machines: Sequence[Machine]) -> None:
+        """Wait until the operation may be done. Raises NodeUnavailable."""
+        if operation in OF_FILES:
+            require_down(machines)
         if operation in _ENDS:
             self._require_a_witness(machines)
         if operation == "wipe":
@@ -172,12 +138,6 @@ class SimulatedMachines:
             self._voters.wiped(machines)
         if operation == "lose_power":
             self._require_memory_does_not_count(machines)
-        for machine in machines:
-            _AT_ONCE[operation](machine, amount)
-        if operation in _LATER:
-            for machine in machines:
-                await _LATER[operation](machine)
-        return None
 
     def _require_a_witness(self, machines: Sequence[Machine]) -> None:
         if not self._leaves_a_witness([machine.node_id for machine in machines]):

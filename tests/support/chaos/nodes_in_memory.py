@@ -14,6 +14,7 @@ class NodesInMemory:
     name = "nodes in memory"
     operations = frozenset(
         {*UNDONE_BY, *UNDONE_BY.values(), "wipe", "lose_records"}
+        | {"damage", "copy_directories", "put_back", "put_back_one", "fail_flush"}
         | {"reassign", "grow", "delete_records", "alter_log_dirs", "raise_kraft_version"}
     )
     effects: frozenset[type[Effect]] = EFFECTS
@@ -41,7 +42,8 @@ class NodesInMemory:
         del amount
         self.performed.append((operation, tuple(node_ids)))
         for node_id in node_ids:
-            if operation != "start" and node_id not in self.is_running:
+            needs_none = operation in {"start", "damage", "put_back", "put_back_one"}
+            if not needs_none and node_id not in self.is_running:
                 raise NodeUnavailable(f"node {node_id} does not run")
             match operation:
                 case "kill" | "stop":

@@ -226,15 +226,15 @@ def test_a_death_keeps_all_but_handles_and_locks() -> None:
         file.append([b"d"])
 
 
+def fail_fsync(operation: str, path: str) -> None:
+    if operation == "fsync":
+        raise OSError(errno.EIO, path)
+
+
 def test_pages_dropped_by_a_failed_fsync_are_not_saved_by_the_next() -> None:
     disk, file = sim_file()
     file.append([b"lost"])
-
-    def fail(operation: str, path: str) -> None:
-        if operation == "fsync":
-            raise OSError(errno.EIO, path)
-
-    disk.on_operation = fail
+    disk.on_operation = fail_fsync
     with pytest.raises(OSError, match="/d/file"):
         file.fsync()
     disk.on_operation = None
@@ -245,6 +245,29 @@ def test_pages_dropped_by_a_failed_fsync_are_not_saved_by_the_next() -> None:
     assert read_file(disk, "/d/file") == b"\0\0\0\0kept"
     assert disk.durable_bytes("/d/file") == b"\0\0\0\0kept"
     assert disk.durable_bytes("/d/none") is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_pages_dropped_by_a_failed_fsync_may_leave_the_page_cache(seed: int) -> None:
+    disk, file = sim_file()
+    file.append([b"safe"])
+    file.fsync()
+    disk.fsync_dir("/d")
+    other = disk.open("/d/other", create=True)
+    other.append([b"in memory"])
+    file.append([b"lost"])
+    disk.on_operation = fail_fsync
+    with pytest.raises(OSError, match=r"/d/file"):
+        file.fsync()
+    disk.on_operation = None
+    disk.kill()
+    assert read_file(disk, "/d/file") == b"safelost"
+    disk.evict_lost_pages(Random(seed))
+    assert read_file(disk, "/d/file") in {b"safe", b"safe\0\0\0\0"}
+    assert read_file(disk, "/d/other") == b"in memory"
+    seen = read_file(disk, "/d/file")
+    disk.evict_lost_pages(Random(seed + 1))
+    assert read_file(disk, "/d/file") == seen
 
 
 def test_a_copy_that_is_put_back_is_the_old_content_in_new_files() -> None:

@@ -14,6 +14,7 @@ class SimContent:
         self.durable = bytearray()
         self.written = bytearray()
         self.changes: list[Change] = []
+        self.has_lost_pages = False
 
     def append(self, data: bytes) -> None:
         """Write at the end."""
@@ -33,13 +34,17 @@ class SimContent:
 
     def lose_pages(self) -> None:
         """Forget what was to be written, not that it was written: an fsync has failed."""
+        self.has_lost_pages = True
         self.changes = [
             bytes(len(change)) if isinstance(change, bytes) else change for change in self.changes
         ]
 
-    def forget_pages(self) -> None:
-        """Let reads see what the disk has, and will have."""
-        self.fsync()
+    def forget_pages(self, *, keeps_size: bool = True) -> None:
+        """Let reads see what the disk has, and will have, or has now if it loses the size, too."""
+        self.has_lost_pages = False
+        if keeps_size:
+            self.fsync()
+        self.changes.clear()
         self.written = bytearray(self.durable)
 
     def crash(self, rng: Random) -> None:
@@ -53,6 +58,7 @@ class SimContent:
                 self.durable += _torn(torn, rng)
         self.written = bytearray(self.durable)
         self.changes.clear()
+        self.has_lost_pages = False
 
 
 def _apply(content: bytearray, change: Change) -> None:

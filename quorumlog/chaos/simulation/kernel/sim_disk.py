@@ -263,6 +263,25 @@ class SimDisk:
             pass
         self.loses_write_back = before
 
+    def evict_lost_pages(self, rng: Random) -> None:
+        """Let reads see what the disk has where an fsync failed: zeros, or an earlier end."""
+        for directory in sorted(self._names):
+            for _, content in sorted(self._names[directory].items()):
+                if content.has_lost_pages:
+                    content.forget_pages(keeps_size=rng.random() < 0.5)
+
+    def lose(self, path: str) -> None:
+        """Lose a file, durably."""
+        directory, name = _split(path)
+        self._change_names(directory, (name, None))
+        self._durable_names[directory].pop(name, None)
+
+    def cut(self, path: str, size: int) -> None:
+        """Lose the end of a file, durably."""
+        content = self._content(path)
+        content.truncate(size)
+        content.fsync()
+
     def flip_bit(self, path: str, rng: Random) -> int:
         """Bit rot: change one bit of a file that is not empty; return the byte's position."""
         content = self._content(path)

@@ -1,0 +1,172 @@
+"""What the disks hold of each partition after faults that take copies, and which loss all share.
+
+It reads files and knows which faults were injected; of the product it takes only the members of
+ISR and ELR, who are the ones that had all. When a fault makes a copy worse, what the best copy
+among the members still holds, as a whole prefix, is what the cluster has to keep from then on.
+
+    best-copy     a new leader holds, in whole batches, what the best copy held
+    loss-told     records that no copy held any more are lost aloud: the controller's log has a line
+                  UNCLEAN ELECTION that names the partition, or it has no leader
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from quorumlog.chaos.node_simulation.committed_log import CommittedLog
+from quorumlog.chaos.node_simulation.damage import is_identified
+from quorumlog.chaos.node_simulation.machine import Machine
+from quorumlog.metadata_quorum.driver import active_controller
+from quorumlog.metadata_quorum.image import PartitionImage
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
+
+
+class Copied(NamedTuple):
+    """A partition as the oracle knows it. newest_epoch: of its leaders so far."""
+
+    key: tuple[TopicId, TopicPartition]
+    image: PartitionImage
+    committed: CommittedLog
+    newest_epoch: int
+    is_compacted: bool
+
+    @property
+    def name(self) -> str:
+        """The topic and the partition, as the controllers log them."""
+        return f"{self.key[1].topic}-{self.key[1].partition}"
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The replicas that had all that is committed, for all that the metadata says."""
+        image = self.image
+        return frozenset({*image.isr, *image.elr, *image.last_known_elr})
+
+
+@dataclass(slots=True, kw_only=True)
+class SharedLoss:
+    """Committed records of a partition, [held, committed), that no member's copy holds any more.
+
+    epoch: the newest one of its leaders up to then. leader_id: who leads since, without them.
+    """
+
+    held: int
+    committed: int
+    epoch: int
+    leader_id: int | None = None
+
+
+class Copies:
+    """The copies of the partitions of one run on the disks of its machines.
+
+    keeps_members: an ISR that is too small to commit keeps who leaves it in the ELR. Else an ISR
+    may be shrunk to a member whose memory was lost a moment before, and nobody is to blame
+    (decision 62).
+    """
+
+    def __init__(
+        self, machines: Mapping[int, Machine], log_dirs: Sequence[str], *, keeps_members: bool
+    ) -> None:
+        self._machines: Final = machines
+        self._log_dirs: Final = log_dirs
+        self._keeps_members: Final = keeps_members
+        self._members: Final[dict[tuple[TopicId, TopicPartition], frozenset[int]]] = {}
+        self._lost_in: Final[dict[tuple[TopicId, TopicPartition], int]] = {}
+        self.losses: Final[dict[str, list[SharedLoss]]] = {}  # by the name of a partition
+        self.announced: Final = _UncleanElections()
+
+    def held(self, node_id: int, copied: Copied) -> int:
+        """Return up to which offset a machine's disk holds what is committed, without a gap.
+
+        Records in a directory that does not say whose they are count for nothing.
+        """
+        topic_id, at = copied.key
+        disk, most = self._machines[node_id].disk, 0
+        for log_dir in self._log_dirs:
+            path = f"{log_dir}/{at.topic}-{at.partition}"
+            if is_identified(disk, path, topic_id):
+                files = disk.copied(path)[""]
+                held = copied.committed.held_by(files, is_compacted=copied.is_compacted)
+                most = max(most, held)
+        return most
+
+    def look(self, copied: Copied, worse_on: int | None) -> bool:
+        """Give up what no member's copy holds any more; return whether there is such a loss.
+
+        worse_on: the machine on which a fault has just made copies worse; None: members may have
+        left.
+        """
+        before = self._members.get(copied.key, frozenset())
+        self._members[copied.key] = copied.members
+        has_left = not self._keeps_members and not before <= copied.members
+        if not (worse_on in copied.members or has_left) or not copied.members:
+            return False
+        best = max(self.held(node_id, copied) for node_id in sorted(copied.members))
+        if best >= copied.committed.end_offset:
+            return False
+        loss = SharedLoss(
+            held=best, committed=copied.committed.end_offset, epoch=copied.newest_epoch
+        )
+        self.losses.setdefault(copied.name, []).append(loss)
+        self._lost_in[copied.key] = loss.epoch
+        copied.committed.cut(best)
+        return True
+
+    def lost_in(self, key: tuple[TopicId, TopicPartition]) -> int:
+        """Return the newest leader epoch whose leaders' commits may be lost; -1: nothing is.
+
+        Later leaders alone say what is committed.
+        """
+        return self._lost_in.get(key, -1)
+
+    def look_at_leader(
+        self, copied: Copied, node_id: int, log_end_offset: int, violated: Callable[[str], None]
+    ) -> None:
+        """Check what a new leader holds, and note the losses that come true with it."""
+        held, committed = self.held(node_id, copied), copied.committed.end_offset
+        if held < committed:
+            violated(
+                f"best-copy: {copied.name}: node {node_id} leads epoch {copied.newest_epoch}, and "
+                f"its files hold {held} of {committed} records that a copy held whole"
+            )
+        for loss in self.losses.get(copied.name, ()):
+            if copied.newest_epoch > loss.epoch and log_end_offset < loss.committed:
+                loss.leader_id = node_id
+
+    def listen(self) -> None:
+        """Hear what the controllers log from now on; other handlers get what they got."""
+        for handler in logging.getLogger().handlers:
+            handler.setLevel(logging.getLogger().level)
+        logger = logging.getLogger(active_controller.__name__)
+        logger.setLevel(logging.WARNING)
+        logger.addHandler(self.announced)
+
+    def untold(self) -> str:
+        """Return a loss that came true without a word of the controller, or ""."""
+        for name, losses in sorted(self.losses.items()):
+            for loss in losses:
+                if loss.leader_id is not None and not self.announced.named(name):
+                    return (
+                        f"{name}: node {loss.leader_id} leads with {loss.held} of "
+                        f"{loss.committed} committed records, and no UNCLEAN ELECTION is logged"
+                    )
+        return ""
+
+
+class _UncleanElections(logging.Handler):
+    """What the controllers log of unclean elections."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._lines: Final[list[str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if "UNCLEAN ELECTION" in message:
+            self._lines.append(message)
+
+    def named(self, partition: str) -> bool:
+        """Tell whether a line names the partition."""
+        pattern = re.compile(rf"(?<![\w.-]){re.escape(partition)}(?!\d)")
+        return any(pattern.search(line) for line in self._lines)
