@@ -70,7 +70,8 @@ class KnownOfLog(NamedTuple):
     Below `recovery_point` it need not be checked; in [start, end) its records were there for
     certain, but a start is not always known: it is UNKNOWN then.
     `scan` decides which batches are whole. What is found there is made durable, if it `must_last`.
-    One that `must_be_whole` is refused if it is to be cut, but for a batch that was half written.
+    One that `must_be_whole` is refused if it is to be cut, but for a half written batch where it
+    `may_be_torn`.
     """
 
     is_clean: bool  # it was closed cleanly
@@ -80,6 +81,7 @@ class KnownOfLog(NamedTuple):
     scan: type[SegmentScan] = SegmentScan
     must_last: bool = True
     must_be_whole: bool = False
+    may_be_torn: bool = True
 
 
 def load_log(
@@ -287,7 +289,8 @@ def _require_intact(scan: SegmentScan, known: KnownOfLog, path: str, *, is_last:
     end_offset, epoch = scan.index.next_offset, scan.last_epoch
     where = f"{path}, byte {scan.index.size}: {scan.fault or 'it ends there'}"
     _require_reached(end_offset, known, where, epoch)
-    if scan.fault is not None and not (is_last and scan.is_torn):
+    is_torn = is_last and scan.is_torn
+    if scan.fault is not None and not (is_torn and known.may_be_torn):
         _require_uncut(known, where, end_offset, epoch)
 
 

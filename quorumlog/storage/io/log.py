@@ -91,16 +91,19 @@ class Log:
         note_read: NoteRead = lambda _: None,
         must_last: bool = True,
         must_be_whole: bool = False,
+        may_be_torn: bool = True,
     ) -> "Log":
         """Open the log in `directory`, or make one there. Raises StorageError.
 
         clean: `close(clean=True)` was its end, for certain (Kafka's `.kafka_cleanshutdown`). Else
         all that reaches beyond recovery_point is read, checked, cut where it is torn. DamagedLog:
-        it is not whole in [log_start_offset, known_end_offset), or, if it must_be_whole, behind it.
+        it is not whole in [log_start_offset, known_end_offset), or, if it must_be_whole, behind it;
+        a batch that was half written is damage unless it may_be_torn.
         """
         start = UNKNOWN if log_start_offset is None else log_start_offset
         known = clean, recovery_point, start, known_end_offset, cls.scan, must_last, must_be_whole
-        loaded = load_log(disk, directory, settings, KnownOfLog(*known), note_read)
+        of_log = KnownOfLog(*known, may_be_torn)
+        loaded = load_log(disk, directory, settings, of_log, note_read)
         segments = SegmentList(disk, directory, loaded.segments, loaded.transactions)
         log = cls(disk, directory, settings, segments=segments, loaded=loaded)
         if start > log.log_end_offset:  # it lost records that were deleted

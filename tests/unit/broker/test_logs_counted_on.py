@@ -84,7 +84,9 @@ def test_a_batch_that_the_kill_has_torn_is_cut(tmp_path: Path) -> None:
     for torn in (BATCH[:30], BATCH[:-1]):
         segment = killed(tmp_path, committed=3) / SEGMENT
         segment.write_bytes(segment.read_bytes()[: 3 * len(BATCH)] + torn)
-        assert end_of(tmp_path, Standing.COUNTED_ON) == 3
+        with pytest.raises(LacksRecords):  # or damage has: the other members decide
+            end_of(tmp_path, Standing.COUNTED_ON)
+        assert end_of(tmp_path, Standing.UNDECIDED) == 3
         shutil.rmtree(segment.parent)
 
 
@@ -143,6 +145,20 @@ async def test_a_damaged_log_that_may_be_the_best_is_left_as_it_is_until_it_is_c
         assert segment.read_bytes() == content
         publish(replicas, replace(image(1, 2, 2, (1,), replicas=(1, 2)), is_recovering=True))
         assert replicas.drivers[AT].log.log_end_offset == 1
+
+
+async def test_a_torn_log_is_whole_once_no_other_one_is_known_to_be_better(tmp_path: Path) -> None:
+    segment = killed(tmp_path, committed=3) / SEGMENT
+    segment.write_bytes(segment.read_bytes() + BATCH[:-1])
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+        publish(replicas, image(1, 0, 0, (1,), replicas=(1, 2)))
+        [report] = await reports_of(replicas)
+        assert (report.log_end_offset, report.is_whole) == (3, False)
+        undecided = image(NO_LEADER, 1, 1, (), replicas=(1, 2))
+        publish(replicas, replace(undecided, last_known_elr=BROKERS[:1]))
+        report = (await reports_of(replicas))[-1]
+        assert (report.log_end_offset, report.is_whole) == (3, True)
 
 
 async def test_a_log_that_is_open_is_reported_when_it_may_decide(tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ class ReplicaSet:
             return
         self._opening[at] = topic.topic_id
         self._unusable.pop(at, None)
-        standing = self.reported.new.standing_of(at, partition)
+        standing = self.reported.opening(at, partition)
         load = partial(load_log, home, at, topic, standing, self._rules.producers)
 
         def work() -> LoadedLog:

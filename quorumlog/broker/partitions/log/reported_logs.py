@@ -25,9 +25,10 @@ from quorumlog.wire.codec.identifiers import (
 
 
 class _Refused(NamedTuple):
-    """A log that is not opened, of which topic, and how far it is whole."""
+    """A log that is not opened, of which topic, by which standing, and how far it is whole."""
 
     topic_id: TopicId
+    standing: Standing
     error: LacksRecords
 
 
@@ -46,6 +47,7 @@ class ReportedLogs:
         self._broker_id: Final = broker_id
         self._drivers: Final = drivers
         self._refused: Final[dict[TopicPartition, _Refused]] = {}
+        self._opened_as: Final[dict[TopicPartition, Standing]] = {}
         self._disclaimed: Final[set[TopicPartition]] = set()  # refused, and still in ISR or ELR
         self._undecided: Final[set[TopicPartition]] = set()
 
@@ -59,9 +61,14 @@ class ReportedLogs:
         """How many logs are not whole, and the metadata takes for whole."""
         return len(self._disclaimed)
 
+    def opening(self, at: TopicPartition, image: PartitionImage) -> Standing:
+        """Return by which standing a log is opened now."""
+        standing = self._opened_as[at] = self.new.standing_of(at, image)
+        return standing
+
     def refuse(self, at: TopicPartition, topic_id: TopicId, error: LacksRecords) -> None:
-        """Take note that a log cannot be opened as the metadata has it. `note` follows."""
-        self._refused[at] = _Refused(topic_id, error)
+        """Take note that a log cannot be opened by its standing. `note` follows."""
+        self._refused[at] = _Refused(topic_id, self._opened_as[at], error)
 
     def is_refused(self, at: TopicPartition, topic_id: TopicId | None = None) -> bool:
         """Tell whether a log is not opened, of this topic if one is given."""
@@ -69,15 +76,22 @@ class ReportedLogs:
         return refused is not None and topic_id in {None, refused.topic_id}
 
     def take_up(self, at: TopicPartition, image: PartitionImage) -> bool:
-        """Tell whether a log that was refused may be opened now; then it is refused no more."""
-        if self.new.standing_of(at, image).must_be_whole:
-            return False
-        del self._refused[at]
-        return True
+        """Tell whether a log that was refused may be opened now; then it is refused no more.
+
+        One that was torn may be, once no other one is known to be better.
+        """
+        standing = self.new.standing_of(at, image)
+        is_asked_less = standing is not self._refused[at].standing and (
+            standing is not Standing.COUNTED_ON
+        )
+        if is_asked_less:
+            del self._refused[at]
+        return is_asked_less
 
     def forget(self, at: TopicPartition) -> None:
         """Take note that there is no replica here any more, or another topic's."""
         self._refused.pop(at, None)
+        self._opened_as.pop(at, None)
         self._disclaimed.discard(at)
         self._undecided.discard(at)
 
