@@ -157,6 +157,25 @@ def test_a_granted_isr_that_does_not_fit_waits_for_the_metadata(wrong: dict[str,
     assert role_of(replica).pending is None
 
 
+@pytest.mark.parametrize("error_code", [ErrorCode.NONE, ErrorCode.INELIGIBLE_REPLICA])
+def test_an_answer_to_an_older_proposal_does_not_settle_the_pending_one(
+    error_code: ErrorCode,
+) -> None:
+    """The metadata log may be faster than the answer; then the next proposal is pending."""
+    replica = leader((1,))
+    fetch(replica, 0, TWO, 0)
+    replica.step(0, published(image(1, 4, 10, (1, 2))))
+    fetch(replica, 0, THREE, 0)
+    assert [one.partition_epoch for one in replica.proposals] == [9, 10]
+    granted = {"leader_epoch": Epoch(4), "partition_epoch": Epoch(10), "isr": (ONE, TWO)}
+    answer(replica, error_code, **granted)
+    replica.append(1, [0])
+    fetch(replica, 2 + LAG_TIME_MS, TWO, 1)  # THREE is silent, but the controller may have added it
+    assert replica.partition.state.high_watermark == 0
+    fetch(replica, 2 + LAG_TIME_MS, THREE, 1)
+    assert replica.partition.state.high_watermark == 1
+
+
 def test_what_an_answer_of_the_controller_means() -> None:
     refused = {ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA}
     awaits = {
