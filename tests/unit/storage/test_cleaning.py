@@ -1,5 +1,7 @@
 """A compacted log keeps the newest record of each key, at its offset, and survives any crash."""
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from random import Random
 
@@ -329,12 +331,29 @@ class Crash(Exception):
     """The machine has lost its power."""
 
 
+def log_of_small_segments(disk: SimDisk) -> Log:
+    """Return a log whose next pass swaps in one segment for several: a pass has shrunk these."""
+    log = log_of_writes(disk, count=30)
+    clean(log, rules())
+    for number in range(30):
+        append(log, (f"k{number % 7}", f"w{number}"), ("other0", "y"))
+    return log
+
+
+def test_a_pass_swaps_in_one_segment_for_several_that_an_earlier_pass_has_shrunk() -> None:
+    cleaning = begin(log_of_small_segments(SimDisk()), rules())
+    assert max(len(cleaned.replaces) for cleaned in cleaning.run() if cleaned) > 2
+
+
 @pytest.mark.parametrize("seed", range(4))
-def test_after_a_crash_at_any_step_the_log_has_every_newest_value(seed: int) -> None:
+@pytest.mark.parametrize("new_log", [partial(log_of_writes, count=30), log_of_small_segments])
+def test_after_a_crash_at_any_step_the_log_has_every_newest_value(
+    new_log: Callable[[SimDisk], Log], seed: int
+) -> None:
     steps = 0
     while True:
         disk = SimDisk()
-        log = log_of_writes(disk, count=30)
+        log = new_log(disk)
         log.flush()
         before, end = newest_values(log), log.log_end_offset
         left = steps
