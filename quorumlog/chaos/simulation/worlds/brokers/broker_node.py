@@ -114,7 +114,6 @@ class BrokerNode:
         for volatile in (self._inbox, self._ends):
             volatile.clear()
         self.fetching.forget()
-        self._requests.forget()
         for coordinators in self.coordinators:
             coordinators.forget()
         storage = self._rules.storage
