@@ -21,6 +21,7 @@ from quorumlog.wire.codec.records import (
     encode_batch,
     iterate_headers,
 )
+from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 from tests.support.storage.batches import open_log, read_all
 
 TINY = LogSettings(segment_bytes=400, index_interval_bytes=0, cleanup_policy="compact")
@@ -178,6 +179,29 @@ def test_keys_beyond_the_bound_of_memory_are_cleaned_the_next_time() -> None:
         dirty, passes = cleaning.newest.end_offset, passes + 1
         assert newest_values(log) == before
     assert passes > 1
+
+
+TOMBSTONE = encode_batch([Record(0, 1000, b"a", None)])
+MARKER = encode_marker(TransactionMarker(5, 0, 0, commits=True), 1000)  # of no records
+
+
+@pytest.mark.parametrize("batch", [TOMBSTONE, MARKER], ids=["tombstone", "marker"])
+def test_what_a_pass_had_no_room_to_learn_gets_no_horizon(batch: bytes) -> None:
+    """What it deletes is there yet: a reader may need it for longer than from now on."""
+    log = open_log(None, TINY)
+    append(log, ("a", "old"))
+    append(log, ("b", "x"))
+    log.append_as_leader(batch, leader_epoch=0, wall_ms=0)
+    for number in range(12):
+        append(log, ("filler", f"{number}"))
+    cleaning = begin(log, rules())
+    cleaning.newest.keys_max = 2
+    assert complete(log, cleaning) == 2
+    headers = [header for _, header in iterate_headers(read_all(log))]
+    assert not any(header.attributes & DELETE_HORIZON_BIT for header in headers)
+    clean(log, rules(first_dirty_offset=2))
+    headers = [header for _, header in iterate_headers(read_all(log))]
+    assert [one.base_offset for one in headers if one.attributes & DELETE_HORIZON_BIT] == [2]
 
 
 def test_a_tombstone_stays_until_its_horizon() -> None:
