@@ -7,7 +7,6 @@ processes do the work: the loop would not wait for them, but time out.
 import asyncio
 import selectors
 
-
 TURNS_MAX = 20_000  # of the loop at one instant: something does the same again and again
 
 
