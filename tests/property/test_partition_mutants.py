@@ -27,6 +27,7 @@ from quorumlog.chaos.simulation.worlds.brokers.mutants import (
     IgnoresBrokerEpochs,
     IgnoresDivergence,
     LetsLaggardsJoin,
+    TakesAnswersToOlderProposals,
     TruncatesToItsHighWatermark,
 )
 from quorumlog.chaos.simulation.worlds.brokers.rules import Unchecked
@@ -128,12 +129,17 @@ MUTANTS = {
     ),
     "takes late answers": PartitionRules(followership=TakesLateAnswers),
     "shrinks before it is granted": PartitionRules(isr=ShrinksBeforeItIsGranted),
+    "takes answers to older proposals": PartitionRules(isr=TakesAnswersToOlderProposals),
     "takes any refusal for final": PartitionRules(leadership=TakesAnyRefusalForFinal),
     "answers before its followers delete": PartitionRules(serving=AnswersBeforeItsFollowersDelete),
     "answers before its own start is kept": PartitionRules(serving=AnswersBeforeItsOwnStartIsKept),
 }
 # Of those that one schedule in thousands finds.
-FIRST_SEEDS = {"takes late answers": 2900, "ignores broker epochs": 5000}
+FIRST_SEEDS = {
+    "takes late answers": 2900,
+    "ignores broker epochs": 5000,
+    "takes answers to older proposals": 5000,
+}
 PRODUCER_MUTANTS = [
     AppendsWhatItHas,
     KnowsOnlyTheLastBatch,

@@ -42,19 +42,25 @@ class Life:
         self._flush()
         self._advance(5)
         self._keep()
-        self.log.remove_dead_segments()
+        self._remove_dead()
         self._append(8)
         self._advance(12)
         self._flush()  # while segments are dead and still there
         self._keep()
         self._append(3)
-        self.log.remove_dead_segments()
+        self._remove_dead()
         self._advance(18)
-        self.log.remove_dead_segments()  # before the start is kept: what is gone stays gone
+        self._remove_dead()  # before the start is kept: what is gone stays gone
         self._flush()
         self._advance(20)
         self._keep()
         self.log.close()
+
+    def _remove_dead(self) -> None:
+        """Remove them on a file system that keeps no order of names."""
+        self.disk.keeps_order_of_names = False
+        self.log.remove_dead_segments()
+        self.disk.keeps_order_of_names = True
 
     def _append(self, count: int) -> None:
         for _ in range(count):
@@ -142,12 +148,27 @@ def without_the_dead(
     self._dead = dead
 
 
+def with_one_fsync(self: SegmentList) -> list[str]:
+    """Rely on the order in which a file system keeps names."""
+    disk = self._disk
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "fsync_dir", lambda _: None)
+        renamed = rename_dead(self)
+    disk.fsync_dir(self._directory)
+    return renamed
+
+
 rename_dead, sync = SegmentList.rename_dead, SegmentList.sync
 
 
 @pytest.mark.planted
 @pytest.mark.parametrize(
-    ("duty", "broken"), [("rename_dead", newest_first), ("sync", without_the_dead)]
+    ("duty", "broken"),
+    [
+        ("rename_dead", newest_first),
+        ("rename_dead", with_one_fsync),
+        ("sync", without_the_dead),
+    ],
 )
 def test_the_test_above_finds_a_list_that_neglects_the_dead(
     duty: str, broken: Callable[..., object], monkeypatch: pytest.MonkeyPatch

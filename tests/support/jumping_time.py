@@ -7,6 +7,8 @@ processes do the work: the loop would not wait for them, but time out.
 import asyncio
 import selectors
 
+TURNS_MAX = 20_000  # of the loop at one instant: something does the same again and again
+
 
 class JumpingSelector(selectors.DefaultSelector):
     """Where there is nothing to do before the next timer, it is at once that time."""
@@ -14,11 +16,16 @@ class JumpingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
+        self._turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(timeout if timeout is None else 0)
-        if not ready and timeout is not None:
+        if not ready and timeout:
             self.now_s += timeout
+            self._turns = 0
+        self._turns += 1
+        if self._turns > TURNS_MAX:
+            raise RuntimeError(f"time stands still at {self.now_s} s")
         return ready
 
 

@@ -228,20 +228,17 @@ class VoterChanges:
         self._follow_voters(role)
 
     def _follow_voters(self, role: Leader) -> None:
-        """Let a voter's progress begin with what it had as an observer: its log was durable."""
+        """Let a voter's progress begin with what it had as an observer: its log was durable.
+
+        Each was a voter or has fetched, with the directory that it is a voter with.
+        """
         state = self._state
         if not role.followers:  # it was alone: no fetch has held the quorum until now
             role.check_quorum_deadline_ms = state.new_check_quorum_deadline_ms()
         known = role.observers | role.followers
-        followers: dict[BrokerId, Progress] = {}
-        for voter in state.other_voters:
-            directory_id = state.members.directory_of(voter)
-            progress = known.pop(voter, None)
-            if progress is None or progress.directory_id != directory_id:
-                progress = Progress(directory_id=directory_id)
-            followers[voter] = progress
-        role.followers, role.observers = followers, known
-        role.fetched_voters &= followers.keys()
+        role.followers = {voter: known.pop(voter) for voter in state.other_voters}
+        role.observers = known
+        role.fetched_voters &= role.followers.keys()
 
     # --- what is due ---
 

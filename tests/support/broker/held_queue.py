@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from quorumlog.broker.partitions.log.disk_queue import outcome_of
@@ -11,10 +12,13 @@ T = TypeVar("T")
 
 
 class HeldQueue:
-    """While `is_held`, work waits for `release`; else it is done at once."""
+    """While `is_held`, work waits for `release`; else it is done at once.
+
+    While `holds_outcomes`, work is done at once, and its outcome waits.
+    """
 
     def __init__(self) -> None:
-        self.is_held = False
+        self.is_held = self.holds_outcomes = False
         self.held: Final[deque[tuple[Hashable, Callable[[], None]]]] = deque()
 
     def submit(
@@ -23,14 +27,17 @@ class HeldQueue:
         def perform() -> None:
             done(outcome_of(work))
 
-        if self.is_held:
+        if self.holds_outcomes:
+            self.held.append((key, partial(done, outcome_of(work))))
+        elif self.is_held:
             self.held.append((key, perform))
         else:
             perform()
 
     def release(self) -> list[Any]:
         """Do all that waits, and what comes of it; return its keys in that order."""
-        self.is_held, keys = False, []
+        self.is_held = self.holds_outcomes = False
+        keys = []
         while self.held:
             key, perform = self.held.popleft()
             keys.append(key)

@@ -197,8 +197,12 @@ async def test_the_producers_and_epochs_without_records_move_with_the_log() -> N
             append(replicas, value)
         driver = driver_of(replicas)
         driver.advance_log_start(0, Offset(20))  # no batch of the producer is left
+        metadata.leader_epoch += 1
+        metadata.publish()
+        assert driver.log.epochs.entries[-1] == (2, 28)  # no record has it
         await replicas.moves.alter(AT, "/b")
         await until_in(replicas, "b")
+        assert driver.log.epochs.entries[-1] == (2, 28)
         assert append(replicas, 7, producer=(7, 0, 7)).result().base_offset == 7  # a duplicate
     async with broker(disk, metadata) as replicas:
         assert append(replicas, 7, producer=(7, 0, 7)).result().base_offset == 7

@@ -11,6 +11,7 @@ import pytest
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import ACKS_ALL, ProduceResult
 from quorumlog.broker.partitions.io.disk_threads import THREADS
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.storage.core.settings import LogSettings
@@ -118,6 +119,18 @@ async def test_a_follower_fetches_on_when_what_it_has_is_on_the_disk(tmp_path: P
         assert followed.may_ask(0)
 
 
+def lose_first_record(driver: PartitionDriver) -> None:
+    """Let the leader answer that the first record is not in its log."""
+    diverged = events.LeaderDiverged(
+        leader_epoch=Epoch(1),
+        fetch_offset=Offset(1),
+        last_fetched_epoch=Epoch(1),
+        epoch=Epoch(-1),
+        end_offset=Offset(0),
+    )
+    driver.feed(0, diverged)
+
+
 async def test_what_is_flushed_when_a_log_is_cut_does_not_count(tmp_path: Path) -> None:
     queue = HeldQueue()
     isr = (1, 2)
@@ -126,22 +139,34 @@ async def test_what_is_flushed_when_a_log_is_cut_does_not_count(tmp_path: Path) 
         queue.is_held = True
         take(from_leader(0))
         driver = replicas.drivers[AT]
-        driver.feed(
-            0,
-            events.LeaderDiverged(
-                leader_epoch=Epoch(1),
-                fetch_offset=Offset(1),
-                last_fetched_epoch=Epoch(1),
-                epoch=Epoch(-1),
-                end_offset=Offset(0),
-            ),
-        )
+        lose_first_record(driver)
         queue.release()
         state = driver.partition.state
         assert (state.log_end_offset, state.flushed_offset) == (0, 0)
         followed = take(from_leader(0))
         assert followed.may_ask(0)
         assert state.flushed_offset == 1
+
+
+async def test_a_flush_that_ended_before_a_cut_does_not_count_for_later_records(
+    tmp_path: Path,
+) -> None:
+    """Its outcome may arrive when the cut is over and another record has the same offset."""
+    queue = HeldQueue()
+    async with one_broker(tmp_path, (1, 2), disk_queue=queue, settings=AFTER_FLUSH) as replicas:
+        take, driver = follow(replicas), replicas.drivers[AT]
+        queue.holds_outcomes = True
+        take(from_leader(0))
+        _, notify_flushed = queue.held.pop()
+        queue.release()
+        lose_first_record(driver)
+        followed = take(from_leader(0))
+        queue.is_held = True
+        notify_flushed()
+        assert driver.partition.state.flushed_offset == 0
+        assert not followed.may_ask(0)
+        queue.release()
+        assert driver.partition.state.flushed_offset == 1
 
 
 async def test_a_log_is_flushed_after_so_many_records(tmp_path: Path) -> None:

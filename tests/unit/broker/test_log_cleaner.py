@@ -26,6 +26,7 @@ from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.one_broker import AT, one_broker, publish, publish_all, run
 from tests.support.broker.replica_calls import append_to
 from tests.support.broker.replicas import ALL_ALIVE, image
+from tests.support.broker.transactional import append_in, end, transactional
 
 SMALL = LogSettings(segment_bytes=1, cleanup_policy="compact")  # one batch in each segment
 ALONE = image(1, 0, 0, (1,), replicas=(1,))
@@ -111,6 +112,20 @@ def test_a_compacted_log_keeps_the_newest_values_and_the_place_lasts(tmp_path: P
 
     for part in (story, after):
         run(tmp_path, part, log_settings=SMALL)
+
+
+async def test_a_record_of_an_open_transaction_replaces_no_committed_one(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=SMALL) as replicas:
+        publish(replicas, ALONE, cleanup_policy="compact")
+        write(replicas, "k", "older")
+        write(replicas, "k", "committed")
+        await append_in(replicas, transactional(0, key=b"k"))
+        write(replicas, "other", "1")
+        assert await replicas.ticks.cleaner.clean_dirtiest()
+        end(replicas, commits=False)
+        write(replicas, "other", "2")
+        assert await replicas.ticks.cleaner.clean_dirtiest()
+        assert (1, b"committed") in found(replicas)
 
 
 async def test_a_log_that_is_only_deleted_is_left_alone(tmp_path: Path) -> None:

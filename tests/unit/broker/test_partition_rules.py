@@ -157,6 +157,25 @@ def test_a_granted_isr_that_does_not_fit_waits_for_the_metadata(wrong: dict[str,
     assert role_of(replica).pending is None
 
 
+@pytest.mark.parametrize("error_code", [ErrorCode.NONE, ErrorCode.INELIGIBLE_REPLICA])
+def test_an_answer_to_an_older_proposal_does_not_settle_the_pending_one(
+    error_code: ErrorCode,
+) -> None:
+    """The metadata log may be faster than the answer; then the next proposal is pending."""
+    replica = leader((1,))
+    fetch(replica, 0, TWO, 0)
+    replica.step(0, published(image(1, 4, 10, (1, 2))))
+    fetch(replica, 0, THREE, 0)
+    assert [one.partition_epoch for one in replica.proposals] == [9, 10]
+    granted = {"leader_epoch": Epoch(4), "partition_epoch": Epoch(10), "isr": (ONE, TWO)}
+    answer(replica, error_code, **granted)
+    replica.append(1, [0])
+    fetch(replica, 2 + LAG_TIME_MS, TWO, 1)  # THREE is silent, but the controller may have added it
+    assert replica.partition.state.high_watermark == 0
+    fetch(replica, 2 + LAG_TIME_MS, THREE, 1)
+    assert replica.partition.state.high_watermark == 1
+
+
 def test_what_an_answer_of_the_controller_means() -> None:
     refused = {ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA}
     awaits = {
@@ -218,65 +237,6 @@ def test_one_from_before_this_epochs_start_does_not_join() -> None:
     assert len(replica.proposals) == 1
 
 
-def follower(log_end: int, log_start: int = 0) -> Replica:
-    replica = Replica(ONE)
-    replica.log.append([(3, 0)] * log_end)
-    replica.partition.state.log_end_offset = Offset(log_end)
-    replica.partition.state.log_start_offset = replica.partition.state.high_watermark = Offset(
-        log_start
-    )
-    replica.step(0, published(image(2, 4, 9, (1, 2))))
-    return replica
-
-
-@pytest.mark.parametrize(
-    ("log_end", "log_start", "theirs", "start_at"),
-    [
-        (5, 0, 9, 9),
-        (5, 0, 5, None),
-        (5, 0, 2, None),
-        (5, 0, -1, None),
-        (5, 5, -1, None),
-        (5, 5, 2, 2),
-    ],
-)
-def test_a_follower_starts_over_only_if_the_leader_begins_behind_its_end(
-    log_end: int, log_start: int, theirs: int, start_at: int | None
-) -> None:
-    replica = follower(log_end, log_start)
-    done = replica.step(
-        0,
-        events.FetchOutOfRange(
-            leader_epoch=Epoch(4),
-            fetch_offset=Offset(log_end),
-            last_fetched_epoch=Epoch(3),
-            log_start_offset=Offset(theirs),
-        ),
-    )
-    expected = [] if start_at is None else [effects.StartOverAt(offset=Offset(start_at))]
-    assert done == expected
-
-
-def test_a_follower_lets_go_of_what_its_leader_has_dropped_but_nothing_uncommitted() -> None:
-    replica = follower(5)
-
-    def answered(high_watermark: int, log_start: int) -> list[Effect]:
-        return replica.step(
-            0,
-            events.LeaderAnswered(
-                leader_epoch=Epoch(4),
-                log_end_offset=Offset(5),
-                high_watermark=Offset(high_watermark),
-                log_start_offset=Offset(log_start),
-            ),
-        )
-
-    assert answered(3, 4)[-1] == effects.AdvanceLogStart(offset=Offset(3))
-    replica.step(0, events.LogStartRose(log_start_offset=Offset(3)))
-    assert answered(1, 3) == []
-    assert replica.partition.state.high_watermark == 3
-
-
 @pytest.mark.parametrize(("checkpoint", "expected"), [(9, 5), (4, 4), (1, 2)])
 def test_a_checkpoint_says_no_more_than_the_log_holds(checkpoint: int, expected: int) -> None:
     template = Replica(ONE)
@@ -335,35 +295,6 @@ def test_an_echo_of_a_former_process_is_known_before_the_metadata_tells() -> Non
         assert done.error_code is expected
 
 
-def test_a_late_answer_that_the_offset_is_out_of_range_changes_nothing() -> None:
-    replica = follower(5)
-    for leader_epoch, offset, last_epoch in ((3, 5, 3), (4, 4, 3), (4, 5, 2)):
-        late = events.FetchOutOfRange(
-            leader_epoch=Epoch(leader_epoch),
-            fetch_offset=Offset(offset),
-            last_fetched_epoch=Epoch(last_epoch),
-            log_start_offset=Offset(9),
-        )
-        assert list(replica.step(0, late)) == []
-
-
-def test_a_follower_cuts_nothing_below_its_start_and_shows_nothing_above_its_end() -> None:
-    replica = follower(5, log_start=3)
-    replica.partition.state.high_watermark = Offset(5)
-    diverged = events.LeaderDiverged(
-        leader_epoch=Epoch(4),
-        fetch_offset=Offset(5),
-        last_fetched_epoch=Epoch(3),
-        epoch=Epoch(2),
-        end_offset=Offset(1),
-    )
-    assert replica.step(0, diverged)[0] == effects.TruncateTo(offset=Offset(3))
-    assert (replica.partition.state.high_watermark, replica.partition.state.log_end_offset) == (
-        3,
-        3,
-    )
-
-
 def test_a_smaller_min_insync_replicas_commits_at_once() -> None:
     replica = leader((1,), min_isr=2)
     replica.append(0, [0])
@@ -383,16 +314,3 @@ def test_followers_keep_what_is_known_of_them_until_the_leader_epoch_rises() -> 
     replica.step(2, published(image(1, 5, 11, (1, 2))))
     assert role_of(replica).epoch_start == 1
     assert role_of(replica).followers[TWO].log_end_offset == -1  # it may have to truncate
-
-
-def test_who_has_no_leader_or_is_removed_fetches_from_nobody() -> None:
-    replica = follower(5)
-    assert replica.fetching is not None
-    replica.step(0, published(image(-1, 5, 10, (1, 2))))
-    assert replica.fetching is None
-    replica.step(0, published(image(2, 6, 11, (1, 2))))
-    removed = events.ReplicaRemoved(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    done = replica.step(0, removed)
-    assert replica.fetching is None
-    assert not any(isinstance(effect, effects.AnnounceResignation) for effect in done)
-    assert isinstance(leader((1,)).step(0, removed)[-1], effects.AnnounceResignation)

@@ -71,6 +71,17 @@ async def test_a_voter_is_added_and_the_leader_removed_and_a_restart_knows_it() 
 
 
 @pytest.mark.jumping_time
+async def test_the_directory_that_got_the_vote_is_known_after_a_restart() -> None:
+    async with Network(3, has_directories=True) as network:
+        leader_id = (await network.leader()).node_id
+        voted = {number: one.elections.load().voted_id for number, one in network.voters.items()}
+        number = next(one for one in voted if one != leader_id and voted[one] == leader_id)
+        again = network.boot(number, await network.kill(number))
+        assert again.elections.load().voted_directory_id == directory_id(str(leader_id))
+        assert again.quorum._state.voted_directory_id == directory_id(str(leader_id))
+
+
+@pytest.mark.jumping_time
 async def test_a_new_disk_gets_the_voters_from_a_snapshot() -> None:
     async with Network(1, has_directories=True, controller_settings=OFTEN) as network:
         await change(network, UpgradeKRaftVersionRequest(kraft_version=1))

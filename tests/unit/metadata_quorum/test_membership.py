@@ -53,7 +53,7 @@ def node(
     )
     end = Offset(len(sets))
     started = events.Started(
-        leader_epoch=Epoch(1 if sets else 0),
+        leader_epoch=disk.pop("leader_epoch", Epoch(1 if sets else 0)),
         log_end_offset=end,
         flushed_offset=end,
         epoch_starts=((Epoch(1), Offset(0)),) if sets else (),
@@ -263,6 +263,19 @@ def test_a_candidate_with_another_directory_does_not_get_the_same_vote_again() -
     assert vote(quorum, named(3)).vote_granted
     again = replace(named(3), replica_directory_id=directory_id("wiped"))
     assert not vote(quorum, again).vote_granted
+
+
+def test_a_vote_is_of_one_directory_after_a_restart_as_well() -> None:
+    quorum = node(
+        3,
+        voter_set(1, 2, 3),
+        leader_epoch=Epoch(2),
+        voted_id=BrokerId(2),
+        voted_directory_id=directory_id("2"),
+    )
+    again = replace(named(3), replica_directory_id=directory_id("wiped"))
+    assert not vote(quorum, again).vote_granted
+    assert vote(quorum, named(3)).vote_granted
 
 
 def test_strangers_are_judged_at_version_1_alone() -> None:

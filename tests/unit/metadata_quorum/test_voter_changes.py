@@ -329,6 +329,18 @@ def test_the_last_voter_stays() -> None:
     assert code(change(leader(1), remove(1))) is ErrorCode.INVALID_REQUEST
 
 
+def test_the_fetch_of_a_voter_that_is_removed_then_does_not_hold_the_quorum() -> None:
+    quorum = leader(1, 2, 3, 4, 5)
+    assert isinstance(quorum.role, Leader)
+    deadline_ms = quorum.role.check_quorum_deadline_ms
+    fetch(quorum, 5)
+    change(quorum, remove(5))
+    fetch(quorum, 2, now_ms=2000)
+    assert quorum.role.check_quorum_deadline_ms == deadline_ms
+    fetch(quorum, 3, now_ms=2000)
+    assert quorum.role.check_quorum_deadline_ms > deadline_ms
+
+
 def test_a_leader_that_removes_itself_does_not_count_itself_and_resigns_at_the_commit() -> None:
     quorum = leader(1, 2, 3)
     change(quorum, remove(1))

@@ -1,106 +1,35 @@
-"""A compacted log keeps the newest record of each key, at its offset, and survives any crash."""
+"""A compacted log keeps the newest record of each key, at its offset."""
 
 from itertools import pairwise
-from random import Random
 
 import pytest
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.storage.core.cleaning import CleaningRules, NewestOffsets
+from quorumlog.storage.core.cleaning import NewestOffsets
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
-from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.cleaning import CleanedSegment
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.filtering import DELETE_HORIZON_BIT
 from quorumlog.wire.codec.records import (
     Compression,
     Record,
-    decode_batches,
     encode_batch,
     iterate_headers,
 )
+from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 from tests.support.storage.batches import open_log, read_all
-
-TINY = LogSettings(segment_bytes=400, index_interval_bytes=0, cleanup_policy="compact")
-FOREVER = 2**62
-
-
-def rules(
-    end_offset: int = FOREVER,
-    *,
-    first_dirty_offset: int = 0,
-    wall_ms: int = 5000,
-    producers_since_ms: int = 0,
-) -> CleaningRules:
-    return CleaningRules(
-        first_dirty_offset=first_dirty_offset,
-        end_offset=end_offset,
-        wall_ms=wall_ms,
-        delete_retention_ms=1000,
-        producers_since_ms=producers_since_ms,
-    )
-
-
-def _bytes(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
-
-
-def append(
-    log: Log,
-    *pairs: tuple[str | None, str | None],
-    compression: Compression = Compression.NONE,
-    producer: int = -1,
-    sequence: int = -1,
-) -> None:
-    records = [
-        Record(index, 1000 + index, _bytes(key), _bytes(value))
-        for index, (key, value) in enumerate(pairs)
-    ]
-    batch = encode_batch(
-        records,
-        compression=compression,
-        producer_id=producer,
-        producer_epoch=min(producer, 0),
-        base_sequence=sequence,
-    )
-    log.append_as_leader(batch, leader_epoch=0, wall_ms=0)
-
-
-def begin(log: Log, what: CleaningRules) -> Cleaning:
-    log.flush()
-    log.share_flushed_segments()
-    return log.compaction.begin(what, log.settings, flushed_offset=log.flushed_offset)
-
-
-def complete(log: Log, cleaning: Cleaning) -> int:
-    for cleaned in cleaning.run():
-        names = cleaned and log.compaction.swap_in(cleaned, log.settings)
-        if names:
-            log.compaction.remove_replaced(names)
-    return cleaning.newest.end_offset
-
-
-def clean(log: Log, what: CleaningRules) -> int:
-    return complete(log, begin(log, what))
-
-
-def records_of(log: Log) -> list[Record]:
-    return [one for _, records in decode_batches(read_all(log)) for one in records]
-
-
-def found(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
-    return [(one.offset, one.key, one.value) for one in records_of(log)]
-
-
-def log_of_writes(disk: Disk | None = None, *, count: int = 60) -> Log:
-    log = open_log(disk, TINY)
-    for number in range(count):
-        append(log, (f"k{number % 7}", f"v{number}"), (f"other{number % 5}", "x"))
-    return log
-
-
-def newest_values(log: Log) -> dict[bytes | None, bytes | None]:
-    return {key: value for _, key, value in found(log)}
+from tests.support.storage.cleaning import (
+    TINY,
+    append,
+    begin,
+    clean,
+    complete,
+    found,
+    log_of_writes,
+    newest_values,
+    records_of,
+    rules,
+)
 
 
 def test_the_newest_record_of_each_key_stays_at_its_offset() -> None:
@@ -176,6 +105,29 @@ def test_keys_beyond_the_bound_of_memory_are_cleaned_the_next_time() -> None:
         dirty, passes = cleaning.newest.end_offset, passes + 1
         assert newest_values(log) == before
     assert passes > 1
+
+
+TOMBSTONE = encode_batch([Record(0, 1000, b"a", None)])
+MARKER = encode_marker(TransactionMarker(5, 0, 0, commits=True), 1000)  # of no records
+
+
+@pytest.mark.parametrize("batch", [TOMBSTONE, MARKER], ids=["tombstone", "marker"])
+def test_what_a_pass_had_no_room_to_learn_gets_no_horizon(batch: bytes) -> None:
+    """What it deletes is there yet: a reader may need it for longer than from now on."""
+    log = open_log(None, TINY)
+    append(log, ("a", "old"))
+    append(log, ("b", "x"))
+    log.append_as_leader(batch, leader_epoch=0, wall_ms=0)
+    for number in range(12):
+        append(log, ("filler", f"{number}"))
+    cleaning = begin(log, rules())
+    cleaning.newest.keys_max = 2
+    assert complete(log, cleaning) == 2
+    headers = [header for _, header in iterate_headers(read_all(log))]
+    assert not any(header.attributes & DELETE_HORIZON_BIT for header in headers)
+    clean(log, rules(first_dirty_offset=2))
+    headers = [header for _, header in iterate_headers(read_all(log))]
+    assert [one.base_offset for one in headers if one.attributes & DELETE_HORIZON_BIT] == [2]
 
 
 def test_a_tombstone_stays_until_its_horizon() -> None:
@@ -323,44 +275,6 @@ def test_a_survey_that_a_swap_overtakes_says_nothing(
     monkeypatch.setattr(disk, "size", size)
     assert log.survey.facts() == []
     assert log.survey.facts()[0].base_offset == 0
-
-
-class Crash(Exception):
-    """The machine has lost its power."""
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_after_a_crash_at_any_step_the_log_has_every_newest_value(seed: int) -> None:
-    steps = 0
-    while True:
-        disk = SimDisk()
-        log = log_of_writes(disk, count=30)
-        log.flush()
-        before, end = newest_values(log), log.log_end_offset
-        left = steps
-
-        def count_down(operation: str, _path: str) -> None:
-            nonlocal left
-            if operation in {"append", "truncate", "fsync", "rename", "unlink", "fsync_dir"}:
-                left -= 1
-                if left < 0:
-                    raise Crash
-
-        disk.on_operation = count_down
-        try:
-            clean(log, rules())
-        except Crash:
-            disk.on_operation = lambda _operation, _path: None
-            disk.crash(Random(1000 * seed + steps))
-            again = open_log(disk, TINY, recovery_point=end)
-            assert (newest_values(again), again.log_end_offset) == (before, end)
-            names = disk.listdir(again.directory)
-            assert not [name for name in names if name.endswith((".swap", ".cleaned", ".deleted"))]
-            again.close()
-            steps += 1
-        else:
-            break
-    assert steps > 20
 
 
 def test_a_cleaner_that_drops_the_newest_value_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

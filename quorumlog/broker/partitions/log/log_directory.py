@@ -239,8 +239,8 @@ class LogDirectory:
         # For what it lacks below its recovery point: without one, the file would say nothing.
         was_refused = recovery_point > 0 and self._disk.exists(f"{path}/{REFUSED_FILE}")
         end_is_known = is_closed or was_refused
-        # What a loss of power has taken from the end of a log, it may have taken anywhere. A kill may
-        # leave a batch by half; so may damage, and then the other members decide.
+        # A loss of power may have taken any part of what was not flushed. A kill may leave a batch
+        # by half, and so may damage: then the other members decide.
         must_be_whole = standing.must_be_whole and not (
             end_is_known or self.registrations.may_have_lost_power
         )

@@ -8,6 +8,7 @@ The model, on the harsh side of POSIX:
   - An fsync of a file makes its content and size durable, not its name: `fsync_dir` does.
   - Unsynced changes of one file, and of the names of one directory, reach the disk in order;
     different files and directories are independent. The last append may be torn, with garbage.
+    A file system without a journal keeps no order of names: `keeps_order_of_names`.
   - A failed fsync drops the unsynced pages: reads still see them, the disk never will (zeros),
     and a later fsync succeeds without them ("fsyncgate").
   - What is not fsynced when a pool closes its handle may be lost without an error, and with the
@@ -61,6 +62,7 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         self.on_operation = on_operation
         self.loses_write_back: Callable[[str], bool] = _keeps
+        self.keeps_order_of_names = True
         self.generation = 0
         self._names: dict[str, dict[str, SimContent]] = {"/": {}}
         self._durable_names: dict[str, dict[str, SimContent]] = {"/": {}}
@@ -249,7 +251,10 @@ class SimDisk:
         for directory in sorted(self._names):
             names = self._durable_names[directory]
             changes = self._name_changes[directory]
-            for change in changes[: rng.randint(0, len(changes))]:
+            kept = changes[: rng.randint(0, len(changes))]
+            if not self.keeps_order_of_names:
+                kept = [change for change in changes if rng.random() < 0.5]
+            for change in kept:
                 _rename(names, change)
             changes.clear()
             self._names[directory] = dict(names)

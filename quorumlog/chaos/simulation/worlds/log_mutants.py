@@ -18,7 +18,7 @@ from quorumlog.storage.io.compaction import Compaction
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.segment import Segment
-from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, SWAP_SUFFIX
+from quorumlog.storage.io.segment_files import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX
 from quorumlog.storage.io.timestamps import Found, TimeLookup
 from quorumlog.wire.codec.filtering import DELETE_HORIZON_BIT, RawRecord
 from quorumlog.wire.codec.identifiers import Offset
@@ -367,3 +367,22 @@ class _SwapsBeginTooLate(HandsOn):
         if source.endswith(SWAP_SUFFIX):
             source = source.removesuffix(SWAP_SUFFIX) + CLEANED_SUFFIX
         self._real.rename(source, target)
+
+
+@LOG_MUTANTS.breaks("a start completes a swap of several segments, and leaves all but the first")
+class _LeavesSwappedSegments(HandsOn):
+    def __init__(self, real: Disk) -> None:
+        super().__init__(real)
+        self._interrupted: set[str] = set()  # swaps that a start has found, of this life
+
+    def listdir(self, path: str) -> list[str]:
+        names = self._real.listdir(path)
+        self._interrupted |= {f"{path}/{name}" for name in names if name.endswith(SWAP_SUFFIX)}
+        return cast(list[str], names)
+
+    def rename(self, source: str, target: str) -> None:
+        is_first = source + SWAP_SUFFIX in self._interrupted
+        is_left = self._interrupted and target == source + DELETED_SUFFIX and not is_first
+        self._interrupted.discard(source)
+        if not is_left:
+            self._real.rename(source, target)

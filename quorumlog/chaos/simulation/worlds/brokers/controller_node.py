@@ -133,7 +133,9 @@ class ControllerNode:
         """Fence the brokers that were silent for too long."""
         due_ms = self.controller.next_expiry_ms()
         while due_ms is not None and due_ms <= self.now_ms():
-            self._enact(self.controller.decide_expiry(self.now_ms()))
+            decision = self.controller.decide_expiry(self.now_ms())
+            check(decision.response is not None, "controller: a silent broker stays unfenced")
+            self._enact(decision)
             due_ms = self.controller.next_expiry_ms()
         self._environment.timeline.push(TICK_US, self.tick)
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import (
     CONTROLLER_ID,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 
 PROPOSAL_TIMEOUT_US: Final = 200_000
+LATE_SHARE: Final = 0.2  # of the runs, in which the metadata log may overtake such answers
 
 
 class ControllerRequests:
@@ -36,15 +38,18 @@ class ControllerRequests:
         self._node: Final = node
         self._environment: Final = environment
         self._controller: Final = controller
-        self._proposals: Final[dict[TopicPartition, effects.ProposeIsr]] = {}
+        are_late = seeded("late answers", environment.seed).random() < LATE_SHARE
+        rng = seeded(f"late answers {node.node_id}", environment.seed)
+        self._late_rng: Final = rng if are_late else None
         self._to_report: Final[dict[TopicPartition, None]] = {}  # until that is answered
 
     def forget(self) -> None:
-        """Begin another life: nothing is proposed."""
-        self._proposals.clear()
+        """Begin another life: nothing is to be reported."""
         self._to_report.clear()
 
-    def ask(self, request: ControllerRequest, answered: Callable[[Any], None]) -> None:
+    def ask(
+        self, request: ControllerRequest, answered: Callable[[Any], None], *, late_us: int = 0
+    ) -> None:
         """Send a request; it, or its answer, may be lost, late or doubled."""
         network, push = self._environment.network, self._environment.timeline.push
         incarnation = self._node.machine.incarnation
@@ -53,7 +58,7 @@ class ControllerRequests:
             response = self._controller.ask(request)
             end = len(self._controller.records)
             for after_us in network.arrivals_us(CONTROLLER_ID, self._node.node_id):
-                push(after_us, come_back, response, end)
+                push(after_us + late_us, come_back, response, end)
 
         def come_back(response: object, end: int) -> None:
             if self._node.machine.is_up and self._node.machine.incarnation == incarnation:
@@ -89,8 +94,7 @@ class ControllerRequests:
         return node.replicas.reported.report_of(at, node.replicas.image, node.broker_epoch)
 
     def add(self, driver: PartitionDriver, proposal: effects.ProposeIsr) -> None:
-        """Ask the controller, in place of what was proposed before."""
-        self._proposals[driver.topic_partition] = proposal
+        """Send a request, and feed its response, although another proposal may be pending then."""
         request = AlterPartitions(
             broker_id=self._node.node_id,
             broker_epoch=self._node.broker_epoch,
@@ -108,22 +112,24 @@ class ControllerRequests:
             ),
         )
 
-        def isr_answered(results: IsrResults | None) -> None:
-            self._isr_answered(driver, proposal, results)
+        is_answered = False
 
-        self.ask(request, isr_answered)
+        def isr_answered(results: IsrResults | None) -> None:
+            nonlocal is_answered
+            if not is_answered:
+                is_answered = True
+                self._isr_answered(driver, proposal, results)
+
+        rng = self._late_rng
+        late_us = 0 if rng is None else rng.choice((0, rng.randrange(PROPOSAL_TIMEOUT_US)))
+        self.ask(request, isr_answered, late_us=late_us)
         self._node.machine.later(PROPOSAL_TIMEOUT_US, self._node.take, isr_answered, None)
 
     def _isr_answered(
         self, driver: PartitionDriver, proposal: effects.ProposeIsr, results: IsrResults | None
     ) -> None:
-        at = driver.topic_partition
-        if (
-            self._proposals.get(at) is not proposal
-            or self._node.replicas.drivers.get(at) is not driver
-        ):
+        if self._node.replicas.drivers.get(driver.topic_partition) is not driver:
             return
-        del self._proposals[at]
         answer = events.IsrAnswered(
             asked_epoch=proposal.partition_epoch, error_code=ErrorCode.REQUEST_TIMED_OUT
         )

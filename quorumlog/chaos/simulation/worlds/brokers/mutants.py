@@ -181,6 +181,17 @@ class _TakesAnyRefusalForFinal(Leadership):
         return super().isr_answered(role, now_ms, event)
 
 
+@PARTITION_MUTANTS.breaks("an answer to an older ISR proposal counts for the pending one (KIP-497)")
+class TakesAnswersToOlderProposals(IsrRules):
+    """Gives up a proposal that the controller may have granted."""
+
+    def answered(self, role: Leader, event: events.IsrAnswered) -> bool:
+        """Break the rule."""
+        if role.pending is not None:
+            event = replace(event, asked_epoch=role.pending.partition_epoch)
+        return super().answered(role, event)
+
+
 @PARTITION_MUTANTS.breaks("a replica falls out of the sweeps for ever: nothing ends its wait")
 class NeverLooksAtTheClock(Leadership):
     """Takes each replica for settled, whoever has fallen behind."""

@@ -1,0 +1,119 @@
+"""The rules of one replica that follows: what it cuts, where it starts, what it lets go of."""
+
+import pytest
+
+from quorumlog.broker.partitions.core import effects, events
+from quorumlog.broker.partitions.core.effects import Effect
+from quorumlog.metadata_quorum.image import PartitionImage
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Epoch, Offset
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Replica, image
+
+ONE = BROKERS[0]
+
+
+def published(partition: PartitionImage) -> events.PartitionPublished:
+    return events.PartitionPublished(image=partition, brokers=ALL_ALIVE, min_insync_replicas=1)
+
+
+def follower(log_end: int, log_start: int = 0) -> Replica:
+    replica = Replica(ONE)
+    replica.log.append([(3, 0)] * log_end)
+    replica.partition.state.log_end_offset = Offset(log_end)
+    replica.partition.state.log_start_offset = replica.partition.state.high_watermark = Offset(
+        log_start
+    )
+    replica.step(0, published(image(2, 4, 9, (1, 2))))
+    return replica
+
+
+@pytest.mark.parametrize(
+    ("log_end", "log_start", "theirs", "start_at"),
+    [
+        (5, 0, 9, 9),
+        (5, 0, 5, None),
+        (5, 0, 2, None),
+        (5, 0, -1, None),
+        (5, 5, -1, None),
+        (5, 5, 2, 2),
+    ],
+)
+def test_a_follower_starts_over_only_if_the_leader_begins_behind_its_end(
+    log_end: int, log_start: int, theirs: int, start_at: int | None
+) -> None:
+    replica = follower(log_end, log_start)
+    done = replica.step(
+        0,
+        events.FetchOutOfRange(
+            leader_epoch=Epoch(4),
+            fetch_offset=Offset(log_end),
+            last_fetched_epoch=Epoch(3),
+            log_start_offset=Offset(theirs),
+        ),
+    )
+    expected = [] if start_at is None else [effects.StartOverAt(offset=Offset(start_at))]
+    assert done == expected
+
+
+def test_a_follower_lets_go_of_what_its_leader_has_dropped_but_nothing_uncommitted() -> None:
+    replica = follower(5)
+
+    def answered(high_watermark: int, log_start: int) -> list[Effect]:
+        return replica.step(
+            0,
+            events.LeaderAnswered(
+                leader_epoch=Epoch(4),
+                log_end_offset=Offset(5),
+                high_watermark=Offset(high_watermark),
+                log_start_offset=Offset(log_start),
+            ),
+        )
+
+    assert answered(3, 4)[-1] == effects.AdvanceLogStart(offset=Offset(3))
+    replica.step(0, events.LogStartRose(log_start_offset=Offset(3)))
+    assert answered(1, 3) == []
+    assert replica.partition.state.high_watermark == 3
+
+
+def test_a_late_answer_that_the_offset_is_out_of_range_changes_nothing() -> None:
+    replica = follower(5)
+    for leader_epoch, offset, last_epoch in ((3, 5, 3), (4, 4, 3), (4, 5, 2)):
+        late = events.FetchOutOfRange(
+            leader_epoch=Epoch(leader_epoch),
+            fetch_offset=Offset(offset),
+            last_fetched_epoch=Epoch(last_epoch),
+            log_start_offset=Offset(9),
+        )
+        assert list(replica.step(0, late)) == []
+
+
+def test_a_follower_cuts_nothing_below_its_start_and_shows_nothing_above_its_end() -> None:
+    replica = follower(5, log_start=3)
+    replica.partition.state.high_watermark = Offset(5)
+    diverged = events.LeaderDiverged(
+        leader_epoch=Epoch(4),
+        fetch_offset=Offset(5),
+        last_fetched_epoch=Epoch(3),
+        epoch=Epoch(2),
+        end_offset=Offset(1),
+    )
+    assert replica.step(0, diverged)[0] == effects.TruncateTo(offset=Offset(3))
+    assert (replica.partition.state.high_watermark, replica.partition.state.log_end_offset) == (
+        3,
+        3,
+    )
+
+
+def test_who_has_no_leader_or_is_removed_fetches_from_nobody() -> None:
+    replica = follower(5)
+    assert replica.fetching is not None
+    replica.step(0, published(image(-1, 5, 10, (1, 2))))
+    assert replica.fetching is None
+    replica.step(0, published(image(2, 6, 11, (1, 2))))
+    removed = events.ReplicaRemoved(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    done = replica.step(0, removed)
+    assert replica.fetching is None
+    assert not any(isinstance(effect, effects.AnnounceResignation) for effect in done)
+    leader = Replica(ONE)
+    leader.step(0, published(image(1, 4, 9, (1,))))
+    assert isinstance(leader.step(0, removed)[-1], effects.AnnounceResignation)
