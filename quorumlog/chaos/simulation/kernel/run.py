@@ -37,14 +37,16 @@ class Environment:
         }
         self.is_calm = False
         self.slow_disk = _HEALTHY_DISK
+        self.steady_us = dict.fromkeys(node_ids, 0)  # by so much each fsync of a machine is slower
         self._fsync_rng: Final = seeded("fsync", seed).random
 
-    def fsync_us(self) -> int:
-        """Return how long the next fsync takes."""
+    def fsync_us(self, node_id: int) -> int:
+        """Return how long the next fsync of a machine takes. Its disk may be slow in the calm."""
         if self.is_calm:
-            return _CALM_FSYNC_US
+            return self.steady_us[node_id] + _CALM_FSYNC_US
         fraction, disk = self._fsync_rng(), self.slow_disk
-        return int(disk.min_us + fraction * fraction * fraction * disk.spread_us)
+        drawn_us = int(disk.min_us + fraction * fraction * fraction * disk.spread_us)
+        return self.steady_us[node_id] + drawn_us
 
 
 class World(Protocol):

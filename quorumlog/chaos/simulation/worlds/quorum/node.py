@@ -63,6 +63,7 @@ class QuorumNode:
         self._responses: Final[dict[int, bytes]] = {}  # fetched records, by request
         self._proposals: Final[dict[int, tuple[int, list[Entry]]]] = {}  # end -> (base, entries)
         self._is_writing = False
+        self._write_began_ms = 0
         self._has_checkpoint_due = False
         self._is_founded = False
         self._disks = 1  # how many its machine has had
@@ -246,12 +247,12 @@ class QuorumNode:
         for index in range(start, len(ordered)):
             effect = ordered[index]
             if isinstance(effect, effects.PersistElection):
-                self._is_writing = True
-                fsync_us = self._environment.fsync_us()
+                self._begin_write()
+                fsync_us = self._environment.fsync_us(self.node_id)
                 self.machine.later(fsync_us, self._persist, effect, ordered, index + 1)
                 return
             if isinstance(effect, effects.InstallSnapshot):
-                self._is_writing = True
+                self._begin_write()
                 self.snapshots.install(effect.snapshot_id, partial(self._go_on, ordered, index + 1))
                 return
             try:
@@ -285,8 +286,13 @@ class QuorumNode:
             self._oracle.saw_vote(self.node_id, effect.leader_epoch, effect.voted_id)
         self._go_on(ordered, start)
 
+    def _begin_write(self) -> None:
+        self._is_writing, self._write_began_ms = True, self.machine.now_ms()
+
     def _go_on(self, ordered: list[effects.Effect], start: int) -> None:
         self._is_writing = False
+        took_ms = self.machine.now_ms() - self._write_began_ms
+        self._inbox.appendleft(events.WriteEnded(took_ms=took_ms))
         self._perform(ordered, start)
 
     def _perform_one(self, effect: effects.Effect) -> None:
@@ -302,7 +308,9 @@ class QuorumNode:
             case effects.AnswerFetch() | effects.AnswerFetchSnapshot():
                 self._messenger.answer_fetch(self, effect)
             case effects.FlushLog(log_end_offset=end):
-                self.machine.later(self._environment.fsync_us(), self._flush, end)
+                began_ms = self.machine.now_ms()
+                fsync_us = self._environment.fsync_us(self.node_id)
+                self.machine.later(fsync_us, self._flush, end, began_ms)
             case (
                 effects.AppendFetched()
                 | effects.TruncateLog()
@@ -339,13 +347,14 @@ class QuorumNode:
             case effects.VotersChanged():
                 pass
 
-    def _flush(self, end: Offset) -> None:
+    def _flush(self, end: Offset, began_ms: int) -> None:
         try:
             self._oracle.flushed(self.node_id, self.log.flush())
         except StorageError:
             self.machine.fail()
             return
-        self.feed(events.LogFlushed(flushed_offset=end))
+        took_ms = self.machine.now_ms() - began_ms
+        self.feed(events.LogFlushed(flushed_offset=end, took_ms=took_ms))
 
     # --- what clients write ---
 

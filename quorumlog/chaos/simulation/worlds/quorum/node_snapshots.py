@@ -109,7 +109,8 @@ class NodeSnapshots:
 
     def check(self, snapshot_id: SnapshotId) -> None:
         """Read the draft of a leader's snapshot, soon."""
-        self._node.machine.later(self._environment.fsync_us(), self._check, snapshot_id)
+        fsync_us = self._environment.fsync_us(self._node.node_id)
+        self._node.machine.later(fsync_us, self._check, snapshot_id)
 
     def _check(self, snapshot_id: SnapshotId) -> None:
         try:
@@ -139,7 +140,7 @@ class NodeSnapshots:
                 node.machine.fail()
                 return
             if number + 1 < len(steps):
-                step_us = INSTALL_SLOWNESS * self._environment.fsync_us()
+                step_us = INSTALL_SLOWNESS * self._environment.fsync_us(node.node_id)
                 node.machine.later(step_us, take, number + 1)
                 return
             self._oracle.installed(node.node_id)
