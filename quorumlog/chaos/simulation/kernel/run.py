@@ -37,6 +37,7 @@ class Environment:
         }
         self.is_calm = False
         self.slow_disk = _HEALTHY_DISK
+        self.stall_us = dict.fromkeys(node_ids, 0)  # by so much the next fsync is slower
         self.steady_us = dict.fromkeys(node_ids, 0)  # by so much each fsync of a machine is slower
         self._fsync_rng: Final = seeded("fsync", seed).random
 
@@ -46,7 +47,8 @@ class Environment:
             return self.steady_us[node_id] + _CALM_FSYNC_US
         fraction, disk = self._fsync_rng(), self.slow_disk
         drawn_us = int(disk.min_us + fraction * fraction * fraction * disk.spread_us)
-        return self.steady_us[node_id] + drawn_us
+        stall_us, self.stall_us[node_id] = self.stall_us[node_id], 0
+        return self.steady_us[node_id] + stall_us + drawn_us
 
 
 class World(Protocol):
@@ -148,6 +150,8 @@ class Run:
                 machine.stop(action.duration_us, loses_power=loses_power)
             case machines.FsyncError():
                 machine.fail_next_fsync()
+            case machines.DiskStall(us=us):
+                self._environment.stall_us[machine.node_id] = us
             case machines.InterruptedWrite() as fault:
                 machine.interrupt_write(fault)
             case Pause():
