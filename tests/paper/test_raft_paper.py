@@ -160,7 +160,8 @@ def test_5_2_election_timeouts_are_random_in_t_to_2t() -> None:
     deadlines = set()
     for fraction in (0.0, 0.25, 0.999):
         node = started()
-        node._state._random_fraction = lambda fraction=fraction: fraction  # type: ignore[misc]
+        timeouts = node._state.timeouts
+        timeouts._random_fraction = lambda fraction=fraction: fraction  # type: ignore[misc]
         deadlines.add(node._state.new_election_deadline_ms())
     assert deadlines == {1000, 1250, 1999}
 

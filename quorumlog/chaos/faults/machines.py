@@ -71,6 +71,13 @@ class SlowDisk(StepFault):
         return (Step(operation="slow_fsync", node_ids=scene.victims, amount=longest_us),)
 
 
+@named("disk_stall", "an fsync stands still for seconds")
+class DiskStall(Fault):
+    """The target's next fsync takes so much longer."""
+
+    us: int = ranged(1, 60 * MILLION)
+
+
 @named("clock_drift", "the clocks run at different speeds")
 class ClockDrift(StepFault):
     """The target's monotonic clock runs at `rate_ppm` millionths of true time."""
@@ -84,4 +91,6 @@ class ClockDrift(StepFault):
         return (Step(operation="drift_clock", node_ids=scene.victims, amount=self.rate_ppm),)
 
 
-FAULTS: Final = (PowerLoss, PowerLossOfAll, InterruptedWrite, FsyncError, SlowDisk, ClockDrift)
+FAULTS: Final = (
+    *(PowerLoss, PowerLossOfAll, InterruptedWrite, FsyncError, SlowDisk, DiskStall, ClockDrift),
+)

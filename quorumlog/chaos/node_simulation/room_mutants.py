@@ -23,8 +23,8 @@ ROOM: Final = Mutants(_with)
 
 @ROOM.breaks("a vote or a record of the metadata that finds no room is taken for written")
 class _TakesRefusedWritesForDone(Driver):
-    def _write(self, work: Callable[[], object]) -> None:
-        super()._write(lambda: str(attempt(work)))
+    def _write(self, work: Callable[[], object], name: str) -> None:
+        super()._write(lambda: str(attempt(work)), name)
 
 
 class _Impatient(PatientExecutor):

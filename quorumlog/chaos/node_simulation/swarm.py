@@ -205,7 +205,9 @@ _PARAMETERS: Final[Mapping[str, Callable[[Random], dict[str, Any]]]] = {
     "rolling_restart": lambda rng: {"between_us": rng.randrange(0, MILLION)},
     "disk_full": lambda rng: {"left_bytes": rng.randrange(20_000)},
     "disk_error": lambda rng: {"calls": rng.choice(("all", "reads", "writes", "syncs"))},
-    "slow_fsync": lambda rng: {"us": rng.randrange(10_000, 500_000)},
+    "slow_fsync": lambda rng: {
+        "us": rng.randrange(10_000, rng.choice((MILLION // 2, 3 * MILLION, 12 * MILLION)))
+    },
     "clock_step": lambda rng: {"step_ms": rng.choice((50, 5_000, 600_000, 86_400_000))},
     "admin_churn": lambda rng: {"per_s": rng.choice((2, 5, 20))},
     "throttle": lambda rng: {"bytes_per_s": rng.choice((500, 5_000, 50_000))},

@@ -9,7 +9,7 @@ from typing import Final
 
 from quorumlog.cli.dump.contents import Item, Problem
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME as QUORUM_STATE_FILE
-from quorumlog.metadata_quorum.log.election_store import decode_election
+from quorumlog.metadata_quorum.log.election_store import decode_election, decode_file
 from quorumlog.metadata_quorum.log.log_end import FILE_NAME as LOG_END_FILE
 from quorumlog.storage.core.producer_snapshot import decode_snapshot
 from quorumlog.storage.io.checkpoints import (
@@ -83,9 +83,9 @@ def _json(content: bytes) -> Iterable[Item]:
 
 
 def _quorum_state(content: bytes) -> Iterable[Item]:
-    (fields,) = _json(content)
+    fields = decode_file(content).fields
     decode_election(fields)
-    return [fields]
+    return [dict(fields)]
 
 
 NAMED: Final[dict[str, tuple[str, Read]]] = {

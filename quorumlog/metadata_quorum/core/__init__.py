@@ -4,15 +4,17 @@
 bytes: it knows where the log ends, where its epochs start, how far it is durable and how far it is
 committed. One task owns it, and must do the following.
 
-Time. `now_ms` is a monotonic clock. Feed `Ticked` at or soon after `next_deadline_ms()` (None:
-nothing is due); it changes with every step. The first event is `Started`, from what the disk says.
+Time. `now_ms` is a monotonic clock. The core takes the waits for writes out of it (`WriteEnded`):
+no deadline runs while the disk of its node writes. Feed `Ticked` at or soon after
+`next_deadline_ms()` (None: nothing is due); it changes with every step. The first event is
+`Started`, from what the disk says.
 
 Order. Perform the effects of one step in order, all of them, before the next event. An effect that
 fails (a disk error) ends the node: what the core believes would no longer be true. Only `FlushLog`
 and the sending of messages go on in the background.
 
-- `PersistElection`: write `quorum-state` (temporary file, fsync, rename, fsync of the directory)
-  and return only then. A vote that is not durable may be given twice.
+- `PersistElection`: write `quorum-state`, and go on only when it is durable: a vote that is not may
+  be given twice. After each effect that is a `DiskWrite`, feed `WriteEnded` before any other event.
 - `AppendLeaderChange`: append one control batch with one record. Report no `RecordsAppended`.
 - `AppendVoters`: append one control batch: KRaftVersion with level 1, if it is set here, and
   Voters. Report no `RecordsAppended`.
@@ -23,8 +25,8 @@ and the sending of messages go on in the background.
 - `TruncateLog`: cut the log, and whatever was built from the records above. It never reaches
   below the high watermark, and never comes while a flush is under way.
 - `FlushLog`: start `log.flush()`, in a thread if it blocks, and feed `LogFlushed` with the offset
-  that the log ended at when the flush began. There is never a second one before that event. A
-  failed flush ends the node.
+  that the log ended at when the flush began, and how long it took. There is never a second one
+  before that event. A failed flush ends the node.
 - `SendRequest`: POST it to `destination`. Feed exactly one of `ResponseReceived` or
   `RequestFailed`, once. A fetch may be held back by the leader for max_wait_ms, so its timeout is
   longer than others'. `source` is the node that was asked. Before a fetch response is fed, its

@@ -53,6 +53,7 @@ class Elections:
             leader_epoch=state.leader_epoch,
             vote_granted=is_granted,
             leader_address=state.leader_address,
+            write_ms=state.timeouts.write_ms,
         )
         state.emit(effects.SendResponse(request_id=request_id, response=response))
         if error_code is ErrorCode.NONE and request.pre_vote and not is_granted:
@@ -162,10 +163,13 @@ class Elections:
         self._state.become(role)
         self.ask_all(role)
 
-    def _become_candidate(self) -> None:
-        """Vote for ourselves in the next epoch, durably, and ask for votes."""
+    def _become_candidate(self, pre_votes: set[BrokerId]) -> None:
+        """Vote for ourselves in the next epoch, durably, and ask for votes.
+
+        The deadline lets those vote that gave their pre-votes: these say how slow their disks are.
+        """
         state = self._state
-        deadline_ms = state.new_election_deadline_ms()
+        deadline_ms = state.new_election_deadline_ms(sorted(pre_votes))
         role = Candidate(election_deadline_ms=deadline_ms, ballot=self.new_ballot())
         newer = Epoch(state.leader_epoch + 1)
         state.become(role, leader_epoch=newer, voted_id=state.node_id)
@@ -204,6 +208,7 @@ class Elections:
     def handle_vote_response(self, event: events.ResponseReceived, response: VoteResponse) -> None:
         """Count one answer of the ballot that asked; others are of an older one."""
         state = self._state
+        state.timeouts.note_peer(event.source, response.write_ms)
         if response.leader_epoch >= state.leader_epoch:
             if not state.learn(response.leader_epoch, response.leader_id, response.leader_address):
                 return
@@ -264,7 +269,7 @@ class Elections:
         state, ballot = self._state, role.ballot
         is_lost = len(ballot.refused) >= state.majority or role.election_deadline_ms <= state.now_ms
         if len(ballot.granted) >= state.majority and state.has_newer_epoch:
-            self._become_candidate()
+            self._become_candidate(ballot.granted)
         elif is_lost and state.leader_id != NOBODY:
             state.become_follower(state.leader_epoch, state.leader_id)
         elif is_lost:

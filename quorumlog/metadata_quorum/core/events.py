@@ -94,6 +94,14 @@ class LogFlushed:
     """The flush that `FlushLog` ordered is done: all below `flushed_offset` is durable."""
 
     flushed_offset: Offset
+    took_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteEnded:
+    """The driver waited this long for an effect that is a `DiskWrite`."""
+
+    took_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +142,7 @@ class ResignRequested:
     """The node is about to stop, or its controller failed: it should no longer lead."""
 
 
-LogEvent = LogFlushed | SnapshotChecked | SnapshotWritten | LogStartMoved
+LogEvent = LogFlushed | WriteEnded | SnapshotChecked | SnapshotWritten | LogStartMoved
 Event = (
     Started
     | Ticked

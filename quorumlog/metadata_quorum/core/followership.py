@@ -137,6 +137,11 @@ class Followership:
             log.is_flushing = True
             self._state.emit(effects.FlushLog(log_end_offset=log.end_offset))
 
+    def resume(self, role: Role, flush_ms: int) -> None:
+        """Go on after a flush: the node could not send a fetch meanwhile."""
+        if isinstance(role, Follower) and not role.is_leader_gone:
+            role.fetch_deadline_ms += flush_ms
+
     # --- fetches ---
 
     def maybe_fetch(self, role: Unattached | Follower) -> None:
@@ -199,6 +204,7 @@ class Followership:
             high_watermark=state.log.high_watermark,
             replica_directory_id=state.directory_id,
             replica_is_new=state.is_new,
+            write_ms=state.timeouts.write_ms,
         )
         role.fetch_id = state.send(self._fetch_destination(role), request, wait_ms=max_wait_ms)
 

@@ -181,6 +181,7 @@ class Leadership:
         replica_id, directory_id = request.replica_id, request.replica_directory_id
         if self._state.members.has(replica_id, directory_id):
             progress = role.followers[replica_id]
+            self._state.timeouts.note_peer(replica_id, request.write_ms)
             self._maybe_hold_the_quorum(role, replica_id)
         else:
             progress = self._observer_progress(role, replica_id, directory_id)

@@ -47,13 +47,17 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteResponse:
-    """The answer, with the leader and the epoch that the voter knows now."""
+    """The answer, with the leader and the epoch that the voter knows now.
+
+    `write_ms`: how long a durable write takes on the voter: a candidate waits for that of its vote.
+    """
 
     error_code: ErrorCode
     leader_id: BrokerId
     leader_epoch: Epoch
     vote_granted: bool
     leader_address: str = ""
+    write_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +106,7 @@ class FetchRequest:
     `last_fetched_epoch` is the epoch of the record before it, 0 if there is none.
     `high_watermark` is what the sender knows: the leader does not make it wait for a newer one.
     `replica_is_new`: the sender may not vote yet (decision 36), so it cannot be added as a voter.
+    `write_ms`: how long a durable write takes on the sender: the leader waits for its fetches.
     """
 
     replica_id: BrokerId
@@ -112,6 +117,7 @@ class FetchRequest:
     high_watermark: Offset = UNKNOWN_OFFSET
     replica_directory_id: str | None = None
     replica_is_new: bool = False
+    write_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -171,6 +171,11 @@ class Quorum:
         return self._state.log.voter_sets.at(end_offset)
 
     @property
+    def waited_ms(self) -> int:
+        """How far the times in `role` are behind the driver's clock: so long its disk wrote."""
+        return self._state.timeouts.waited_ms
+
+    @property
     def is_leader(self) -> bool:
         """Whether this node leads `leader_epoch`."""
         return isinstance(self._state.role, Leader)
@@ -219,7 +224,9 @@ class Quorum:
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
         state = self._state
-        state.now_ms = max(state.now_ms, now_ms)
+        if isinstance(event, events.WriteEnded):
+            state.timeouts.note_wait(event.took_ms)
+        state.now_ms = max(state.now_ms, now_ms - state.timeouts.waited_ms)
         state.effects = []
         before = state.leader_epoch, state.log.high_watermark, state.leader_id, state.voted_id
         require(self._has_started != isinstance(event, events.Started), "Started is the first")
@@ -237,7 +244,8 @@ class Quorum:
             *self._followership.deadlines(role),
             *self._auto_join.deadlines(),
         )
-        return min(deadlines, default=None)
+        first_ms = min(deadlines, default=None)
+        return None if first_ms is None else first_ms + self._state.timeouts.waited_ms
 
     def _handle(self, event: Event) -> None:
         role = self._state.role
@@ -258,6 +266,7 @@ class Quorum:
                 self._leadership.handle_records_appended(role, event)
             case (
                 events.LogFlushed()
+                | events.WriteEnded()
                 | events.SnapshotChecked()
                 | events.SnapshotWritten()
                 | events.LogStartMoved()
@@ -272,8 +281,12 @@ class Quorum:
 
     def _handle_log_event(self, role: Role, event: events.LogEvent) -> None:
         match event:
-            case events.LogFlushed(flushed_offset=flushed_offset):
+            case events.LogFlushed(flushed_offset=flushed_offset, took_ms=took_ms):
                 self._state.log.flushed(flushed_offset)
+                self._state.timeouts.note_write(took_ms)
+                self._followership.resume(role, took_ms)
+            case events.WriteEnded():
+                pass  # `step` has taken it out of the time
             case events.SnapshotChecked():
                 self._followership.handle_snapshot_checked(role, event)
             case events.SnapshotWritten(snapshot_id=snapshot_id):

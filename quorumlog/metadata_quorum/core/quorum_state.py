@@ -5,7 +5,7 @@ log says, from the moment that it says so; without such a record (kraft.version 
 ones. Sources: Kafka's `QuorumState`; KIP-853.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ClassVar, Final
 
 from quorumlog.invariants import require
@@ -34,6 +34,7 @@ from quorumlog.metadata_quorum.core.roles import (
     Unattached,
 )
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.core.timeouts import Timeouts
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
@@ -46,7 +47,8 @@ class QuorumState:
     election timeouts, so that voters that lost their leader together do not stand together.
     """
 
-    membership: ClassVar[type[Membership]] = Membership  # a seam for mutants
+    membership: ClassVar[type[Membership]] = Membership  # a seam for mutants, as the next one
+    timeout_rules: ClassVar[type[Timeouts]] = Timeouts
 
     def __init__(
         self,
@@ -74,9 +76,9 @@ class QuorumState:
         self.is_new = False  # a voter that must not vote yet: decision 36
         self.log: Final = LogOutline()
         self.members: Final = self.membership(node_id, directory_id, self.configured, self.log)
-        self.now_ms = 0
+        self.timeouts: Final = self.timeout_rules(settings, random_fraction)
+        self.now_ms = 0  # without the time in which the disk wrote
         self.effects: list[Effect] = []
-        self._random_fraction: Final = random_fraction
         self._last_request_id = 0
         self._told_voters: VoterSet | None = None
         self._learnt_address = NOBODY, ""  # of a leader, from its peers
@@ -237,16 +239,15 @@ class QuorumState:
 
     def new_fetch_deadline_ms(self) -> int:
         """One fetch timeout from now."""
-        return self.now_ms + self.settings.controller_quorum_fetch_timeout_ms
+        return self.now_ms + self.timeouts.fetch_ms()
 
     def new_check_quorum_deadline_ms(self) -> int:
         """One and a half fetch timeouts from now: until then a majority must fetch."""
-        return self.now_ms + self.settings.controller_quorum_fetch_timeout_ms * 3 // 2
+        return self.now_ms + self.timeouts.fetch_ms(self.other_voters) * 3 // 2
 
-    def new_election_deadline_ms(self) -> int:
-        """One election timeout from now: uniform in [T, 2T)."""
-        timeout_ms = self.settings.controller_quorum_election_timeout_ms
-        return self.now_ms + timeout_ms + int(timeout_ms * self._random_fraction())
+    def new_election_deadline_ms(self, votes_of: Iterable[BrokerId] = ()) -> int:
+        """One election timeout from now, within which these voters can vote."""
+        return self.now_ms + self.timeouts.election_ms(votes_of)
 
     # --- role, epoch, leader and vote ---
 

@@ -7,12 +7,16 @@ from quorumlog.metadata_quorum.driver.seams import Clock, Timer
 
 
 class Deadline:
-    """Calls `action` at the last time that was set; None: never."""
+    """Calls `action` at the last time that was set; None: never.
 
-    def __init__(self, clock: Clock, action: Callable[[], None]) -> None:
+    `action` gets the time at which the call was due: it is late if the process stood still.
+    """
+
+    def __init__(self, clock: Clock, action: Callable[[int], None]) -> None:
         self._clock: Final = clock
         self._action: Final = action
         self._time_ms: int | None = None
+        self._due_ms = 0
         self._timer: Timer | None = None
 
     @property
@@ -27,8 +31,10 @@ class Deadline:
         if self._timer is not None:
             self._timer.cancel()
         self._time_ms = time_ms
+        if time_ms is not None:
+            self._due_ms = max(time_ms, self._clock.now_ms())  # it may have passed before
         self._timer = None if time_ms is None else self._clock.call_at(time_ms, self._due)
 
     def _due(self) -> None:
         self._time_ms = self._timer = None
-        self._action()
+        self._action(self._due_ms)

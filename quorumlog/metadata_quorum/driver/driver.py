@@ -39,6 +39,7 @@ from quorumlog.metadata_quorum.driver.seams import (
 )
 from quorumlog.metadata_quorum.driver.snapshot_transfer import SnapshotTransfer
 from quorumlog.metadata_quorum.driver.snapshotting import Snapshotting
+from quorumlog.metadata_quorum.driver.stalls import Stalls
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -86,7 +87,8 @@ class Driver:
         self._fetched: Responded | None = None  # of the step whose effects are performed
         self._has_started = self._has_ended = False
         self._is_running = self._is_writing = False
-        self._deadline: Final = Deadline(seams.clock, lambda: self.feed(events.Ticked()))
+        self._stalls: Final = Stalls(seams.clock, quorum.node_id)
+        self._deadline: Final = Deadline(seams.clock, self._tick)
         self._checkpoint_due: Final = Deadline(seams.clock, self._checkpoint)
         self._resume_due: Final = Deadline(seams.clock, self._resume)  # a read had no file handle
         self._unread: Final = LastingCondition(_logger)
@@ -211,6 +213,10 @@ class Driver:
 
     # --- turns ---
 
+    def _tick(self, due_ms: int) -> None:
+        self._stalls.ended(due_ms, "its turn: the process stood still, or had no CPU")
+        self.feed(events.Ticked())
+
     def _run(self) -> None:
         if self._is_running or not self._has_started:
             return  # called from within a turn, or too early
@@ -232,7 +238,7 @@ class Driver:
         finally:
             self._is_running = False
 
-    def _resume(self) -> None:
+    def _resume(self, _: int) -> None:
         self._run()
         if not self._resume_due.is_set:
             now_ms = self._seams.clock.now_ms()
@@ -298,7 +304,8 @@ class Driver:
             case effects.AnswerFetchSnapshot() | effects.CheckSnapshot():
                 self._transfer.begin(effect, self._respond)
             case effects.FlushLog():
-                self._executor.run(self._log.flush, self._flushed)
+                flushed = partial(self._flushed, self._seams.clock.now_ms())
+                self._executor.run(self._log.flush, flushed)
             case effects.AdvanceHighWatermark(high_watermark=high_watermark):
                 self._advance(high_watermark)
             case effects.BecomeLeader() | effects.ResignLeadership() | effects.FollowLeader():
@@ -329,21 +336,23 @@ class Driver:
                     was_voter=effect.was_voter,
                     is_new=effect.is_new,
                 )
-                self._write(partial(self._elections.save, election))
+                self._write(partial(self._elections.save, election), "election state")
             case effects.AppendLeaderChange():
                 wall_ms = self._seams.clock.wall_ms()
-                self._write(partial(self._log.append_leader_change, effect, wall_ms=wall_ms))
+                append = partial(self._log.append_leader_change, effect, wall_ms=wall_ms)
+                self._write(append, "start of its epoch")
             case effects.AppendVoters():
                 wall_ms = self._seams.clock.wall_ms()
-                self._write(partial(self._log.append_voters, effect, wall_ms=wall_ms))
+                append = partial(self._log.append_voters, effect, wall_ms=wall_ms)
+                self._write(append, "voters")
             case effects.AppendFetched():
                 self._append_fetched()
             case effects.TruncateLog(end_offset=end_offset):
-                self._write(partial(self._log.truncate_to, end_offset))
+                self._write(partial(self._log.truncate_to, end_offset), "cut of the log")
             case effects.AppendSnapshot():
-                self._write(self._transfer.append_work(effect, self._fetched))
+                self._write(self._transfer.append_work(effect, self._fetched), "fetched snapshot")
             case effects.InstallSnapshot():
-                self._write(self._transfer.install_work(effect))
+                self._write(self._transfer.install_work(effect), "fetched snapshot")
             case _:
                 assert_never(effect)
 
@@ -357,31 +366,37 @@ class Driver:
         fetched = some(self._fetched, "fetched records come beside a response")
         append = partial(self._log.append_fetched, fetched.records)
         if self._log.starts_epoch(fetched.event.records):
-            self._write(append)  # the start of an epoch is fsynced before it is believed
+            self._write(append, "start of an epoch")  # fsynced before it is believed
             return
+        began_ms = self._seams.clock.now_ms()
         try:
             append()  # a flush follows
         except DiskExhausted as refusal:
             self._is_writing = True
-            self._executor.run_again(refusal, append, self._written)
+            written = partial(self._written, began_ms, "fetched records")
+            self._executor.run_again(refusal, append, written)
 
-    def _write(self, work: Callable[[], object]) -> None:
+    def _write(self, work: Callable[[], object], name: str) -> None:
         """Do `work` in the executor; the driver waits until it is done."""
         self._is_writing = True
-        self._executor.run(work, self._written)
+        written = partial(self._written, self._seams.clock.now_ms(), name)
+        self._executor.run(work, written)
 
-    def _written(self, _: object) -> None:
+    def _written(self, began_ms: int, name: str, _: object) -> None:
         self._is_writing = False
+        took_ms = self._stalls.ended(began_ms, f"its disk: {name}")
+        self._urgent.append(events.WriteEnded(took_ms=took_ms))
         self._run()
 
     def _lacks_room(self) -> None:
         if self._is_writing:
             self._refuse_waiting("there is no room on the controller's disk")
 
-    def _flushed(self, flushed_offset: Offset) -> None:
-        self.feed(events.LogFlushed(flushed_offset=flushed_offset))
+    def _flushed(self, began_ms: int, flushed_offset: Offset) -> None:
+        took_ms = self._stalls.ended(began_ms, "its disk: flush of the metadata log")
+        self.feed(events.LogFlushed(flushed_offset=flushed_offset, took_ms=took_ms))
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, _: int) -> None:
         checkpoint = partial(self._log.checkpoint, self._controllership.high_watermark)
         self._executor.run(checkpoint, lambda _: None)
 

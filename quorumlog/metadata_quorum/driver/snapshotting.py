@@ -65,7 +65,7 @@ class Snapshotting:
         self._feed: Final = feed
         self._flushes_log: Final = flushes_log
         self._voters_at: Final = voters_at
-        self._age: Final = Deadline(seams.clock, self._age_reached)
+        self._age: Final = Deadline(seams.clock, lambda _: self._age_reached())
         self._bytes_before = 0  # replayed when the last one began
         self._is_writing = self._has_ended = False
 

@@ -165,8 +165,9 @@ class MetadataQuorum:
             _logger.warning(
                 "%s of node %d names epoch %d, but the last record is of epoch %d: a damaged or "
                 "hostile peer has used up epochs. If the voters cannot elect a leader, stop them "
-                "all, set leaderEpoch in each file to one more than the newest epoch in any "
-                "voter's log, leaderId and votedId to -1, and start them again",
+                "all; replace each file by one of its lines, with leaderEpoch set to one more than "
+                "the newest epoch in any voter's log, leaderId and votedId to -1, and without its "
+                "checksum; and start them again",
                 FILE_NAME,
                 self.settings.node_id,
                 leader_epoch,

@@ -35,6 +35,7 @@ def describe_quorum(
     role = quorum.role
     if not isinstance(role, Leader):
         raise NotController("this node does not lead the quorum")
+    now_ms -= quorum.waited_ms
     silent_ms = now_ms - quorum.settings.controller_quorum_observer_session_ms
     own = QuorumReplica(
         replica_id=quorum.node_id,

@@ -1,14 +1,18 @@
 """The file `quorum-state`: the leader that this node follows, and its vote.
 
-JSON, Kafka's field names, `data_version` 1, with `currentVoters` as in version 0. The file must be
-durable before any node learns of the vote: a lost vote may be given twice. Sources:
+Four rows of JSON: two saves, each in two copies. The newest save counts. Kafka's field names,
+`data_version` 1, with `currentVoters` as in version 0; the number of the save; a checksum. A save
+must be durable before any node learns of the vote: a lost vote may be given twice. Sources:
 KIP-595; KAFKA-15412 (an unknown version is refused).
 """
 
 import json
+import logging
+import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from quorumlog.metadata_quorum.core.messages import EPOCH_MAX
 from quorumlog.storage.errors import CorruptCheckpoint, storage_error
@@ -17,6 +21,11 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch
 
 FILE_NAME: Final = "quorum-state"
 _VERSION: Final = 1
+_COPIES: Final = 2  # of each save
+_ROWS: Final = 2 * _COPIES
+_SECTOR_BYTES: Final = 512  # a row has whole ones: no write touches the bytes of another save
+_CHECKSUM: Final = b', "checksum": "%08x"}'
+_logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,26 +47,47 @@ class Election:
     voters: tuple[BrokerId, ...] | None = None
 
 
+class Saved(NamedTuple):
+    """The last save in a file. `row_bytes`: 0 if no other save may be put beside it."""
+
+    fields: Mapping[str, Any]
+    number: int = 0
+    row_bytes: int = 0
+
+
 class ElectionStore:
-    """The election state of one node, on disk."""
+    """The election state of one node, on disk.
+
+    A save overwrites the older one of the two in the file, and takes one fsync. A power loss may
+    tear it at any byte: then the other save counts, and no node has learned of the torn one. Each
+    save has two copies, so that one damaged byte cannot pass for a torn save: its other copy is
+    whole, and counts.
+    """
 
     def __init__(self, disk: Disk, directory: str, voters: Iterable[BrokerId] = ()) -> None:
         """`voters` are written with every election."""
         self._disk = disk
         self._voters = tuple(sorted(voters))
+        self._directory = directory
         self._path = f"{directory}/{FILE_NAME}"
+        self._number = self._row_bytes = 0  # of the last save; 0 bytes: write the file anew
 
     def load(self) -> Election:
-        """Return the saved election, or a new one if there is none. Raises CorruptCheckpoint."""
+        """Return the saved election, or a new one if there is none.
+
+        What it returns is durable. Raises CorruptCheckpoint; StorageError.
+        """
         if not self._disk.exists(self._path):
             return Election(is_new=True)
         try:
-            state = json.loads(read_file(self._disk, self._path))
-            if state["data_version"] != _VERSION:
-                raise CorruptCheckpoint(
-                    f"{self._path} is of version {state['data_version']}, this is {_VERSION}"
-                )
-            return decode_election(state)
+            self._fsync()  # a process may have ended between a write and its fsync
+            last = decode_file(read_file(self._disk, self._path))
+            version = last.fields["data_version"]
+            if version != _VERSION:
+                raise CorruptCheckpoint(f"{self._path} is of version {version}, this is {_VERSION}")
+            election = decode_election(last.fields)
+        except OSError as error:
+            raise storage_error(f"cannot read {self._path}: {error}", error) from error
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptCheckpoint(
                 f"{self._path} is not whole ({type(error).__name__}: {error}): this node does not "
@@ -65,26 +95,105 @@ class ElectionStore:
                 "it has caught up with a leader. Keep the log beside it: others may rely on what "
                 "is in it"
             ) from error
+        self._number, self._row_bytes = last.number, last.row_bytes
+        return election
 
     def save(self, election: Election) -> None:
         """Replace the saved election. It is durable on return. Raises StorageError."""
-        state: dict[str, object] = {
-            "leaderId": election.leader_id,
-            "leaderEpoch": election.leader_epoch,
-            "votedId": election.voted_id,
-            "isNew": election.is_new,
-            "data_version": _VERSION,
-        }
-        if election.voted_directory_id is not None:
-            state["votedDirectoryId"] = election.voted_directory_id
-        if election.was_voter:
-            state["wasVoter"] = True
-        if self._voters:
-            state["currentVoters"] = [{"voterId": voter} for voter in self._voters]
+        number, row_bytes = self._number + 1, self._row_bytes
+        line = _line(election, self._voters, number)
+        self._row_bytes = 0
         try:
-            write_file_durably(self._disk, self._path, json.dumps(state).encode())
+            if len(line) < row_bytes:
+                self._overwrite(_row(line, row_bytes) * _COPIES, number)
+            else:
+                row_bytes = _SECTOR_BYTES * (len(line) // _SECTOR_BYTES + 1)
+                write_file_durably(self._disk, self._path, _row(line, row_bytes) * _ROWS)
         except OSError as error:
             raise storage_error(f"cannot write {self._path}: {error}", error) from error
+        self._number, self._row_bytes = number, row_bytes
+
+    def _overwrite(self, rows: bytes, number: int) -> None:
+        position = number % 2 * len(rows)
+        file = self._disk.open(self._path)
+        try:
+            file.overwrite(rows, position)
+            file.fsync()
+        except OSError:
+            with suppress(OSError):  # a start would see it, and the disk may never have it
+                file.overwrite(bytes(len(rows)), position)
+            raise
+        finally:
+            file.close()
+
+    def _fsync(self) -> None:
+        file = self._disk.open(self._path)
+        try:
+            file.fsync()
+        finally:
+            file.close()
+        self._disk.fsync_dir(self._directory)
+
+
+def decode_file(content: bytes) -> Saved:
+    """Return the last save. Raises KeyError, TypeError or ValueError unless the file is whole.
+
+    A single line without a checksum is of a former release, or of a person.
+    """
+    if len(content.splitlines()) == 1 and b'"checksum"' not in content:
+        return Saved(_json(content))
+    row_bytes, rest = divmod(len(content), _ROWS)
+    if rest or row_bytes % _SECTOR_BYTES:
+        raise ValueError(f"{len(content)} bytes")
+    rows = [content[start : start + row_bytes] for start in range(0, len(content), row_bytes or 1)]
+    whole = [_json(row) for row in rows if _is_whole(row)]
+    if not whole:
+        raise ValueError("no row has the checksum of its bytes")
+    if len(whole) < _ROWS:
+        _logger.warning(
+            "%d of %d rows of %s are damaged, or a write was torn: the newest of the others counts",
+            _ROWS - len(whole), _ROWS, FILE_NAME,
+        )  # fmt: skip
+    last = max(whole, key=lambda fields: int(fields["save"]))
+    return Saved(last, int(last["save"]), row_bytes if len(whole) == _ROWS else 0)
+
+
+def _line(election: Election, voters: tuple[BrokerId, ...], number: int) -> bytes:
+    state: dict[str, object] = {
+        "leaderId": election.leader_id,
+        "leaderEpoch": election.leader_epoch,
+        "votedId": election.voted_id,
+        "isNew": election.is_new,
+        "data_version": _VERSION,
+        "save": number,
+    }
+    if election.voted_directory_id is not None:
+        state["votedDirectoryId"] = election.voted_directory_id
+    if election.was_voter:
+        state["wasVoter"] = True
+    if voters:
+        state["currentVoters"] = [{"voterId": voter} for voter in voters]
+    return _with_checksum(json.dumps(state).encode()[:-1])
+
+
+def _with_checksum(fields: bytes) -> bytes:
+    return fields + _CHECKSUM % zlib.crc32(fields)
+
+
+def _row(line: bytes, row_bytes: int) -> bytes:
+    return line.ljust(row_bytes - 1) + b"\n"
+
+
+def _is_whole(row: bytes) -> bool:
+    fields = row.rstrip()[: -len(_CHECKSUM % 0)]
+    return row == _row(_with_checksum(fields), len(row))
+
+
+def _json(line: bytes) -> Mapping[str, Any]:
+    fields = json.loads(line)
+    if not isinstance(fields, dict):
+        raise TypeError(f"{type(fields).__name__} where an object is due")
+    return fields
 
 
 def decode_election(state: Mapping[str, Any]) -> Election:

@@ -30,6 +30,9 @@ class DiskFile(ReadableFile, Protocol):
     def append(self, chunks: Sequence[Buffer]) -> None:
         """Write all chunks at the end. If it raises, any part of them may have been written."""
 
+    def overwrite(self, data: Buffer, position: int) -> None:
+        """Write within the file. If it raises, any part may have been written."""
+
     def truncate(self, size: int) -> None:
         """Cut to `size` bytes. Durable only after `fsync`."""
 

@@ -112,6 +112,17 @@ class RealFile:
                 while rest:
                     rest = rest[os.write(self._descriptor, rest) :]
 
+    def overwrite(self, data: Buffer, position: int) -> None:  # noqa: D102 - the Protocol says it
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_APPEND)  # Linux would append
+        try:
+            rest = memoryview(data)
+            while rest:
+                written = os.pwrite(self._descriptor, rest, position)
+                rest, position = rest[written:], position + written
+        finally:
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags)
+
     def pread(self, size: int, position: int) -> bytes:  # noqa: D102 - the Protocol says it
         data = os.pread(self._descriptor, size, position)
         if len(data) == size or not data:

@@ -39,9 +39,13 @@ async def until(holds: Callable[[], bool], *, within_s: float = 60.0) -> None:
 
 
 class NoThreads:
-    """An Executor that does the work at once; `hold` lets the outcome of some work wait."""
+    """An Executor that does the work at once; `hold` lets the outcome of some work wait.
+
+    `slow_s`: so long every other outcome waits.
+    """
 
     def __init__(self, failed: Callable[[BaseException], None]) -> None:
+        self.slow_s = 0.0
         self._failed = failed
         self._holds: set[str] = set()
         self._waiting: list[tuple[str, Callable[[], None]]] = []
@@ -73,7 +77,7 @@ class NoThreads:
         if function in self._holds:
             self._waiting.append((function, lambda: done(result)))
         else:
-            asyncio.get_running_loop().call_soon(done, result)
+            asyncio.get_running_loop().call_later(self.slow_s, done, result)
 
 
 class Seen:

@@ -83,13 +83,16 @@ def vote_request(
     )
 
 
-def vote_response(epoch: int, *, granted: bool, leader: int = NOBODY) -> VoteResponse:
+def vote_response(
+    epoch: int, *, granted: bool, leader: int = NOBODY, write_ms: int = 0
+) -> VoteResponse:
     """An answer without error."""
     return VoteResponse(
         error_code=ErrorCode.NONE,
         leader_id=BrokerId(leader),
         leader_epoch=Epoch(epoch),
         vote_granted=granted,
+        write_ms=write_ms,
     )
 
 

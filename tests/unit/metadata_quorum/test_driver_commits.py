@@ -29,6 +29,7 @@ from quorumlog.metadata_quorum.driver.remembered_answers import (
 )
 from quorumlog.metadata_quorum.driver.seams import NotController
 from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, ProducerIds
+from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
 from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
@@ -191,7 +192,7 @@ async def test_the_core_hears_of_an_append_before_anything_else() -> None:
         created = asyncio.create_task(ask(leader.driver, create("a")))
         await asyncio.sleep(0)
         leader.driver.feed(events.ResignRequested())
-        leader.driver._written(None)
+        leader.driver._written(EventLoopClock.now_ms(), "election state", None)
         with pytest.raises(NotController):
             await created
         assert not leader.failure.done()

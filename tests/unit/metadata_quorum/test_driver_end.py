@@ -150,7 +150,8 @@ async def test_nothing_is_taken_in_while_a_write_is_under_way() -> None:
     assert len(quorum.events) == 1
     (done,) = written
     done(None)
-    assert len(quorum.events) == 2
+    fed = [type(event) for event in quorum.events]
+    assert fed == [events.Started, events.WriteEnded, events.Ticked]
 
 
 async def test_a_request_that_comes_before_the_start_waits_for_it() -> None:

@@ -182,4 +182,4 @@ async def test_what_left_the_node_is_on_its_disk_whenever_the_power_fails() -> N
     writes = 1
     while await scenario(writes):
         writes += 1
-    assert writes > 30  # it came that far
+    assert writes > 25  # it came that far: a vote is two writes, once its file is there

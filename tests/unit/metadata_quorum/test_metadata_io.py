@@ -1,6 +1,7 @@
 """The election file, the metadata log, and how the death of a peer is noticed."""
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +55,20 @@ def test_an_election_that_cannot_be_read_is_not_guessed(
     (tmp_path / "quorum-state").write_text(content)
     with pytest.raises(CorruptCheckpoint, match=message):
         ElectionStore(RealDisk(), str(tmp_path)).load()
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_the_file_of_a_former_release_or_of_a_person_is_read(tmp_path: Path, end: str) -> None:
+    former = '{"leaderId": -1, "leaderEpoch": 7, "votedId": 2, "isNew": false, "data_version": 1}'
+    (tmp_path / "quorum-state").write_text(former + end)
+    store = ElectionStore(RealDisk(), str(tmp_path))
+    assert store.load() == ELECTION
+    newer = replace(ELECTION, leader_epoch=Epoch(8))
+    store.save(newer)
+    assert ElectionStore(RealDisk(), str(tmp_path)).load() == newer
+    lines = (tmp_path / "quorum-state").read_text().splitlines()
+    assert {json.loads(line)["leaderEpoch"] for line in lines} == {8}
+    assert all("checksum" in json.loads(line) for line in lines)
 
 
 def leader_change(epoch: int, base_offset: int) -> AppendLeaderChange:

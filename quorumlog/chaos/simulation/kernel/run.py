@@ -37,14 +37,18 @@ class Environment:
         }
         self.is_calm = False
         self.slow_disk = _HEALTHY_DISK
+        self.stall_us = dict.fromkeys(node_ids, 0)  # by so much the next fsync is slower
+        self.steady_us = dict.fromkeys(node_ids, 0)  # by so much each fsync of a machine is slower
         self._fsync_rng: Final = seeded("fsync", seed).random
 
-    def fsync_us(self) -> int:
-        """Return how long the next fsync takes."""
+    def fsync_us(self, node_id: int) -> int:
+        """Return how long the next fsync of a machine takes. Its disk may be slow in the calm."""
         if self.is_calm:
-            return _CALM_FSYNC_US
+            return self.steady_us[node_id] + _CALM_FSYNC_US
         fraction, disk = self._fsync_rng(), self.slow_disk
-        return int(disk.min_us + fraction * fraction * fraction * disk.spread_us)
+        drawn_us = int(disk.min_us + fraction * fraction * fraction * disk.spread_us)
+        stall_us, self.stall_us[node_id] = self.stall_us[node_id], 0
+        return self.steady_us[node_id] + stall_us + drawn_us
 
 
 class World(Protocol):
@@ -146,6 +150,8 @@ class Run:
                 machine.stop(action.duration_us, loses_power=loses_power)
             case machines.FsyncError():
                 machine.fail_next_fsync()
+            case machines.DiskStall(us=us):
+                self._environment.stall_us[machine.node_id] = us
             case machines.InterruptedWrite() as fault:
                 machine.interrupt_write(fault)
             case Pause():

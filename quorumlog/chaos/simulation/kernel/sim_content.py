@@ -1,9 +1,17 @@
 """What a simulated file holds: what was written, what is durable, and what a power loss leaves."""
 
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
-Change = bytes | int  # appended bytes, or the size the file was cut to
+
+class Overwrite(NamedTuple):
+    """Bytes that take the place of others."""
+
+    position: int
+    data: bytes
+
+
+Change = bytes | int | Overwrite  # appended bytes, or the size the file was cut to, or bytes within
 
 
 class SimContent:
@@ -26,6 +34,14 @@ class SimContent:
         _cut(self.written, size)
         self.changes.append(size)
 
+    def overwrite(self, data: bytes, position: int) -> None:
+        """Write within the file."""
+        if position + len(data) > len(self.written):
+            raise ValueError(f"{position + len(data)} is behind the end, {len(self.written)}")
+        change = Overwrite(position, data)
+        _apply(self.written, change)
+        self.changes.append(change)
+
     def fsync(self) -> None:
         """Make all changes durable."""
         for change in self.changes:
@@ -36,7 +52,9 @@ class SimContent:
         """Forget what was to be written, not that it was written: an fsync has failed."""
         self.has_lost_pages = True
         self.changes = [
-            bytes(len(change)) if isinstance(change, bytes) else change for change in self.changes
+            bytes(len(change)) if isinstance(change, bytes) else change
+            for change in self.changes
+            if not isinstance(change, Overwrite)  # the disk keeps what it has there
         ]
 
     def forget_pages(self, *, keeps_size: bool = True) -> None:
@@ -56,6 +74,9 @@ class SimContent:
             torn = self.changes[kept]
             if isinstance(torn, bytes) and torn and rng.random() < 0.5:
                 self.durable += _torn(torn, rng)
+            elif isinstance(torn, Overwrite) and rng.random() < 0.5:
+                part = _torn(torn.data, rng)  # what it lacks is as before, or zeros, or garbage
+                _apply(self.durable, Overwrite(torn.position, part))
         self.written = bytearray(self.durable)
         self.changes.clear()
         self.has_lost_pages = False
@@ -64,6 +85,8 @@ class SimContent:
 def _apply(content: bytearray, change: Change) -> None:
     if isinstance(change, int):
         _cut(content, change)
+    elif isinstance(change, Overwrite):
+        content[change.position : change.position + len(change.data)] = change.data
     else:
         content += change
 

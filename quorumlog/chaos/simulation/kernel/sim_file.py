@@ -30,6 +30,10 @@ class SimFile:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
         self._content.append(data)
 
+    def overwrite(self, data: Buffer, position: int) -> None:  # noqa: D102 - see DiskFile
+        self._begin("append")
+        self._content.overwrite(bytes(data), position)
+
     def pread(self, size: int, position: int) -> bytes:  # noqa: D102 - see DiskFile
         self._begin("pread")
         return bytes(self._content.written[position : position + size])

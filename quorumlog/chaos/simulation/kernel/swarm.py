@@ -19,6 +19,7 @@ from quorumlog.chaos.simulation.kernel.randomness import seeded
 _INSTANTANEOUS: Final = (
     machines.InterruptedWrite,
     machines.FsyncError,
+    machines.DiskStall,
     Resign,
     FalseNotice,
     Reassign,
@@ -137,6 +138,8 @@ class _Draws:
             return machines.InterruptedWrite(
                 file=file, writes=writes, times=rng.choice((1, 1, 2, 3))
             )
+        if self.kind is machines.DiskStall:
+            return machines.DiskStall(us=rng.randrange(1, rng.choice((1, 4, 12)) * MILLION))
         if self.kind is network.OneWayCut:
             return network.OneWayCut(direction=rng.choice(("in", "out")))
         return self.kind()

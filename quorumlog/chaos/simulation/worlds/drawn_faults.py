@@ -13,7 +13,7 @@ BROKER_FAULTS: Final[tuple[type[Fault], ...]] = (
 )  # fmt: skip
 QUORUM_FAULTS: Final[tuple[type[Fault], ...]] = (
     *network.FAULTS, Kill, machines.PowerLoss, Pause, machines.ClockDrift, machines.SlowDisk,
-    machines.FsyncError, *leadership.FAULTS, machines.InterruptedWrite,
+    machines.FsyncError, *leadership.FAULTS, machines.InterruptedWrite, machines.DiskStall,
 )  # fmt: skip
 COMPOSED_FAULTS: Final = (*BROKER_FAULTS, *reassign.FAULTS)
 LOG_FAULTS: Final[tuple[type[Fault], ...]] = (

@@ -41,7 +41,7 @@ class SimulatedDiskQueue:
         """Do `work` after all that was submitted for `key` before; then tell `done` its result."""
         now_us = self._machine.timeline.now_us
         started_us = max(self._busy_until_us.get(key, 0), now_us)
-        ended_us = started_us + self._environment.fsync_us()
+        ended_us = started_us + self._environment.fsync_us(self._machine.node_id)
         self._busy_until_us[key] = ended_us
         self._machine.later(ended_us - now_us, self._take, _do_disk_work, work, done)
 

@@ -3,6 +3,7 @@
 They do not check themselves, so that it is the simulator's oracle that must find them.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -34,9 +35,10 @@ from quorumlog.metadata_quorum.core.roles import (
 )
 from quorumlog.metadata_quorum.core.snapshot_downloads import SnapshotDownloads
 from quorumlog.metadata_quorum.core.starting import Starting
+from quorumlog.metadata_quorum.core.timeouts import Timeouts
 from quorumlog.metadata_quorum.core.voter_sets import VoterSet
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Epoch, Offset
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 
 class UncheckedQuorum(Quorum):
@@ -232,3 +234,39 @@ class _ForgetsSnapshotEpoch(SnapshotDownloads):
     def install(self, snapshot_id: SnapshotId, voters: VoterSet | None) -> None:
         super().install(snapshot_id, voters)
         self._state.log.start_epoch = Epoch(0)
+
+
+class _CountsWaits(Timeouts):
+    """For a mutant below."""
+
+    def note_wait(self, took_ms: int) -> None:
+        self.note_write(took_ms)
+
+
+@MUTANTS.breaks("a deadline begins before the write is done that it waits for")
+class _DeadlinesBeginBeforeTheWrite(QuorumState):
+    timeout_rules = _CountsWaits
+
+
+class _Configured(Timeouts):
+    """For a mutant below."""
+
+    def _slowest_ms(self, peers: Iterable[BrokerId]) -> int:  # noqa: ARG002 - a mutant has the signature of what it replaces
+        return 0
+
+
+@MUTANTS.breaks("the timeouts ignore how slow the disks are")
+class _TimeoutsIgnoreTheDisk(QuorumState):
+    timeout_rules = _Configured
+
+
+class _OwnDiskAlone(Timeouts):
+    """For a mutant below."""
+
+    def note_peer(self, node_id: BrokerId, write_ms: int) -> None:
+        """Do nothing."""
+
+
+@MUTANTS.breaks("a candidate and a leader ignore how slow the disks of the others are")
+class _IgnoresTheDisksOfOthers(QuorumState):
+    timeout_rules = _OwnDiskAlone

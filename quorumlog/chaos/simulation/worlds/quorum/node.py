@@ -17,7 +17,7 @@ from quorumlog.chaos.simulation.worlds.quorum.messenger import Caller, Messenger
 from quorumlog.chaos.simulation.worlds.quorum.node_snapshots import NodeSnapshots
 from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
 from quorumlog.chaos.simulation.worlds.quorum.rendering import render_step
-from quorumlog.chaos.simulation.worlds.quorum.ticks import Ticks
+from quorumlog.chaos.simulation.worlds.quorum.ticks import Ticks, Writes, waits_for
 from quorumlog.chaos.simulation.worlds.quorum.voter_model import Key, directory_id, voter_set_of
 from quorumlog.chaos.simulation.worlds.storage_mutants import Storage
 from quorumlog.metadata_quorum.core import effects, events
@@ -62,7 +62,6 @@ class QuorumNode:
         self._inbox: Final = deque[events.Event]()
         self._responses: Final[dict[int, bytes]] = {}  # fetched records, by request
         self._proposals: Final[dict[int, tuple[int, list[Entry]]]] = {}  # end -> (base, entries)
-        self._is_writing = False
         self._has_checkpoint_due = False
         self._is_founded = False
         self._disks = 1  # how many its machine has had
@@ -70,6 +69,7 @@ class QuorumNode:
         self.changes: Final[dict[int, OnAnswer]] = {}  # of voters: an administrator waits
         self._leads_epoch: int | None = None
         self._ticks: Final = Ticks(machine, lambda: self.quorum, self.feed)
+        self._writes: Final = Writes(machine, lambda: self.quorum)
         self._voters: Final = voters
         self._environment: Final = environment
         self._messenger: Final = messenger
@@ -87,7 +87,8 @@ class QuorumNode:
 
     def boot(self) -> None:
         """Start from what is on the disk. Raises StorageError."""
-        self._is_writing = self._has_checkpoint_due = False
+        self._writes.forget()
+        self._has_checkpoint_due = False
         self._ticks.forget()
         for volatile in (
             self._inbox, self.asked, self.waiting, self._responses, self._proposals, self.changes,
@@ -174,7 +175,9 @@ class QuorumNode:
     def resumed(self) -> None:
         """Take in what has waited."""
         machine = self.machine
-        while self._inbox and machine.is_up and not (machine.is_paused or self._is_writing):
+        while (
+            self._inbox and machine.is_up and not (machine.is_paused or self._writes.is_under_way)
+        ):
             self._step(self._inbox.popleft())
 
     def feed(self, event: events.Event) -> None:
@@ -215,7 +218,7 @@ class QuorumNode:
     @property
     def is_busy(self) -> bool:
         """Whether events would wait in the inbox."""
-        return self.machine.is_paused or self._is_writing or bool(self._inbox)
+        return self.machine.is_paused or self._writes.is_under_way or bool(self._inbox)
 
     def _step(self, event: events.Event) -> None:
         quorum = self.quorum
@@ -225,6 +228,8 @@ class QuorumNode:
             ordered = quorum.step(self.machine.now_ms(), event)
         finally:  # the step that breaks a rule is the one to see
             self._trace(event)
+        if isinstance(event, events.WriteEnded):
+            self._writes.check_deadline(self._inbox)
         self._perform(ordered, 0)
 
     def _trace(self, event: events.Event) -> None:
@@ -245,13 +250,13 @@ class QuorumNode:
         """Perform effects in order; a crash may come while the election state is written."""
         for index in range(start, len(ordered)):
             effect = ordered[index]
-            if isinstance(effect, effects.PersistElection):
-                self._is_writing = True
-                fsync_us = self._environment.fsync_us()
-                self.machine.later(fsync_us, self._persist, effect, ordered, index + 1)
+            if waits_for(effect, self.log, self._responses):
+                self._writes.begin()
+                fsync_us = self._environment.fsync_us(self.node_id)
+                self.machine.later(fsync_us, self._write, effect, ordered, index + 1)
                 return
             if isinstance(effect, effects.InstallSnapshot):
-                self._is_writing = True
+                self._writes.begin()
                 self.snapshots.install(effect.snapshot_id, partial(self._go_on, ordered, index + 1))
                 return
             try:
@@ -263,9 +268,15 @@ class QuorumNode:
         if start:
             self.resumed()
 
-    def _persist(
-        self, effect: effects.PersistElection, ordered: list[effects.Effect], start: int
-    ) -> None:
+    def _write(self, effect: effects.Effect, ordered: list[effects.Effect], start: int) -> None:
+        try:
+            self._perform_one(effect)
+        except StorageError:
+            self.machine.fail()
+            return
+        self._go_on(ordered, start)
+
+    def _persist(self, effect: effects.PersistElection) -> None:
         election = Election(
             leader_epoch=effect.leader_epoch,
             leader_id=effect.leader_id,
@@ -274,19 +285,14 @@ class QuorumNode:
             was_voter=effect.was_voter,
             is_new=effect.is_new,
         )
-        try:
-            self._elections.save(election)
-        except StorageError:
-            self.machine.fail()
-            return
+        self._elections.save(election)
         if not effect.is_new:
             self._oracle.may_vote(self.node_id)
         if effect.voted_id >= 0:
             self._oracle.saw_vote(self.node_id, effect.leader_epoch, effect.voted_id)
-        self._go_on(ordered, start)
 
     def _go_on(self, ordered: list[effects.Effect], start: int) -> None:
-        self._is_writing = False
+        self._inbox.appendleft(self._writes.end())
         self._perform(ordered, start)
 
     def _perform_one(self, effect: effects.Effect) -> None:
@@ -302,7 +308,8 @@ class QuorumNode:
             case effects.AnswerFetch() | effects.AnswerFetchSnapshot():
                 self._messenger.answer_fetch(self, effect)
             case effects.FlushLog(log_end_offset=end):
-                self.machine.later(self._environment.fsync_us(), self._flush, end)
+                fsync_us = self._environment.fsync_us(self.node_id)
+                self.machine.later(fsync_us, self._flush, end, self.machine.now_ms())
             case (
                 effects.AppendFetched()
                 | effects.TruncateLog()
@@ -311,7 +318,9 @@ class QuorumNode:
                 | effects.AppendSnapshot()
             ):
                 write(self, effect, self._oracle, self._responses)
-            case effects.PersistElection() | effects.InstallSnapshot():
+            case effects.PersistElection():
+                self._persist(effect)
+            case effects.InstallSnapshot():
                 raise AssertionError("_perform does it")
             case _:
                 self._announce(effect)
@@ -339,21 +348,22 @@ class QuorumNode:
             case effects.VotersChanged():
                 pass
 
-    def _flush(self, end: Offset) -> None:
+    def _flush(self, end: Offset, began_ms: int) -> None:
         try:
             self._oracle.flushed(self.node_id, self.log.flush())
         except StorageError:
             self.machine.fail()
             return
-        self.feed(events.LogFlushed(flushed_offset=end))
+        took_ms = self.machine.now_ms() - began_ms
+        self.feed(events.LogFlushed(flushed_offset=end, took_ms=took_ms))
 
     # --- what clients write ---
 
     @property
     def accepts_records(self) -> bool:
         """Whether a client would find this node to be a leader that answers."""
-        is_busy = self.machine.is_paused or self._is_writing
-        return self.machine.is_up and not is_busy and self.quorum.is_leader
+        may_step = not (self.machine.is_paused or self._writes.is_under_way)
+        return self.machine.is_up and may_step and self.quorum.is_leader
 
     def propose(self, values: list[bytes]) -> None:
         """Append one batch as the leader; acknowledge it once it is committed."""

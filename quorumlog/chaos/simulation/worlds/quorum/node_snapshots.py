@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _PADDING: Final = 30  # records: a snapshot that comes in several answers
 INSTALL_SLOWNESS: Final = 20  # times an fsync: so that crashes come between its steps
+INSTALL_STEP_US_MAX: Final = 2_000_000  # of a slow disk: the world must settle
 
 
 class AppliedState:
@@ -109,7 +110,8 @@ class NodeSnapshots:
 
     def check(self, snapshot_id: SnapshotId) -> None:
         """Read the draft of a leader's snapshot, soon."""
-        self._node.machine.later(self._environment.fsync_us(), self._check, snapshot_id)
+        fsync_us = self._environment.fsync_us(self._node.node_id)
+        self._node.machine.later(fsync_us, self._check, snapshot_id)
 
     def _check(self, snapshot_id: SnapshotId) -> None:
         try:
@@ -139,7 +141,8 @@ class NodeSnapshots:
                 node.machine.fail()
                 return
             if number + 1 < len(steps):
-                step_us = INSTALL_SLOWNESS * self._environment.fsync_us()
+                fsync_us = self._environment.fsync_us(node.node_id)
+                step_us = min(INSTALL_SLOWNESS * fsync_us, INSTALL_STEP_US_MAX)
                 node.machine.later(step_us, take, number + 1)
                 return
             self._oracle.installed(node.node_id)

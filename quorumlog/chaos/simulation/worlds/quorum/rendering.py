@@ -6,7 +6,7 @@ from typing import Any, Final
 from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.messages import FetchRequest, Request, VoteRequest
 
-_RARE: Final = frozenset({"is_new", "leader_address", "voter_sets", "was_voter"})
+_RARE: Final = frozenset({"is_new", "leader_address", "voter_sets", "was_voter", "write_ms"})
 
 
 def render_event(event: events.Event) -> str:

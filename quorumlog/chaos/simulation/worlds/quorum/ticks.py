@@ -1,11 +1,15 @@
-"""When the core of a simulated node is due, by the clock of its machine."""
+"""When the core of a simulated node is due, and the writes that stop its time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from quorumlog.chaos.simulation.kernel.machine import Machine
-from quorumlog.metadata_quorum.core import events
+from quorumlog.chaos.simulation.kernel.rules import check
+from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.quorum import Quorum
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
+
+_ROUNDING_MS: Final = 2
 
 
 class Ticks:
@@ -46,3 +50,62 @@ class Ticks:
             self._feed(events.Ticked())
         else:
             self.schedule()
+
+
+def waits_for(effect: effects.Effect, log: MetadataLog, responses: Mapping[int, bytes]) -> bool:
+    """Tell whether a driver waits for this effect. `responses`: what was fetched, by request."""
+    match effect:
+        case effects.AppendFetched(request_id=request_id):
+            _, fetched = describe(responses[request_id])
+            return log.starts_epoch(fetched)
+        case (
+            effects.PersistElection()
+            | effects.AppendLeaderChange()
+            | effects.AppendVoters()
+            | effects.TruncateLog()
+            | effects.AppendSnapshot()
+        ):
+            return True
+        case _:
+            return False
+
+
+class Writes:
+    """The writes of the step whose effects are performed."""
+
+    def __init__(self, machine: Machine, quorum: Callable[[], Quorum]) -> None:
+        self.is_under_way = False
+        self._machine: Final = machine
+        self._quorum: Final = quorum
+        self._began_ms = self._ended_ms = 0
+        self._left_ms: int | None = None  # from the step to the deadline of the quorum
+        self._is_first = True  # of the step
+
+    def forget(self) -> None:
+        """Begin a new life of the process."""
+        self.is_under_way, self._is_first = False, True
+
+    def begin(self) -> None:
+        """Note that a write begins."""
+        self.is_under_way, self._began_ms = True, self._machine.now_ms()
+        deadline_ms = self._quorum().next_deadline_ms()
+        if self._is_first:
+            self._left_ms = None if deadline_ms is None else deadline_ms - self._began_ms
+        self._is_first = False
+
+    def end(self) -> events.WriteEnded:
+        """Note that it is done; return what the core must be told."""
+        self.is_under_way, self._ended_ms = False, self._machine.now_ms()
+        return events.WriteEnded(took_ms=self._ended_ms - self._began_ms)
+
+    def check_deadline(self, inbox: Sequence[events.Event]) -> None:
+        """Check, once the core has been told of all, that they have used up nothing of it."""
+        if inbox and isinstance(inbox[0], events.WriteEnded):
+            return  # another one of the same step
+        self._is_first = True
+        deadline_ms = self._quorum().next_deadline_ms()
+        if deadline_ms is None or self._left_ms is None:
+            return
+        lost_ms = self._left_ms - (deadline_ms - self._ended_ms)
+        rule = f"disk-time: {self._machine.node_id} loses {lost_ms} ms of a deadline by its writes"
+        check(lost_ms <= _ROUNDING_MS, rule)

@@ -23,6 +23,8 @@ from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.wire.codec.identifiers import BrokerId
 
 OBSERVERS_MAX: Final = 2
+SLOW_DISK_US_MAX: Final = 600_000
+FETCH_BYTES_OF_SLOW_DISKS: Final = 10_000
 CHANGES: Final = "change_voters_every_us"
 
 
@@ -39,6 +41,9 @@ def draw_quorum_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
         "is_death_noticed": rng.random() < 0.5,
         "is_minority_left_down": rng.random() < 0.5,
         "snapshot_every_us": rng.choice((0, 0, rng.randrange(50_000, 1_000_000))),  # 0: never
+        "is_hasty": rng.random() < 0.5,  # the timeouts of `quorumlog up`, else Kafka's
+        "slow_disks": rng.choice((0, 0, 1, nodes)),  # of so many voters, in the calm, too
+        "slow_disk_us": rng.randrange(SLOW_DISK_US_MAX),
     }
 
 
@@ -67,6 +72,8 @@ class QuorumWorld:
         voters = range(1, options.number("nodes") + 1)
         machines = range(1, len(voters) + options.number("observers") + 1)
         self.environment: Final = Environment(schedule.seed, tuple(machines))
+        for slow in range(1, options.number("slow_disks") + 1):
+            self.environment.steady_us[slow] = options.number("slow_disk_us")
         self.oracle: Final = Oracle(tuple(machines), tuple(voters))
         self.nodes: Final[dict[int, QuorumNode]] = {}
         minority = (len(voters) - 1) // 2
@@ -83,7 +90,11 @@ class QuorumWorld:
             self.environment.network,
             self._timeline,
             self.oracle,
-            fetch_bytes_max=options.number("fetch_bytes_max"),
+            fetch_bytes_max=max(
+                options.number("fetch_bytes_max"),
+                # Else a slow follower that flushes each batch on its own never catches up.
+                FETCH_BYTES_OF_SLOW_DISKS * (options.number("slow_disks") > 0),
+            ),
         )
         messenger.nodes = self.nodes
         changes_voters = CHANGES in schedule.options
@@ -96,9 +107,7 @@ class QuorumWorld:
                 oracle=self.oracle,
                 quorum_class=quorum_class,
                 storage=storage,
-                settings=QuorumSettings(
-                    controller_quorum_dead_process_notice_enable=options.flag("is_death_noticed")
-                ),
+                settings=_settings(options),
                 segment_bytes=options.number("segment_bytes"),
                 has_snapshots=self._snapshot_every_us > 0,
                 has_directories=changes_voters,
@@ -213,3 +222,13 @@ class QuorumWorld:
             (quorum.leader_id, quorum.leader_epoch, quorum.log_end_offset, quorum.high_watermark)
             for quorum in quorums
         }
+
+
+def _settings(options: Options) -> QuorumSettings:
+    """Return Kafka's timeouts, or those of `quorumlog up`."""
+    is_hasty = options.flag("is_hasty")
+    return QuorumSettings(
+        controller_quorum_dead_process_notice_enable=options.flag("is_death_noticed"),
+        controller_quorum_election_timeout_ms=200 if is_hasty else 1000,
+        controller_quorum_fetch_timeout_ms=1000 if is_hasty else 2000,
+    )
