@@ -91,17 +91,25 @@ class RecordsAppended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFlushed:
-    """The flush that `FlushLog` ordered is done: all below `flushed_offset` is durable."""
+    """The flush that `FlushLog` ordered is done: all below `flushed_offset` is durable.
+
+    `was_repeated`: as in `WriteEnded`.
+    """
 
     flushed_offset: Offset
     took_ms: int = 0
+    was_repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteEnded:
-    """The driver waited this long for an effect that is a `DiskWrite`."""
+    """The driver waited this long for an effect that is a `DiskWrite`.
+
+    `was_repeated`: there was no room at first, so the time says nothing of how slow the disk is.
+    """
 
     took_ms: int
+    was_repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

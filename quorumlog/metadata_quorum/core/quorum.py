@@ -226,6 +226,8 @@ class Quorum:
         state = self._state
         if isinstance(event, events.WriteEnded):
             state.timeouts.note_wait(event.took_ms)
+            if not event.was_repeated:
+                state.timeouts.note_write(event.took_ms)
         state.now_ms = max(state.now_ms, now_ms - state.timeouts.waited_ms)
         state.effects = []
         before = state.leader_epoch, state.log.high_watermark, state.leader_id, state.voted_id
@@ -281,9 +283,10 @@ class Quorum:
 
     def _handle_log_event(self, role: Role, event: events.LogEvent) -> None:
         match event:
-            case events.LogFlushed(flushed_offset=flushed_offset, took_ms=took_ms):
+            case events.LogFlushed(flushed_offset=flushed_offset, took_ms=took_ms) as flush:
                 self._state.log.flushed(flushed_offset)
-                self._state.timeouts.note_write(took_ms)
+                if not flush.was_repeated:
+                    self._state.timeouts.note_write(took_ms)
                 self._followership.resume(role, took_ms)
             case events.WriteEnded():
                 pass  # `step` has taken it out of the time

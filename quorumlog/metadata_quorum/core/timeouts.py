@@ -37,7 +37,6 @@ class Timeouts:
     def note_wait(self, took_ms: int) -> None:
         """Note a write that the driver waited for: time stood still."""
         self.waited_ms += took_ms
-        self.note_write(took_ms)
 
     def note_write(self, took_ms: int) -> None:
         """Note a durable write: one that the driver waited for, or a flush in the background."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from quorumlog.lasting import LastingCondition
 from quorumlog.metadata_quorum.controller.failures import failure_response
-from quorumlog.metadata_quorum.controller.requests import Decision
+from quorumlog.metadata_quorum.controller.requests import ControllerRequest, Decision
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY
@@ -175,11 +175,11 @@ class Controllership:
         self._enact(active, partial(active.decide_due, now_ms))
         return True
 
-    def touch(self, heartbeat: BrokerHeartbeat) -> None:
+    def touch(self, request: ControllerRequest) -> None:
         """Note a heartbeat when it arrives; its answer may take longer (KAFKA-15019)."""
-        match self._stage:
-            case ActiveController(controller=controller):
-                controller.touch(heartbeat, self._seams.clock.now_ms())
+        match self._stage, request:
+            case ActiveController(controller=controller), BrokerHeartbeat():
+                controller.touch(request, self._seams.clock.now_ms())
             case _:
                 pass
 

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Final, assert_never
 from quorumlog.invariants import some
 from quorumlog.lasting import LastingCondition
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest
-from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import Request
 from quorumlog.metadata_quorum.core.quorum import Quorum
@@ -196,8 +195,7 @@ class Driver:
         if self.has_no_room:
             refuse(answer, NotController("there is no room on the controller's disk"))
             return
-        if isinstance(request, BrokerHeartbeat):
-            self._controllership.touch(request)
+        self._controllership.touch(request)
         if len(self._inbox) >= INBOX_FACTS_MAX:
             refuse(answer, NotController("too many requests wait"))
             return
@@ -385,7 +383,8 @@ class Driver:
     def _written(self, began_ms: int, name: str, _: object) -> None:
         self._is_writing = False
         took_ms = self._stalls.ended(began_ms, f"its disk: {name}")
-        self._urgent.append(events.WriteEnded(took_ms=took_ms))
+        was_repeated = self._executor.was_repeated
+        self._urgent.append(events.WriteEnded(took_ms=took_ms, was_repeated=was_repeated))
         self._run()
 
     def _lacks_room(self) -> None:
@@ -394,7 +393,12 @@ class Driver:
 
     def _flushed(self, began_ms: int, flushed_offset: Offset) -> None:
         took_ms = self._stalls.ended(began_ms, "its disk: flush of the metadata log")
-        self.feed(events.LogFlushed(flushed_offset=flushed_offset, took_ms=took_ms))
+        was_repeated = self._executor.was_repeated
+        self.feed(
+            events.LogFlushed(
+                flushed_offset=flushed_offset, took_ms=took_ms, was_repeated=was_repeated
+            )
+        )
 
     def _checkpoint(self, _: int) -> None:
         checkpoint = partial(self._log.checkpoint, self._controllership.high_watermark)

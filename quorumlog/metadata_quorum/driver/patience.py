@@ -2,7 +2,7 @@
 
 A node must not end for that: room comes back. Such a refusal has changed nothing (DiskExhausted),
 so the same work may be done again, until it succeeds. Any other error of the disk is final.
-docs/decisions/0154-a-voter-without-room-refuses-and-lives.md
+docs/decisions/0150-a-voter-without-room-refuses-and-lives.md
 """
 
 import logging
@@ -27,7 +27,10 @@ class PatientExecutor:
     1. `done` is called once the work has succeeded, never before; after `stop` it is not called
        for work that waits.
     2. `is_waiting` while any work waits to be repeated.
+    3. `was_repeated` while `done` is called of work that had to wait.
     """
+
+    was_repeated = False
 
     def __init__(
         self, executor: Executor, clock: Clock, lacks_room: Callable[[], None] = lambda: None
@@ -90,6 +93,7 @@ class PatientExecutor:
             self._timers[number] = self._clock.call_at(now_ms + wait_ms, again)
             self._lacks_room()
             return
+        self.was_repeated = number in self._waiting
         self._waiting.discard(number)
         if not self._waiting:
             self._condition.end(now_ms, "there is room for the metadata again")

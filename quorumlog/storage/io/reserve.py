@@ -3,7 +3,7 @@
 A vote, a checkpoint or the mark of a clean stop replaces a file of a few hundred bytes: it needs
 room for the new one beside the old one. So each log directory holds a file of zeros, which is cut
 by a step when a small file finds no room, and is filled up again as soon as there is some.
-docs/decisions/0154-a-voter-without-room-refuses-and-lives.md
+docs/decisions/0150-a-voter-without-room-refuses-and-lives.md
 """
 
 from typing import TYPE_CHECKING, Final
