@@ -384,7 +384,8 @@ class Driver:
         self._is_writing = False
         took_ms = self._stalls.ended(began_ms, f"its disk: {name}")
         was_repeated = self._executor.was_repeated
-        self._urgent.append(events.WriteEnded(took_ms=took_ms, was_repeated=was_repeated))
+        ended = events.WriteEnded(took_ms=took_ms, was_repeated=was_repeated)
+        self._urgent.appendleft(ended)  # the wait is taken out of the time before anything else
         self._run()
 
     def _lacks_room(self) -> None:
