@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from quorumlog.broker.partitions.log.registrations import FILE_NAME as REGISTRATIONS_FILE
 from quorumlog.cli.dump.contents import Item, Problem
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME as QUORUM_STATE_FILE
 from quorumlog.metadata_quorum.log.election_store import decode_election, decode_file
@@ -95,5 +96,6 @@ NAMED: Final[dict[str, tuple[str, Read]]] = {
     QUORUM_STATE_FILE: ("quorum_state", _quorum_state),
     LOG_END_FILE: ("log_end", _json),
     CLEAN_SHUTDOWN_FILE: ("clean_shutdown", _json),
+    REGISTRATIONS_FILE: ("broker_registrations", _json),
 }
 """By a file's name: its kind, and what reads it."""
