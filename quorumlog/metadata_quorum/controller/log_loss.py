@@ -30,7 +30,10 @@ class LogLoss(Enum):
 
     NOTHING = "the same log directory, and the machine ran on or the logs had been closed"
     UNFLUSHED = "its machine has started anew, or may have, and its logs had not been closed"
-    UNKNOWN = "its log directory was copied or put back, or has failed, and was not closed"
+    UNKNOWN = (
+        "its log directory was copied or put back, has failed, or is of an older release, and was "
+        "not closed"
+    )
     DAMAGED = "its log is damaged"
     NEWER = "its log directory is from before its last registration"
     EVERYTHING = "its log directory is another one than before"

@@ -9,6 +9,7 @@ from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.metadata_quorum.controller_client import DirectoryReport
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.checkpoints import uuid_to_text
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
@@ -174,3 +175,19 @@ def test_a_directory_that_has_failed_is_not_said_to_be_clean(tmp_path: Path) -> 
     finish(logs, opened)
     assert (tmp_path / "a" / ".kafka_cleanshutdown").exists()
     assert not (tmp_path / "b" / ".kafka_cleanshutdown").exists()
+
+
+def test_a_twin_of_a_log_that_does_not_say_whose_it_is_ends_no_start(tmp_path: Path) -> None:
+    """A move that a crash ended has left two, both flushed; damage has taken the name of one."""
+    at = ATS[0]
+    for name in "ab":
+        log = tmp_path / name / str(at)
+        log.mkdir(parents=True)
+        (log / "partition.metadata").write_text(f"version: 0\ntopic_id: {uuid_to_text(ID)}\n")
+        (log / "leader-epoch-checkpoint").write_text("0\n0\n")
+    (tmp_path / "b" / str(at) / "partition.metadata").write_text("version")
+    logs = started(tmp_path)
+    assert not logs.is_doubled(at, ID)
+    home = logs.place(at, ID, None, is_new=False)
+    assert home is not None
+    assert home.path.endswith("/a")

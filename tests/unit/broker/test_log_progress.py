@@ -60,7 +60,22 @@ def test_a_text_is_another_one_only_with_progress() -> None:
 
 def test_a_log_that_is_not_opened_does_not_hide_that_others_are_closed() -> None:
     progress = LogProgress()
-    progress.note_postponed()
+    progress.note_postponed(0, "orders-0", "no room")
     assert progress.describe(opened=2, left=1) == "opening logs: 2 of 3"
     progress.close(lambda: None)
     assert progress.describe(opened=2, left=1) == "closing logs: 1 of 2"
+
+
+def test_a_log_that_waits_for_room_is_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    progress = LogProgress()
+    for now_ms in range(0, 61_000, 500):
+        progress.note_postponed(now_ms, "orders-0", "no room")
+    assert [record.getMessage() for record in caplog.records] == [
+        "orders-0: no room",
+        "orders-0: no room (121 times in 60 s)",
+    ]
+    caplog.set_level("INFO")
+    progress.note_opened(61_000, "orders-0")
+    assert "all logs that lacked room are open" in caplog.records[-1].getMessage()

@@ -158,9 +158,9 @@ class LogDirectory:
         return str(topic_partition) in self._unopened
 
     def topic_id_of(self, name: str) -> TopicId | None:
-        """Return the topic id of what is in a log's directory, if there is one."""
+        """Return the topic id of what is in a log's directory, if that is known."""
         try:
-            return self._names.topic_id_of(name)
+            return self._found_id(name)
         except OSError as error:
             raise storage_error(f"cannot use {self.path}: {error}", error) from error
 

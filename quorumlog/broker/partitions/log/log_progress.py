@@ -3,9 +3,14 @@
 docs/decisions/0052-time-limits-of-nodes-are-renewed-by-progress.md
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Final
+
+from quorumlog.lasting import LastingCondition
+
+_logger: Final = logging.getLogger(__name__)
 
 
 class LogProgress:
@@ -20,15 +25,24 @@ class LogProgress:
         self._read_bytes = 0
         self._counts_bytes = True
         self._closed = 0
+        self._postponed: Final = LastingCondition(_logger)
 
     def note_read(self, size: int) -> None:
         """Count bytes of a log that is opened."""
         with self._lock:
             self._read_bytes += size
 
-    def note_postponed(self) -> None:
-        """Count no more bytes: a log is opened again and again, which is no progress."""
+    def note_postponed(self, now_ms: int, log: str, reason: object) -> None:
+        """Count no more bytes: a log is opened again and again, which is no progress.
+
+        It lacks room, or a handle, and the first time and once a minute that is logged.
+        """
         self._counts_bytes = False
+        self._postponed.note(now_ms, f"{log}: {reason}", log)
+
+    def note_opened(self, now_ms: int, log: str) -> None:
+        """Note that a log is open, if it had to wait."""
+        self._postponed.end(now_ms, "all logs that lacked room are open", log)
 
     def close(self, close: Callable[[], None]) -> None:
         """Close a log by `close`, and count it. Raises what that raises."""

@@ -285,13 +285,14 @@ class ReplicaSet:
         self._around.disk.submit(at, partial(log.close, clean=clean), closed)
 
     def _not_opened(self, at: TopicPartition, topic_id: TopicId, error: StorageError) -> None:
+        if isinstance(error, DiskExhausted):
+            self._postponed.add(at)
+            self.logs.progress.note_postponed(self._now_ms(), str(at), error)
+            return
         _logger.error("%s: %s", at, error)
         if isinstance(error, LacksRecords):
             self.reported.refuse(at, topic_id, error)
             self._publish_partition(at)  # and so the controller has a report of it
-        elif isinstance(error, DiskExhausted):
-            self._postponed.add(at)
-            self.logs.progress.note_postponed()
         else:
             self._unusable[at] = topic_id
             self._fail_home(at, error)
@@ -301,6 +302,7 @@ class ReplicaSet:
     ) -> None:
         log = loaded.log
         self.reported.new.forget(at)
+        self.logs.progress.note_opened(self._now_ms(), str(at))
         log.settings = self.logs.settings_of(topic.configs)
         partition = Partition(
             self._broker_id,
