@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.metadata_quorum.log import election_store
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.storage.errors import CorruptCheckpoint, StorageError
 from quorumlog.storage.io.disk import read_file
@@ -76,6 +77,7 @@ def test_a_save_that_is_torn_at_any_byte_is_made_or_not_made(count: int, rest: s
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_a_damaged_byte_costs_no_vote(count: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", logger=election_store.__name__)  # whatever ran before
     whole = read_file(saved(count), PATH)
     for at in range(len(whole)):
         for bit in (1, 2, 0x20, 0x80):
