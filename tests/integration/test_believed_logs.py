@@ -39,6 +39,11 @@ async def create(bootstrap: str, **configs: str) -> None:
         await admin.create_topics([topic])
 
 
+async def create_alone(bootstrap: str) -> None:
+    async with Admin(bootstrap) as admin:
+        await admin.create_topics([NewTopic(name="kept", num_partitions=1, replication_factor=1)])
+
+
 async def produce(bootstrap: str, values: range) -> None:
     async with Producer(bootstrap, acks="all", linger_ms=0) as producer:
         for value in values:
@@ -193,3 +198,53 @@ def test_a_broker_whose_disk_has_failed_is_not_eligible(tmp_path: Path) -> None:
         values = start_again(cluster)
         assert values == ALL[: len(values)]
         assert len(values) > FIRST
+
+
+def test_a_replica_that_lost_a_file_while_it_was_stopped_fetches_it_again(tmp_path: Path) -> None:
+    with new_cluster(tmp_path) as cluster:
+        asyncio.run(create(cluster.bootstrap))
+        asyncio.run(produce(cluster.bootstrap, range(FIRST)))
+        cluster.stop_node(3)
+        segment_of(cluster, 3).unlink()
+        cluster.start_node(3)
+        wait_for(lambda: {*partition(cluster)["isr"]} == {2, 3, 4})
+        assert said(cluster, 3, "is set aside as")
+        assert asyncio.run(read_all(cluster.bootstrap)) == ALL[:FIRST]
+        whole = segment_of(cluster, 4).read_bytes()
+        assert segment_of(cluster, 3).read_bytes() == whole
+
+
+def test_the_only_copy_that_is_damaged_has_no_leader_until_a_person_decides(
+    tmp_path: Path,
+) -> None:
+    async def elect(bootstrap: str) -> None:
+        async with Admin(bootstrap) as admin:
+            await admin.elect_leaders([AT], "unclean")
+
+    with LocalCluster(tmp_path, nodes=1) as cluster:
+        asyncio.run(create_alone(cluster.bootstrap))
+        asyncio.run(produce(cluster.bootstrap, range(FIRST)))
+        cluster.kill(1)
+        segment = segment_of(cluster, 1)
+        whole = segment.read_bytes()
+        flip_a_bit(segment)
+        damaged = segment.read_bytes()
+        cluster.start_node(1)
+        wait_for(lambda: said(cluster, 1, "EVERY LOG OF kept-0"))
+        assert partition(cluster)["leader"] == -1
+        assert segment.read_bytes() == damaged
+        cluster.kill(1)
+        segment.write_bytes(whole)  # the file is restored
+        cluster.start_node(1)
+        wait_for(lambda: bool(partition(cluster)["leader"] == 1))
+        assert asyncio.run(read_all(cluster.bootstrap)) == ALL[:FIRST]
+        wait_for(lambda: partition(cluster)["last_known_elr"] == [])  # the lead is settled
+        cluster.kill(1)
+        segment.write_bytes(damaged)  # and damaged again, for good
+        cluster.start_node(1)
+        wait_for(lambda: partition(cluster)["leader"] == -1)
+        asyncio.run(elect(cluster.bootstrap))
+        wait_for(lambda: bool(partition(cluster)["leader"] == 1))
+        values = asyncio.run(read_all(cluster.bootstrap))
+        assert values == ALL[: len(values)]
+        assert 0 < len(values) < FIRST

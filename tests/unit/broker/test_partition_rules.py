@@ -123,6 +123,15 @@ def test_a_fetch_out_of_range_counts_for_nothing() -> None:
     assert replica.partition.state.high_watermark == 0
 
 
+def test_a_leader_of_an_unclean_election_says_with_its_first_isr_that_its_log_is_open() -> None:
+    """KIP-704. Until then, its log may be cut at the next start, too."""
+    replica = Replica(ONE)
+    unclean = replace(image(1, 4, 9, (1,)), is_recovering=True)
+    [proposal] = proposed(replica.step(0, published(unclean)))
+    assert proposal.new_isr == ((ONE, -1),)
+    assert proposed(replica.step(0, published(unclean))) == []
+
+
 def test_one_proposal_at_a_time() -> None:
     replica = leader((1,))
     fetch(replica, 0, TWO, 0)

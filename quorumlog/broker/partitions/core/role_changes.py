@@ -16,7 +16,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER
 
 
 class RoleChanges:
-    """Sources: KIP-101, KIP-497, KAFKA-7415 (a leader epoch without records counts too)."""
+    """Sources: KIP-101, KIP-497, KIP-704, KAFKA-7415 (a leader epoch without records counts)."""
 
     __slots__ = ("_high_watermark", "_isr", "_state")
 
@@ -99,4 +99,6 @@ class RoleChanges:
             effects.AssignEpoch(leader_epoch=state.leader_epoch, start_offset=start),
             effects.AnnounceLeadership(leader_epoch=state.leader_epoch),
             *self._high_watermark.maybe_advance(role, now_ms),
+            # Its first ISR says that the log which was left is open, and is believed from now on.
+            *(self._isr.propose(role, isr) if image.is_recovering else ()),
         ]
