@@ -130,8 +130,7 @@ class Replicas:
         self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {}, partition_rules)
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self._disk, files, self._replicas, settings)
-        rule = partition_rules.retention()
-        self.ticks: Final = Ticks(self._replicas, settings, wall_ms, self._disk, rule, files=files)
+        self.ticks: Final = Ticks(self._replicas, wall_ms, self._disk, partition_rules, files=files)
         self._log_starts: Final = LogStarts(self._disk, files, self.drivers, self._fetchers.wake)
         self.deletions: Final = RecordDeletions(self._replicas)
         self.append, self.append_marker = self.appends.append, self.appends.append_marker
