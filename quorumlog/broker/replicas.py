@@ -93,6 +93,7 @@ class Replicas:
         partition_rules: PartitionRules = KAFKA_RULES,
         disk_queue: DiskQueue | None = None,
         peer_addresses: Mapping[int, str] | None = None,
+        new_surroundings: Callable[..., Surroundings] = Surroundings,
     ) -> None:
         self.broker_id: Final = broker_id
         self.broker_epoch = -1
@@ -139,11 +140,11 @@ class Replicas:
         self.descriptions: Final = Descriptions(
             self._replicas, self._logs, self._directories.moves.table.sizes
         )
-        self._replicas.connect(self._surroundings())
+        self._replicas.connect(self._surroundings(new_surroundings))
         self._tasks: Final = Tasks(self._fail)
 
-    def _surroundings(self) -> Surroundings:
-        return Surroundings(
+    def _surroundings(self, new_surroundings: Callable[..., Surroundings]) -> Surroundings:
+        return new_surroundings(
             now_ms=monotonic_ms,
             disk=self._disk,
             flushes=self._flushes,
