@@ -93,6 +93,7 @@ class Replicas:
         partition_rules: PartitionRules = KAFKA_RULES,
         disk_queue: DiskQueue | None = None,
         peer_addresses: Mapping[int, str] | None = None,
+        new_surroundings: Callable[..., Surroundings] = Surroundings,
     ) -> None:
         self.broker_id: Final = broker_id
         self.broker_epoch = -1
@@ -130,8 +131,7 @@ class Replicas:
         self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {}, partition_rules)
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self._disk, files, self._replicas, settings)
-        rule = partition_rules.retention()
-        self.ticks: Final = Ticks(self._replicas, settings, wall_ms, self._disk, rule, files=files)
+        self.ticks: Final = Ticks(self._replicas, wall_ms, self._disk, partition_rules, files=files)
         self._log_starts: Final = LogStarts(self._disk, files, self.drivers, self._fetchers.wake)
         self.deletions: Final = RecordDeletions(self._replicas)
         self.append, self.append_marker = self.appends.append, self.appends.append_marker
@@ -140,11 +140,11 @@ class Replicas:
         self.descriptions: Final = Descriptions(
             self._replicas, self._logs, self._directories.moves.table.sizes
         )
-        self._replicas.connect(self._surroundings())
+        self._replicas.connect(self._surroundings(new_surroundings))
         self._tasks: Final = Tasks(self._fail)
 
-    def _surroundings(self) -> Surroundings:
-        return Surroundings(
+    def _surroundings(self, new_surroundings: Callable[..., Surroundings]) -> Surroundings:
+        return new_surroundings(
             now_ms=monotonic_ms,
             disk=self._disk,
             flushes=self._flushes,

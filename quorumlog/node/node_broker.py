@@ -68,6 +68,7 @@ class NodeBroker:
             controller=controller,
             partition_rules=substitutes.partition_rules,
             peer_addresses=config.peer_kafka,
+            new_surroundings=substitutes.new_surroundings,
         )
         ids = ProducerIds(broker_id=broker_id, metadata=self.metadata, controller=controller)
         coordinators = Coordinators(config, self.replicas, ids, substitutes, on_fatal)

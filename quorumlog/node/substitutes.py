@@ -10,6 +10,7 @@ from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.server.api import ApiHandler
 from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.metadata_quorum.io.parts import REAL_PARTS, QuorumParts
@@ -28,6 +29,7 @@ class Substitutes:
     handlers: what answers each API, by its key.
     open_disk: opens the disk that holds `log.dirs`.
     new_logs: opens the logs of partitions, given what LogDirectory is given.
+    new_surroundings: makes the surroundings of replicas, given the fields of Surroundings.
     bind: binds a listener, given its setting's name and its address. Raises StartFailed.
     quorum: the parts of the metadata quorum and of its controller.
     coordinator, coordinator_shard: what a group coordinator is made of.
@@ -42,6 +44,7 @@ class Substitutes:
     handlers: Mapping[int, ApiHandler] = field(default_factory=lambda: HANDLERS)
     open_disk: Callable[[], Disk] = RealDisk
     new_logs: Callable[[Disk, str, LogSettings], LogDirectory] = LogDirectory
+    new_surroundings: Callable[..., Surroundings] = Surroundings
     bind: Callable[[str, Address], socket.socket] = bind
     quorum: QuorumParts = REAL_PARTS
     coordinator: type[GroupCoordinator] = GroupCoordinator

@@ -67,7 +67,9 @@ def _of_storage() -> Iterator[NodeMutant]:
     made = STORAGE_MUTANTS.made | LOG_MUTANTS.made | DAMAGE_MUTANTS.made
     for name, storage in made.items():
         substitutes = Substitutes(
-            partition_rules=replace(UNCHECKED_RULES, retention=storage.retention),
+            partition_rules=replace(
+                UNCHECKED_RULES, retention=storage.retention, cleanable=storage.cleanable
+            ),
             new_logs=_logs_of(storage),
             quorum=QuorumParts(quorum=UncheckedQuorum, new_log=storage.log),
         )

@@ -163,33 +163,46 @@ class Dirtiness:
         return self.dirty_bytes > 0 and (self.ratio >= min_ratio or is_overdue)
 
 
-def dirtiness(
-    segments: Sequence[SegmentFacts],
-    *,
-    first_dirty_offset: int,
-    last_stable_offset: int,
-    min_lag_ms: int,
-    wall_ms: int,
-) -> Dirtiness:
-    """Return what of a log is dirty and may be cleaned: full segments, stable and old enough.
+class CleanableRange:
+    """Decides how far a log may be cleaned. A mutant replaces a rule."""
 
-    `segments`: all of them, oldest first; the last is the active one. Source: Kafka's
-    `LogCleanerManager.cleanableOffsets`.
-    """
-    end_offset = first_dirty_offset
-    clean_bytes = dirty_bytes = 0
-    for segment, following in pairwise(segments):
-        is_young = min_lag_ms > 0 and wall_ms - segment.newest_ms < min_lag_ms
-        if following.base_offset > last_stable_offset or is_young:
-            break
-        if following.base_offset <= first_dirty_offset:
-            clean_bytes += segment.size
-        else:
-            dirty_bytes += segment.size
-            end_offset = following.base_offset
-    return Dirtiness(
-        first_dirty_offset=first_dirty_offset,
-        end_offset=end_offset,
-        clean_bytes=clean_bytes,
-        dirty_bytes=dirty_bytes,
-    )
+    def dirtiness(
+        self,
+        segments: Sequence[SegmentFacts],
+        *,
+        first_dirty_offset: int,
+        high_watermark: int,
+        last_stable_offset: int,
+        min_lag_ms: int,
+        wall_ms: int,
+    ) -> Dirtiness:
+        """Return the dirty part that may be cleaned: full segments, stable and old enough.
+
+        `segments`: all of them, oldest first; the last is the active one. Source: Kafka's
+        `LogCleanerManager.cleanableOffsets`.
+        """
+        decided_end = self.decided_end(high_watermark, last_stable_offset)
+        end_offset = first_dirty_offset
+        clean_bytes = dirty_bytes = 0
+        for segment, following in pairwise(segments):
+            is_young = min_lag_ms > 0 and wall_ms - segment.newest_ms < min_lag_ms
+            if following.base_offset > decided_end or is_young:
+                break
+            if following.base_offset <= first_dirty_offset:
+                clean_bytes += segment.size
+            else:
+                dirty_bytes += segment.size
+                end_offset = following.base_offset
+        return Dirtiness(
+            first_dirty_offset=first_dirty_offset,
+            end_offset=end_offset,
+            clean_bytes=clean_bytes,
+            dirty_bytes=dirty_bytes,
+        )
+
+    def decided_end(self, high_watermark: int, last_stable_offset: int) -> int:
+        """Return the offset (exclusive) up to which a record may replace another.
+
+        A record of an open transaction must not: its transaction may be aborted.
+        """
+        return min(high_watermark, last_stable_offset)

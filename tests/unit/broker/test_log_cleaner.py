@@ -11,7 +11,7 @@ import pytest
 
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
-from quorumlog.storage.core.cleaning import Dirtiness, dirtiness
+from quorumlog.storage.core.cleaning import CleanableRange, Dirtiness
 from quorumlog.storage.core.retention import SegmentFacts
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.core.settings import LogSettings
@@ -35,22 +35,28 @@ FACTS = [SegmentFacts(offset, 100, newest_ms=offset) for offset in (0, 10, 20, 3
 
 
 @pytest.mark.parametrize(
-    ("first_dirty", "last_stable", "min_lag_ms", "expected"),
+    ("first_dirty", "high_watermark", "last_stable", "min_lag_ms", "expected"),
     [
-        (0, 40, 0, (30, 0, 300)),
-        (10, 40, 0, (30, 100, 200)),
-        (0, 29, 0, (20, 0, 200)),  # nothing above the high watermark
-        (0, 40, 1000 - 10, (20, 0, 200)),  # too young
-        (30, 40, 0, (30, 300, 0)),
-        (0, 0, 0, (0, 0, 0)),
+        (0, 40, 40, 0, (30, 0, 300)),
+        (10, 40, 40, 0, (30, 100, 200)),
+        (0, 29, 40, 0, (20, 0, 200)),  # nothing above the high watermark
+        (0, 40, 29, 0, (20, 0, 200)),  # nothing of a transaction that is open
+        (0, 40, 40, 1000 - 10, (20, 0, 200)),  # too young
+        (30, 40, 40, 0, (30, 300, 0)),
+        (0, 0, 0, 0, (0, 0, 0)),
     ],
 )
 def test_what_is_dirty(
-    first_dirty: int, last_stable: int, min_lag_ms: int, expected: tuple[int, int, int]
+    first_dirty: int,
+    high_watermark: int,
+    last_stable: int,
+    min_lag_ms: int,
+    expected: tuple[int, int, int],
 ) -> None:
-    found = dirtiness(
+    found = CleanableRange().dirtiness(
         FACTS,
         first_dirty_offset=first_dirty,
+        high_watermark=high_watermark,
         last_stable_offset=last_stable,
         min_lag_ms=min_lag_ms,
         wall_ms=1000,

@@ -28,12 +28,13 @@ class OpenTransactions:
       2. Those that have ended are kept in the order of their markers.
     """
 
-    __slots__ = ("_ended", "_ended_firsts", "_ongoing")
+    __slots__ = ("_ended", "_ended_firsts", "_ongoing", "known_from")
 
     def __init__(self) -> None:
         self._ongoing: SortedDict[int, int] = _NONE  # first offset -> producer id
         self._ended: Final[deque[_Ended]] = deque()
         self._ended_firsts: SortedDict[int, None] = _NONE
+        self.known_from = 0  # of what ended below, it is not known whether the marker is committed
 
     def __len__(self) -> int:
         """Return how many are ongoing."""
@@ -77,3 +78,14 @@ class OpenTransactions:
         if first is None or first >= high_watermark:
             return high_watermark
         return max(first, log_start_offset)
+
+    def decided_end(self, log_start_offset: int, high_watermark: int) -> int:
+        """Return the offset (exclusive) up to which a cleaner may drop records.
+
+        A snapshot of the producers does not name transactions that have ended, whether or not
+        their markers are committed. A marker that is not may be cut off yet: nothing is decided
+        until all of the snapshot is committed.
+        """
+        if high_watermark < self.known_from:
+            return log_start_offset
+        return self.last_stable_offset(log_start_offset, high_watermark)

@@ -14,7 +14,6 @@ from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.directory_moves import DirectoryMoveRules
 from quorumlog.broker.partitions.core.divergence import EpochHistory
 from quorumlog.broker.partitions.core.effects import Effect
-from quorumlog.broker.partitions.core.events import Event, RoleEvent
 from quorumlog.broker.partitions.core.following import Followership
 from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
@@ -28,6 +27,7 @@ from quorumlog.broker.partitions.core.roles import Follower, Leader, Unassigned
 from quorumlog.broker.partitions.core.serving import Serving
 from quorumlog.broker.partitions.core.untold_news import UntoldNews
 from quorumlog.invariants import InvariantViolation
+from quorumlog.storage.core.cleaning import CleanableRange
 from quorumlog.storage.core.retention import Retention
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
@@ -45,6 +45,7 @@ class PartitionRules:
     invariants: type[PartitionInvariants] = PartitionInvariants
     producers: type[ProducerStates] = ProducerStates
     retention: type[Retention] = Retention
+    cleanable: type[CleanableRange] = CleanableRange
     throttle: type[ReplicationThrottle] = ReplicationThrottle
     untold_news: type[UntoldNews] = UntoldNews
     directory_moves: type[DirectoryMoveRules] = DirectoryMoveRules
@@ -96,7 +97,7 @@ class Partition:
         self._role_changes: Final = rules.role_changes(state, isr, self._high_watermark)
         self._invariants: Final = rules.invariants(state)
 
-    def step(self, now_ms: int, event: Event) -> Sequence[Effect]:
+    def step(self, now_ms: int, event: events.Event) -> Sequence[Effect]:
         """Handle one event; return the effects, in order. Raises InvariantViolation: our bug.
 
         For FollowerFetched the last effect is its AnswerFetch.
@@ -137,7 +138,7 @@ class Partition:
         """Whether a follower may ask for more: its question says what it holds."""
         return self._followership.may_fetch()
 
-    def _handle(self, now_ms: int, event: Event) -> Sequence[Effect]:
+    def _handle(self, now_ms: int, event: events.Event) -> Sequence[Effect]:
         state = self.state
         match event:
             case (
@@ -184,7 +185,7 @@ class Partition:
             role.note_append(now_ms, self.state.log_end_offset)
         self.state.log_reached(event)
 
-    def _handle_unassigned(self, event: RoleEvent) -> Sequence[Effect]:
+    def _handle_unassigned(self, event: events.RoleEvent) -> Sequence[Effect]:
         """Refuse a fetch; ignore answers to requests of a role that has ended."""
         match event:
             case events.FollowerFetched():

@@ -21,7 +21,7 @@ from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
 from quorumlog.lasting import LastingCondition
 from quorumlog.settings.kinds import LONG_MAX
-from quorumlog.storage.core.cleaning import CleaningRules, Dirtiness, dirtiness
+from quorumlog.storage.core.cleaning import CleanableRange, CleaningRules, Dirtiness
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
@@ -52,12 +52,14 @@ class LogCleaner:
         replicas: ReplicaSet,
         disk: DiskQueue,
         checkpoints: DirectoryCheckpoints,
+        rule: CleanableRange,
         *,
         wall_ms: Callable[[], int],
     ) -> None:
         self._replicas: Final = replicas
         self._disk: Final = disk
         self._checkpoints: Final = checkpoints
+        self._rule: Final = rule
         self._wall_ms: Final = wall_ms
         self._refused: Final = LastingCondition(_logger)
         self._uncleanable: Final[set[tuple[TopicPartition, TopicId]]] = set()
@@ -133,11 +135,14 @@ class LogCleaner:
             or not is_at_rest(self._replicas, driver)
         ):
             return None
-        last_stable_offset = driver.end(ReadEnd.LAST_STABLE)
+        high_watermark = driver.end(ReadEnd.HIGH_WATERMARK)
+        start, transactions = driver.log.log_start_offset, driver.producers.transactions
+        last_stable_offset = transactions.decided_end(start, high_watermark)
         facts = await performed(self._disk, at, driver.log.survey.facts)
-        found = dirtiness(
+        found = self._rule.dirtiness(
             facts,
             first_dirty_offset=max(self._checkpoints.cleaned(at), driver.log.log_start_offset),
+            high_watermark=high_watermark,
             last_stable_offset=last_stable_offset,
             min_lag_ms=config.min_compaction_lag_ms,
             wall_ms=self._wall_ms(),

@@ -4,14 +4,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.io.log_cleaner import LogCleaner
 from quorumlog.broker.partitions.io.retention import LogRetention
 from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
-from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
-from quorumlog.storage.core.retention import Retention
 
 TICK_MS_MAX: Final = 500
 LOGS_PER_TICK_MS: Final = 1  # with many logs the ticks are rarer, so that they cost the same
@@ -27,21 +26,22 @@ class Ticks:
     def __init__(
         self,
         replicas: ReplicaSet,
-        settings: BrokerSettings,
         wall_ms: Callable[[], int],
         disk: DiskQueue,
-        rule: Retention,
+        rules: PartitionRules,
         *,
         files: DirectoryCheckpoints,
     ) -> None:
+        settings = replicas.settings
         interval_ms = settings.log_retention_check_interval_ms
         self.retention: Final = LogRetention(
-            replicas, disk, rule, interval_ms=interval_ms, wall_ms=wall_ms
+            replicas, disk, rules.retention(), interval_ms=interval_ms, wall_ms=wall_ms
         )
         self.cleaner: Final = LogCleaner(
             replicas,
             disk,
             files,
+            rules.cleanable(),
             wall_ms=wall_ms,
         )
         self._replicas: Final = replicas

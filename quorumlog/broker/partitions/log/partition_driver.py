@@ -20,7 +20,6 @@ from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.tail import Tail, TailRead
 from quorumlog.broker.partitions.core.waiting_requests import WaitingRequests
 from quorumlog.broker.partitions.log import producer_loading
-from quorumlog.broker.partitions.log.log_flusher import LogFlusher
 from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.invariants import InvariantViolation, require
 from quorumlog.storage.core.appending import AppendInfo
@@ -75,7 +74,7 @@ class PartitionDriver:
         self._held: Final[deque[Callable[[], object]]] = deque()  # until the thread is done
         self._around: Final = around
         self._tail: Final = Tail()
-        self._flusher: Final = LogFlusher(
+        self._flusher: Final = around.new_flusher(
             topic_partition, log, around.flushes, flushed=self._flushed, failed=self._not_flushed
         )
 

@@ -34,6 +34,7 @@ def load_producers(
     headers = log.producers.batches_since(snapshot.offset)
     if headers or snapshot.entries:
         producers.rebuild(headers or (), snapshot.entries)
+    producers.transactions.known_from = int(snapshot.offset)
     if headers is None and snapshot.offset < log.log_end_offset:
         _replay(log, producers, snapshot.offset, note_read)
     log.producers.keep_transactions()

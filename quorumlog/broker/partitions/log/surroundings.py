@@ -9,6 +9,7 @@ from quorumlog.broker.partitions.core.data_path import LeadershipListener
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.log.directory_checkpoints import DirectoryCheckpoints
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
+from quorumlog.broker.partitions.log.log_flusher import LogFlusher
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
 
@@ -72,3 +73,4 @@ class Surroundings:
     failed: Callable[["PartitionDriver", StorageError], None]  # its log is of no more use
     report: Callable[[TopicPartition], None]  # to the controller, how far its log is whole
     has_other_directories: Callable[[], bool] = lambda: False  # if that of a log fails
+    new_flusher: type[LogFlusher] = LogFlusher

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.chaos.simulation.worlds.storage_mutants import HandsOn, NotFlushed, Storage
-from quorumlog.storage.core.cleaning import CleaningRules, NewestOffsets
+from quorumlog.storage.core.cleaning import CleanableRange, CleaningRules, NewestOffsets
 from quorumlog.storage.core.retention import Retention, RetentionLimits, SegmentFacts
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
@@ -31,6 +31,8 @@ def _storage(broken: type[Any]) -> Storage:
         return Storage(log=broken)
     if issubclass(broken, Retention):
         return Storage(retention=broken)
+    if issubclass(broken, CleanableRange):
+        return Storage(cleanable=broken)
     if issubclass(broken, CleaningRules | NewestOffsets | Cleaning | Compaction):
         return Storage(log=_cleaned_by(_compaction(broken)))
     return Storage(disk=lambda disk: cast(Disk, broken(disk)))
@@ -296,6 +298,12 @@ class _NumbersRecordsAnew(CleaningRules):
 class _CleansWhatIsNotCommitted(Compaction):
     def begin(self, rules: CleaningRules, settings: LogSettings, **known: Any) -> Cleaning:
         return super().begin(replace(rules, end_offset=1 << 62), settings, **known)
+
+
+@LOG_MUTANTS.breaks("compaction goes up to the high watermark, past the last stable offset")
+class _CleansOpenTransactions(CleanableRange):
+    def decided_end(self, high_watermark: int, last_stable_offset: int) -> int:  # noqa: ARG002 - broken
+        return high_watermark
 
 
 @LOG_MUTANTS.breaks("two keys of one length count as one")

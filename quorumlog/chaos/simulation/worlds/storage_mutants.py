@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.storage.core.appending import AppendInfo
+from quorumlog.storage.core.cleaning import CleanableRange
 from quorumlog.storage.core.reading import ReadResult
 from quorumlog.storage.core.recovery import SegmentScan
 from quorumlog.storage.core.retention import Retention
@@ -35,6 +36,7 @@ class Storage:
     log: type[Log] = Log
     directory: type[LogDirectory] = LogDirectory
     retention: type[Retention] = Retention
+    cleanable: type[CleanableRange] = CleanableRange
     disk: Callable[[Disk], Disk] = _unchanged
 
 

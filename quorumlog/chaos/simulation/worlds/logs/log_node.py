@@ -4,29 +4,32 @@ It does in single steps what `LogRetention`, `LogStarts` and `LogCleaner` do in 
 crash, and each other step, may come between any two of them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.options import Options
-from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.logs.damage import Damage, records_on_disk
+from quorumlog.chaos.simulation.worlds.logs.log_transactions import (
+    LogTransactions,
+    said_marker,
+)
 from quorumlog.chaos.simulation.worlds.logs.oracle import LogOracle, Said
 from quorumlog.chaos.simulation.worlds.storage_mutants import Storage
-from quorumlog.storage.core.cleaning import CleaningRules, dirtiness
-from quorumlog.storage.core.producer_snapshot import SnapshotEntry
+from quorumlog.storage.core.cleaning import CleaningRules
 from quorumlog.storage.core.retention import EVERYTHING, RetentionLimits
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import LacksRecords, StorageError
 from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
 from quorumlog.storage.io.log import Log
-from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
+from quorumlog.wire.codec.transaction_markers import encode_marker
 
 LOG_DIR: Final = "/data"
 AT: Final = TopicPartition("logs", 0)
@@ -74,6 +77,11 @@ class LogNode:
             delete_retention_ms=self._delete_retention_ms,
             min_lag_ms=self._min_lag_ms,
         )
+        self._transactions: Final = LogTransactions(
+            seeded(f"log transactions {machine.node_id}", environment.seed),
+            self.oracle.transactions,
+            may_be_there=self._is_compacted and not self._is_damaged,
+        )
         self._epoch = 0
         self._has_lost_power = False
         self._cleaning: Cleaning | None = None
@@ -95,6 +103,7 @@ class LogNode:
                 if self._is_compacted
                 else [(self._retain, 6), (self._delete_records, 2)]
             ),
+            *([(self._append_in_transaction, 15)] if self._transactions.are_there else []),
             *([(self._lose_handles, 2)] if self._is_damaged else []),
         ]
 
@@ -118,6 +127,7 @@ class LogNode:
         self.oracle.recovered(self.log, has_lost_power=self._has_lost_power, on_disk=on_disk)
         check(high_watermark <= self.oracle.committed, f"commit: {high_watermark} is too much")
         self._check_producers()
+        self._transactions.load(self.log)
         self._has_lost_power = False
         self._lead()
         self.machine.later(self._step_us, self._step)
@@ -156,22 +166,42 @@ class LogNode:
     # --- appends, flushes, cuts ---
 
     def _append(self) -> None:
-        base_offset, rng = int(self.log.log_end_offset), self._rng
-        producer_id = rng.randrange(-1, PRODUCERS)
-        said = [self._new_record(producer_id) for _ in range(rng.randrange(1, 4))]
+        self._append_records(self._rng, self._rng.randrange(-1, PRODUCERS))
+
+    def _append_in_transaction(self) -> None:
+        """Begin a transaction, go on with it, or end it."""
+        rng = self._transactions.rng
+        marker = self._transactions.append(
+            self.log,
+            lambda producer_id: self._append_records(rng, producer_id, is_transactional=True),
+        )
+        if marker is not None:
+            batch = encode_marker(marker, self._wall_ms())
+            self._append_batch([said_marker(batch, self._epoch)], batch)
+
+    def _append_records(
+        self, rng: Rng, producer_id: int, *, is_transactional: bool = False
+    ) -> None:
+        base_offset = int(self.log.log_end_offset)
+        said = [self._new_record(rng, producer_id) for _ in range(rng.randrange(1, 4))]
         batch = encode_batch(
             [Record(at, one.timestamp_ms, one.key, one.value) for at, one in enumerate(said)],
             producer_id=producer_id,
             producer_epoch=0 if producer_id >= 0 else -1,
             base_sequence=base_offset if producer_id >= 0 else -1,
+            is_transactional=is_transactional,
         )
+        self._append_batch(said, batch)
+
+    def _append_batch(self, said: Sequence[Said], batch: bytes) -> None:
+        base_offset = int(self.log.log_end_offset)
         self.oracle.appending(said, len(batch))
         info = self.log.append_as_leader(batch, leader_epoch=self._epoch, wall_ms=self._wall_ms())
         first = info.first_offset
         check(first == base_offset, f"append: at {first}, not {base_offset}")
+        self._transactions.note(self.log, batch, self._wall_ms())
 
-    def _new_record(self, producer_id: int) -> Said:
-        rng = self._rng
+    def _new_record(self, rng: Rng, producer_id: int) -> Said:
         key = b"key %d" % rng.randrange(KEYS)
         is_tombstone = self._is_compacted and rng.random() < 0.15
         value = None if is_tombstone else b"%x" % rng.getrandbits(32 * rng.randrange(1, 8))
@@ -198,6 +228,7 @@ class LogNode:
         self.oracle.cutting(offset)
         self.log.truncate_to(offset)
         self.oracle.cut(self.log)
+        self._transactions.load(self.log)
         self._logs.checkpoints.note_truncated(AT, self.log)
 
     def _lead(self) -> None:
@@ -220,12 +251,7 @@ class LogNode:
         self.log.remove_dead_segments()
 
     def _keep_producers(self) -> None:
-        """Keep the offset of the last batch of each producer, as the model knows it."""
-        entries = [
-            SnapshotEntry(producer_id, 0, last, last, 0, WALL_MS)
-            for producer_id, last in self.oracle.last_of_producers().items()
-        ]
-        self.log.producers.keep(ProducerSnapshot(len(self.oracle.records), entries))
+        self._transactions.keep(self.log, self.oracle.last_of_producers())
 
     def _check_producers(self) -> None:
         snapshot = self.log.producers.newest()
@@ -286,10 +312,12 @@ class LogNode:
 
     def _begin_cleaning(self) -> None:
         log, wall_ms, checkpoints = self.log, self._wall_ms(), self._logs.checkpoints
-        found = dirtiness(
+        high_watermark = self.oracle.committed
+        found = self._storage.cleanable().dirtiness(
             log.survey.facts(),
             first_dirty_offset=max(checkpoints.cleaned(AT), log.log_start_offset),
-            last_stable_offset=self.oracle.committed,
+            high_watermark=high_watermark,
+            last_stable_offset=self._transactions.decided_end(log, high_watermark),
             min_lag_ms=self._min_lag_ms,
             wall_ms=wall_ms,
         )

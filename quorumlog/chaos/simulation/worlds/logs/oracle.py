@@ -9,15 +9,20 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from quorumlog.chaos.simulation.kernel.rules import check
+from quorumlog.chaos.simulation.worlds.logs.transactions import TransactionModel
 from quorumlog.storage.core.retention import UNLIMITED, RetentionLimits
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.records import decode_batch, iterate_headers
 
 ALL_BYTES: Final = 1 << 30
+NO_PRODUCER: Final = -1
 
 
 class Said(NamedTuple):
-    """One record as it was written; its offset is its place in the model."""
+    """One record as it was written; its offset is its place in the model.
+
+    A marker has no producer: its producer's sequence goes on without it.
+    """
 
     epoch: int
     key: bytes
@@ -50,6 +55,7 @@ class LogOracle:
     def __init__(self, *, is_compacted: bool, delete_retention_ms: int, min_lag_ms: int) -> None:
         self.records: Final[list[Said]] = []
         self.batches: Final[list[Written]] = []
+        self.transactions: Final = TransactionModel()
         self.committed = 0
         self._flushed = 0
         self._start = self._start_kept = 0
@@ -139,6 +145,7 @@ class LogOracle:
         check(end >= self.committed, f"committed-kept: the log ends at {end}")
         if end < len(self.records):
             del self.records[end:]
+            self.transactions.cut(end)
             del self._epoch_starts[bisect_left(self._epoch_starts, end) :]
             self._last_of.clear()
             self._last_of.update(self.last_of_producers(end))
@@ -171,8 +178,8 @@ class LogOracle:
     # --- compaction ---
 
     def pass_began(self, end_offset: int, active_base_offset: int, wall_ms: int) -> None:
-        """Take note of what may be cleaned: what is committed, old enough, and not active."""
-        may_end = min(self.committed, active_base_offset)
+        """Take note of what may be cleaned: what is decided, old enough, and not active."""
+        may_end = min(self.transactions.decided_end(self.committed), active_base_offset)
         for offset in range(self._cleanable_end, may_end) if self._min_lag_ms else ():
             if wall_ms - self.records[offset].timestamp_ms < self._min_lag_ms:
                 may_end = offset
@@ -187,10 +194,10 @@ class LogOracle:
     def pass_ended(self, log: Log, end_offset: int) -> None:
         """Judge a pass: below end_offset each key has one record, and old tombstones are gone."""
         seen = self.look(log).records
-        newest = self._newest_below(end_offset)
-        for offset in (one for one in seen if one < end_offset):
-            key = seen[offset].key
-            check(newest[key] == offset, f"cleaned: {offset} stays, and {newest[key]} is newer")
+        newest, markers = self._newest_below(end_offset), self.transactions.markers
+        for offset in (one for one in seen if one < end_offset and one not in markers):
+            found = newest.get(seen[offset].key)
+            check(found == offset, f"cleaned: {offset} stays, and {found} is the newest")
         for offset in self._tombstones(end_offset):
             since_ms = self._marked_ms.setdefault(offset, self._pass_ms)
             is_due = since_ms + self._delete_retention_ms <= self._pass_ms
@@ -198,16 +205,20 @@ class LogOracle:
 
     def _tombstones(self, end_offset: int) -> Iterable[int]:
         for offset in range(self._start, min(end_offset, len(self.records))):
-            if self.records[offset].value is None:
+            if self.records[offset].value is None and offset not in self.transactions.valueless:
                 yield offset
 
     def _newest_below(self, end_offset: int) -> dict[bytes, int]:
         end = min(end_offset, len(self.records))
-        return {self.records[offset].key: offset for offset in range(end)}
+        return {self.records[offset].key: offset for offset in self._values(0, end)}
+
+    def _values(self, first: int, end: int) -> Iterable[int]:
+        """Return the offsets in [first, end) of records that are values of their keys."""
+        return [one for one in range(first, end) if one not in self.transactions.valueless]
 
     def _newest_cleanable(self) -> dict[bytes, int]:
         """Return the newest offset of each key below where a pass may clean, which never falls."""
-        for offset in range(self._newest_end, self._cleanable_end):
+        for offset in self._values(self._newest_end, self._cleanable_end):
             self._newest[self.records[offset].key] = offset
         self._newest_end = max(self._newest_end, self._cleanable_end)
         return self._newest
@@ -242,7 +253,8 @@ class LogOracle:
             for offset in sorted({*range(start, end)} - {*seen.records}):
                 check(self._is_compacted, f"read: {offset} is not there")
                 check(offset < self._cleanable_end, f"cleaned-early: {offset} is not there")
-                is_replaced = newest[self.records[offset].key] > offset
+                is_valueless = offset in self.transactions.valueless
+                is_replaced = is_valueless or newest[self.records[offset].key] > offset
                 may_go = is_replaced or offset in self._may_go
                 check(may_go, f"newest-kept: {offset} is the newest of its key, and not there")
         return seen
@@ -287,12 +299,11 @@ def _read(log: Log, start: int, end: int) -> Seen:
             check(follows and header.next_offset > offset, f"read: a batch at {offset}")
             check(offset in (start, header.base_offset), f"holes: {offset} is not there")
             offset = header.next_offset
-            if header.producer_id >= 0:
+            if header.producer_id >= 0 and not header.is_control:
                 seen.last_of[header.producer_id] = header.last_sequence
             for record in decode_batch(result.records, position) if header.record_count else ():
                 if record.offset >= start:
                     said = (header.leader_epoch, record.key or b"", record.value)
-                    seen.records[record.offset] = Said(
-                        *said, record.timestamp_ms, header.producer_id
-                    )
+                    producer_id = NO_PRODUCER if header.is_control else header.producer_id
+                    seen.records[record.offset] = Said(*said, record.timestamp_ms, producer_id)
     return seen
