@@ -40,7 +40,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 
 REBUILT = (
     *(".index", ".timeindex", ".snapshot", ".checkpoint"),
-    *(".kafka_cleanshutdown", "leader-epoch-checkpoint", "broker-registrations"),
+    *(".kafka_cleanshutdown", "leader-epoch-checkpoint", "broker-registrations", ".reserve"),
 )
 
 
