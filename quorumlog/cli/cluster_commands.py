@@ -319,7 +319,9 @@ def _print_status(described: dict[str, Any]) -> None:
     for name, topic in sorted(described["topics"].items()):
         data(f"  topic {name}")
         for index, partition in enumerate(topic["partitions"]):
+            last_known = partition.get("last_known_elr")  # of an older release: none
             data(
                 f"    {index:>4}  leader {partition['leader']}  epoch {partition['leader_epoch']}"
                 f"  isr {partition['isr']}  replicas {partition['replicas']}"
+                + (f"  may lack records: {last_known}" if last_known else "")
             )

@@ -90,7 +90,7 @@ def _remark_on_reports(
     remarks = []
     if lacking:
         remarks.append(
-            f"broker {broker_id} lacks acknowledged records of {listed(lacking)}: its logs are "
+            f"broker {broker_id} may lack acknowledged records of {listed(lacking)}: its logs are "
             "damaged. It is out of their ISRs and ELRs until it has caught up"
         )
     if waiting:
