@@ -83,6 +83,7 @@ CONTROL: Final = (
     "AlterPartitionReassignments",
     "AlterPartition",
     "AssignReplicasToDirs",
+    "ReportLogs",
     "DescribeQuorum",
     "UnregisterBroker",
     "UpdateFeatures",
