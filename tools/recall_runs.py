@@ -10,6 +10,7 @@ from quorumlog.chaos.node_simulation.admin_mutants import CHURN
 from quorumlog.chaos.node_simulation.directory_mutants import DIRECTORIES
 from quorumlog.chaos.node_simulation.flush_mutants import FLUSHES
 from quorumlog.chaos.node_simulation.forked import RunFailed
+from quorumlog.chaos.node_simulation.loss_mutants import LOSSES
 from quorumlog.chaos.node_simulation.mutants import MUTANTS
 from quorumlog.chaos.node_simulation.room_mutants import ROOM
 from quorumlog.chaos.node_simulation.simulate import simulate_nodes
@@ -63,6 +64,9 @@ _COPIED: Final = NodesOptions(faults=("alter_log_dirs", "kill"), config=_DIRECTO
 _FLUSHED: Final = NodesOptions(
     faults=("power_loss_all", "kill", "slow_fsync"), config=("log.flush.acks=true",)
 )
+_LOSSES: Final = NodesOptions(
+    faults=("losses",), config=("min.insync.replicas=2", "log.flush.interval.messages=20")
+)
 _SMALL_SNAPSHOTS: Final = (
     "metadata.log.max.record.bytes.between.snapshots=300",
     "metadata.log.segment.bytes=400",
@@ -84,6 +88,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "skips_where_segments_begin": NodesOptions(config=_SMALL_SEGMENTS),
     "new_directories_are_not_named": _FLUSHED,
     **dict.fromkeys(FLUSHES.rules, _FLUSHED),
+    **dict.fromkeys(LOSSES.rules, _LOSSES),
     **dict.fromkeys(ROOM.rules, NodesOptions(faults=("disk_full", "kill"))),
     **dict.fromkeys(CHURN.rules, _CHURNED),
     "completes_at_once": _MOVED,

@@ -67,6 +67,14 @@ class UnexpectedOffset(Exception):
     """A follower was given batches that do not continue its log: fetch again from its end."""
 
 
+class OlderEpoch(UnexpectedOffset):
+    """The next batch is of an older `epoch` than the log's last one: the logs diverge below it."""
+
+    def __init__(self, message: str, epoch: int) -> None:
+        super().__init__(message)
+        self.epoch: Final = epoch
+
+
 class RecordsTooLarge(Exception):
     """One append that no segment can hold. Callers answer RECORD_LIST_TOO_LARGE."""
 

@@ -15,6 +15,7 @@ from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
 from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES, BrokenRules
 from quorumlog.chaos.simulation.worlds.entries import entries_of
 from quorumlog.chaos.simulation.worlds.storage_mutants import Storage
+from quorumlog.storage.core.recovery import MAX_EPOCH
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.checkpoints import write_partition_metadata
 from quorumlog.storage.io.log import Log
@@ -36,12 +37,14 @@ class Guesses(LogDirectory):
         configs: Mapping[str, str],
         *,
         standing: Standing = Standing.SPARE,
+        newest_epoch: int = MAX_EPOCH,
     ) -> tuple[Log, Offset]:
+        known = topic_partition, topic_id, configs
         try:
-            return super().open(topic_partition, topic_id, configs, standing=standing)
+            return super().open(*known, standing=standing, newest_epoch=newest_epoch)
         except OrphanedRecords as error:
             write_partition_metadata(self._disk, error.path, topic_id)
-            return super().open(topic_partition, topic_id, configs, standing=standing)
+            return super().open(*known, standing=standing, newest_epoch=newest_epoch)
 
 
 @pytest.mark.planted

@@ -91,15 +91,18 @@ class Copies:
                 most = max(most, held)
         return most
 
-    def look(self, copied: Copied, worse_on: int | None) -> bool:
+    def look(
+        self, copied: Copied, worse_on: int | None, *, is_decided_before: bool = False
+    ) -> bool:
         """Give up what no member's copy holds any more; return whether there is such a loss.
 
         worse_on: the machine on which a fault has just made copies worse; None: members may have
-        left.
+        left. is_decided_before: they have, perhaps, by a decision that is committed now, and was in
+        the log of the metadata before a copy became worse: nobody takes it back.
         """
         before = self._members.get(copied.key, frozenset())
         self._members[copied.key] = copied.members
-        has_left = not self._keeps_members and not before <= copied.members
+        has_left = (is_decided_before or not self._keeps_members) and not before <= copied.members
         if not (worse_on in copied.members or has_left) or not copied.members:
             return False
         best = max(self.held(node_id, copied) for node_id in sorted(copied.members))

@@ -11,6 +11,7 @@ from typing import Any, Final
 from quorumlog.chaos.node_simulation import (
     directory_mutants,
     flush_mutants,
+    loss_mutants,
     near_mutants,
     room_mutants,
     transaction_mutants,
@@ -75,7 +76,12 @@ def _all() -> Iterator[NodeMutant]:
     yield from node_mutants("controller", CONTROLLER.rules, CONTROLLER.made)
     yield from node_mutants("controller", CHURN.rules, CHURN.made)
     yield from node_mutants("replication", MOVES.rules, MOVES.made)
-    for group in (near_mutants.NEAR, flush_mutants.FLUSHES, directory_mutants.DIRECTORIES):
+    for group in (
+        near_mutants.NEAR,
+        flush_mutants.FLUSHES,
+        directory_mutants.DIRECTORIES,
+        loss_mutants.LOSSES,
+    ):
         yield from node_mutants("replication", group.rules, group.made)
     transactions, voters = transaction_mutants.TRANSACTIONS, voter_mutants.VOTERS
     yield from node_mutants("transactions", transactions.rules, transactions.made)

@@ -92,6 +92,9 @@ class Oracle:
         self._compared: Final[dict[int, tuple[Node, int]]] = {}  # the metadata of each node
         self._levels: Final[dict[int, Mapping[str, int]]] = {}  # of features, with that metadata
         self._image: ClusterImage | None = None
+        self._appended = 0  # up to where a node has, or had, metadata, committed or not
+        self._appended_at_loss = 0  # the same when a fault made copies worse last
+        self._has_older_decisions = False  # the image's last change may be from before that
         self.looks = 0
 
     def watching(self, rules: PartitionRules) -> PartitionRules:
@@ -152,6 +155,8 @@ class Oracle:
         if state.leader_epoch <= lost_in:
             return  # what its leader took for committed is no more
         if lost_in >= 0 and not state.is_leader:
+            if not self._is_member(key, replica.node_id):
+                return  # it has its high watermark from before the loss, or from an old directory
             high_watermark = min(high_watermark, Offset(partition.committed.end_offset))
         replica.compared_to = min(replica.compared_to, high_watermark)  # it was cut
         has_failed = replica.driver.log.failure is not None  # what it holds is not served either
@@ -244,6 +249,10 @@ class Oracle:
                     f"records, and {committed} are committed"
                 )
 
+    def _is_member(self, key: tuple[TopicId, TopicPartition], node_id: int) -> bool:
+        image = self._placed(key)
+        return image is not None and node_id in {*image.isr, *image.elr}
+
     def _placed(self, key: tuple[TopicId, TopicPartition]) -> PartitionImage | None:
         """Return the partition as the newest metadata has it; None: it is deleted."""
         topic_id, at = key
@@ -255,6 +264,7 @@ class Oracle:
 
     def copies_changed(self, node_id: int) -> None:
         """Note that a fault has made the copies on a machine worse."""
+        self._appended_at_loss = self._appended
         for key in self._partitions:
             self._look_at_copies(key, worse_on=node_id)
 
@@ -262,7 +272,9 @@ class Oracle:
         self, key: tuple[TopicId, TopicPartition], worse_on: int | None = None
     ) -> None:
         copied = self._copied(key)
-        if self._copies is None or copied is None or not self._copies.look(copied, worse_on):
+        if self._copies is None or copied is None:
+            return
+        if not self._copies.look(copied, worse_on, is_decided_before=self._has_older_decisions):
             return
         for replica in self._replicas.values():  # what was committed is another log from now on
             if _key(replica) == key:
@@ -297,6 +309,7 @@ class Oracle:
                     )
             if not _has_failed_metadata(node):
                 self.voters.look(node_id, node)
+            self._appended = max(self._appended, _metadata_end(node))
             image = node.quorum.image
             known = self._compared.get(node_id)
             compared_to = known[1] if known is not None and known[0] is node else 0
@@ -307,6 +320,8 @@ class Oracle:
                 self._violated(f"metadata-agree: node {node_id}: a level changed without a record")
             if self._image is None or image.end_offset > self._image.end_offset:
                 self._check_placement(image)
+                before = 0 if self._image is None else self._image.end_offset
+                self._has_older_decisions = before < self._appended_at_loss
                 self._image, is_new = image, True
         return is_new
 
@@ -355,6 +370,11 @@ class Oracle:
 
 def _quorum(node: Node) -> Quorum:
     return node.quorum._quorum  # noqa: SLF001 - an oracle looks where no caller may
+
+
+def _metadata_end(node: Node) -> int:
+    """Return where the metadata log of a node ends, committed or not."""
+    return node.quorum._log.end_offset  # noqa: SLF001 - as above
 
 
 def _has_failed_metadata(node: Node) -> bool:

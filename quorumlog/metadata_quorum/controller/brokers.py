@@ -61,16 +61,18 @@ class Session:
 
     last_contact_ms: from then on, the session lasts. A new controller begins it without a sign.
     last_sign_ms: when this controller heard the broker, or a new process of it; None: never.
-    has_registered: this process registered with this controller.
+    registered_ms: when this process registered with this controller; None: with another one.
     serves_since_ms: since when its heartbeats say that it can lead; None: they do not.
+    opens_logs: it registered with this controller, and no heartbeat said yet that it can lead.
     has_failed: it can use no log directory, and has left ISRs and ELRs for that.
     """
 
     last_contact_ms: int
     last_sign_ms: int | None = None
-    has_registered: bool = False
+    registered_ms: int | None = None
     has_failed: bool = False
     serves_since_ms: int | None = None
+    opens_logs: bool = False
     metadata_offset: int = -1
     shutdown_offset: int = -1  # where its controlled shutdown was decided
     renewals: int = 0  # how often it was renewed since the broker was heard
@@ -103,6 +105,7 @@ class Sessions:
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
         since_ms = now_ms if session.serves_since_ms is None else session.serves_since_ms
         session.serves_since_ms = since_ms if can_lead else None
+        session.opens_logs = session.opens_logs and not can_lead
         self.note_sign(broker_id, now_ms)
 
     def note_sign(self, broker_id: BrokerId, now_ms: int) -> None:
@@ -123,7 +126,7 @@ class Sessions:
     def begin(self, broker_id: BrokerId, now_ms: int) -> None:
         """Start over: another process has registered."""
         self._sessions[broker_id] = Session(
-            last_contact_ms=now_ms, last_sign_ms=now_ms, has_registered=True
+            last_contact_ms=now_ms, last_sign_ms=now_ms, registered_ms=now_ms, opens_logs=True
         )
 
     def expire(self, broker_id: BrokerId, now_ms: int) -> None:
@@ -145,13 +148,16 @@ class Sessions:
     def expires_ms(self, broker_id: BrokerId, unfenced: Collection[BrokerId]) -> int:
         """Return when to fence the broker if it stays silent; 0 for one never heard.
 
-        One whose process is gone waits for those of the `unfenced` that were silent already.
+        One whose process is gone waits for those of the `unfenced` that were silent already. Each
+        waits for those that open their logs.
         """
         session = self._sessions.get(broker_id)
         if session is None:
             return 0
         end_ms = session.last_contact_ms + self.session_timeout_ms
-        return self.may_leave_ms(broker_id, end_ms, unfenced) if session.is_expired else end_ms
+        if session.is_expired:
+            end_ms = self.may_leave_ms(broker_id, end_ms, unfenced)
+        return max(end_ms, self.open_until_ms(broker_id, unfenced))
 
     def may_leave_ms(self, broker_id: BrokerId, at_ms: int, unfenced: Collection[BrokerId]) -> int:
         """Return when a broker whose process is gone since `at_ms` may leave its ISRs.
@@ -172,6 +178,17 @@ class Sessions:
                 may_leave_ms = max(may_leave_ms, other.last_sign_ms)
         return may_leave_ms
 
+    def open_until_ms(self, broker_id: BrokerId, unfenced: Collection[BrokerId]) -> int:
+        """Return how long to wait for the logs of the others, 0 if they serve.
+
+        Those that took up their places open them. One may prove damaged, and a broker that has left
+        the ISR by then is not asked for what it holds.
+        """
+        others = [self._sessions.get(one) for one in unfenced if one != broker_id]
+        registered = [one.registered_ms for one in others if one and one.opens_logs]
+        latest_ms = max([-1, *(one for one in registered if one is not None)])
+        return latest_ms + OPENING_SESSIONS * self.session_timeout_ms if latest_ms >= 0 else 0
+
     def are_in_service(self, broker_ids: Collection[BrokerId]) -> bool:
         """Tell whether one of these brokers is known to serve."""
         return any(session.serves_since_ms is not None for session in self._those_of(broker_ids))
@@ -184,7 +201,7 @@ class Sessions:
         latest_ms = OPENING_SESSIONS * self.session_timeout_ms
         return all(
             session.serves_since_ms is None
-            or (session.has_registered and now_ms - session.serves_since_ms < latest_ms)
+            or (session.registered_ms is not None and now_ms - session.serves_since_ms < latest_ms)
             for session in self._those_of(others)
         )
 

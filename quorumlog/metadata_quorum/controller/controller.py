@@ -235,6 +235,8 @@ class Controller:
         self.sessions.expire(broker_id, now_ms)  # so that another process may register
         if broker.fenced or not self._may_leave(broker_id, now_ms):
             return Decision(response=None)
+        if self.sessions.open_until_ms(broker_id, self._unfenced()) > now_ms:
+            return Decision(response=None)
         return self._decide_fencing(broker_id)
 
     def check_invariants(self) -> list[str]:

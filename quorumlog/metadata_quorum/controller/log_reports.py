@@ -8,7 +8,6 @@ from typing import Final, TypeVar
 
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
 from quorumlog.metadata_quorum.controller.features import level_for
-from quorumlog.metadata_quorum.controller.log_evidence import LogEvidence
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss, listed
 from quorumlog.metadata_quorum.controller.requests import Decision, ReportLogs, ReportReply
 from quorumlog.metadata_quorum.controller.rules import ControllerRules
@@ -30,7 +29,7 @@ class LogReports:
         self, cluster: ClusterReplay, settings: ControllerSettings, rules: ControllerRules
     ) -> None:
         self._cluster: Final = cluster
-        self._evidence: Final = LogEvidence(cluster)
+        self._evidence: Final = rules.evidence(cluster)
         self.changes: Final = rules.changes(cluster, settings, self._evidence)
         self.partitions: Final = rules.partitions(cluster, self.changes)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from quorumlog.metadata_quorum.controller.log_evidence import LogEvidence
 from quorumlog.metadata_quorum.controller.partition_changes import PartitionChanges
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.controller.reassignment import ReassignmentDecisions
@@ -13,6 +14,7 @@ from quorumlog.metadata_quorum.controller.slices import Slices
 class ControllerRules:
     """Each is a class that a simulation may replace."""
 
+    evidence: type[LogEvidence] = LogEvidence
     changes: type[PartitionChanges] = PartitionChanges
     partitions: type[PartitionDecisions] = PartitionDecisions
     reassignments: type[ReassignmentDecisions] = ReassignmentDecisions

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from quorumlog.invariants import require
 from quorumlog.storage.core.segment_index import BatchSpan
 from quorumlog.storage.core.settings import INT32_MAX
-from quorumlog.storage.errors import RecordsTooLarge, UnexpectedOffset
+from quorumlog.storage.errors import OlderEpoch, RecordsTooLarge, UnexpectedOffset
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.filtering import empty_batch
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
@@ -92,7 +92,7 @@ def stamped_by_another(
 
     A partial batch at the end is left out; so is a batch of a newer epoch than leader_epoch, with
     all after it: it came from a leader that is not followed yet. Raises CorruptBatch,
-    UnexpectedOffset, RecordsTooLarge.
+    UnexpectedOffset (OlderEpoch: of the first batch), RecordsTooLarge.
     """
     records = _from(next_offset, records)
     base_offset, end = UNKNOWN_OFFSET, 0
@@ -106,7 +106,8 @@ def stamped_by_another(
         if offset < next_offset or (offset > next_offset and not may_have_gaps):
             raise UnexpectedOffset(f"offset {offset} where {next_offset} is due")
         if epoch < latest_epoch:  # the log must be truncated first (KAFKA-10706)
-            raise UnexpectedOffset(f"offset {offset} of epoch {epoch} after epoch {latest_epoch}")
+            message = f"offset {offset} of epoch {epoch} after epoch {latest_epoch}"
+            raise UnexpectedOffset(message) if spans else OlderEpoch(message, epoch)
         if epoch > latest_epoch:
             latest_epoch = epoch
             epoch_starts.append((epoch, offset))

@@ -1,8 +1,9 @@
 """Where a segment stops being whole: decided batch by batch, from its bytes alone.
 
-A batch counts if it is entire, its CRC holds, its offsets follow the batch before it and its
-leader epoch is not older. The rules beyond the CRC are there because neither the base offset nor
-the leader epoch is under it, and because remnants of an older tail have a perfectly good CRC.
+A batch counts if it is entire, its CRC holds, its offsets follow the batch before it, and its
+leader epoch is not older, nor newer than that of the last leader. The rules beyond the CRC exist
+because neither the base offset nor the leader epoch is under it, and because remnants of an older
+tail have a perfectly good CRC.
 Source: Kafka's `LogSegment.recover`.
 """
 
@@ -21,6 +22,8 @@ from quorumlog.wire.codec.records import (
     validate_batch,
 )
 
+MAX_EPOCH: Final = 2**31 - 1
+
 
 class SegmentScan:
     """Feed it a segment's bytes in order; it builds the index and finds the torn tail.
@@ -29,8 +32,15 @@ class SegmentScan:
     """
 
     def __init__(
-        self, base_offset: int, settings: LogSettings, *, size: int, previous_epoch: int = NO_EPOCH
+        self,
+        base_offset: int,
+        settings: LogSettings,
+        *,
+        size: int,
+        previous_epoch: int = NO_EPOCH,
+        newest_epoch: int = MAX_EPOCH,
     ) -> None:
+        """`newest_epoch`: no record was written in a newer one."""
         self.index: Final = SegmentIndex(base_offset, settings)
         self.epoch_starts: Final[list[tuple[int, int]]] = []  # (leader epoch, first offset)
         self.recent: Final = RecentBatches(base_offset)
@@ -40,6 +50,7 @@ class SegmentScan:
         self._size = size
         self._may_have_gaps = settings.may_have_gaps
         self._epoch = previous_epoch
+        self._newest_epoch: Final = newest_epoch
 
     @property
     def is_over(self) -> bool:
@@ -91,6 +102,8 @@ class SegmentScan:
             return f"base offset {offset} where {expected} is due"
         if header.leader_epoch < self._epoch:
             return f"leader epoch {header.leader_epoch} after {self._epoch}"
+        if header.leader_epoch > self._newest_epoch:
+            return f"leader epoch {header.leader_epoch}, and {self._newest_epoch} is the newest"
         return self.index.refusal_of(offset, header.last_offset)
 
     def _require_valid(self, chunk: memoryview, position: int, header: BatchHeader) -> None:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from quorumlog.storage.core.aborted_transactions import SUFFIX as TRANSACTION_SUFFIX
 from quorumlog.storage.core.reading import NoteRead
 from quorumlog.storage.core.recent_batches import RecentBatches
-from quorumlog.storage.core.recovery import SegmentScan
+from quorumlog.storage.core.recovery import MAX_EPOCH, SegmentScan
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, storage_error
 from quorumlog.storage.io.batch_scan import BrokenSegment
@@ -82,6 +82,7 @@ class KnownOfLog(NamedTuple):
     must_last: bool = True
     must_be_whole: bool = False
     may_be_torn: bool = True
+    newest_epoch: int = MAX_EPOCH  # of the leaders that there were
 
 
 def load_log(
@@ -218,7 +219,7 @@ def _recover(
                 continue
             except BrokenSegment as error:
                 _logger.warning("%s is below the recovery point, and yet: %s", segment.path, error)
-        scan = segment.check(epoch, note_read, known.scan)
+        scan = segment.check(epoch, note_read, known.scan, newest_epoch=known.newest_epoch)
         epoch, expected = scan.last_epoch, scan.index.next_offset
         scanned = Scanned(
             min(scanned.from_offset, segment.base_offset),

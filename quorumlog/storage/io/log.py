@@ -15,7 +15,7 @@ from quorumlog.storage.core.appending import (
     stamped_by_leader,
 )
 from quorumlog.storage.core.reading import NoteRead, ReadLimits, ReadResult
-from quorumlog.storage.core.recovery import SegmentScan
+from quorumlog.storage.core.recovery import MAX_EPOCH, SegmentScan
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.core.settings import INT32_MAX, LogSettings
 from quorumlog.storage.errors import NO_HANDLES, NO_ROOM, PASSING, OffsetOutOfRange, StorageError
@@ -92,17 +92,19 @@ class Log:
         must_last: bool = True,
         must_be_whole: bool = False,
         may_be_torn: bool = True,
+        newest_epoch: int = MAX_EPOCH,
     ) -> "Log":
         """Open the log in `directory`, or make one there. Raises StorageError.
 
         clean: `close(clean=True)` was its end, for certain (Kafka's `.kafka_cleanshutdown`). Else
         all that reaches beyond recovery_point is read, checked, cut where it is torn. DamagedLog:
         it is not whole in [log_start_offset, known_end_offset), or, if it must_be_whole, behind it;
-        a batch that was half written is damage unless it may_be_torn.
+        a batch that was half written is damage unless it may_be_torn, one of a newer leader epoch
+        than newest_epoch is in any case.
         """
         start = UNKNOWN if log_start_offset is None else log_start_offset
         known = clean, recovery_point, start, known_end_offset, cls.scan, must_last, must_be_whole
-        of_log = KnownOfLog(*known, may_be_torn)
+        of_log = KnownOfLog(*known, may_be_torn, newest_epoch)
         loaded = load_log(disk, directory, settings, of_log, note_read)
         segments = SegmentList(disk, directory, loaded.segments, loaded.transactions)
         log = cls(disk, directory, settings, segments=segments, loaded=loaded)

@@ -14,7 +14,7 @@ from typing import Final
 from quorumlog.invariants import InvariantViolation
 from quorumlog.storage.core.log_index import CorruptIndex, TimeEntry
 from quorumlog.storage.core.reading import NoteRead, ReadLimits, ReadResult
-from quorumlog.storage.core.recovery import SegmentScan
+from quorumlog.storage.core.recovery import MAX_EPOCH, SegmentScan
 from quorumlog.storage.core.segment_index import BatchSpan, SegmentIndex
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import NotInMemory
@@ -150,6 +150,8 @@ class Segment:
         previous_epoch: int,
         note_read: NoteRead,
         new_scan: type[SegmentScan] = SegmentScan,
+        *,
+        newest_epoch: int = MAX_EPOCH,
     ) -> SegmentScan:
         """Read every batch; the segment then holds those up to the first bad one: `cut_tail`.
 
@@ -159,8 +161,13 @@ class Segment:
         file = self._disk.open_to_append(self.path)
         try:
             size = file.size()
-            where = self.base_offset, self._settings
-            scan = new_scan(*where, size=size, previous_epoch=previous_epoch)
+            scan = new_scan(
+                self.base_offset,
+                self._settings,
+                size=size,
+                previous_epoch=previous_epoch,
+                newest_epoch=newest_epoch,
+            )
             while not scan.is_over:
                 wanted = max(RECOVERY_CHUNK_BYTES, scan.bytes_wanted)
                 start = scan.index.size

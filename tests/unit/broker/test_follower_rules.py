@@ -104,6 +104,20 @@ def test_a_follower_cuts_nothing_below_its_start_and_shows_nothing_above_its_end
     )
 
 
+def test_an_epoch_that_no_leader_had_yet_is_damage_and_is_cut() -> None:
+    """No checksum covers the leader epoch of a batch: a leader that lacks it knows no end of it."""
+    replica = follower(5)
+    replica.log.append([(1 << 20, 0)])
+    replica.partition.state.log_end_offset = Offset(6)
+    out_of_range = events.FetchOutOfRange(
+        leader_epoch=Epoch(4),
+        fetch_offset=Offset(6),
+        last_fetched_epoch=Epoch(1 << 20),
+        log_start_offset=Offset(0),
+    )
+    assert replica.step(0, out_of_range)[0] == effects.TruncateTo(offset=Offset(5))
+
+
 def test_who_has_no_leader_or_is_removed_fetches_from_nobody() -> None:
     replica = follower(5)
     assert replica.fetching is not None

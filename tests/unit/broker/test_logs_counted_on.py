@@ -13,6 +13,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import LacksRecords
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import NO_LEADER, Offset
+from quorumlog.wire.codec.records import restamp
 from tests.support.broker.one_broker import (
     AT,
     BATCH,
@@ -53,6 +54,12 @@ def killed(directory: Path, committed: int = 0) -> Path:
 def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(BATCH) * 3 // 2] ^= 1
+    path.write_bytes(content)
+
+
+def make_last_epoch(path: Path, epoch: int) -> None:
+    content = bytearray(path.read_bytes())
+    restamp(content, 2 * len(BATCH), base_offset=2, leader_epoch=epoch)
     path.write_bytes(content)
 
 
@@ -108,6 +115,30 @@ def test_the_standing_of_a_replica() -> None:
     ):
         assert standing_of(partition, broker_id, is_new=False) is standing
         assert standing_of(partition, broker_id, is_new=True) is Standing.SPARE
+
+
+def test_a_batch_of_a_leader_epoch_that_there_never_was_is_damaged(tmp_path: Path) -> None:
+    """No checksum covers it: the log would be the longest one, and its leader's records refused."""
+    make_last_epoch(killed(tmp_path) / SEGMENT, epoch=1 << 25)
+    for standing in (Standing.COUNTED_ON, Standing.UNDECIDED):
+        with pytest.raises(LacksRecords) as refused:
+            started(tmp_path).open(AT, TOPIC_ID, {}, standing=standing, newest_epoch=7)
+        assert (refused.value.last_epoch, refused.value.end_offset) == (0, 2)
+    log, _ = started(tmp_path).open(AT, TOPIC_ID, {}, newest_epoch=7)
+    assert log.log_end_offset == 2
+    log.close(clean=False)
+
+
+@pytest.mark.parametrize(("is_registered", "end"), [(True, 2), (False, 3)])
+async def test_an_image_with_our_registration_shows_each_leader_that_we_followed(
+    tmp_path: Path, is_registered: bool, end: int
+) -> None:
+    make_last_epoch(killed(tmp_path) / SEGMENT, epoch=1)
+    async with one_broker(tmp_path, isr=(2,)) as replicas:
+        if is_registered:
+            replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+        publish(replicas, image(2, 0, 1, (2,), replicas=(1, 2)))
+        assert replicas.drivers[AT].log.log_end_offset == end
 
 
 async def test_a_broker_reports_the_log_and_opens_it_when_it_is_out_of_the_isr(

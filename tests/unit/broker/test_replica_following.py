@@ -78,6 +78,25 @@ async def test_only_a_batch_of_the_epoch_that_is_followed_is_taken(tmp_path: Pat
         assert partition.state.log_end_offset == 1  # KAFKA-18723
 
 
+def _of_epoch_0(offset: int) -> bytearray:
+    records = from_leader(offset)
+    restamp(records, 0, base_offset=offset, leader_epoch=0)
+    return records
+
+
+async def test_a_last_epoch_that_the_leader_began_later_is_cut(tmp_path: Path) -> None:
+    """A flipped bit made epoch 0 another one, of which the leader says no divergence."""
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        take, driver, flipped = follow(replicas), replicas.drivers[AT], from_leader(1)
+        take(_of_epoch_0(0) + flipped)
+        assert driver.log.epochs.epoch_at(1) == 1
+        assert take(_of_epoch_0(2)).failures == 0
+        assert driver.log.epochs.latest_epoch == 0
+        assert driver.partition.state.log_end_offset == 1
+        take(_of_epoch_0(1) + _of_epoch_0(2))
+        assert driver.partition.state.log_end_offset == 3
+
+
 def _start_over(driver: PartitionDriver, offset: int) -> None:
     driver.feed(
         0,

@@ -151,6 +151,15 @@ def test_who_may_leave_an_isr_that_commits_alone_is_not_asked_any_more(
     assert cluster.look() is not keeps_members
 
 
+def test_who_leaves_by_a_decision_from_before_the_loss_is_not_asked_any_more() -> None:
+    cluster = Cluster()
+    cluster.write(1, BATCHES[0])
+    assert not cluster.look(worse_on=1)
+    cluster.isr, cluster.elr = (1,), ()
+    assert cluster.copies.look(cluster.copied(), None, is_decided_before=True)
+    assert cluster.committed.end_offset == 2
+
+
 def test_a_copy_without_its_name_holds_nothing() -> None:
     cluster = Cluster()
     assert cluster.copies.held(1, cluster.copied()) == END

@@ -143,6 +143,25 @@ def test_logs_may_be_opened_for_some_sessions_while_another_serves() -> None:
     assert {*bench.partition("t").isr} == {2, 3}
 
 
+@pytest.mark.parametrize("is_known_to_be_dead", [True, False])
+def test_nobody_else_leaves_before_the_logs_of_those_that_came_back_are_open(
+    is_known_to_be_dead: bool,
+) -> None:
+    """Their logs may prove damaged, and then the one that is still down holds all."""
+    bench = killed()
+    come_back(bench, 1, 2)
+    bench.now_ms += bench.settings.broker_session_timeout_ms
+    if is_known_to_be_dead:
+        bench.die(3)
+    assert not any(map(open_logs, [bench] * 2, (1, 2)))
+    assert bench.carry_out(bench.controller.decide_expiry(bench.now_ms)) is None
+    bench.heartbeat(1)
+    bench.report(2, 5, whole=False)
+    assert {*bench.partition("t").isr} == {1, 3}
+    bench.heartbeat(2)
+    assert bench.carry_out(bench.controller.decide_expiry(bench.now_ms)) == 3
+
+
 def test_a_broker_whose_logs_are_not_whole_leaves_its_isrs() -> None:
     bench = killed()
     come_back(bench, *BROKERS)

@@ -11,7 +11,7 @@ from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.lasting import LastingCondition
 from quorumlog.storage.core.appending import earlier_beginning
-from quorumlog.storage.errors import RecordsTooLarge, StorageError, UnexpectedOffset
+from quorumlog.storage.errors import OlderEpoch, RecordsTooLarge, StorageError, UnexpectedOffset
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset
@@ -131,16 +131,7 @@ def _take_records(
     at = driver.topic_partition
     diverging = answer.diverging_epoch
     if diverging is not None and diverging.epoch >= 0:
-        driver.feed(
-            now_ms,
-            events.LeaderDiverged(
-                leader_epoch=leader_epoch,
-                fetch_offset=asked.fetch_offset,
-                last_fetched_epoch=asked.last_fetched_epoch,
-                epoch=Epoch(diverging.epoch),
-                end_offset=Offset(diverging.end_offset),
-            ),
-        )
+        _diverge(followed, asked, diverging.epoch, diverging.end_offset, now_ms)
         return True
     try:
         records = _one_buffer(answer)
@@ -157,12 +148,30 @@ def _take_records(
             now_ms=now_ms,
             wall_ms=wall_ms(),
         )
+    except OlderEpoch as error:  # our last epoch is damaged: the leader knows it, as another one
+        _logger.warning("%s: %s: our log is cut where that epoch begins", at, error)
+        _diverge(followed, asked, error.epoch, asked.fetch_offset, now_ms)
+        return True
     except (CorruptBatch, UnexpectedOffset, RecordsTooLarge, StorageError) as error:
         driver.maybe_fail(error if isinstance(error, StorageError) else None)
         followed.not_appended.note(now_ms, f"{at}: not appended: {error}", at)
         return False
     followed.not_appended.end(now_ms, "followed partitions are appended to again", at)
     return True
+
+
+def _diverge(
+    followed: FollowedPartition, asked: Position, epoch: int, end_offset: int, now_ms: int
+) -> None:
+    """Truncate our log: the leader's `epoch` ends at `end_offset`, or behind it."""
+    diverged = events.LeaderDiverged(
+        leader_epoch=followed.leader_epoch,
+        fetch_offset=asked.fetch_offset,
+        last_fetched_epoch=asked.last_fetched_epoch,
+        epoch=Epoch(epoch),
+        end_offset=Offset(end_offset),
+    )
+    followed.driver.feed(now_ms, diverged)
 
 
 def _earlier_beginning(

@@ -90,24 +90,32 @@ class Followership:
         """Truncate. The leader's high watermark counts from the next fetch (KAFKA-14704)."""
         if not self.still_fits(event):
             return NO_EFFECTS
+        return self._truncate(event.epoch, event.end_offset)
+
+    def _truncate(self, epoch: Epoch, end_offset: Offset) -> Sequence[Effect]:
         state = self._state
         offset = truncation_offset(
             state.epochs,
-            epoch=event.epoch,
-            end_offset=event.end_offset,
+            epoch=epoch,
+            end_offset=end_offset,
             log_end_offset=state.log_end_offset,
         )
         # Ordered even if no record goes: the history of epochs may have to (KAFKA-10706).
         return [effects.TruncateTo(offset=max(offset, state.log_start_offset))]
 
     def _fetch_out_of_range(self, event: events.FetchOutOfRange) -> Sequence[Effect]:
-        """Start over where the leader's log starts, if that is the reason."""
+        """Start over where the leader's log starts, if that is the reason.
+
+        Or cut an epoch that no leader had yet.
+        """
         if not self.still_fits(event):
             return NO_EFFECTS
         if event.log_start_offset < 0:
             return NO_EFFECTS  # the leader did not tell its log start: fetch again
         if event.log_start_offset > self._state.log_end_offset or self._holds_nothing:
             return [effects.StartOverAt(offset=event.log_start_offset)]
+        if event.last_fetched_epoch > event.leader_epoch:  # no checksum covers it: it is damaged
+            return self._truncate(event.leader_epoch, self._state.log_end_offset)
         return NO_EFFECTS
 
     def batch_began_earlier(self, event: events.BatchBeganEarlier) -> Sequence[Effect]:

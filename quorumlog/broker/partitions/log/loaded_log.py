@@ -12,6 +12,7 @@ from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.producer_loading import load_producers
 from quorumlog.metadata_quorum.image import TopicImage
 from quorumlog.storage.core.reading import NoteRead
+from quorumlog.storage.core.recovery import MAX_EPOCH
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
@@ -34,12 +35,15 @@ def load_log(
     standing: Standing,
     producers: type[ProducerStates],
     *,
+    newest_epoch: int = MAX_EPOCH,
     note_read: NoteRead,
 ) -> LoadedLog:
     """Open a log, as `LogDirectory.open` does, and learn its producers. Raises StorageError."""
     is_turn = not home.must_last and home.opening.acquire(timeout=TURN_S)
     try:
-        log, high_watermark = home.open(at, topic.topic_id, topic.configs, standing=standing)
+        log, high_watermark = home.open(
+            at, topic.topic_id, topic.configs, standing=standing, newest_epoch=newest_epoch
+        )
         try:
             return LoadedLog(log, high_watermark, load_producers(log, producers, note_read))
         except StorageError:

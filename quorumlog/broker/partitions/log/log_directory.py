@@ -6,7 +6,7 @@ made again, while the broker was down. It is renamed, never served (KAFKA-14616)
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -18,6 +18,7 @@ from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.broker.partitions.log.registrations import BrokerProcess, Registrations
 from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
+from quorumlog.storage.core.recovery import MAX_EPOCH
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, LacksRecords, storage_error
 from quorumlog.storage.io.checkpoints import (
@@ -180,11 +181,13 @@ class LogDirectory:
         configs: Mapping[str, str],
         *,
         standing: Standing = Standing.SPARE,
+        newest_epoch: int = MAX_EPOCH,
     ) -> tuple[Log, Offset]:
         """Open the log, or plan it; return it with its checkpointed high watermark.
 
         Raises LacksRecords if it must be whole, and is not (OrphanedRecords: its topic is not
-        known). Else a log that lacks records with which it was closed is set aside.
+        known). Else a log that lacks records with which it was closed is set aside. No record was
+        written in a newer leader epoch than `newest_epoch`: one that seems so is damaged.
         """
         name, path = str(topic_partition), self._path(str(topic_partition))
         settings, log = self.settings_of(configs), None
@@ -194,7 +197,8 @@ class LogDirectory:
             if found_id is None and standing.must_be_whole:
                 self._require_no_loss(topic_partition, topic_id, is_new=is_new)
             if found_id == topic_id:
-                log = self._open_found(topic_partition, topic_id, settings, standing)
+                open_log = self._opener(topic_partition, settings, newest_epoch)
+                log = self._open_found(topic_partition, topic_id, open_log, standing)
             elif not is_new:
                 self._set_aside(name, _why_aside(found_id, topic_id), durably=True)
             if log is None:
@@ -227,7 +231,7 @@ class LogDirectory:
         self,
         topic_partition: TopicPartition,
         topic_id: TopicId,
-        settings: LogSettings,
+        open_log: Callable[..., Log],
         standing: Standing,
     ) -> Log | None:
         """Open a log that is there; None: it is damaged, and set aside."""
@@ -245,16 +249,6 @@ class LogDirectory:
             end_is_known or self.registrations.may_have_lost_power
         )
         committed = self.checkpoints.high_watermark(topic_partition) if must_be_whole else 0
-        open_log = partial(
-            self._new_log.open,
-            self._disk,
-            path,
-            settings,
-            recovery_point=recovery_point,
-            log_start_offset=self.checkpoints.log_start(topic_partition),
-            note_read=self.progress.note_read,
-            must_last=self.must_last,
-        )
         # DEVIATION: Kafka opens a log that has lost its start or its end since it was closed.
         # docs/decisions/0116-a-log-that-was-closed-ends-where-it-was-closed.md
         try:
@@ -283,6 +277,22 @@ class LogDirectory:
         # Recovery may have cut the log, or a truncation just before the crash.
         self.checkpoints.note_truncated(topic_partition, log)
         return log
+
+    def _opener(
+        self, at: TopicPartition, settings: LogSettings, newest_epoch: int
+    ) -> Callable[..., Log]:
+        """Return what opens a log that is there, given how it was left and what must be whole."""
+        return partial(
+            self._new_log.open,
+            self._disk,
+            self._path(str(at)),
+            settings,
+            recovery_point=self.checkpoints.recovery_point(at),
+            log_start_offset=self.checkpoints.log_start(at),
+            note_read=self.progress.note_read,
+            must_last=self.must_last,
+            newest_epoch=newest_epoch,
+        )
 
     def _note_refusal(self, path: str, error: DamagedLog) -> None:
         write_file_durably(self._disk, f"{path}/{REFUSED_FILE}", f"{error}\n".encode())

@@ -238,12 +238,14 @@ class ReplicaSet:
         self._opening[at] = topic.topic_id
         self._unusable.pop(at, None)
         standing = self.reported.opening(at, partition)
+        # An image from before our registration may not show each leader whose records we have.
+        known = {"newest_epoch": partition.leader_epoch} if self._shows_this_process else {}
         load = partial(load_log, home, at, topic, standing, self._rules.producers)
 
         def work() -> LoadedLog:
             if self._is_stopping:
                 raise StorageError(f"{at} is not opened: the broker stops")
-            return load(note_read=self.logs.progress.note_read)
+            return load(**known, note_read=self.logs.progress.note_read)
 
         self._around.disk.submit(at, work, partial(self._opened, at))
 

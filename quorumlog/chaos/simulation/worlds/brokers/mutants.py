@@ -22,6 +22,7 @@ from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
 from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES, BrokenRules
 from quorumlog.chaos.simulation.worlds.storage_mutants import Storage
 from quorumlog.metadata_quorum.image import PartitionImage
+from quorumlog.storage.core.recovery import MAX_EPOCH
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
@@ -214,8 +215,11 @@ class TakesUpLogsOfDeletedTopics(LogDirectory):
         configs: Mapping[str, str],
         *,
         standing: Standing = Standing.SPARE,
+        newest_epoch: int = MAX_EPOCH,
     ) -> tuple[Log, Offset]:
         """Break the rule."""
         found_id = self.topic_id_of(str(topic_partition)) if self.holds(topic_partition) else None
         known_id = topic_id if found_id is None else found_id
-        return super().open(topic_partition, known_id, configs, standing=standing)
+        return super().open(
+            topic_partition, known_id, configs, standing=standing, newest_epoch=newest_epoch
+        )

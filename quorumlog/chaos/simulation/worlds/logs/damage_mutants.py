@@ -8,6 +8,7 @@ from quorumlog.broker.partitions.core.placement import Standing
 from quorumlog.broker.partitions.log.log_directory import REFUSED_FILE, LogDirectory
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.chaos.simulation.worlds.storage_mutants import HandsOn, OtherFiles, Storage
+from quorumlog.storage.core.recovery import MAX_EPOCH
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
@@ -46,8 +47,9 @@ class _SetsTheLastRecordsAside(LogDirectory):
         configs: Mapping[str, str],
         *,
         standing: Standing = Standing.SPARE,  # noqa: ARG002 - broken
+        newest_epoch: int = MAX_EPOCH,
     ) -> tuple[Log, Offset]:
-        return super().open(topic_partition, topic_id, configs)
+        return super().open(topic_partition, topic_id, configs, newest_epoch=newest_epoch)
 
 
 @DAMAGE_MUTANTS.breaks("a log that was refused as damaged is opened at the next start")
