@@ -39,17 +39,20 @@ class Guesses(LogDirectory):
         standing: Standing = Standing.SPARE,
         newest_epoch: int = MAX_EPOCH,
     ) -> tuple[Log, Offset]:
+        name = str(topic_partition)
+        is_there = self.holds(topic_partition)
+        if is_there and self._found_id(name) is None and self._names.hold_records(name):
+            write_partition_metadata(self._disk, f"{self.path}/{name}", topic_id)
         known = topic_partition, topic_id, configs
-        try:
-            return super().open(*known, standing=standing, newest_epoch=newest_epoch)
-        except OrphanedRecords as error:
-            write_partition_metadata(self._disk, error.path, topic_id)
-            return super().open(*known, standing=standing, newest_epoch=newest_epoch)
+        return super().open(*known, standing=standing, newest_epoch=newest_epoch)
 
 
 @pytest.mark.planted
 def test_a_broker_that_guesses_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In this seed it finds records of a deleted topic where one of its name is to be."""
+    """In this seed it finds records of a deleted topic where one of its name is to be.
+
+    The product reports such a log, or sets it aside where others are members.
+    """
     guessing = BrokenRules(partition=UNCHECKED_RULES, storage=Storage(directory=Guesses))
     monkeypatch.setitem(CONTROLLER_MUTANTS.made, "guesses", guessing)
     monkeypatch.setitem(CONTROLLER_MUTANTS.rules, "guesses", "it does not know whose they are")
