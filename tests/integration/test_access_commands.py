@@ -191,7 +191,7 @@ def test_features_are_shown_lowered_and_raised(run: Run, cluster: LocalCluster) 
         "group.version                         1      0         1",
         "kraft.version                         0      0         1",
         "metadata.version                     27     27        27",
-        "quorumlog.metadata.version            2      1         4",
+        "quorumlog.metadata.version            2      1         5",
         "transaction.version                   2      0         2",
     ]
     run("acls", "remove", "--all")
