@@ -190,6 +190,12 @@ class Cluster:
             )
         )
 
+    async def report_logs(self, broker_epoch: int, reports: object) -> ErrorCode:
+        raise AssertionError(f"every log is whole: {reports}")
+
+    async def assign_replicas(self, broker_epoch: int, replicas: object) -> ErrorCode:
+        raise AssertionError(f"a broker with one directory assigns {replicas}")
+
     async def alter_partitions(
         self, broker_epoch: int, proposals: Sequence[IsrProposal]
     ) -> tuple[ErrorCode, list[IsrResult]]:
