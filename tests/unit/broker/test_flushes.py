@@ -197,6 +197,21 @@ async def test_a_flush_that_ended_before_a_cut_does_not_count_for_later_records(
         assert driver.partition.state.flushed_offset == 1
 
 
+async def test_what_another_flush_made_durable_counts_with_the_outcome_of_our_own(
+    tmp_path: Path,
+) -> None:
+    """Nothing is left to flush then: no later outcome would say so."""
+    queue = HeldQueue()
+    async with one_broker(tmp_path, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
+        queue.holds_outcomes = True
+        appended(replicas, ACKS_ALL)
+        second = appended(replicas, ACKS_ALL)
+        replicas.drivers[AT].log.flush()  # as the checkpoints do
+        assert not second.done()
+        assert queue.release() == [AT, AT]  # the producers, and one flush
+        assert second.result().base_offset == 1
+
+
 async def test_a_log_is_flushed_after_so_many_records(tmp_path: Path) -> None:
     settings = LogSettings(flush_messages=3)
     async with one_broker(tmp_path, log_settings=settings) as replicas:
