@@ -8,7 +8,6 @@ from typing import Final
 from quorumlog.broker.settings import RACK_SELECTOR
 from quorumlog.chaos.node_simulation.admin_mutants import CHURN
 from quorumlog.chaos.node_simulation.directory_mutants import DIRECTORIES
-from quorumlog.chaos.node_simulation.flush_mutants import FLUSHES
 from quorumlog.chaos.node_simulation.forked import RunFailed
 from quorumlog.chaos.node_simulation.loss_mutants import LOSSES
 from quorumlog.chaos.node_simulation.mutants import MUTANTS
@@ -17,6 +16,7 @@ from quorumlog.chaos.node_simulation.simulate import simulate_nodes
 from quorumlog.chaos.node_simulation.transaction_mutants import TRANSACTIONS
 from quorumlog.chaos.node_simulation.voter_mutants import VOTERS
 from quorumlog.chaos.simulation import WORLDS, simulate
+from quorumlog.chaos.simulation.worlds.brokers.flush_mutants import FLUSH_MUTANTS
 from quorumlog.chaos.simulation.worlds.quorum.voter_mutants import VOTER_MUTANTS
 from quorumlog.chaos.simulation.worlds.transactions.mutants import TRANSACTION_RULES
 from quorumlog.cluster import ClusterShape
@@ -87,7 +87,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     ),
     "skips_where_segments_begin": NodesOptions(config=_SMALL_SEGMENTS),
     "new_directories_are_not_named": _FLUSHED,
-    **dict.fromkeys(FLUSHES.rules, _FLUSHED),
+    **dict.fromkeys(FLUSH_MUTANTS.rules, _FLUSHED),
     **dict.fromkeys(LOSSES.rules, _LOSSES),
     **dict.fromkeys(ROOM.rules, NodesOptions(faults=("disk_full", "kill"))),
     **dict.fromkeys(CHURN.rules, _CHURNED),

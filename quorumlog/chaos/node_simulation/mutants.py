@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from quorumlog.chaos.node_simulation import (
     directory_mutants,
-    flush_mutants,
     loss_mutants,
     near_mutants,
     room_mutants,
@@ -78,7 +77,6 @@ def _all() -> Iterator[NodeMutant]:
     yield from node_mutants("replication", MOVES.rules, MOVES.made)
     for group in (
         near_mutants.NEAR,
-        flush_mutants.FLUSHES,
         directory_mutants.DIRECTORIES,
         loss_mutants.LOSSES,
     ):

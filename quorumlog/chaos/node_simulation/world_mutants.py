@@ -5,10 +5,11 @@ from dataclasses import replace
 from functools import partial
 
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.chaos.node_simulation.admin_mutants import with_controller
 from quorumlog.chaos.node_simulation.node_mutant import NodeMutant, node_mutants
+from quorumlog.chaos.simulation.worlds.brokers.broken import BROKEN_REPLICAS, REPLICA_RULES
 from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import CONTROLLER_MUTANTS
-from quorumlog.chaos.simulation.worlds.brokers.mutants import PARTITION_MUTANTS
 from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES
 from quorumlog.chaos.simulation.worlds.groups.consumer.mixed_mutants import MIXED_MUTANTS
 from quorumlog.chaos.simulation.worlds.groups.consumer.mutants import CONSUMER_MUTANTS
@@ -35,10 +36,14 @@ def world_mutants() -> Iterator[NodeMutant]:
     """Yield them all."""
     yield from node_mutants(
         "replication",
-        PARTITION_MUTANTS.rules,
+        REPLICA_RULES,
         {
-            name: Substitutes(partition_rules=made.partition, new_logs=_logs_of(made.storage))
-            for name, made in PARTITION_MUTANTS.made.items()
+            name: Substitutes(
+                partition_rules=made.partition,
+                new_logs=_logs_of(made.storage),
+                new_surroundings=partial(Surroundings, new_flusher=made.flusher),
+            )
+            for name, made in BROKEN_REPLICAS.items()
         },
     )
     yield from node_mutants(

@@ -88,6 +88,34 @@ async def test_a_flush_that_a_full_disk_refused_is_tried_again(tmp_path: Path) -
         assert waiting.result().error_code is ErrorCode.NONE
 
 
+async def test_a_flush_that_a_full_disk_refused_is_tried_again_after_another_flush_of_the_log(
+    tmp_path: Path,
+) -> None:
+    """The checkpoints flush logs, too: the replica is not notified of such a flush."""
+    queue, disk = HeldQueue(), FaultyDisk()
+    async with one_broker(tmp_path, disk=disk, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
+        publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))  # another epoch, for its file
+        disk.on, disk.errors = "leader-epoch-checkpoint", {"append": errno.ENOSPC}
+        waiting = appended(replicas, 1)
+        disk.errors = {}
+        replicas.drivers[AT].log.flush()
+        replicas.drivers[AT].note_tick(0)
+        assert waiting.result().error_code is ErrorCode.NONE
+
+
+async def test_what_was_appended_before_a_move_that_failed_is_flushed(tmp_path: Path) -> None:
+    """A flush ends while the log is exchanged: only the end of that can begin the next one."""
+    queue = HeldQueue()
+    async with one_broker(tmp_path, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
+        driver = replicas.drivers[AT]
+        queue.holds_outcomes = True
+        first, second = appended(replicas, 1), appended(replicas, 1)
+        driver.begin_exchange()
+        queue.release()
+        driver.end_exchange(None)
+        assert [first.result().base_offset, second.result().base_offset] == [0, 1]
+
+
 async def test_a_leader_commits_what_is_on_its_own_disk(tmp_path: Path) -> None:
     """A follower that was faster holds the record: it is not committed yet all the same."""
     queue = HeldQueue()
@@ -167,6 +195,21 @@ async def test_a_flush_that_ended_before_a_cut_does_not_count_for_later_records(
         assert not followed.may_ask(0)
         queue.release()
         assert driver.partition.state.flushed_offset == 1
+
+
+async def test_what_another_flush_made_durable_counts_with_the_outcome_of_our_own(
+    tmp_path: Path,
+) -> None:
+    """Nothing is left to flush then: no later outcome would say so."""
+    queue = HeldQueue()
+    async with one_broker(tmp_path, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
+        queue.holds_outcomes = True
+        appended(replicas, ACKS_ALL)
+        second = appended(replicas, ACKS_ALL)
+        replicas.drivers[AT].log.flush()  # as the checkpoints do
+        assert not second.done()
+        assert queue.release() == [AT, AT]  # the producers, and one flush
+        assert second.result().base_offset == 1
 
 
 async def test_a_log_is_flushed_after_so_many_records(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ class LogFlusher:
     """One log's flushes. `flushed` is told the offset below which all is durable now.
 
     `failed` is told that a flush did not work. If the log is still of use, as with a full disk,
-    the next append or tick tries again.
+    the next append or tick tries again, even if another flush of the log has made all durable: only
+    its own flushes are reported.
     """
 
     __slots__ = (
@@ -56,14 +57,15 @@ class LogFlusher:
     def maybe_flush(self, unflushed_max: int) -> None:
         """Flush if that many records or more are not durable (flush.messages)."""
         log = self._log
-        if not self._is_under_way and log.log_end_offset - log.flushed_offset >= unflushed_max:
+        is_due = log.log_end_offset - log.flushed_offset >= unflushed_max or self._refused.lasts()
+        if is_due and not self._is_under_way:
             self._is_under_way = True
             self._disk.submit(self._at, log.flush, self._ended)
 
     def note_tick(self, now_ms: int) -> bool:
         """Flush what has been seen unflushed for flush.ms; whether anything is unflushed."""
         log, self._ticked_ms = self._log, now_ms
-        if log.log_end_offset == log.flushed_offset:
+        if log.log_end_offset == log.flushed_offset and not self._refused.lasts():
             self._dirty_since_ms = None
             return False
         if self._dirty_since_ms is None:

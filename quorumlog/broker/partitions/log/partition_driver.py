@@ -358,7 +358,7 @@ class PartitionDriver:
             log.settings = self.log.settings
             self.log, self.partition.state.epochs = log, log.epochs
             self._flusher.exchange(log)
-            self._flushed(log.flushed_offset)
+        self._flushed(self.log.flushed_offset)  # also what a flush has ended meanwhile
         self._go_on()
 
     def _go_on(self) -> None:

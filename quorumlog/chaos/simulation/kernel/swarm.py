@@ -120,7 +120,9 @@ class _Draws:
     def _one(self, at_ms: int, hunted_role: str | None) -> Action:
         rng, duration_ms = self.rng, 0
         target: Target = (rng.choice(self.node_ids),)
-        if hunted_role is not None and rng.random() < 0.7:
+        if self.kind is machines.PowerLossOfAll:
+            target = ALL
+        elif hunted_role is not None and rng.random() < 0.7:
             target = hunted_role
         elif self.kind is network.Partition:
             target = tuple(member for member in self.node_ids if rng.random() < 0.5)

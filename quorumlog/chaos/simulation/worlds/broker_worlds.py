@@ -7,14 +7,15 @@ from typing import Final
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.simulation.kernel.run import World
 from quorumlog.chaos.simulation.kernel.swarm import Hunt
+from quorumlog.chaos.simulation.worlds.brokers.broken import BROKEN_PARTITIONS, PARTITION_RULES
 from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import CONTROLLER_MUTANTS
-from quorumlog.chaos.simulation.worlds.brokers.mutants import PARTITION_MUTANTS
 from quorumlog.chaos.simulation.worlds.brokers.producers import Producing, draw_producing_options
-from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES, BrokenRules
+from quorumlog.chaos.simulation.worlds.brokers.rules import BrokenRules
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
 from quorumlog.chaos.simulation.worlds.drawn_faults import (
     BROKER_FAULTS,
     COMPOSED_FAULTS,
+    PARTITION_FAULTS,
 )
 from quorumlog.chaos.simulation.worlds.groups.consumer.mixed_mutants import MIXED_MUTANTS
 from quorumlog.chaos.simulation.worlds.groups.consumer.mutants import CONSUMER_MUTANTS
@@ -31,7 +32,6 @@ from quorumlog.chaos.simulation.worlds.groups.transaction_mutants import (
     ALL_RULES,
     shards_of,
 )
-from quorumlog.chaos.simulation.worlds.storage_mutants import STORAGE_MUTANTS
 from quorumlog.chaos.simulation.worlds.transactions.broken import BrokenTransactions
 from quorumlog.chaos.simulation.worlds.transactions.mutants import (
     BROKEN_TRANSACTIONS,
@@ -67,20 +67,18 @@ def _build_transactions(schedule: Schedule, mutant: str | None) -> World:
 
 
 _CONSUMER_GROUPS_MADE: Final = CONSUMER_MUTANTS.made | MIXED_MUTANTS.made
-_BROKEN_STORAGE: Final = {
-    name: BrokenRules(partition=UNCHECKED_RULES, storage=made)
-    for name, made in STORAGE_MUTANTS.made.items()
-}
 _BROKER_HUNT: Final = Hunt(role="partition-leader", every_ms=(200, 4_000))
 BROKER_WORLDS: Final = (
     WorldKind(
         name="partition",
         text="one replicated partition, its ISR and an idempotent producer",
-        faults=BROKER_FAULTS,
-        mutants=PARTITION_MUTANTS.rules | STORAGE_MUTANTS.rules,
-        options=partial(draw_producing_options, partitions=1, min_insync_max=1),
+        faults=PARTITION_FAULTS,
+        mutants=PARTITION_RULES,
+        options=partial(
+            draw_producing_options, partitions=1, min_insync_max=1, flush_acks_share=0.25
+        ),
         hunt=_BROKER_HUNT,
-        build=partial(_build_brokers, PARTITION_MUTANTS.made | _BROKEN_STORAGE),
+        build=partial(_build_brokers, BROKEN_PARTITIONS),
     ),
     WorldKind(
         name="composed",

@@ -11,6 +11,7 @@ from quorumlog.chaos.faults.pause import Pause
 BROKER_FAULTS: Final[tuple[type[Fault], ...]] = (
     *network.FAULTS, Kill, machines.PowerLoss, Pause, machines.ClockDrift, *leadership.FAULTS,
 )  # fmt: skip
+PARTITION_FAULTS: Final = (*BROKER_FAULTS, machines.PowerLossOfAll)
 QUORUM_FAULTS: Final[tuple[type[Fault], ...]] = (
     *network.FAULTS, Kill, machines.PowerLoss, Pause, machines.ClockDrift, machines.SlowDisk,
     machines.FsyncError, *leadership.FAULTS, machines.InterruptedWrite, machines.DiskStall,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from quorumlog.chaos.faults.delay import Delay
 from quorumlog.chaos.faults.fault import ALL, Fault
+from quorumlog.chaos.faults.machines import PowerLossOfAll
 from quorumlog.chaos.schedule import Schedule, ScheduleError
 from quorumlog.chaos.simulation.kernel.options import DrawOptions
 from quorumlog.chaos.simulation.kernel.randomness import seeded
@@ -37,12 +38,14 @@ class WorldKind:
     ) -> Schedule:
         """Return the schedule of a seed; `faults`: exactly these kinds, None: a random choice.
 
-        Nodes are numbered from 1, the machines that are no nodes after them.
+        Nodes are numbered from 1, the machines that are no nodes after them. All power is lost by
+        chance only where commits wait for the disk: else the world would keep it on.
         """
         machine_count, options = self.options(seeded("options", seed), nodes)
+        all_may_lose_power = faults is not None or options.get("flush_acks") is True
         actions = draw_actions(
             seed,
-            kinds=self.faults,
+            kinds=[one for one in self.faults if one is not PowerLossOfAll or all_may_lose_power],
             chosen=faults,
             node_ids=range(1, machine_count + 1),
             duration_us=duration_us,

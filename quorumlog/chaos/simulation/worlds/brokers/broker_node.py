@@ -6,6 +6,7 @@ fetches from leaders, proposes ISRs, writes checkpoints. What it decides, the co
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -25,7 +26,10 @@ from quorumlog.chaos.simulation.worlds.brokers.appending import append
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import ControllerNode
 from quorumlog.chaos.simulation.worlds.brokers.controller_requests import ControllerRequests
 from quorumlog.chaos.simulation.worlds.brokers.disk_queue import (
+    LOG_DIR,
     SimulatedDiskQueue,
+    at_once,
+    late_outcomes,
     maybe_repair,
     orphaned_in,
 )
@@ -46,12 +50,12 @@ from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicPartition
 
-LOG_DIR: Final = "/logs"
 HEARTBEAT_US: Final = 300_000
 REGISTER_AGAIN_US: Final = 400_000
 TICK_US: Final = 100_000
 CHECKPOINT_US: Final = 700_000
 FLUSH_US: Final = 500_000
+FLUSH_ACKS_US: Final = 100_000  # FLUSH_US of brokers that acknowledge what is on the disk
 TELL_US: Final = 40_000
 PRODUCE_TIMEOUT_MS: Final = 2_000
 PRODUCER_EXPIRATION_MS: Final = 86_400_000
@@ -86,6 +90,7 @@ class BrokerNode:
         rules: BrokenRules,
         segment_bytes: int,
         fetch_bytes_max: int,
+        flush_acks: bool,
     ) -> None:
         self.machine: Final = machine
         self.node_id: Final = BrokerId(machine.node_id)
@@ -98,6 +103,8 @@ class BrokerNode:
         self._requests: Final = ControllerRequests(self, environment, controller)
         self.fetching: Final = Fetching(self, environment, peers, fetch_bytes_max=fetch_bytes_max)
         self._rules: Final = rules
+        self._settings: Final = replace(SETTINGS, log_flush_acks=flush_acks)
+        self._late_us: Final = late_outcomes(environment, self.node_id) if flush_acks else at_once
         self._log_settings: Final = LogSettings(segment_bytes=segment_bytes)
         self._logs: LogDirectories
         self._replay: ClusterReplay
@@ -130,18 +137,21 @@ class BrokerNode:
         self._replay = ClusterReplay(ClusterImage())
         self.replicas = ReplicaSet(
             self.node_id,
-            SETTINGS,
+            self._settings,
             self._logs,
             rules=telling_one_at_once(self._rules.partition),
             now_ms=self.machine.now_ms,
             opened=lambda _: None,  # the next step shows the log to the oracle
             failed=self._note_failure,
         )
-        queue = self.disk_queue = SimulatedDiskQueue(self.machine, self._environment, self.take)
+        new_queue = partial(
+            SimulatedDiskQueue, self.machine, self._environment, self.take, self._late_us
+        )
+        self.disk_queue = new_queue()
         around = Surroundings(
             now_ms=self.machine.now_ms,
-            disk=queue,
-            flushes=queue,
+            disk=self.disk_queue,
+            flushes=new_queue(),
             checkpoints=self._logs.checkpoints,
             readers=self,
             fetchers=self.fetching,
@@ -150,13 +160,14 @@ class BrokerNode:
             listeners=self.coordinators,
             failed=lambda _, error: self._note_failure(error),
             report=self._requests.report,
+            new_flusher=self._rules.flusher,
         )
         self.replicas.connect(around)
         self._register()
         self._every(TICK_US, self._tick)
         self._every(HEARTBEAT_US, self._send_heartbeat)
         self._every(CHECKPOINT_US, self._checkpoint)
-        self._every(FLUSH_US, self._flush)
+        self._every(FLUSH_ACKS_US if self._settings.log_flush_acks else FLUSH_US, self._flush)
 
     def stopped(self, *, loses_power: bool) -> None:
         """Note what is lost."""
@@ -352,12 +363,14 @@ class BrokerNode:
         checkpoints.write_recovery_points()
 
     def _flush(self) -> None:
-        """Write back one log, as the system does now and then."""
+        """Write back one log, as the system does now and then, or the checkpoints of a broker."""
         drivers = self.replicas.drivers
         if drivers:
             turn = self.machine.timeline.now_us // FLUSH_US % len(drivers)
             driver = [*drivers.values()][turn]
-            if not driver.is_cutting:
+            if self._settings.log_flush_acks:
+                self.disk_queue.submit(driver.topic_partition, driver.log.flush, lambda _: None)
+            elif not driver.is_cutting:
                 driver.log.flush()
 
     # --- the surroundings of a partition ---

@@ -1,17 +1,19 @@
-"""A disk queue whose work takes simulated time: a partition is busy meanwhile, others are not.
+"""Disk queues whose work takes simulated time: a partition is busy meanwhile, others are not.
 
 And what a person does to the disk of a broker that has stopped and says what to do.
 """
 
+from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from itertools import count
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from quorumlog.broker.partitions.log.disk_queue import outcome_of
 from quorumlog.broker.partitions.log.log_directory import OrphanedRecords
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.chaos.simulation.kernel.machine import Machine
+from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.chaos.simulation.worlds.entries import Entry, entries_on_disk
@@ -23,31 +25,86 @@ T = TypeVar("T")
 AreOf = Callable[[TopicPartition, TopicId, list[Entry]], bool]
 
 
+LOG_DIR: Final = "/logs"
+LATE_US: Final = (2_000, 100_000, 400_000)  # the longest time from an end to its outcome, by run
+
+
+def at_once() -> int:
+    """Return how late an outcome is that comes with the end of its work."""
+    return 0
+
+
+def late_outcomes(environment: Environment, node_id: int) -> Callable[[], int]:
+    """Return a function that draws how late an outcome is: half of them are, before the calm."""
+    longest_us = seeded("late outcomes", environment.seed).choice(LATE_US)
+    rng = seeded(f"late outcomes {node_id}", environment.seed)
+    return lambda: 0 if environment.is_calm else rng.choice((0, rng.randrange(longest_us)))
+
+
 class SimulatedDiskQueue:
-    """A DiskQueue of one life of a process. What is under way when that ends is never done."""
+    """A DiskQueue of one life of a process. What is under way when that ends is never done.
+
+    The outcome of work may reach `done` later than the work ends: a thread ends several pieces of
+    work before the event loop receives their outcomes.
+    """
 
     def __init__(
-        self, machine: Machine, environment: Environment, take: Callable[..., None]
+        self,
+        machine: Machine,
+        environment: Environment,
+        take: Callable[..., None],
+        late_us: Callable[[], int],
     ) -> None:
-        """`take` calls an action with its arguments now, or after a pause of the process."""
+        """`take` calls an action with its arguments now, or after a pause of the process.
+
+        `late_us` draws the time between the end of a piece of work and the call of its `done`.
+        """
         self._machine: Final = machine
         self._environment: Final = environment
         self._take: Final = take
-        self._busy_until_us: Final[dict[Hashable, int]] = {}
+        self._late_us: Final = late_us
+        self._lanes: Final[dict[Hashable, deque[_Work]]] = {}  # of keys with work under way
 
     def submit(
         self, key: Hashable, work: Callable[[], T], done: Callable[[T | StorageError], None]
     ) -> None:
         """Do `work` after all that was submitted for `key` before; then tell `done` its result."""
-        now_us = self._machine.timeline.now_us
-        started_us = max(self._busy_until_us.get(key, 0), now_us)
-        ended_us = started_us + self._environment.fsync_us(self._machine.node_id)
-        self._busy_until_us[key] = ended_us
-        self._machine.later(ended_us - now_us, self._take, _do_disk_work, work, done)
+        submitted = _Work(self._environment.fsync_us(self._machine.node_id), work, done)
+        lane = self._lanes.get(key)
+        if lane is None:
+            self._lanes[key] = deque()
+            self._begin(key, submitted)
+        else:
+            lane.append(submitted)
+
+    def _begin(self, key: Hashable, begun: "_Work") -> None:
+        self._machine.later(begun.takes_us, self._take, self._do_disk_work, key, begun)
+
+    def _do_disk_work(self, key: Hashable, begun: "_Work") -> None:
+        outcome, late_us = outcome_of(begun.work), self._late_us()
+        if late_us:
+            self._machine.later(late_us, self._take, self._end, key, begun, outcome)
+        else:
+            self._end(key, begun, outcome)
+
+    def _end(self, key: Hashable, ended: "_Work", outcome: object) -> None:
+        ended.done(outcome)
+        lane = self._lanes[key]
+        if lane:
+            self._begin(key, lane.popleft())
+        else:
+            del self._lanes[key]
 
 
-def _do_disk_work(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-    done(outcome_of(work))
+class _Work(NamedTuple):
+    """A piece of work. `takes_us`: how long."""
+
+    takes_us: int
+    work: Callable[[], Any]
+    done: Callable[[Any], None]
+
+    def __str__(self) -> str:
+        return "work"
 
 
 def orphaned_in(replicas: ReplicaSet) -> OrphanedRecords | None:

@@ -7,11 +7,13 @@ Sources: KIP-101 (replicas agree), KIP-497 and KIP-966 (ISR and ELR hold what is
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import takewhile
 from typing import Final, NamedTuple
 
 from quorumlog.chaos.simulation.kernel.rules import check
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.chaos.simulation.worlds.brokers.durable_records import durable_entries
 from quorumlog.chaos.simulation.worlds.brokers.topic_lives import TopicLives
 from quorumlog.chaos.simulation.worlds.entries import Entry
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
@@ -53,7 +55,10 @@ class ReplicationOracle:
     idempotent producer starts anew, with another producer id.
     """
 
-    def __init__(self, *, may_lose: bool = False) -> None:
+    def __init__(
+        self, *, may_lose: bool = False, disks: Mapping[int, SimDisk] | None = None
+    ) -> None:
+        """`disks` of brokers that commit only what is on the disk: they lose power at any time."""
         self.topics: Final = TopicLives()
         self.new_histories: Final[dict[TopicPartition, int]] = defaultdict(int)  # how many
         self.committed: Final[dict[TopicPartition, list[Entry]]] = defaultdict(list)
@@ -62,6 +67,7 @@ class ReplicationOracle:
         self.members: Final[dict[TopicPartition, Members]] = {}
         self.lossy: Final[set[int]] = set()
         self._may_lose: Final = may_lose
+        self._disks: Final = disks
         self._histories: Final[dict[TopicPartition, _NewHistory]] = {}
         self._lost: Final[dict[TopicPartition, set[tuple[int, bytes]]]] = defaultdict(set)
         self._lives: Final[dict[int, int]] = defaultdict(int)  # of brokers: how many have ended
@@ -105,11 +111,14 @@ class ReplicationOracle:
         """Note the end of a process; with the power it loses what was not flushed."""
         self._lives[broker_id] += 1
         if loses_power:
-            self.lossy.add(broker_id)
+            if self._disks is None:
+                self.lossy.add(broker_id)
             self._shortened.update(place for place in self.logs if place[0] == broker_id)
         for place in self._high_watermarks:
             if place[0] == broker_id:
                 self._high_watermarks[place] = 0
+        for at in self.members:
+            self._check_disks(at, 0, of=broker_id)
 
     def recovered(self, broker_id: int, at: TopicPartition, entries: list[Entry]) -> None:
         """Compare what a process finds in a log with what was written there."""
@@ -196,6 +205,20 @@ class ReplicationOracle:
                 rule = f"isr-complete: {member} is in ISR or ELR of {at} with {held} of"
                 check(held == len(committed), f"{rule} {len(committed)} committed records")
 
+    def _check_disks(self, at: TopicPartition, start: int, of: int | None = None) -> None:
+        """Check that the disk of every member has all that is committed from `start` on.
+
+        `of`: only of this broker, if it is a member.
+        """
+        committed, log = self.committed[at][start:], self.topics.log_of(at)
+        if self._disks is None or not committed:
+            return
+        for member in self.members.get(at, _NOBODY).holders:
+            if of in {None, member}:
+                durable = durable_entries(self._disks[member], log, start)
+                rule = f"commit-durable: the disk of {member} lacks committed records of {at}"
+                check(durable[: len(committed)] == committed, f"{rule} from {start} on")
+
     def _agreement(self, broker_id: int, at: TopicPartition) -> int:
         """Return how many records of a replica, from the first on, are as committed."""
         place = broker_id, at
@@ -232,8 +255,10 @@ class ReplicationOracle:
         if not is_known:
             new = log[len(committed) : end]
             self._check_sequences(at, new)
+            start = len(committed)
             committed += new
             self._check_holders(at)
+            self._check_disks(at, start)
 
     def _check_process(self, broker_id: int, at: TopicPartition, leader_epoch: int) -> None:
         """Check that one process commits in a leader epoch."""

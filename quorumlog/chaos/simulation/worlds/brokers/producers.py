@@ -23,11 +23,18 @@ DELETING_SHARE: Final = 0.2  # of the runs, in which the topic is deleted and cr
 
 
 def draw_producing_options(
-    rng: Rng, nodes: int, *, partitions: int, min_insync_max: int, unclean_share: float = 0.0
+    rng: Rng,
+    nodes: int,
+    *,
+    partitions: int,
+    min_insync_max: int,
+    unclean_share: float = 0.0,
+    flush_acks_share: float = 0.0,
 ) -> tuple[int, dict[str, Option]]:
     """Draw the options of a run: `nodes` are the brokers, and there is no other machine.
 
     `unclean_share`: of the runs, allows unclean elections; half of these commit with one replica.
+    `flush_acks_share`: of the runs, commits only what is on the disks (`log.flush.acks`).
     """
     options: dict[str, Option] = {
         "nodes": nodes,
@@ -43,6 +50,7 @@ def draw_producing_options(
         if rng.random() < 0.5:
             options["min_insync_replicas"] = 1
     options["deletes_topic"] = rng.random() < DELETING_SHARE
+    options["flush_acks"] = rng.random() < flush_acks_share
     return nodes, options
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.partitions.core.partition_invariants import Marks, PartitionInvariants
+from quorumlog.broker.partitions.log.log_flusher import LogFlusher
 from quorumlog.chaos.simulation.worlds.storage_mutants import SOUND_STORAGE, Storage
 from quorumlog.metadata_quorum.controller.controller import Controller
 
@@ -35,3 +36,4 @@ class BrokenRules:
     partition: PartitionRules = KAFKA_RULES
     controller: type[Controller] = Controller
     storage: Storage = SOUND_STORAGE
+    flusher: type[LogFlusher] = LogFlusher

@@ -34,6 +34,10 @@ class TopicLives:
         name = self._names[topic_id]
         return at if name == at.topic else TopicPartition(name, at.partition)
 
+    def log_of(self, place: TopicPartition) -> TopicPartition:
+        """Return the partition of a place, by which its log is named."""
+        return TopicPartition(place.topic.partition("#")[0], place.partition)
+
     def places_of(self, at: TopicPartition) -> list[TopicPartition]:
         """Return the places of all topics that have had the name, the newest last."""
         later = range(2, self._counts[at.topic] + 1)

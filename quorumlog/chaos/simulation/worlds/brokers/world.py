@@ -91,7 +91,11 @@ class BrokersWorld:
             others_on_network=(CONTROLLER_ID,),
         )
         self._is_unclean: Final = schedule.options.get("unclean") is True
-        self.oracle: Final = ReplicationOracle(may_lose=self._is_unclean)
+        self._flush_acks: Final = schedule.options.get("flush_acks") is True
+        disks = {node_id: self.environment.machines[node_id].disk for node_id in node_ids}
+        self.oracle: Final = ReplicationOracle(
+            may_lose=self._is_unclean, disks=disks if self._flush_acks else None
+        )
         self.nodes: Final[dict[int, BrokerNode]] = {}
         self.controller: Final = ControllerNode(
             self.environment,
@@ -116,6 +120,7 @@ class BrokersWorld:
                 rules=rules,
                 segment_bytes=options.number("segment_bytes"),
                 fetch_bytes_max=options.number("fetch_bytes_max"),
+                flush_acks=self._flush_acks,
             )
         self._clients: Final = workload.clients(self)
         self._acknowledged_before_calm: dict[int, int] = {}
@@ -195,8 +200,11 @@ class BrokersWorld:
         A broker that is killed leaves the ISR, and the ELR with it, as long as the ISR has
         min.insync.replicas members. So fewer than those may have lost something that the metadata
         does not know of: else they could be all that is left. Where one replica may commit, only a
-        broker outside ISR and ELR loses its power.
+        broker outside ISR and ELR loses its power. With `log.flush.acks` every broker may: what is
+        committed is on the disks.
         """
+        if self._flush_acks:
+            return True
         node_id, lossy = machine.node_id, self.oracle.lossy
         concerned = [one.holders for one in self.oracle.members.values() if node_id in one.holders]
         if node_id in lossy or not concerned:
