@@ -203,7 +203,7 @@ _PARAMETERS: Final[Mapping[str, Callable[[Random], dict[str, Any]]]] = {
     },
     "pause_kill": lambda rng: {"alone_us": rng.randrange(10_000, 1_500_000)},
     "rolling_restart": lambda rng: {"between_us": rng.randrange(0, MILLION)},
-    "disk_full": lambda rng: {"left_bytes": rng.randrange(20_000)},
+    "disk_full": lambda rng: {"left_bytes": max(0, rng.randrange(-20_000, 20_000))},
     "disk_error": lambda rng: {"calls": rng.choice(("all", "reads", "writes", "syncs"))},
     "slow_fsync": lambda rng: {
         "us": rng.randrange(10_000, rng.choice((MILLION // 2, 3 * MILLION, 12 * MILLION)))
