@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from quorumlog.storage.io.batch_scan import BrokenSegment
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.records import BatchHeader, read_header, validate_checksum
 
@@ -25,20 +26,23 @@ class CommittedLog:
     def take(
         self, headers: Iterable[BatchHeader], below: int, *, is_compacted: bool = False
     ) -> str:
-        """Compare batches that a node takes for committed; return what differs, or "".
+        """Compare batches that a node takes for committed; return the difference or damage, or "".
 
         A batch that reaches beyond `below` is left out.
         """
-        for header in headers:
-            if header.next_offset > below:
-                break
-            if is_compacted and not header.record_count:
-                continue
-            crc = 0 if is_compacted else header.crc
-            batch = Batch(header.next_offset, header.leader_epoch, crc)
-            known = self._batches.setdefault(header.base_offset, batch)
-            if known != batch:
-                return f"at offset {header.base_offset}: {batch} where {known} was committed"
+        try:
+            for header in headers:
+                if header.next_offset > below:
+                    break
+                if is_compacted and not header.record_count:
+                    continue
+                crc = 0 if is_compacted else header.crc
+                batch = Batch(header.next_offset, header.leader_epoch, crc)
+                known = self._batches.setdefault(header.base_offset, batch)
+                if known != batch:
+                    return f"at offset {header.base_offset}: {batch} where {known} was committed"
+        except BrokenSegment as error:
+            return str(error)
         self.end_offset = max(self.end_offset, below)
         return ""
 

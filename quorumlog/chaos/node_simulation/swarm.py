@@ -44,6 +44,8 @@ _BESIDE_LOSSES: Final = (
     "power_loss", "disk_error",
 )  # fmt: skip
 _SHARE_OF_LOSSES, _SHARE_BESIDE = 0.5, 0.25
+_SEEN_AT_A_START: Final = tuple(what for what in DAMAGES if what != "log_bit")
+"""A bit of a log that was closed is found when its record is read."""
 
 NOT_DRAWN: Final[Mapping[str, str]] = {
     "partition": "it is partition_one",
@@ -212,7 +214,7 @@ _PARAMETERS: Final[Mapping[str, Callable[[Random], dict[str, Any]]]] = {
     "admin_churn": lambda rng: {"per_s": rng.choice((2, 5, 20))},
     "throttle": lambda rng: {"bytes_per_s": rng.choice((500, 5_000, 50_000))},
     "damage": lambda rng: {"what": rng.choice(DAMAGES)},
-    "damage_closed": lambda rng: {"what": rng.choice(DAMAGES)},
+    "damage_closed": lambda rng: {"what": rng.choice(_SEEN_AT_A_START)},
     "old_directory": lambda rng: {
         "age_us": rng.randrange(50_000, 6 * MILLION), "directories": rng.choice(("all", "one")),
         "end": rng.choice(("kill", "kill", "stop")),
