@@ -22,7 +22,7 @@ from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.listeners import listen
 from quorumlog.node.node_broker import NodeBroker
-from quorumlog.node.room import Room
+from quorumlog.node.room import Room, StartEnded
 from quorumlog.node.routes import add_routes
 from quorumlog.node.secret import read_secret
 from quorumlog.node.substitutes import Substitutes
@@ -116,10 +116,10 @@ class Node:
                 await self.broker.start(self._kafka)
             else:
                 self._tasks.start(self._ready_with_leader())
-        except StartFailed:
+        except StartFailed as error:
             await self._give_up()
-            if self.fatal.done():  # that has ended a wait for room
-                self.fatal.result()
+            if isinstance(error, StartEnded) and self.fatal.done():
+                self.fatal.result()  # raises what has ended the wait
             raise
 
     async def _give_up(self) -> None:

@@ -403,6 +403,7 @@ class ReplicaSet:
             def done(outcome: StorageError | None, fail: Fail = one.fail) -> None:
                 if isinstance(outcome, DiskExhausted):
                     self._strays_lack_room = True
+                    self.logs.progress.note_postponed(self._now_ms(), "strays", outcome)
                 elif outcome is not None:
                     self._lose(fail(outcome), outcome)
 
