@@ -209,7 +209,10 @@ class Replicas:
     # --- Life ---
 
     async def start(self) -> None:
-        """Read the log directory's checkpoints and run until `stop`. Raises StorageError."""
+        """Read the log directory's checkpoints and run until `stop`. Raises StorageError.
+
+        After DiskExhausted nothing runs, and it may be started again.
+        """
         self._logs.start()
         self._replicas.remove_files()
         self._tasks.start(self._proposals.run())

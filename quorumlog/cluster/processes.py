@@ -25,7 +25,7 @@ from quorumlog.cluster.errors import ClusterError, NodeFailed
 from quorumlog.cluster.layout import NodeSpec
 from quorumlog.cluster.time_limit import LOOK_EVERY_S, TimeLimit
 from quorumlog.node.lock import is_held
-from quorumlog.node.progress import progress_file
+from quorumlog.node.progress import blank, progress_file
 
 _LOG_TAIL_BYTES: Final = 4096
 _EXIT_POLL_S: Final = 0.005
@@ -150,7 +150,7 @@ class NodeProcess:
         """Yield the arguments of a process to start, and those of them that are descriptors."""
         if self.pid is not None:
             raise ClusterError(f"node {self.node_id} runs already, as process {self.pid}")
-        progress_file(self._pid_file).unlink(missing_ok=True)  # of the process before
+        blank(progress_file(self._pid_file))
         arguments = [str(self._properties), "--pid-file", str(self._pid_file)]
         descriptors = []
         if not self.program.detached:

@@ -15,7 +15,7 @@ from quorumlog.chance import random_bytes
 from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
-from quorumlog.storage.errors import CorruptCheckpoint
+from quorumlog.storage.errors import CorruptCheckpoint, DiskExhausted, lacks_room, storage_error
 from quorumlog.storage.io.checkpoints import (
     META_PROPERTIES_FILE,
     REMEDIES,
@@ -53,7 +53,8 @@ def check_identities(
     """Make sure that every log directory is this node's. Raises StartFailed.
 
     One that the disk refuses, now or before (`refused`), stays out, but for that of the metadata
-    log, without which there is no node. The ids of new ones are durable on return.
+    log, without which there is no node. The ids of new ones are durable on return. Raises
+    DiskExhausted for want of room: a full disk refuses nothing for good.
     """
     own: list[OwnDirectory] = []
     for path in config.log_dirs:
@@ -65,6 +66,8 @@ def check_identities(
             keep_reserve(disk, str(path))
         except OSError as error:
             reason = f"cannot use {path}: {error.strerror or error}"
+            if lacks_room(error):
+                raise DiskExhausted(reason) from error
             if path == config.log_dir:
                 raise StartFailed(reason) from error
             _logger.error("%s; its partitions are offline", reason)  # noqa: TRY400 - a disk's error, no bug
@@ -107,11 +110,15 @@ def is_new_cluster(disk: Disk, config: NodeConfig) -> bool:
 def forget_new_cluster(disk: Disk, config: NodeConfig) -> None:
     """Remove the mark of a new cluster: the election state is on the disk now.
 
-    Durable on return. Raises OSError.
+    Durable on return. Raises StorageError.
     """
-    if is_new_cluster(disk, config):
-        disk.unlink(f"{config.log_dir}/{NEW_CLUSTER_FILE}")
-        disk.fsync_dir(str(config.log_dir))
+    path = f"{config.log_dir}/{NEW_CLUSTER_FILE}"
+    try:
+        if is_new_cluster(disk, config):
+            disk.unlink(path)
+            disk.fsync_dir(str(config.log_dir))
+    except OSError as error:
+        raise storage_error(f"cannot remove {path}: {error}", error) from error
 
 
 def read_boot_id(file: TextFile) -> str | None:

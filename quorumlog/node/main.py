@@ -29,8 +29,9 @@ from quorumlog.node.node import Node
 from quorumlog.node.open_files import raise_open_files_limit
 from quorumlog.node.parent import Parent
 from quorumlog.node.progress import progress_file, report
+from quorumlog.node.room import Room, StartEnded
 from quorumlog.node.substitutes import Substitutes
-from quorumlog.storage.errors import StorageError
+from quorumlog.storage.errors import DiskExhausted, StorageError, lacks_room
 from quorumlog.storage.io.checkpoints import LOCK_FILE
 from quorumlog.tasks import Tasks, log_failure
 
@@ -41,8 +42,9 @@ EXIT_OUR_BUG: Final = 70
 END_ROUNDS: Final = 5
 END_ROUND_S: Final = 1.0
 
+CANNOT_RUN: Final = (AlreadyRunning, StartFailed, RegistrationFailed, StorageError)
 _logger: Final = logging.getLogger("quorumlog.node")
-_locks: Final[list[TextIO]] = []  # of this process; the kernel releases them when it ends
+_locks: Final[dict[Path, TextIO]] = {}  # of this process; the kernel releases them when it ends
 
 
 def main(arguments: Sequence[str], substitutes: Substitutes | None = None) -> int:
@@ -70,23 +72,18 @@ def main(arguments: Sequence[str], substitutes: Substitutes | None = None) -> in
         )
     raise_open_files_limit()
     try:
-        return _hold_and_run(config, substitutes or Substitutes(), given, parent)
+        return _run_node(config, substitutes or Substitutes(), given, parent)
     finally:
         parent.clean_up()
 
 
-def _hold_and_run(
+def _run_node(
     config: NodeConfig, substitutes: Substitutes, given: argparse.Namespace, parent: Parent
 ) -> int:
-    """Lock what belongs to the node, then run it; return the exit status."""
+    """Run the node, which locks what belongs to it; return the exit status."""
     try:
-        # Held until the process ends: these guard the data, the other tells `up` that we run.
-        refused = _lock_directories(config)
-        if given.pid_file is not None:
-            _locks.append(hold(given.pid_file))
-        new_node = partial(Node, config, substitutes, refused)
-        return _run(lambda: _serve(new_node, given, parent))
-    except (AlreadyRunning, StartFailed, RegistrationFailed, StorageError) as error:
+        return _run(lambda: _serve(config, substitutes, given, parent))
+    except CANNOT_RUN as error:
         return _end(str(error), EXIT_CANNOT_RUN)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -99,21 +96,32 @@ def _hold_and_run(
         return _end(f"unexpected: {error!r}", EXIT_OUR_BUG)
 
 
-def _lock_directories(config: NodeConfig) -> list[Path]:
+async def _lock_directories(config: NodeConfig) -> list[Path]:
     """Lock every log directory; return those that the disk refuses, never that of the metadata.
 
-    Raises AlreadyRunning, OSError.
+    Raises AlreadyRunning, OSError; DiskExhausted: then it may be repeated.
     """
     refused = []
     for path in config.log_dirs:
         try:
-            _locks.append(hold(path / LOCK_FILE))
+            await _hold(path / LOCK_FILE)
         except OSError as error:
             if path == config.log_dir:
                 raise
             _logger.error("cannot lock %s: %s", path, error)  # noqa: TRY400 - a disk's error, no bug
             refused.append(path)
     return refused
+
+
+async def _hold(path: Path) -> None:
+    """Lock a file until the process ends. Raises as `_lock_directories` does."""
+    if path not in _locks:
+        try:
+            _locks[path] = hold(path)
+        except OSError as error:
+            if lacks_room(error):
+                raise DiskExhausted(f"cannot make {path}: {error.strerror}") from error
+            raise
 
 
 class _Parser(argparse.ArgumentParser):
@@ -171,18 +179,36 @@ def _run(serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
         return status
 
 
-async def _serve(new_node: Callable[[], Node], given: argparse.Namespace, parent: Parent) -> int:
-    stopping = asyncio.Event()
+async def _serve(
+    config: NodeConfig, substitutes: Substitutes, given: argparse.Namespace, parent: Parent
+) -> int:
+    stopping, room = asyncio.Event(), Room()
+    node: Node | None = None
+
+    def stop() -> None:
+        stopping.set()
+        room.end()
+
+    def progress() -> str:
+        return room.obstacles.below("") if node is None else node.progress()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    parent.watch(stopping.set)
-    node = new_node()
-    loop.set_exception_handler(partial(end_if_it_is_our_bug, node.fail))
+        loop.add_signal_handler(number, stop)
+    parent.watch(stop)
     reports = Tasks(log_failure(_logger, "saying how far the node is"))
-    if given.pid_file is not None:
-        reports.start(report(progress_file(given.pid_file), node.progress))
-    await node.start()
+    try:
+        # Held until the process ends: this tells `up` that we run, the others guard the data.
+        if given.pid_file is not None:
+            await room.wait_for(partial(_hold, given.pid_file))
+            reports.start(report(progress_file(given.pid_file), progress))
+        refused = await room.wait_for(partial(_lock_directories, config))
+        node = await Node.made(config, substitutes, room, refused)
+        loop.set_exception_handler(partial(end_if_it_is_our_bug, node.fail))
+        await node.start()
+    except StartEnded as end:
+        _logger.warning("%s", end)
+        return EXIT_OK
     gc.freeze()  # what was opened by now lives as long as the process
     ready = asyncio.create_task(_report_ready(node, given.ready_fd))
     stopped = asyncio.create_task(stopping.wait())

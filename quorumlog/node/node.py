@@ -9,6 +9,7 @@ Started in this order, stopped in the other:
 """
 
 import asyncio
+import logging
 from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,33 +22,60 @@ from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.listeners import listen
 from quorumlog.node.node_broker import NodeBroker
-from quorumlog.node.progress import Obstacles
+from quorumlog.node.room import Room, StartEnded
 from quorumlog.node.routes import add_routes
 from quorumlog.node.secret import read_secret
 from quorumlog.node.substitutes import Substitutes
-from quorumlog.storage.errors import StorageError
+from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
+
+_logger: Final = logging.getLogger(__name__)
 
 
 class Node:
     """Made by `main`, started once, stopped once.
 
     `ready` is set when the broker is unfenced, or, without that role, when the quorum has a leader.
-    `fatal` ends with the error after which the process must stop. Making one binds its ports and
-    reads its disk, and raises StartFailed. `refused`: the log directories that could not be locked.
+    `fatal` ends with the error after which the process must stop.
     """
 
+    @classmethod
+    async def made(
+        cls,
+        config: NodeConfig,
+        substitutes: Substitutes,
+        room: Room,
+        refused: Collection[Path] = (),
+    ) -> "Node":
+        """Bind its ports and read its disk. Raises StartFailed.
+
+        `refused`: the log directories that could not be locked.
+        """
+        disk = substitutes.open_disk()  # once: it bounds how many files are open
+
+        async def make() -> Node:
+            return cls(config, substitutes, disk, room, refused)
+
+        return await room.wait_for(make)
+
     def __init__(
-        self, config: NodeConfig, substitutes: Substitutes, refused: Collection[Path] = ()
+        self,
+        config: NodeConfig,
+        substitutes: Substitutes,
+        disk: Disk,
+        room: Room,
+        refused: Collection[Path],
     ) -> None:
+        """Use `made`. After DiskExhausted nothing is bound."""
         self.config: Final = config
         self.ready: Final = asyncio.Event()
         self.fatal: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
-        self.obstacles: Final = Obstacles()
+        self.obstacles: Final = room.obstacles
+        self._disk: Final = disk
+        self._room: Final = room
         self._tasks: Final = Tasks(self.fail)
-        disk = substitutes.open_disk()
         shared_secret = read_secret(config.shared_secret_file)
         directories = identity.check_identities(disk, config, refused)
         bind = substitutes.bind
@@ -79,18 +107,37 @@ class Node:
     async def start(self) -> None:
         """Start everything, or nothing. Raises StartFailed; `ready` comes later."""
         try:
+            await self._room.wait_for(self._forget_new_cluster)
             listen("control.listener", self._control)
             await self.quorum.start(self._control)
             self._tasks.start(self._fail_with_quorum())
             if self.broker is not None and self._kafka is not None:
+                await self._room.wait_for(self.broker.open_directories)
                 await self.broker.start(self._kafka)
             else:
                 self._tasks.start(self._ready_with_leader())
-        except StartFailed:
-            await self.quorum.stop(resign=False)
-            if self._kafka is not None:
-                self._kafka.close()
+        except StartFailed as error:
+            await self._give_up()
+            if isinstance(error, StartEnded) and self.fatal.done():
+                self.fatal.result()  # raises what has ended the wait
             raise
+
+    async def _give_up(self) -> None:
+        """Close all, after an error that is worth more than what the closing may raise."""
+        try:
+            await self.quorum.stop(resign=False)
+        except StorageError as error:
+            _logger.warning("the metadata log is not closed cleanly: %s", error)
+        if self._kafka is not None:
+            self._kafka.close()
+
+    async def _forget_new_cluster(self) -> None:
+        try:
+            identity.forget_new_cluster(self._disk, self.config)
+        except DiskExhausted:
+            raise
+        except StorageError as error:
+            raise StartFailed(str(error)) from error
 
     async def stop(self) -> None:
         """Hand over what this node leads, then stop everything, cleanly."""
@@ -103,6 +150,7 @@ class Node:
         """End the node: its state may be wrong."""
         if not self.fatal.done():
             self.fatal.set_exception(error)
+        self._room.end()
 
     def describe(self) -> dict[str, Any]:
         """Return this node's view of itself and of the cluster, as plain values."""
@@ -122,10 +170,9 @@ class Node:
         reason = self.quorum.why_leaderless()
         if reason is None and self.broker is not None:
             reason = self.broker.lifecycle.why_unregistered
-        if reason is None:
-            self.obstacles.clear("quorum")
-        else:
-            self.obstacles.note("quorum", reason)
+        self.obstacles.show("quorum", reason)
+        lacking = None if self.broker is None else self.broker.replicas.descriptions.lacks_room
+        self.obstacles.show("logs", lacking and f"a log waits for room to be opened: {lacking}")
         return self.obstacles.below(text)
 
     async def _fail_with_quorum(self) -> None:
@@ -160,8 +207,8 @@ def _open_quorum(
         controller=config.controller,
     )
     try:
-        quorum = MetadataQuorum(settings, disk, parts=substitutes.quorum)
-        identity.forget_new_cluster(disk, config)
+        return MetadataQuorum(settings, disk, parts=substitutes.quorum)
+    except DiskExhausted:
+        raise
     except StorageError as error:
         raise StartFailed(str(error)) from error
-    return quorum

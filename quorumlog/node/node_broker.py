@@ -30,7 +30,7 @@ from quorumlog.node.identity import OwnDirectory
 from quorumlog.node.listeners import listen
 from quorumlog.node.registration import log_directories, registration
 from quorumlog.node.substitutes import Substitutes
-from quorumlog.storage.errors import StorageError
+from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import OnError, Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -106,12 +106,17 @@ class NodeBroker:
         quorum.add_publisher(self.gate)
         quorum.add_publisher(self.lifecycle)
 
-    async def start(self, listener: socket.socket) -> None:
-        """Open the logs, then register. Raises StartFailed; `ready` comes later."""
+    async def open_directories(self) -> None:
+        """Read what the log directories say. Raises StartFailed; DiskExhausted: do it again."""
         try:
             await self.replicas.start()
+        except DiskExhausted:
+            raise
         except StorageError as error:
             raise StartFailed(str(error)) from error
+
+    async def start(self, listener: socket.socket) -> None:
+        """Open the logs and register: the directories are open. `ready` comes later."""
         self._tasks.start(_raise_failure(self.replicas.failure))
         self._tasks.start(_raise_failure(self.lifecycle.failure))
         self._tasks.start(self._serve(listener))

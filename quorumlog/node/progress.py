@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,13 @@ class Obstacles:
         """
         line = " ".join(reason.split())
         self._reasons[about] = f"{_FINAL}{line}" if is_final else line
+
+    def show(self, about: str, reason: str | None) -> None:
+        """Note a reason, or forget the one before; None: there is none."""
+        if reason is None:
+            self.clear(about)
+        else:
+            self.note(about, reason)
 
     def clear(self, about: str) -> None:
         """Forget the reason."""
@@ -66,6 +74,35 @@ def suppress_no_room() -> Iterator[None]:
             raise
 
 
+def blank(path: Path) -> None:
+    """Take the text away, so that nothing is read that an earlier process has written.
+
+    Blank lines stay, and with them the room of the file on a disk that is full. Raises OSError.
+    """
+    with suppress_no_room():
+        _blank(path).close()
+
+
+async def _begun(path: Path) -> FileIO:
+    import asyncio
+
+    while True:
+        with suppress_no_room():
+            return _blank(path)
+        await asyncio.sleep(INTERVAL_S)
+
+
+def _blank(path: Path) -> FileIO:
+    file = FileIO(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
+    try:
+        with suppress_no_room():
+            os.pwrite(file.fileno(), b"\n" * max(1, os.fstat(file.fileno()).st_size), 0)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
 async def report(path: Path, progress: Callable[[], str]) -> None:
     """Write each new text of `progress`, but no empty one, until cancelled. Raises OSError.
 
@@ -78,7 +115,7 @@ async def report(path: Path, progress: Callable[[], str]) -> None:
     import asyncio  # the process that waits for a node has no use for it
 
     told = ""
-    with path.open("wb", buffering=0) as file:
+    with await _begun(path) as file:
         while True:
             text = progress()
             if text not in {"", told}:

@@ -79,6 +79,18 @@ class RecordsTooLarge(Exception):
     """One append that no segment can hold. Callers answer RECORD_LIST_TOO_LARGE."""
 
 
+def lacks_room(error: BaseException | None) -> bool:
+    """Tell whether a room or a handle was all that lacked: in work that can begin anew, try again.
+
+    Such an error is no DiskExhausted where the work was left half done.
+    """
+    if isinstance(error, OSError):
+        return error.errno in PASSING
+    if isinstance(error, StorageError):
+        return isinstance(error, DiskExhausted) or lacks_room(error.__cause__)
+    return False
+
+
 def storage_error(message: str, error: OSError) -> StorageError:
     """Return the StorageError for what the system said; raise it `from error`."""
     is_passing = error.errno in PASSING

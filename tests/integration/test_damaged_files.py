@@ -19,6 +19,7 @@ from quorumlog.cluster import layout
 from quorumlog.node import config as configuration
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.node import Node
+from quorumlog.node.room import Room
 from quorumlog.node.substitutes import Substitutes
 
 pytestmark = pytest.mark.integration
@@ -72,7 +73,7 @@ class Site:
     async def running(self, data: Path) -> AsyncIterator[Node]:
         lines = layout.properties_file(self.directory, 1).read_text().splitlines()
         values = dict(line.split("=", 1) for line in lines) | {"log.dirs": str(data)}
-        node = Node(configuration.build(values), Substitutes())
+        node = await Node.made(configuration.build(values), Substitutes(), Room())
         await node.start()
         try:
             yield node

@@ -5,13 +5,14 @@ A killed process leaves its writes in the page cache; a power loss takes what wa
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from errno import ENOSPC
 from functools import partial
 from random import Random
 from typing import Any, Final, cast
 
-from quorumlog.broker.controller_requests.lifecycle import RegistrationFailed
 from quorumlog.chaos.faults.links import Plane
 from quorumlog.chaos.node_simulation.cpu import Starved
 from quorumlog.chaos.node_simulation.damage import damage, put_back
@@ -25,16 +26,17 @@ from quorumlog.cluster.roles import BROKER, CONTROLLER
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 from quorumlog.node import config as configuration
-from quorumlog.node.errors import StartFailed
 from quorumlog.node.main import (
+    CANNOT_RUN,
     EXIT_CANNOT_RUN,
     EXIT_OK,
     EXIT_OUR_BUG,
     end_if_it_is_our_bug,
 )
 from quorumlog.node.node import Node
+from quorumlog.node.room import Room, StartEnded
 from quorumlog.node.substitutes import Substitutes
-from quorumlog.storage.errors import StorageError
+from quorumlog.storage.errors import StorageError, lacks_room
 from quorumlog.storage.io.disk import Disk
 
 LOG_DIR: Final = "/data"
@@ -43,8 +45,6 @@ KAFKA_PORT: Final = 9092
 CONTROL_PORT: Final = 9093
 REBOOT_SHARE: Final = 0.3  # of the ends of processes after a failed fsync, where pages may go
 PLANES: Final[Mapping[int, Plane]] = {KAFKA_PORT: "kafka", CONTROL_PORT: "control"}
-
-_CANNOT_RUN: Final = (StartFailed, RegistrationFailed, StorageError, OSError)  # as main.py says
 
 Happened = Callable[[str], None]
 """Called with what happened to a machine: for the digest and the trace of a run."""
@@ -93,6 +93,7 @@ class Machine:
         self._before_dark: Process | None = None
         self._starts = self._boots = 0
         self._stopping: asyncio.Event | None = None
+        self._room = Room()
         self._starved: Starved | None = None
         self.disk_faults: Final = DiskFaults(
             seeded(f"disk {node_id}", seed),
@@ -274,6 +275,7 @@ class Machine:
         if self._stopping is not None:
             self._happened(f"stop {self.node_id}")
             self._stopping.set()
+            self._room.end()
 
     def set_clock_rate(self, rate: float) -> None:
         """Let the clocks run faster or slower than true time."""
@@ -298,18 +300,26 @@ class Machine:
             await self._serve(process)
         except Exception as error:  # noqa: BLE001 - the outermost frame of the process
             self.failure = f"{type(error).__name__}: {error}"
-            self.status = EXIT_CANNOT_RUN if isinstance(error, _CANNOT_RUN) else EXIT_OUR_BUG
+            self.status = (
+                EXIT_CANNOT_RUN if isinstance(error, (*CANNOT_RUN, OSError)) else EXIT_OUR_BUG
+            )
             if isinstance(error, InvariantViolation):
                 self.violation = str(error)
+            elif lacks_room(error) or os.strerror(ENOSPC) in str(error):
+                self.violation = f"it has ended for want of room: {error}"
         self._happened(f"end {process.name} {self.failure}")
         self._end(process)
 
     async def _serve(self, process: Process) -> None:
         stopping = self._stopping = asyncio.Event()
-        node = Node(configuration.build(self._settings), self._substitutes)
-        self.node = node
-        process.failed = partial(end_if_it_is_our_bug, node.fail)
-        await node.start()
+        room = self._room = Room()
+        config = configuration.build(self._settings)
+        try:
+            node = self.node = await Node.made(config, self._substitutes, room)
+            process.failed = partial(end_if_it_is_our_bug, node.fail)
+            await node.start()
+        except StartEnded:
+            return
         stopped = asyncio.create_task(stopping.wait())
         waiting: set[asyncio.Future[Any]] = {stopped, node.fatal}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

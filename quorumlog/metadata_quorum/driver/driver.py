@@ -173,6 +173,11 @@ class Driver:
         """Whether a write waits for room on the disk, and all else for that write."""
         return self._is_writing and self._executor.is_waiting
 
+    @property
+    def lacks_room(self) -> bool:
+        """Whether anything waits for room, or for a file handle: a flush in the background, too."""
+        return self._executor.is_waiting
+
     def request(self, request: Request, answer: Answer) -> None:
         """Handle a peer's request: the answer is a pair of response and records, or Stopped."""
         if self._has_ended or self.has_no_room or len(self._inbox) >= INBOX_FACTS_MAX:

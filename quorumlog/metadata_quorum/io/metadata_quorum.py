@@ -227,8 +227,8 @@ class MetadataQuorum:
             await self._leader.wait(LEADER_WAIT_S)
 
     def why_leaderless(self) -> str | None:
-        """Say why this node knows no leader of the quorum; None: it knows one."""
-        if self._driver.has_no_room:
+        """Say why this node knows no leader of the quorum, or cannot follow; None: it can."""
+        if self._driver.lacks_room:
             return "there is no room for the metadata on its disk"
         if self._driver.leader_id != NOBODY:
             return None

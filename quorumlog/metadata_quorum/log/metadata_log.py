@@ -26,7 +26,13 @@ from quorumlog.metadata_quorum.log.voter_records import (
     encode_voters,
 )
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import DamagedLog, DiskExhausted
+from quorumlog.storage.errors import (
+    DamagedLog,
+    DiskExhausted,
+    StorageError,
+    lacks_room,
+    storage_error,
+)
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.errors import CorruptBatch
@@ -73,9 +79,22 @@ class MetadataLog:
 
         A torn tail is cut. The log is dropped if a whole snapshot ends behind it, or was being
         installed. Raises StorageError; DamagedLog, and nothing is cut, if the log lacks committed
-        records, or records that it had at a clean stop.
+        records, or records that it had at a clean stop; DiskExhausted: it may be opened again.
         """
         directory = f"{log_dir}/{DIRECTORY}"
+        try:
+            return cls._open(disk, directory, settings, new_log)
+        except OSError as error:
+            raise storage_error(f"cannot open the log in {directory}: {error}", error) from error
+        except StorageError as error:
+            if lacks_room(error):
+                raise DiskExhausted(str(error)) from error
+            raise
+
+    @classmethod
+    def _open(
+        cls, disk: Disk, directory: str, settings: LogSettings, new_log: type[Log]
+    ) -> "MetadataLog":
         disk.mkdir(directory)
         checkpoint = LogEndCheckpoint(disk, directory)
         last = checkpoint.last

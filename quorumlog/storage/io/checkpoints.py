@@ -172,21 +172,23 @@ class CleanShutdownMarker:
         self._log_dir = log_dir
         self._path = f"{log_dir}/{CLEAN_SHUTDOWN_FILE}"
         self._is_taken = self._is_started = False
+        self._found: bytes | None = None
 
     def take(self) -> int | None:
         """Remove the marker, durably, before any log is written to.
 
         Returns the broker epoch of the shutdown, -1 if it is not known; None: it was not clean.
-        Raises OSError.
+        Raises OSError: then it may be taken again.
         """
         self._is_taken = True
-        if not self._disk.exists(self._path):
+        if self._disk.exists(self._path):
+            self._found = read_file(self._disk, self._path)
+            self._disk.unlink(self._path)
+        if self._found is None:
             return None
-        content = read_file(self._disk, self._path)
-        self._disk.unlink(self._path)
         self._disk.fsync_dir(self._log_dir)
         try:
-            fields = json.loads(content)
+            fields = json.loads(self._found)
         except ValueError:
             return -1  # the marker counts by its name; Kafka before 3.8 left it empty
         epoch = fields.get("brokerEpoch", -1) if isinstance(fields, dict) else -1

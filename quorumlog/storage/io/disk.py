@@ -294,12 +294,17 @@ def write_file_durably(disk: Disk, path: str, content: bytes) -> None:
     When it returns, the new one survives power loss. On a full disk a reserve makes room for it.
     Raises OSError; then either may be there.
     """
+    replace_durably(disk, path, len(content), lambda: replace_file(disk, path, content))
+
+
+def replace_durably(disk: Disk, path: str, size: int, replace: Callable[[], None]) -> None:
+    """Do as `write_file_durably` does, with a `replace` of one's own for about `size` bytes."""
     while True:
         try:
-            replace_file(disk, path, content)
+            replace()
             break
         except OSError as error:
-            if not has_made_room(disk, path, len(content), error):
+            if not has_made_room(disk, path, size, error):
                 raise
     disk.fsync_dir(path.rpartition("/")[0] or "/")
     refill_reserve(disk, path)

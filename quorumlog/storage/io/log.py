@@ -96,6 +96,7 @@ class Log:
     ) -> "Log":
         """Open the log in `directory`, or make one there. Raises StorageError.
 
+        After DiskExhausted it may be opened again, in the same way.
         clean: `close(clean=True)` was its end, for certain (Kafka's `.kafka_cleanshutdown`). Else
         all that reaches beyond recovery_point is read, checked, cut where it is torn. DamagedLog:
         it is not whole in [log_start_offset, known_end_offset), or, if it must_be_whole, behind it;
@@ -108,15 +109,15 @@ class Log:
         loaded = load_log(disk, directory, settings, of_log, note_read)
         segments = SegmentList(disk, directory, loaded.segments, loaded.transactions)
         log = cls(disk, directory, settings, segments=segments, loaded=loaded)
-        if start > log.log_end_offset:  # it lost records that were deleted
-            log.truncate_fully_and_start_at(start)
-        log.advance_log_start_offset(start)
-        log.epochs.truncate_from_start(log.log_start_offset)  # the file may know of older ones
-        log.epochs.truncate_from_end(log.log_end_offset)
-        if must_last:
-            log.epochs.write()
-        if not loaded.snapshots.is_empty:
-            with log._health.changing("open"):
+        with log._health.opening():
+            if start > log.log_end_offset:  # it lost records that were deleted
+                log.truncate_fully_and_start_at(start)
+            log.advance_log_start_offset(start)
+            log.epochs.truncate_from_start(log.log_start_offset)  # the file may know of older ones
+            log.epochs.truncate_from_end(log.log_end_offset)
+            if must_last:
+                log.epochs.write()
+            if not loaded.snapshots.is_empty:
                 loaded.snapshots.keep_needed(log.segment_base_offsets, log.log_end_offset)
         return log
 
@@ -324,7 +325,7 @@ class Log:
         try:
             if clean:
                 self.flush()
-                with self._health.changing("close"):
+                with self._health.changing("close", repeatable=PASSING):
                     self._segments.write_active_index()
         finally:
             with self._flush_lock:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from quorumlog.storage.errors import StorageError, storage_error
+from quorumlog.storage.errors import DiskExhausted, StorageError, lacks_room, storage_error
 
 
 class LogHealth:
@@ -55,6 +55,17 @@ class LogHealth:
             if error.errno in repeatable:
                 raise self.refused(action, error) from error
             raise self.fail(action, error) from error
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Do as `changing` does; DiskExhausted for want of room: the log is then opened anew."""
+        try:
+            with self.changing("open"):
+                yield
+        except StorageError as error:
+            if lacks_room(error):
+                raise DiskExhausted(str(error)) from error
+            raise
 
     @contextmanager
     def cutting(self) -> Iterator[None]:

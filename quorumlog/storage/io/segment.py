@@ -201,6 +201,11 @@ class Segment:
         self._written_size = index.size
         return True
 
+    def drop_indexes(self) -> None:
+        """Remove both index files: the next load makes them anew. Raises OSError."""
+        self._written_size = None
+        self._files.drop_indexes()
+
     def sync(self) -> None:
         """Make the batches that are in the file now durable. Raises OSError: never try again."""
         file = self._own_file

@@ -51,6 +51,11 @@ class SegmentFiles:
         replace_file(self._disk, self.stem + ".timeindex", index.times.encode())
         self._disk.fsync_dir(self._directory)
 
+    def drop_indexes(self) -> None:
+        """Remove both, durably, and all names in the directory with them."""
+        self.unlink(LOOKUP_SUFFIXES)
+        self._disk.fsync_dir(self._directory)
+
     def unlink(self, suffixes: Sequence[str]) -> None:
         """Remove those of the files that are there."""
         for suffix in suffixes:

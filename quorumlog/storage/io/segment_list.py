@@ -16,7 +16,7 @@ from typing import Final
 from quorumlog.storage.core.aborted_transactions import SUFFIX as TRANSACTION_SUFFIX
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import NO_HANDLES, PASSING
+from quorumlog.storage.errors import NO_HANDLES, NO_ROOM, PASSING
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log_health import LogHealth
 from quorumlog.storage.io.segment import Segment
@@ -151,11 +151,16 @@ class SegmentList:
         del self._unwritten[: len(unwritten)]
 
     def write_active_index(self) -> None:
-        """For a clean close: so that the next start need not read the segment."""
+        """For a clean close: so that the next start need not read the segment, if there is room."""
         if not self.active.is_planned:
             self.active.index.seal()
             self.transactions.write(self.active.base_offset, self.active.index.next_offset)
-            self.active.write_indexes()
+            try:
+                self.active.write_indexes()
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                self.active.drop_indexes()
 
     def keep_transactions(self, from_offset: int) -> None:
         """Write anew, durably, which transactions were aborted in full segments from there on."""

@@ -7,7 +7,7 @@ from quorumlog.wire.codec.message import Buffer
 
 
 class FaultyDisk(RealDisk):
-    """`errors`: the errno of each operation (append, pread, fsync) on a path with `on` in it."""
+    """`errors`: the errno of each operation (append, rename, fsync) on a path with `on` in it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -17,6 +17,10 @@ class FaultyDisk(RealDisk):
     def open(self, path: str, *, create: bool = False) -> RealFile:
         file = super().open(path, create=create)
         return FaultyFile(file, lambda operation: self.fail(operation, path))
+
+    def rename(self, source: str, target: str) -> None:
+        self.fail("rename", source)
+        super().rename(source, target)
 
     def fail(self, operation: str, path: str) -> None:
         if operation in self.errors and self.on in path:

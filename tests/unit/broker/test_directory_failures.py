@@ -25,6 +25,7 @@ from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.one_broker import BATCH, TOPIC_ID
 from tests.support.broker.replica_calls import append_to
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
+from tests.support.waiting import until
 
 ATS = [TopicPartition("orders", index) for index in range(4)]
 ONE = BROKERS[0]
@@ -213,3 +214,19 @@ async def test_a_topic_that_is_made_again_has_its_logs_elsewhere(tmp_path: Path)
         replicas.publish(delta, again)
         assert codes(replicas, ATS) == {ErrorCode.NONE}
         assert (tmp_path / "a" / "orders-1").exists()
+
+
+async def test_a_stray_that_finds_no_room_for_its_new_name_gets_it_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk, controller = FaultyDisk(), Assignments()
+    stray = tmp_path / "b" / "old-0"
+    stray.mkdir(parents=True)
+    disk.on, disk.errors = "/b/old-0", {"rename": ENOSPC}
+    async with running(tmp_path, disk, controller) as replicas:
+        await until(lambda: "strays: cannot set aside in" in caplog.text)
+        assert stray.exists()
+        disk.errors = {}
+        await until(lambda: not stray.exists())
+        assert replicas.directory_report().offline == ()
+        assert codes(replicas, ATS) == {ErrorCode.NONE}

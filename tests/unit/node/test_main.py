@@ -19,10 +19,10 @@ from quorumlog.storage.errors import StorageError
 @pytest.fixture(autouse=True)
 def locks_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let go of what a node holds until its process ends: here that is the tests' process."""
-    locks: list[TextIO] = []
+    locks: dict[Path, TextIO] = {}
     monkeypatch.setattr(node_main, "_locks", locks)
     yield
-    for lock in locks:
+    for lock in locks.values():
         lock.close()
 
 

@@ -20,7 +20,7 @@ async def test_each_new_text_replaces_the_one_before(
     seen: list[str] = []
 
     def text() -> str:
-        seen.append(file.read_text())
+        seen.append(file.read_text().strip())
         return next(texts, "")
 
     reporting = asyncio.create_task(progress.report(file, text))
@@ -61,7 +61,7 @@ async def test_a_full_disk_does_not_end_the_reports(
     monkeypatch.setattr(os, "pwrite", pwrite)
     file = progress.progress_file(tmp_path / "node.pid")
     reporting = asyncio.create_task(progress.report(file, lambda: "opening logs: 1 of 2"))
-    while not file.exists() or not file.read_text():
+    while not file.exists() or not file.read_text().strip():
         await asyncio.sleep(0)
     reporting.cancel()
     assert file.read_text() == "opening logs: 1 of 2"

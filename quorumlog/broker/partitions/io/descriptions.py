@@ -62,6 +62,11 @@ class Descriptions:
             opened=len(self._replicas.drivers), left=self._replicas.left_to_open
         )
 
+    @property
+    def lacks_room(self) -> str | None:
+        """The reason why a log cannot be opened for now; None: none waits for room."""
+        return self._replicas.lacks_room
+
     def directory_of(self, at: TopicPartition) -> str | None:
         """Return the id of the log directory where a partition's log is."""
         home = self._logs.home_of(at)

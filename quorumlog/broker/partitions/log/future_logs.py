@@ -83,7 +83,7 @@ class FutureLogs:
             except CorruptCheckpoint:
                 topic_id = None
             key = None if index is None or topic_id is None else FutureKey(topic_id, index)
-            if key is None or key in self._found:
+            if key is None or self._found.get(key, name) != name:
                 self.discard(name)
             else:
                 self._found[key] = name

@@ -25,7 +25,7 @@ from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.controller_client import DirectoryReport
 from quorumlog.metadata_quorum.image import LOST
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, StorageError, storage_error
+from quorumlog.storage.errors import CorruptCheckpoint, DiskExhausted, StorageError, storage_error
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
@@ -66,6 +66,8 @@ class LogDirectories:
         self._process: Final = process
         self.failed: Final[list[LogDirectory]] = []
         self.last_has_failed = False
+        self._started: Final[list[LogDirectory]] = []
+        self._unclean: Final[list[LogDirectory | None]] = []
         self._unmarked: Final[list[LogDirectory]] = []  # failed, and the disk does not say so
         self.progress: Final = LogProgress()
         self.preferred: Final = PreferredDirectories()
@@ -153,12 +155,14 @@ class LogDirectories:
     def start(self) -> None:
         """Start every directory: see `LogDirectory.start`. Waits for the disk.
 
-        One that the disk refuses is offline if another one works. Raises StorageError.
+        One that the disk refuses is offline if another one works. Raises StorageError; after
+        DiskExhausted they may be started again: one that is full has not failed.
         """
-        for directory in [*self.online]:
+        for directory in [one for one in self.online if one not in self._started]:
             try:
                 directory.start(self._process)
-            except CorruptCheckpoint:
+                self._started.append(directory)
+            except (CorruptCheckpoint, DiskExhausted):
                 raise
             except StorageError as error:
                 self.fail(directory, error)
@@ -216,6 +220,10 @@ class LogDirectories:
         home = self._homes.get(at)
         return [] if home is None else self.fail(home, error)
 
+    def note_unclean(self, at: TopicPartition) -> None:
+        """Note that a log was not closed cleanly, in a directory that may have nothing but that."""
+        self._unclean.append(self._homes.get(at))
+
     def fail_refusing(self, error: StorageError) -> list[TopicPartition] | None:
         """Take the directory offline that has refused its checkpoints; None if none is given up.
 
@@ -239,7 +247,7 @@ class LogDirectories:
         `unclean`: where a log was not closed cleanly. What one directory refuses does not keep the
         others from being finished. Raises StorageError.
         """
-        are_unclean = {*unclean, *self.failed}
+        are_unclean = {*unclean, *self.failed, *self._unclean}
         refusal: StorageError | None = None
         for directory in self.online:
             logs = {at: log for at, log in closed.items() if self._homes.get(at) is directory}

@@ -131,7 +131,8 @@ class LogDirectory:
         """Read the checkpoints, find what is to be removed, take away the clean shutdown marker.
 
         `clean_shutdown_epoch` is then the broker epoch of a clean shutdown (-1: not known), or
-        None. `process`: it registers next; None: it does not.
+        None. `process`: it registers next; None: it does not. After DiskExhausted it may be
+        started again.
         """
         try:
             self._disk.mkdir(self.path)
@@ -139,13 +140,13 @@ class LogDirectory:
                 self.registrations.begin(process)
             self.clean_shutdown_epoch = self._marker.take()
             names = self._disk.listdir(self.path)
+            self.checkpoints.read()
             doomed = [name for name in names if name.endswith(DELETE_SUFFIX)]
             self._unopened.update(filter(self._is_partition, {*names} - {*doomed}))
+            self.futures.find(name for name in names if name.endswith(FUTURE_SUFFIX))
             self._names.note_found(self._unopened, doomed)
-            self.checkpoints.read()
             for partition in map(_deleted_partition, doomed):
                 self.checkpoints.note_left(partition)
-            self.futures.find(name for name in names if name.endswith(FUTURE_SUFFIX))
         except OSError as error:
             raise storage_error(f"cannot use {self.path}: {error}", error) from error
 

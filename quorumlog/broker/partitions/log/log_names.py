@@ -39,7 +39,7 @@ class LogNames:
     def note_found(self, names: Iterable[str], doomed: Iterable[str]) -> None:
         """Note what the process before this one has left. Asks no disk."""
         self._added.update((name, object()) for name in names)
-        self._doomed += doomed
+        self._doomed += (name for name in doomed if name not in self._doomed)
 
     # --- whose they are ---
 

@@ -16,11 +16,12 @@ docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
 import json
 import logging
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Final
 
 from crc32c import crc32c
 
-from quorumlog.storage.io.disk import Disk, read_file
+from quorumlog.storage.io.disk import Disk, read_file, replace_durably
 
 FILE_NAME: Final = "broker-registrations"
 INCARNATIONS_MAX: Final = 32
@@ -58,21 +59,24 @@ class Registrations:
         self.incarnations: tuple[str, ...] = ()  # none: the directory may lack records
         self.may_have_lost_power = False  # since all its logs were open
         self._disk: Final = disk
-        self._directory: Final = directory
         self._path: Final = f"{directory}/{FILE_NAME}"
         self._boot_id: str | None = None
         self._process: BrokerProcess | None = None
         self._has_failed = False
 
     def begin(self, process: BrokerProcess) -> None:
-        """Read the file, and name a process that is about to register. Durable on return."""
-        known = self._read()
-        self._process = process
-        if known is not None:
-            self.incarnations, self._boot_id = known.incarnations, known.boot_id
-        self.may_have_lost_power = process.boot_id is None or (
-            known is not None and known.boot_id != process.boot_id
-        )
+        """Read the file, and name a process that is about to register. Durable on return.
+
+        It may be repeated after an error: then the file is as the process has left it.
+        """
+        if self._process is None:
+            known = self._read()
+            self._process = process
+            if known is not None:
+                self.incarnations, self._boot_id = known.incarnations, known.boot_id
+            self.may_have_lost_power = process.boot_id is None or (
+                known is not None and known.boot_id != process.boot_id
+            )
         named = (*self.incarnations, process.incarnation_id) if self.incarnations else ()
         self._write(named if len(named) <= INCARNATIONS_MAX else ())
 
@@ -105,6 +109,10 @@ class Registrations:
         )
 
     def _write(self, incarnations: tuple[str, ...]) -> None:
+        size = len("".join(incarnations))
+        replace_durably(self._disk, self._path, size, partial(self._replace, incarnations))
+
+    def _replace(self, incarnations: tuple[str, ...]) -> None:
         draft = f"{self._path}.tmp"
         file = self._disk.open(draft, create=True)
         try:
@@ -118,7 +126,6 @@ class Registrations:
         finally:
             file.close()
         self._disk.rename(draft, self._path)
-        self._disk.fsync_dir(self._directory)
 
 
 def _decoded(text: bytes) -> _Content:

@@ -73,9 +73,10 @@ class ReplicaSet:
         self._was_opened: Final = opened
         self._failed: Final = failed
         self._around: Surroundings
-        self._is_stopping = self._is_telling = False
+        self._is_stopping = self._is_telling = self._strays_lack_room = False
         self._opening: Final[dict[TopicPartition, TopicId]] = {}  # in the disk queue
         self._postponed: Final[set[TopicPartition]] = set()  # no room or handle: `retry`
+        self._refusal: str | None = None  # of the log that was postponed last
         self._unusable: Final[dict[TopicPartition, TopicId]] = {}  # their logs have failed
         self.reported: Final = ReportedLogs(broker_id, self.drivers)
         self._untold: Final = rules.untold_news()
@@ -148,12 +149,20 @@ class ReplicaSet:
         """
         return len(self._opening) + len(self._postponed) + self.reported.left_to_disclaim
 
+    @property
+    def lacks_room(self) -> str | None:
+        """The reason why a log waits for room, or for a file handle; None: none waits."""
+        return self._refusal if self.left_to_open else None
+
     def retry(self) -> None:
-        """Open what could not be opened for want of room or file handles."""
+        """Do what could not be done for want of room or file handles: open logs, set some aside."""
         postponed = sorted(self._postponed)
         self._postponed.clear()
         for at in postponed:
             self._publish_partition(at)
+        if self._strays_lack_room:
+            self._strays_lack_room = False
+            self.set_aside_strays()
 
     def _configure(self, delta: ClusterDelta) -> list[TopicPartition]:
         """Let open logs go by what their topics say now, and return them; others read it then."""
@@ -281,7 +290,9 @@ class ReplicaSet:
 
     def _close(self, at: TopicPartition, log: Log, *, clean: bool) -> None:
         def closed(outcome: StorageError | None) -> None:
-            if outcome is not None:
+            if isinstance(outcome, DiskExhausted):
+                self.logs.note_unclean(at)
+            elif outcome is not None:
                 self._fail_home(at, outcome)  # it must not be said to be clean
 
         self._around.disk.submit(at, partial(log.close, clean=clean), closed)
@@ -289,6 +300,7 @@ class ReplicaSet:
     def _not_opened(self, at: TopicPartition, topic_id: TopicId, error: StorageError) -> None:
         if isinstance(error, DiskExhausted):
             self._postponed.add(at)
+            self._refusal = f"{at}: {error}"
             self.logs.progress.note_postponed(self._now_ms(), str(at), error)
             return
         _logger.error("%s: %s", at, error)
@@ -389,7 +401,10 @@ class ReplicaSet:
         for one in self.logs.stray_work(self.assigned()):
 
             def done(outcome: StorageError | None, fail: Fail = one.fail) -> None:
-                if outcome is not None:
+                if isinstance(outcome, DiskExhausted):
+                    self._strays_lack_room = True
+                    self.logs.progress.note_postponed(self._now_ms(), "strays", outcome)
+                elif outcome is not None:
                     self._lose(fail(outcome), outcome)
 
             self._around.disk.submit(STRAYS, one.work, done)
