@@ -11,8 +11,9 @@ from quorumlog.broker.partitions.core.placement import Standing, standing_of
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import LacksRecords
+from quorumlog.storage.io.checkpoints import uuid_to_text
 from quorumlog.storage.io.disk import RealDisk
-from quorumlog.wire.codec.identifiers import NO_LEADER, Offset
+from quorumlog.wire.codec.identifiers import NO_LEADER, Offset, TopicId
 from quorumlog.wire.codec.records import restamp
 from tests.support.broker.one_broker import (
     AT,
@@ -25,6 +26,7 @@ from tests.support.broker.one_broker import (
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
 
 SEGMENT = f"{0:020d}.log"
+METADATA = "partition.metadata"
 
 
 def started(directory: Path) -> LogDirectory:
@@ -67,12 +69,24 @@ def cut_a_batch(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: -len(BATCH)])
 
 
+def flip_topic_id(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(b"topic_id: ") + 12] ^= 1
+    path.write_bytes(content)
+
+
+def give_away(path: Path) -> None:
+    path.write_text(f"version: 0\ntopic_id: {uuid_to_text(bytes(16))}\n")
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], object], int]] = {
     "a batch is damaged": (lambda log: flip(log / SEGMENT), 1),
     "zeros follow": (lambda log: (log / SEGMENT).write_bytes(BATCH + bytes(200)), 1),
     "a committed batch is gone": (lambda log: cut_a_batch(log / SEGMENT), 2),
     "it is gone": (shutil.rmtree, 0),
-    "it is not known whose it is": (lambda log: (log / "partition.metadata").write_bytes(b""), 0),
+    "a bit of its topic id is flipped": (lambda log: flip_topic_id(log / METADATA), 0),
+    "it has another topic id, without a checksum": (lambda log: give_away(log / METADATA), 0),
+    "it is not known whose it is": (lambda log: (log / METADATA).write_bytes(b""), 0),
 }
 
 
@@ -85,6 +99,17 @@ def test_a_log_that_is_counted_on_and_not_whole_is_left_as_it_is(tmp_path: Path,
         end_of(tmp_path, Standing.COUNTED_ON)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert end_of(tmp_path, Standing.SPARE) == left  # once it has left the ISR
+
+
+def test_a_log_of_a_topic_that_was_made_again_is_set_aside(tmp_path: Path) -> None:
+    """This broker was down so shortly that it is a member of the new topic's ISR."""
+    killed(tmp_path, committed=3)
+    for standing in (Standing.COUNTED_ON, Standing.UNDECIDED):
+        log, high_watermark = started(tmp_path).open(
+            AT, TopicId(b"again" + bytes(11)), {}, standing=standing
+        )
+        assert (log.log_end_offset, high_watermark) == (0, 0)
+        log.close(clean=False)
 
 
 def test_a_batch_that_the_kill_has_torn_is_cut(tmp_path: Path) -> None:

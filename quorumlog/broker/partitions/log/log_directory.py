@@ -24,6 +24,7 @@ from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, LacksRecords
 from quorumlog.storage.io.checkpoints import (
     PARTITION_METADATA_FILE,
     CleanShutdownMarker,
+    PartitionMetadata,
     read_partition_metadata,
     uuid_to_text,
 )
@@ -71,10 +72,11 @@ class OrphanedRecords(LacksRecords):
         self.path: Final = path
         self.topic_id: Final = topic_id
         super().__init__(
-            f"{path}/{PARTITION_METADATA_FILE} is not whole, and the records beside it may be the "
-            "last ones of this partition. If no other replica leads it, and the topic was not "
-            "deleted and made again since they were written, write the two lines 'version: 0' and "
-            f"'topic_id: {uuid_to_text(topic_id)}' into that file, and start this node again"
+            f"{path}/{PARTITION_METADATA_FILE} is not whole, or has another topic id and no "
+            "checksum, and the records beside it may be the last ones of this partition. If no "
+            "other replica leads it, and the topic was not deleted and made again since they were "
+            "written, let that file have the two lines 'version: 0' and "
+            f"'topic_id: {uuid_to_text(topic_id)}' alone, and start this node again"
         )
 
 
@@ -86,7 +88,10 @@ def _deleted_partition(name: str) -> TopicPartition:
 
 def _why_aside(found_id: TopicId | None, topic_id: TopicId) -> str:
     if found_id is None:
-        return f"its {PARTITION_METADATA_FILE} is not whole, and no record had to last"
+        return (
+            f"its {PARTITION_METADATA_FILE} is not whole, and others have its records, or no "
+            "record had to last"
+        )
     return (
         f"its {PARTITION_METADATA_FILE} has the topic id {uuid_to_text(found_id)}, and the "
         f"metadata has {uuid_to_text(topic_id)}: the topic was deleted and made again, or the "
@@ -161,9 +166,10 @@ class LogDirectory:
     def topic_id_of(self, name: str) -> TopicId | None:
         """Return the topic id of what is in a log's directory, if that is known."""
         try:
-            return self._found_id(name)
+            found = self._found(name)
         except OSError as error:
             raise storage_error(f"cannot use {self.path}: {error}", error) from error
+        return None if found is None else found.topic_id
 
     def settings_of(self, configs: Mapping[str, str]) -> LogSettings:
         """Return the settings of a log whose topic has these configurations. Asks no disk."""
@@ -193,8 +199,10 @@ class LogDirectory:
         settings, log = self.settings_of(configs), None
         try:
             is_new = name not in self._unopened and not self._disk.exists(path)
-            found_id = None if is_new else self._found_id(name)
-            if found_id is None and standing.must_be_whole:
+            found = None if is_new else self._found(name)
+            found_id = None if found is None else found.topic_id
+            is_certain = found is not None and (found.is_checked or found_id == topic_id)
+            if not is_certain and standing.must_be_whole:
                 self._require_no_loss(topic_partition, topic_id, is_new=is_new)
             if found_id == topic_id:
                 open_log = self._opener(topic_partition, settings, newest_epoch)
@@ -211,10 +219,10 @@ class LogDirectory:
         self._unopened.discard(name)
         return log, self.checkpoints.high_watermark(topic_partition)
 
-    def _found_id(self, name: str) -> TopicId | None:
+    def _found(self, name: str) -> PartitionMetadata | None:
         """Return whose log it is; None: that is lost."""
         try:
-            return self._names.topic_id_of(name)
+            return self._names.metadata_of(name)
         except CorruptCheckpoint as error:
             _logger.warning("%s", error)
             return None
@@ -408,10 +416,10 @@ class LogDirectory:
 
     def _set_aside(self, name: str, why: str, *, durably: bool = False) -> None:
         try:
-            topic_id = read_partition_metadata(self._disk, self._path(name))
+            found = read_partition_metadata(self._disk, self._path(name))
         except CorruptCheckpoint:
-            topic_id = None  # it is not this broker's any more, whatever it was
-        mark = "unknown" if topic_id is None else uuid_to_text(topic_id)
+            found = None  # it is not this broker's any more, whatever it was
+        mark = "unknown" if found is None else uuid_to_text(found.topic_id)
         stray = marked(name, f".{mark}{STRAY_SUFFIX}")
         _logger.warning("%s is set aside as %s: %s", self._path(name), stray, why)
         if self._disk.exists(self._path(stray)):
