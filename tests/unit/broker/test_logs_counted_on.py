@@ -132,7 +132,7 @@ def test_the_standing_of_a_replica() -> None:
         (image(1, 0, 0, (1, 2)), three, Standing.SPARE),
         (image(1, 0, 0, (1,)), one, Standing.COUNTED_ON),
         (alone, one, Standing.COUNTED_ON),
-        (alone, three, Standing.SPARE),
+        (alone, three, Standing.UNDECIDED),
         (undecided, one, Standing.UNDECIDED),
         (undecided, BROKERS[1], Standing.UNDECIDED),
         (chosen, one, Standing.CHOSEN),
@@ -200,6 +200,29 @@ async def test_a_damaged_log_that_may_be_the_best_is_left_as_it_is_until_it_is_c
         assert (report.log_end_offset, report.is_whole) == (1, False)
         assert segment.read_bytes() == content
         publish(replicas, replace(image(1, 2, 2, (1,), replicas=(1, 2)), is_recovering=True))
+        assert replicas.drivers[AT].log.log_end_offset == 1
+
+
+async def test_a_damaged_log_is_left_as_it_is_while_the_members_have_not_shown_theirs(
+    tmp_path: Path,
+) -> None:
+    """The log of the last member may be damaged as well, and then this one counts again."""
+    segment = killed(tmp_path, committed=3) / SEGMENT
+    flip(segment)
+    content = segment.read_bytes()
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+        member = replace(image(NO_LEADER, 0, 0, (), replicas=(1, 2)), elr=BROKERS[:2])
+        publish(replicas, member)
+        publish(replicas, replace(member, elr=BROKERS[1:2], last_known_elr=BROKERS[:1]))
+        assert replicas.may_lead.is_set()  # the others
+        undecided = image(NO_LEADER, 1, 1, (), replicas=(1, 2))
+        publish(replicas, replace(undecided, last_known_elr=BROKERS[:2]))
+        reports = await reports_of(replicas)
+        assert {(one.log_end_offset, one.is_whole) for one in reports} == {(1, False)}
+        assert not replicas.drivers
+        assert segment.read_bytes() == content
+        publish(replicas, image(2, 2, 2, (2,), replicas=(1, 2)))
         assert replicas.drivers[AT].log.log_end_offset == 1
 
 
