@@ -9,9 +9,16 @@ import pytest
 
 from quorumlog.broker.partitions.core.placement import Standing, standing_of
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.registrations import FILE_NAME, BrokerProcess
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import LacksRecords
-from quorumlog.storage.io.checkpoints import uuid_to_text
+from quorumlog.storage.io.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    uuid_to_text,
+)
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import NO_LEADER, Offset, TopicId
 from quorumlog.wire.codec.records import restamp
@@ -258,3 +265,110 @@ def test_what_a_loss_of_power_has_taken_is_no_damage(tmp_path: Path) -> None:
     log, _ = logs.open(AT, TOPIC_ID, {}, standing=Standing.UNDECIDED)
     log.close(clean=False)
     assert log.log_end_offset == 1
+
+
+def registered(directory: Path, number: int) -> LogDirectory:
+    """Start as a process that registers, and whose logs are all open then."""
+    logs = LogDirectory(RealDisk(), str(directory), LogSettings())
+    logs.start(BrokerProcess(incarnation_id=f"process {number}", boot_id="boot"))
+    return logs
+
+
+def confirmed(directory: Path, number: int) -> LogDirectory:
+    logs = registered(directory, number)
+    logs.checkpoints.note_all_open()
+    logs.registrations.confirm()
+    return logs
+
+
+def stopped(directory: Path) -> Path:
+    """Leave a log of three records, as an orderly stop does; return its directory."""
+    logs = confirmed(directory, 0)
+    log, _ = logs.open(AT, TOPIC_ID, {})
+    for _ in range(3):
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    log.close(clean=True)
+    logs.finish({AT: log}, {AT: Offset(3)}, 1, is_clean=True)
+    return directory / str(AT)
+
+
+TWO_DAMAGES: dict[str, tuple[str, ...]] = {
+    "cut, and nothing says where it was closed": (f"{AT}/{SEGMENT}", RECOVERY_POINT_FILE),
+    "cut, and nothing says what was committed": (f"{AT}/{SEGMENT}", REPLICATION_FILE),
+    "cut, and neither": (f"{AT}/{SEGMENT}", RECOVERY_POINT_FILE, REPLICATION_FILE),
+    "gone, and nothing says what was committed": (str(AT), REPLICATION_FILE),
+    "all are gone": (str(AT), RECOVERY_POINT_FILE, REPLICATION_FILE, LOG_START_FILE),
+}
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("name", TWO_DAMAGES)
+def test_two_damages_do_not_hide_each_other(tmp_path: Path, name: str, is_killed: bool) -> None:
+    segment = stopped(tmp_path) / SEGMENT
+    if is_killed:
+        (tmp_path / CLEAN_SHUTDOWN_FILE).unlink()
+    for damaged in TWO_DAMAGES[name]:
+        if damaged == str(AT):
+            shutil.rmtree(tmp_path / damaged)
+        elif damaged.endswith(SEGMENT):
+            cut_a_batch(segment)
+        else:
+            (tmp_path / damaged).unlink()
+    for number in (1, 2):  # the one before it ended before its logs were open
+        logs = registered(tmp_path, number)
+        logs.checkpoints.write_high_watermarks()  # as it does every few seconds
+        with pytest.raises(LacksRecords):
+            logs.open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+
+
+def test_a_recovery_point_that_is_too_low_hides_no_loss(tmp_path: Path) -> None:
+    cut_a_batch(stopped(tmp_path) / SEGMENT)
+    (tmp_path / RECOVERY_POINT_FILE).write_text(f"0\n1\n{AT.topic} {AT.partition} 1\n")
+    with pytest.raises(LacksRecords):
+        registered(tmp_path, 1).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+
+
+def test_high_watermarks_that_are_lost_cost_a_place_and_no_more(tmp_path: Path) -> None:
+    """Of the replicas that are left the longest leads; a log that was closed has its end."""
+    stopped(tmp_path)
+    (tmp_path / REPLICATION_FILE).unlink()
+    log, high_watermark = registered(tmp_path, 1).open(
+        AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON
+    )
+    assert (log.log_end_offset, high_watermark) == (3, 0)
+    log.close(clean=False)
+    logs = registered(tmp_path, 2)  # after a kill
+    with pytest.raises(LacksRecords, match="replication-offset-checkpoint"):
+        logs.open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+    log, _ = logs.open(AT, TOPIC_ID, {}, standing=Standing.UNDECIDED)
+    assert log.log_end_offset == 3
+    logs.checkpoints.note_all_open()
+    logs.registrations.confirm()
+    log.close(clean=False)
+    log, _ = registered(tmp_path, 3).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+    log.close(clean=False)
+
+
+def test_a_process_that_is_killed_before_its_first_checkpoint_raises_no_alarm(
+    tmp_path: Path,
+) -> None:
+    for number in range(3):
+        log, _ = confirmed(tmp_path, number).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+        log.close(clean=False)
+        assert log.log_end_offset == number + 1
+
+
+@pytest.mark.parametrize("registrations", [True, False])
+def test_a_directory_of_a_former_release_raises_no_alarm(
+    tmp_path: Path, registrations: bool
+) -> None:
+    """It has the file of high watermarks, or it names no process."""
+    stopped(tmp_path)
+    (tmp_path / CLEAN_SHUTDOWN_FILE).unlink()
+    (tmp_path / (FILE_NAME if not registrations else RECOVERY_POINT_FILE)).unlink()
+    if not registrations:
+        (tmp_path / REPLICATION_FILE).unlink()
+    log, _ = registered(tmp_path, 1).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+    assert log.log_end_offset == 3
+    log.close(clean=False)

@@ -23,6 +23,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, LacksRecords, storage_error
 from quorumlog.storage.io.checkpoints import (
     PARTITION_METADATA_FILE,
+    REPLICATION_FILE,
     CleanShutdownMarker,
     PartitionMetadata,
     read_partition_metadata,
@@ -147,7 +148,7 @@ class LogDirectory:
             doomed = [name for name in names if name.endswith(DELETE_SUFFIX)]
             self._unopened.update(filter(self._is_partition, {*names} - {*doomed}))
             self._names.note_found(self._unopened, doomed)
-            self.checkpoints.read()
+            self.checkpoints.read(must_be_there=bool(self.registrations.incarnations))
             for partition in map(_deleted_partition, doomed):
                 self.checkpoints.note_left(partition)
             self.futures.find(name for name in names if name.endswith(FUTURE_SUFFIX))
@@ -203,7 +204,7 @@ class LogDirectory:
             found_id = None if found is None else found.topic_id
             is_certain = found is not None and (found.is_checked or found_id == topic_id)
             if not is_certain and standing.must_be_whole:
-                self._require_no_loss(topic_partition, topic_id, is_new=is_new)
+                self._require_no_loss(topic_partition, topic_id, standing, is_new=is_new)
             if found_id == topic_id:
                 open_log = self._opener(topic_partition, settings, newest_epoch)
                 log = self._open_found(topic_partition, topic_id, open_log, standing)
@@ -227,13 +228,24 @@ class LogDirectory:
             _logger.warning("%s", error)
             return None
 
-    def _require_no_loss(self, at: TopicPartition, topic_id: TopicId, *, is_new: bool) -> None:
+    def _require_no_loss(
+        self, at: TopicPartition, topic_id: TopicId, standing: Standing, *, is_new: bool
+    ) -> None:
         """Raise LacksRecords if the log is gone that was here, or is not known for what it is."""
         path = self._path(str(at))
         if not is_new and self._names.hold_records(str(at)):
             raise OrphanedRecords(path, topic_id)
+        self._require_committed(path, standing)
         if self.checkpoints.high_watermark(at) > 0:
             raise LacksRecords(f"{path} lacks the records that were committed in it")
+
+    def _require_committed(self, path: str, standing: Standing) -> None:
+        """Raise LacksRecords if a log is counted on, and what was committed in it is forgotten."""
+        if standing is Standing.COUNTED_ON and self.checkpoints.is_lost:
+            raise LacksRecords(
+                f"{path} may lack records: there is no {REPLICATION_FILE} any more that says what "
+                "was committed in it"
+            )
 
     def _open_found(
         self,
@@ -246,24 +258,27 @@ class LogDirectory:
         name, path = str(topic_partition), self._path(str(topic_partition))
         if self.must_last and not was_flushed(self._disk, path):
             self._names.make_last(name, topic_id)
-        is_closed = self.was_clean and name in self._unopened
+        was_closed = self.was_clean and name in self._unopened
+        is_closed = was_closed and self.checkpoints.has_recovery_point(topic_partition)
         recovery_point = self.checkpoints.recovery_point(topic_partition)
         # For what it lacks below its recovery point: without one, the file would say nothing.
         was_refused = recovery_point > 0 and self._disk.exists(f"{path}/{REFUSED_FILE}")
         end_is_known = is_closed or was_refused
+        if not end_is_known:
+            self._require_committed(path, standing)
         # A loss of power may have taken any part of what was not flushed. A kill may leave a batch
         # by half, and so may damage: then the other members decide.
-        must_be_whole = standing.must_be_whole and not (
-            end_is_known or self.registrations.may_have_lost_power
+        must_be_whole = standing.must_be_whole and (
+            end_is_known or was_closed or not self.registrations.may_have_lost_power
         )
-        committed = self.checkpoints.high_watermark(topic_partition) if must_be_whole else 0
+        committed = self.checkpoints.high_watermark(topic_partition) if must_be_whole else Offset(0)
         # DEVIATION: Kafka opens a log that has lost its start or its end since it was closed.
         # docs/decisions/0116-a-log-that-was-closed-ends-where-it-was-closed.md
         try:
             log = open_log(
                 clean=is_closed,
-                known_end_offset=recovery_point if end_is_known else committed,
-                must_be_whole=must_be_whole,
+                known_end_offset=max(committed, recovery_point) if end_is_known else committed,
+                must_be_whole=must_be_whole and not end_is_known,
                 may_be_torn=standing is not Standing.COUNTED_ON,
             )
         except DamagedLog as error:
