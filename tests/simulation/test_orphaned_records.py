@@ -41,7 +41,7 @@ class Guesses(LogDirectory):
     ) -> tuple[Log, Offset]:
         name = str(topic_partition)
         is_there = self.holds(topic_partition)
-        if is_there and self._found_id(name) is None and self._names.hold_records(name):
+        if is_there and self._found(name) is None and self._names.hold_records(name):
             write_partition_metadata(self._disk, f"{self.path}/{name}", topic_id)
         known = topic_partition, topic_id, configs
         return super().open(*known, standing=standing, newest_epoch=newest_epoch)

@@ -7,7 +7,7 @@ from quorumlog.chaos.faults.fault import NODE_ROLES, AnyStep, Scene, Step, StepF
 
 KINDS: Final = (
     "log_bit", "log_cut", "metadata_cut", "metadata_gone", "checkpoint_gone", "index_bit",
-    "index_gone",
+    "index_gone", "metadata_bit",
 )  # fmt: skip
 """The damages. They travel as the amount of a step: their places here."""
 AMOUNTS: Final[Mapping[str, int]] = {kind: place for place, kind in enumerate(KINDS)}
@@ -21,16 +21,16 @@ AMOUNTS: Final[Mapping[str, int]] = {kind: place for place, kind in enumerate(KI
 class Damage(StepFault):
     """A file in a log directory of a node that is down gets worse.
 
-    what: a bit of a log is flipped; a log is cut; the `partition.metadata` of a log is cut, or
-    gone; a checkpoint is gone; a bit of an index is flipped, or an index is gone. `any`: one of
-    these, chosen at random.
+    what: a bit of a log is flipped; a log is cut; the `partition.metadata` of a log is cut,
+    gone, or has a bit flipped; a checkpoint is gone; a bit of an index is flipped, or an index is
+    gone. `any`: one of these, chosen at random.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"kill", "damage", "start"})
     breaks: ClassVar[str] = "kill"
     what: Literal[
         "any", "log_bit", "log_cut", "metadata_cut", "metadata_gone", "checkpoint_gone",
-        "index_bit", "index_gone",
+        "index_bit", "index_gone", "metadata_bit",
     ] = "any"  # fmt: skip
 
     def inflict(self, scene: Scene) -> Sequence[AnyStep]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from quorumlog.chaos.faults.damage import KINDS
 from quorumlog.chaos.simulation.kernel.sim_disk import DirectoryCopy, SimDisk
-from quorumlog.storage.io.checkpoints import uuid_to_text
+from quorumlog.storage.io.checkpoints import decode_partition_metadata
 from quorumlog.wire.codec.identifiers import TopicId
 
 METADATA_FILE: Final = "partition.metadata"
@@ -67,7 +67,10 @@ def put_back(disk: SimDisk, directory: str, copy: DirectoryCopy) -> None:
 def is_identified(disk: SimDisk, path: str, topic_id: TopicId) -> bool:
     """Tell whether the directory of a partition says that it is of this topic."""
     content = disk.copied(path).get("", {}).get(METADATA_FILE, b"")
-    return f"topic_id: {uuid_to_text(topic_id)}" in content.decode(errors="replace").splitlines()
+    try:
+        return decode_partition_metadata(content).topic_id == topic_id
+    except ValueError:
+        return False
 
 
 def _is_of_broker(path: str, directories: Sequence[str]) -> bool:

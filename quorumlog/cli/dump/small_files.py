@@ -62,7 +62,7 @@ def epochs(content: bytes) -> Iterable[Item]:
 
 
 def _partition(content: bytes) -> Iterable[Item]:
-    return [{"topic_id": uuid_to_text(decode_partition_metadata(content))}]
+    return [{"topic_id": uuid_to_text(decode_partition_metadata(content).topic_id)}]
 
 
 def _directory(content: bytes) -> Iterable[Item]:

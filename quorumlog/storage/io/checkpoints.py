@@ -9,7 +9,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -228,6 +228,13 @@ def uuid_from_text(text: str) -> bytes:
     return uuid
 
 
+class PartitionMetadata(NamedTuple):
+    """Whose log it is. `is_checked`: the file has a checksum, as none of Kafka has."""
+
+    topic_id: TopicId
+    is_checked: bool
+
+
 def write_partition_metadata(
     disk: Disk, partition_dir: str, topic_id: TopicId, *, is_new: bool = False
 ) -> None:
@@ -235,7 +242,7 @@ def write_partition_metadata(
 
     It is durable when this returns, unless the directory `is_new`: then a crash may leave it torn.
     """
-    content = f"version: 0\ntopic_id: {uuid_to_text(topic_id)}\n".encode()
+    content = encode_partition_metadata(topic_id)
     path = f"{partition_dir}/{PARTITION_METADATA_FILE}"
     if not is_new:
         write_file_durably(disk, path, content)
@@ -248,8 +255,8 @@ def write_partition_metadata(
         file.close()
 
 
-def read_partition_metadata(disk: Disk, partition_dir: str) -> TopicId | None:
-    """Read the topic's id; None if the directory holds neither file nor records.
+def read_partition_metadata(disk: Disk, partition_dir: str) -> PartitionMetadata | None:
+    """Read whose log it is; None if the directory holds neither file nor records.
 
     The file is there before the first append, and durable before the first flush. Raises
     CorruptCheckpoint, also for records without it (see `was_flushed`), and OSError.
@@ -265,14 +272,28 @@ def read_partition_metadata(disk: Disk, partition_dir: str) -> TopicId | None:
         return None
     try:
         return decode_partition_metadata(content)
-    except (KeyError, ValueError) as error:
+    except ValueError as error:
         raise _corrupt(path, error) from error
 
 
 @lru_cache(maxsize=100)  # a topic's partitions have it in common
-def decode_partition_metadata(content: bytes) -> TopicId:
-    """Read the content of the file. Raises KeyError or ValueError unless it is whole."""
-    fields = dict(line.split(": ", 1) for line in content.decode("ascii").splitlines())
-    if fields["version"] != "0":
-        raise ValueError(f"version {fields['version']}")
-    return TopicId(uuid_from_text(fields["topic_id"]))
+def encode_partition_metadata(topic_id: TopicId) -> bytes:
+    """Return the content of the file. Apache Kafka reads no further than its own two lines."""
+    content = f"version: 0\ntopic_id: {uuid_to_text(topic_id)}\n".encode()
+    return content + _checksum_line(content)
+
+
+def _checksum_line(content: bytes) -> bytes:
+    return f"crc32c: {crc32c(content):08x}\n".encode()
+
+
+@lru_cache(maxsize=100)  # a topic's partitions have it in common
+def decode_partition_metadata(content: bytes) -> PartitionMetadata:
+    """Read the content of the file. Raises ValueError unless it is whole."""
+    version, id_line, *rest = content.splitlines(keepends=True)
+    name, _, text = id_line.decode("ascii").strip().partition(": ")
+    if version.strip() != b"version: 0" or name != "topic_id":
+        raise ValueError(f"it begins with {version!r}, {id_line!r}")
+    if rest not in ([], [_checksum_line(version + id_line)]):
+        raise ValueError("its checksum differs")
+    return PartitionMetadata(TopicId(uuid_from_text(text)), is_checked=bool(rest))

@@ -163,9 +163,9 @@ async def test_a_directory_that_refuses_its_checkpoints_has_failed(tmp_path: Pat
         (tmp_path / "b").write_text("no directory")
         files = replicas._logs.checkpoints
         with pytest.raises(StorageError, match="/b") as refused:
-            files.write_high_watermarks()
+            files.write_recovery_points()
         replicas._replicas.note_refusal(refused.value)
-        assert (tmp_path / "a" / "replication-offset-checkpoint").exists()
+        assert (tmp_path / "a" / "recovery-point-offset-checkpoint").exists()
         assert replicas.directory_report().offline == ("b",)
 
 

@@ -9,10 +9,18 @@ import pytest
 
 from quorumlog.broker.partitions.core.placement import Standing, standing_of
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.registrations import FILE_NAME, BrokerProcess
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import LacksRecords
+from quorumlog.storage.io.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    uuid_to_text,
+)
 from quorumlog.storage.io.disk import RealDisk
-from quorumlog.wire.codec.identifiers import NO_LEADER, Offset
+from quorumlog.wire.codec.identifiers import NO_LEADER, Offset, TopicId
 from quorumlog.wire.codec.records import restamp
 from tests.support.broker.one_broker import (
     AT,
@@ -25,6 +33,7 @@ from tests.support.broker.one_broker import (
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
 
 SEGMENT = f"{0:020d}.log"
+METADATA = "partition.metadata"
 
 
 def started(directory: Path) -> LogDirectory:
@@ -67,12 +76,24 @@ def cut_a_batch(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: -len(BATCH)])
 
 
+def flip_topic_id(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(b"topic_id: ") + 12] ^= 1
+    path.write_bytes(content)
+
+
+def give_away(path: Path) -> None:
+    path.write_text(f"version: 0\ntopic_id: {uuid_to_text(bytes(16))}\n")
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], object], int]] = {
     "a batch is damaged": (lambda log: flip(log / SEGMENT), 1),
     "zeros follow": (lambda log: (log / SEGMENT).write_bytes(BATCH + bytes(200)), 1),
     "a committed batch is gone": (lambda log: cut_a_batch(log / SEGMENT), 2),
     "it is gone": (shutil.rmtree, 0),
-    "it is not known whose it is": (lambda log: (log / "partition.metadata").write_bytes(b""), 0),
+    "a bit of its topic id is flipped": (lambda log: flip_topic_id(log / METADATA), 0),
+    "it has another topic id, without a checksum": (lambda log: give_away(log / METADATA), 0),
+    "it is not known whose it is": (lambda log: (log / METADATA).write_bytes(b""), 0),
 }
 
 
@@ -85,6 +106,17 @@ def test_a_log_that_is_counted_on_and_not_whole_is_left_as_it_is(tmp_path: Path,
         end_of(tmp_path, Standing.COUNTED_ON)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert end_of(tmp_path, Standing.SPARE) == left  # once it has left the ISR
+
+
+def test_a_log_of_a_topic_that_was_made_again_is_set_aside(tmp_path: Path) -> None:
+    """This broker was down so shortly that it is a member of the new topic's ISR."""
+    killed(tmp_path, committed=3)
+    for standing in (Standing.COUNTED_ON, Standing.UNDECIDED):
+        log, high_watermark = started(tmp_path).open(
+            AT, TopicId(b"again" + bytes(11)), {}, standing=standing
+        )
+        assert (log.log_end_offset, high_watermark) == (0, 0)
+        log.close(clean=False)
 
 
 def test_a_batch_that_the_kill_has_torn_is_cut(tmp_path: Path) -> None:
@@ -107,7 +139,7 @@ def test_the_standing_of_a_replica() -> None:
         (image(1, 0, 0, (1, 2)), three, Standing.SPARE),
         (image(1, 0, 0, (1,)), one, Standing.COUNTED_ON),
         (alone, one, Standing.COUNTED_ON),
-        (alone, three, Standing.SPARE),
+        (alone, three, Standing.UNDECIDED),
         (undecided, one, Standing.UNDECIDED),
         (undecided, BROKERS[1], Standing.UNDECIDED),
         (chosen, one, Standing.CHOSEN),
@@ -178,6 +210,29 @@ async def test_a_damaged_log_that_may_be_the_best_is_left_as_it_is_until_it_is_c
         assert replicas.drivers[AT].log.log_end_offset == 1
 
 
+async def test_a_damaged_log_is_left_as_it_is_while_the_members_have_not_shown_theirs(
+    tmp_path: Path,
+) -> None:
+    """The log of the last member may be damaged as well, and then this one counts again."""
+    segment = killed(tmp_path, committed=3) / SEGMENT
+    flip(segment)
+    content = segment.read_bytes()
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+        member = replace(image(NO_LEADER, 0, 0, (), replicas=(1, 2)), elr=BROKERS[:2])
+        publish(replicas, member)
+        publish(replicas, replace(member, elr=BROKERS[1:2], last_known_elr=BROKERS[:1]))
+        assert replicas.may_lead.is_set()  # the others
+        undecided = image(NO_LEADER, 1, 1, (), replicas=(1, 2))
+        publish(replicas, replace(undecided, last_known_elr=BROKERS[:2]))
+        reports = await reports_of(replicas)
+        assert {(one.log_end_offset, one.is_whole) for one in reports} == {(1, False)}
+        assert not replicas.drivers
+        assert segment.read_bytes() == content
+        publish(replicas, image(2, 2, 2, (2,), replicas=(1, 2)))
+        assert replicas.drivers[AT].log.log_end_offset == 1
+
+
 async def test_a_torn_log_is_whole_once_no_other_one_is_known_to_be_better(tmp_path: Path) -> None:
     segment = killed(tmp_path, committed=3) / SEGMENT
     segment.write_bytes(segment.read_bytes() + BATCH[:-1])
@@ -210,3 +265,110 @@ def test_what_a_loss_of_power_has_taken_is_no_damage(tmp_path: Path) -> None:
     log, _ = logs.open(AT, TOPIC_ID, {}, standing=Standing.UNDECIDED)
     log.close(clean=False)
     assert log.log_end_offset == 1
+
+
+def registered(directory: Path, number: int) -> LogDirectory:
+    """Start as a process that registers, and whose logs are all open then."""
+    logs = LogDirectory(RealDisk(), str(directory), LogSettings())
+    logs.start(BrokerProcess(incarnation_id=f"process {number}", boot_id="boot"))
+    return logs
+
+
+def confirmed(directory: Path, number: int) -> LogDirectory:
+    logs = registered(directory, number)
+    logs.checkpoints.note_all_open()
+    logs.registrations.confirm()
+    return logs
+
+
+def stopped(directory: Path) -> Path:
+    """Leave a log of three records, as an orderly stop does; return its directory."""
+    logs = confirmed(directory, 0)
+    log, _ = logs.open(AT, TOPIC_ID, {})
+    for _ in range(3):
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+    log.close(clean=True)
+    logs.finish({AT: log}, {AT: Offset(3)}, 1, is_clean=True)
+    return directory / str(AT)
+
+
+TWO_DAMAGES: dict[str, tuple[str, ...]] = {
+    "cut, and nothing says where it was closed": (f"{AT}/{SEGMENT}", RECOVERY_POINT_FILE),
+    "cut, and nothing says what was committed": (f"{AT}/{SEGMENT}", REPLICATION_FILE),
+    "cut, and neither": (f"{AT}/{SEGMENT}", RECOVERY_POINT_FILE, REPLICATION_FILE),
+    "gone, and nothing says what was committed": (str(AT), REPLICATION_FILE),
+    "all are gone": (str(AT), RECOVERY_POINT_FILE, REPLICATION_FILE, LOG_START_FILE),
+}
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("name", TWO_DAMAGES)
+def test_two_damages_do_not_hide_each_other(tmp_path: Path, name: str, is_killed: bool) -> None:
+    segment = stopped(tmp_path) / SEGMENT
+    if is_killed:
+        (tmp_path / CLEAN_SHUTDOWN_FILE).unlink()
+    for damaged in TWO_DAMAGES[name]:
+        if damaged == str(AT):
+            shutil.rmtree(tmp_path / damaged)
+        elif damaged.endswith(SEGMENT):
+            cut_a_batch(segment)
+        else:
+            (tmp_path / damaged).unlink()
+    for number in (1, 2):  # the one before it ended before its logs were open
+        logs = registered(tmp_path, number)
+        logs.checkpoints.write_high_watermarks()  # as it does every few seconds
+        with pytest.raises(LacksRecords):
+            logs.open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+
+
+def test_a_recovery_point_that_is_too_low_hides_no_loss(tmp_path: Path) -> None:
+    cut_a_batch(stopped(tmp_path) / SEGMENT)
+    (tmp_path / RECOVERY_POINT_FILE).write_text(f"0\n1\n{AT.topic} {AT.partition} 1\n")
+    with pytest.raises(LacksRecords):
+        registered(tmp_path, 1).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+
+
+def test_high_watermarks_that_are_lost_cost_a_place_and_no_more(tmp_path: Path) -> None:
+    """Of the replicas that are left the longest leads; a log that was closed has its end."""
+    stopped(tmp_path)
+    (tmp_path / REPLICATION_FILE).unlink()
+    log, high_watermark = registered(tmp_path, 1).open(
+        AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON
+    )
+    assert (log.log_end_offset, high_watermark) == (3, 0)
+    log.close(clean=False)
+    logs = registered(tmp_path, 2)  # after a kill
+    with pytest.raises(LacksRecords, match="replication-offset-checkpoint"):
+        logs.open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+    log, _ = logs.open(AT, TOPIC_ID, {}, standing=Standing.UNDECIDED)
+    assert log.log_end_offset == 3
+    logs.checkpoints.note_all_open()
+    logs.registrations.confirm()
+    log.close(clean=False)
+    log, _ = registered(tmp_path, 3).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+    log.close(clean=False)
+
+
+def test_a_process_that_is_killed_before_its_first_checkpoint_raises_no_alarm(
+    tmp_path: Path,
+) -> None:
+    for number in range(3):
+        log, _ = confirmed(tmp_path, number).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
+        log.close(clean=False)
+        assert log.log_end_offset == number + 1
+
+
+@pytest.mark.parametrize("registrations", [True, False])
+def test_a_directory_of_a_former_release_raises_no_alarm(
+    tmp_path: Path, registrations: bool
+) -> None:
+    """It has the file of high watermarks, or it names no process."""
+    stopped(tmp_path)
+    (tmp_path / CLEAN_SHUTDOWN_FILE).unlink()
+    (tmp_path / (FILE_NAME if not registrations else RECOVERY_POINT_FILE)).unlink()
+    if not registrations:
+        (tmp_path / REPLICATION_FILE).unlink()
+    log, _ = registered(tmp_path, 1).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+    assert log.log_end_offset == 3
+    log.close(clean=False)

@@ -50,6 +50,7 @@ def content(disk: SimDisk) -> dict[str, bytes]:
         ("log_cut", LOG),
         ("metadata_cut", METADATA),
         ("metadata_gone", METADATA),
+        ("metadata_bit", METADATA),
         ("checkpoint_gone", "/data/replication-offset-checkpoint"),
         ("index_bit", "/disk2/a-topic-1/00000000000000000000.index"),
         ("index_gone", "/disk2/a-topic-1/00000000000000000000.index"),

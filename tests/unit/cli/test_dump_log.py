@@ -16,6 +16,7 @@ from quorumlog.cli.main import main
 from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID
 from quorumlog.storage.core.aborted_transactions import AbortedTransaction, encode_index
 from quorumlog.storage.io.checkpoints import (
+    PARTITION_METADATA_FILE,
     uuid_to_text,
     write_partition_metadata,
 )
@@ -266,7 +267,10 @@ def test_every_torn_length_of_every_file_is_told(orders: Path) -> None:
             found, problems = told_of(path, good[:size])
             assert found == whole[: len(found)]
             lacks_a_line_end = size == len(good) - 1 and found == whole
-            assert problems or len(found) < len(whole) or lacks_a_line_end
+            is_one_of_kafka = path.name == PARTITION_METADATA_FILE and (
+                good[size:].lstrip().startswith(b"crc32c: ")
+            )
+            assert problems or len(found) < len(whole) or lacks_a_line_end or is_one_of_kafka
 
 
 def test_every_changed_byte_of_every_file_leaves_a_dump(orders: Path) -> None:

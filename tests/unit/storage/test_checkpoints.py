@@ -18,6 +18,8 @@ from quorumlog.storage.io.checkpoints import (
     REPLICATION_FILE,
     CleanShutdownMarker,
     MetaProperties,
+    decode_partition_metadata,
+    encode_partition_metadata,
     read_meta_properties,
     read_offset_checkpoint,
     read_partition_metadata,
@@ -36,6 +38,13 @@ META = MetaProperties(
 )
 TOPIC_ID = TopicId(bytes(range(240, 256)))
 Read = Callable[[Disk], object]
+
+
+def topic_id_in(disk: Disk) -> TopicId | None:
+    metadata = read_partition_metadata(disk, "/d")
+    return metadata and metadata.topic_id
+
+
 CASES: list[tuple[str, Callable[[Disk], None], Read]] = [
     (
         RECOVERY_POINT_FILE,
@@ -50,7 +59,7 @@ CASES: list[tuple[str, Callable[[Disk], None], Read]] = [
     (
         PARTITION_METADATA_FILE,
         lambda disk: write_partition_metadata(disk, "/d", TOPIC_ID),
-        lambda disk: read_partition_metadata(disk, "/d"),
+        topic_id_in,
     ),
 ]
 
@@ -74,8 +83,21 @@ def test_the_files_are_those_of_kafka(disk: SimDisk) -> None:
         b"node.id=3\nversion=1\n"
     )
     assert read_file(disk, "/d/partition.metadata") == (
-        b"version: 0\ntopic_id: 8PHy8_T19vf4-fr7_P3-_w\n"
+        b"version: 0\ntopic_id: 8PHy8_T19vf4-fr7_P3-_w\ncrc32c: a6ae6d52\n"
     )
+
+
+def test_no_flipped_bit_makes_partition_metadata_that_of_another_topic(disk: SimDisk) -> None:
+    content = encode_partition_metadata(TOPIC_ID)
+    for position in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[position // 8] ^= 1 << position % 8
+        with pytest.raises(ValueError, match=r"checksum|begins|unpack|ascii|base64"):
+            decode_partition_metadata(bytes(damaged))
+    kafka = b"".join(content.splitlines(keepends=True)[:2])
+    for old in (kafka, kafka.rstrip()):
+        assert decode_partition_metadata(old) == (TOPIC_ID, False)
+    assert decode_partition_metadata(content) == (TOPIC_ID, True)
 
 
 def test_a_flipped_bit_in_meta_properties_is_found_or_changes_nothing(disk: SimDisk) -> None:

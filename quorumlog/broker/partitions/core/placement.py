@@ -10,15 +10,15 @@ from enum import Enum
 from typing import NamedTuple
 
 from quorumlog.metadata_quorum.image import PartitionImage
-from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 
 
 class Standing(Enum):
     """What the metadata says of a replica's records, when its log is opened."""
 
-    SPARE = "others have all committed records: what is damaged is cut, and fetched again"
+    SPARE = "a leader has all committed records: what is damaged is cut, and fetched again"
     COUNTED_ON = "it has all committed records: it is in the ISR or the ELR"
-    UNDECIDED = "no replica is known to have all committed records: the logs decide"
+    UNDECIDED = "no replica leads, and its log may be the best that is left"
     CHOSEN = "it leads with the records that are left: an unclean election"
 
     @property
@@ -35,12 +35,11 @@ def standing_of(partition: PartitionImage, broker_id: BrokerId, *, is_new: bool)
     """
     if is_new:
         return Standing.SPARE
-    if partition.is_undecided:
-        return Standing.UNDECIDED
     if partition.is_recovering and partition.leader_id == broker_id:
         return Standing.CHOSEN
-    is_member = broker_id in partition.isr or broker_id in partition.elr
-    return Standing.COUNTED_ON if is_member else Standing.SPARE
+    if broker_id in partition.isr or broker_id in partition.elr:
+        return Standing.COUNTED_ON
+    return Standing.UNDECIDED if partition.leader_id == NO_LEADER else Standing.SPARE
 
 
 class Candidate(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, StorageError, storage_error
-from quorumlog.storage.io.checkpoints import write_partition_metadata
+from quorumlog.storage.io.checkpoints import PartitionMetadata, write_partition_metadata
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
@@ -31,7 +31,7 @@ class FutureKey(NamedTuple):
 class Names(Protocol):
     """The names in a log directory, as `LogNames` keeps them. Raises OSError."""
 
-    def topic_id_of(self, name: str) -> TopicId | None:
+    def metadata_of(self, name: str) -> PartitionMetadata | None:
         """Return whose directory it is. Raises CorruptCheckpoint."""
 
     def add(self, name: str) -> None:
@@ -79,10 +79,10 @@ class FutureLogs:
         for name in names:
             index = partition_of_future(name)
             try:
-                topic_id = self._names.topic_id_of(name)
+                found = self._names.metadata_of(name)
             except CorruptCheckpoint:
-                topic_id = None
-            key = None if index is None or topic_id is None else FutureKey(topic_id, index)
+                found = None
+            key = None if index is None or found is None else FutureKey(found.topic_id, index)
             if key is None or self._found.get(key, name) != name:
                 self.discard(name)
             else:

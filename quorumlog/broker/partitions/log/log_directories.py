@@ -211,6 +211,7 @@ class LogDirectories:
         """
         for directory in [*self.online]:
             try:
+                directory.checkpoints.note_all_open()
                 directory.registrations.confirm()
             except OSError as error:
                 raise storage_error(f"cannot use {directory.path}: {error}", error) from error

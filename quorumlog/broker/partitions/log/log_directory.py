@@ -23,7 +23,9 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, LacksRecords, storage_error
 from quorumlog.storage.io.checkpoints import (
     PARTITION_METADATA_FILE,
+    REPLICATION_FILE,
     CleanShutdownMarker,
+    PartitionMetadata,
     read_partition_metadata,
     uuid_to_text,
 )
@@ -71,10 +73,11 @@ class OrphanedRecords(LacksRecords):
         self.path: Final = path
         self.topic_id: Final = topic_id
         super().__init__(
-            f"{path}/{PARTITION_METADATA_FILE} is not whole, and the records beside it may be the "
-            "last ones of this partition. If no other replica leads it, and the topic was not "
-            "deleted and made again since they were written, write the two lines 'version: 0' and "
-            f"'topic_id: {uuid_to_text(topic_id)}' into that file, and start this node again"
+            f"{path}/{PARTITION_METADATA_FILE} is not whole, or has another topic id and no "
+            "checksum, and the records beside it may be the last ones of this partition. If no "
+            "other replica leads it, and the topic was not deleted and made again since they were "
+            "written, let that file have the two lines 'version: 0' and "
+            f"'topic_id: {uuid_to_text(topic_id)}' alone, and start this node again"
         )
 
 
@@ -86,7 +89,10 @@ def _deleted_partition(name: str) -> TopicPartition:
 
 def _why_aside(found_id: TopicId | None, topic_id: TopicId) -> str:
     if found_id is None:
-        return f"its {PARTITION_METADATA_FILE} is not whole, and no record had to last"
+        return (
+            f"its {PARTITION_METADATA_FILE} is not whole, and others have its records, or no "
+            "record had to last"
+        )
     return (
         f"its {PARTITION_METADATA_FILE} has the topic id {uuid_to_text(found_id)}, and the "
         f"metadata has {uuid_to_text(topic_id)}: the topic was deleted and made again, or the "
@@ -140,7 +146,7 @@ class LogDirectory:
                 self.registrations.begin(process)
             self.clean_shutdown_epoch = self._marker.take()
             names = self._disk.listdir(self.path)
-            self.checkpoints.read()
+            self.checkpoints.read(must_be_there=bool(self.registrations.incarnations))
             doomed = [name for name in names if name.endswith(DELETE_SUFFIX)]
             self._unopened.update(filter(self._is_partition, {*names} - {*doomed}))
             self.futures.find(name for name in names if name.endswith(FUTURE_SUFFIX))
@@ -162,9 +168,10 @@ class LogDirectory:
     def topic_id_of(self, name: str) -> TopicId | None:
         """Return the topic id of what is in a log's directory, if that is known."""
         try:
-            return self._found_id(name)
+            found = self._found(name)
         except OSError as error:
             raise storage_error(f"cannot use {self.path}: {error}", error) from error
+        return None if found is None else found.topic_id
 
     def settings_of(self, configs: Mapping[str, str]) -> LogSettings:
         """Return the settings of a log whose topic has these configurations. Asks no disk."""
@@ -194,9 +201,11 @@ class LogDirectory:
         settings, log = self.settings_of(configs), None
         try:
             is_new = name not in self._unopened and not self._disk.exists(path)
-            found_id = None if is_new else self._found_id(name)
-            if found_id is None and standing.must_be_whole:
-                self._require_no_loss(topic_partition, topic_id, is_new=is_new)
+            found = None if is_new else self._found(name)
+            found_id = None if found is None else found.topic_id
+            is_certain = found is not None and (found.is_checked or found_id == topic_id)
+            if not is_certain and standing.must_be_whole:
+                self._require_no_loss(topic_partition, topic_id, standing, is_new=is_new)
             if found_id == topic_id:
                 open_log = self._opener(topic_partition, settings, newest_epoch)
                 log = self._open_found(topic_partition, topic_id, open_log, standing)
@@ -212,21 +221,32 @@ class LogDirectory:
         self._unopened.discard(name)
         return log, self.checkpoints.high_watermark(topic_partition)
 
-    def _found_id(self, name: str) -> TopicId | None:
+    def _found(self, name: str) -> PartitionMetadata | None:
         """Return whose log it is; None: that is lost."""
         try:
-            return self._names.topic_id_of(name)
+            return self._names.metadata_of(name)
         except CorruptCheckpoint as error:
             _logger.warning("%s", error)
             return None
 
-    def _require_no_loss(self, at: TopicPartition, topic_id: TopicId, *, is_new: bool) -> None:
+    def _require_no_loss(
+        self, at: TopicPartition, topic_id: TopicId, standing: Standing, *, is_new: bool
+    ) -> None:
         """Raise LacksRecords if the log is gone that was here, or is not known for what it is."""
         path = self._path(str(at))
         if not is_new and self._names.hold_records(str(at)):
             raise OrphanedRecords(path, topic_id)
+        self._require_committed(path, standing)
         if self.checkpoints.high_watermark(at) > 0:
             raise LacksRecords(f"{path} lacks the records that were committed in it")
+
+    def _require_committed(self, path: str, standing: Standing) -> None:
+        """Raise LacksRecords if a log is counted on, and what was committed in it is forgotten."""
+        if standing is Standing.COUNTED_ON and self.checkpoints.is_lost:
+            raise LacksRecords(
+                f"{path} may lack records: there is no {REPLICATION_FILE} any more that says what "
+                "was committed in it"
+            )
 
     def _open_found(
         self,
@@ -239,24 +259,27 @@ class LogDirectory:
         name, path = str(topic_partition), self._path(str(topic_partition))
         if self.must_last and not was_flushed(self._disk, path):
             self._names.make_last(name, topic_id)
-        is_closed = self.was_clean and name in self._unopened
+        was_closed = self.was_clean and name in self._unopened
+        is_closed = was_closed and self.checkpoints.has_recovery_point(topic_partition)
         recovery_point = self.checkpoints.recovery_point(topic_partition)
         # For what it lacks below its recovery point: without one, the file would say nothing.
         was_refused = recovery_point > 0 and self._disk.exists(f"{path}/{REFUSED_FILE}")
         end_is_known = is_closed or was_refused
+        if not end_is_known:
+            self._require_committed(path, standing)
         # A loss of power may have taken any part of what was not flushed. A kill may leave a batch
         # by half, and so may damage: then the other members decide.
-        must_be_whole = standing.must_be_whole and not (
-            end_is_known or self.registrations.may_have_lost_power
+        must_be_whole = standing.must_be_whole and (
+            end_is_known or was_closed or not self.registrations.may_have_lost_power
         )
-        committed = self.checkpoints.high_watermark(topic_partition) if must_be_whole else 0
+        committed = self.checkpoints.high_watermark(topic_partition) if must_be_whole else Offset(0)
         # DEVIATION: Kafka opens a log that has lost its start or its end since it was closed.
         # docs/decisions/0116-a-log-that-was-closed-ends-where-it-was-closed.md
         try:
             log = open_log(
                 clean=is_closed,
-                known_end_offset=recovery_point if end_is_known else committed,
-                must_be_whole=must_be_whole,
+                known_end_offset=max(committed, recovery_point) if end_is_known else committed,
+                must_be_whole=must_be_whole and not end_is_known,
                 may_be_torn=standing is not Standing.COUNTED_ON,
             )
         except DamagedLog as error:
@@ -409,10 +432,10 @@ class LogDirectory:
 
     def _set_aside(self, name: str, why: str, *, durably: bool = False) -> None:
         try:
-            topic_id = read_partition_metadata(self._disk, self._path(name))
+            found = read_partition_metadata(self._disk, self._path(name))
         except CorruptCheckpoint:
-            topic_id = None  # it is not this broker's any more, whatever it was
-        mark = "unknown" if topic_id is None else uuid_to_text(topic_id)
+            found = None  # it is not this broker's any more, whatever it was
+        mark = "unknown" if found is None else uuid_to_text(found.topic_id)
         stray = marked(name, f".{mark}{STRAY_SUFFIX}")
         _logger.warning("%s is set aside as %s: %s", self._path(name), stray, why)
         if self._disk.exists(self._path(stray)):

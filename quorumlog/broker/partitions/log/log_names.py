@@ -10,7 +10,11 @@ from typing import Final
 
 from quorumlog.broker.partitions.log.future_logs import FUTURE_SUFFIX, marked
 from quorumlog.storage.errors import CorruptCheckpoint
-from quorumlog.storage.io.checkpoints import read_partition_metadata, write_partition_metadata
+from quorumlog.storage.io.checkpoints import (
+    PartitionMetadata,
+    read_partition_metadata,
+    write_partition_metadata,
+)
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import was_flushed
 from quorumlog.wire.codec.identifiers import TopicId
@@ -43,7 +47,7 @@ class LogNames:
 
     # --- whose they are ---
 
-    def topic_id_of(self, name: str) -> TopicId | None:
+    def metadata_of(self, name: str) -> PartitionMetadata | None:
         """Return whose directory it is; None if that was lost, and no record had to last.
 
         Raises CorruptCheckpoint: it was lost, and records had to last.

@@ -16,10 +16,11 @@ from quorumlog.storage.io.checkpoints import (
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
+    decode_offset_checkpoint,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.disk import Disk, read_file
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
@@ -50,16 +51,46 @@ class OffsetCheckpoints:
         self._recovery_points: Offsets = {}
         self._log_starts: Offsets = {}  # of logs whose start has moved, and of those once closed
         self._cleaned: Offsets = {}  # of logs that were compacted
+        self.is_lost = False  # the file of high watermarks; it is not written anew while it is
+        self._has_high_watermarks = False  # on the disk, of a former process or of this one
         self._deleted: set[TopicPartition] = set()  # the files may still name them
         self._left: set[TopicPartition] = set()  # of those that the last process deleted
 
-    def read(self) -> None:
-        """Read the files. Raises CorruptCheckpoint, OSError."""
+    def read(self, *, must_be_there: bool = False) -> None:
+        """Read the files. Raises CorruptCheckpoint, OSError.
+
+        `must_be_there`: all logs of the directory were open once, see `note_all_open`.
+        """
         self._high_watermarks, self._recovery_points, self._log_starts, self._cleaned = (
             read_offset_checkpoint(self._disk, self._directory, name)
             for name in (REPLICATION_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, CLEANED_FILE)
         )
         self._read_high_watermarks = dict(self._high_watermarks)
+        self._has_high_watermarks = self._is_written()
+        self.is_lost = must_be_there and not self._has_high_watermarks
+
+    def note_all_open(self) -> None:
+        """Write the file of high watermarks if there is none: from now on its absence is a loss.
+
+        Raises StorageError.
+        """
+        self.is_lost = False
+        if not self._has_high_watermarks:
+            self.write_high_watermarks()
+            self._has_high_watermarks = True
+
+    def _is_written(self) -> bool:
+        """Tell whether the file of high watermarks is there, and whole. It is never empty."""
+        try:
+            content = read_file(self._disk, f"{self._directory}/{REPLICATION_FILE}")
+            decode_offset_checkpoint(content)
+        except (FileNotFoundError, ValueError):
+            return False
+        return bool(content)
+
+    def has_recovery_point(self, at: TopicPartition) -> bool:
+        """Tell whether it is known up to where a log is durable."""
+        return at in self._recovery_points
 
     def high_watermark(self, at: TopicPartition) -> Offset:
         """Return what was committed for certain; 0 if nothing is known."""
@@ -188,7 +219,7 @@ class OffsetCheckpoints:
         with self._writing_high_watermarks:
             with self._noting:
                 known = dict(self._high_watermarks)
-            if known != self._written_high_watermarks:
+            if known != self._written_high_watermarks and not self.is_lost:
                 self._written_high_watermarks = None  # of a write that fails nothing is known
                 self._write(REPLICATION_FILE, known)
                 self._written_high_watermarks = known
