@@ -109,7 +109,7 @@ def take_answer(
 ) -> bool:
     """Append, truncate or start over, if the answer is still current.
 
-    Return whether it could not be used, as the first one in a row: a person may want to know.
+    Return whether it is the first error in a row: a person may want to know.
     """
     driver, fetch_offset = followed.driver, asked.fetch_offset
     last_fetched_epoch = asked.last_fetched_epoch
@@ -133,7 +133,7 @@ def take_answer(
         )
         if driver.is_cutting or driver.partition.state.log_end_offset != fetch_offset:
             return False
-    is_first = followed.failures == 0
+    is_first = followed.failures == 0 and answer.error_code != ErrorCode.NONE
     followed.back_off(now_ms, backoff, random_fraction)
     return is_first
 
@@ -206,7 +206,7 @@ def _diverge(
         end_offset=Offset(end_offset),
     )
     driver.feed(now_ms, diverged)
-    if followed.is_going_round:
+    if followed.is_going_round and not driver.partition.state.is_contradicted:
         at, leader_id = driver.topic_partition, driver.partition.state.leader_id
         followed.not_appended.note(
             now_ms,
