@@ -20,6 +20,7 @@ from quorumlog.cli.output import (
     parse_settings,
     say,
 )
+from quorumlog.cli.partition_lines import partition_line
 from quorumlog.cluster import LocalCluster, running_clusters
 from quorumlog.cluster.layout import CLUSTER_FILE, CONTROL_PORT_STEP, FIRST_ID
 
@@ -319,9 +320,4 @@ def _print_status(described: dict[str, Any]) -> None:
     for name, topic in sorted(described["topics"].items()):
         data(f"  topic {name}")
         for index, partition in enumerate(topic["partitions"]):
-            last_known = partition.get("last_known_elr")  # of an older release: none
-            data(
-                f"    {index:>4}  leader {partition['leader']}  epoch {partition['leader_epoch']}"
-                f"  isr {partition['isr']}  replicas {partition['replicas']}"
-                + (f"  may lack records: {last_known}" if last_known else "")
-            )
+            data(f"    {partition_line(index, partition)}")

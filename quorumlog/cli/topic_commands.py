@@ -1,12 +1,13 @@
 """`quorumlog topics`: create, list, describe, grow, delete, delete-records."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from quorumlog.cli.connect import Bootstrap, ask_admin
 from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, TopicSettings, command_group
 from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings
+from quorumlog.cli.partition_lines import partition_line
 from quorumlog.client import Admin, NewTopic, TopicPartition
 
 app = command_group("Create, list, describe, grow and delete topics.")
@@ -55,21 +56,19 @@ def describe(
 ) -> None:
     """Show the leader, replicas and ISR of each partition."""
     topic = ask_admin(bootstrap, directory, lambda admin: admin.describe_topics([name]))[name]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "partition": index,
             "leader": view.leader_id,
             "leader_epoch": view.leader_epoch,
             "replicas": list(view.replicas),
             "isr": list(view.isr),
+            "elr": view.elr,
+            "last_known_elr": view.last_known_elr,
         }
         for index, view in sorted(topic.partitions.items())
     ]
-    lines = (
-        f"{row['partition']:>4}  leader {row['leader']}  epoch {row['leader_epoch']}"
-        f"  isr {row['isr']}  replicas {row['replicas']}"
-        for row in rows
-    )
+    lines = (partition_line(row["partition"], row) for row in rows)
     outcome({"name": topic.name, "partitions": rows}, *lines, json=json)
 
 

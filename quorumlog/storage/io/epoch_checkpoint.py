@@ -19,6 +19,7 @@ from quorumlog.wire.codec.identifiers import Epoch, Offset
 
 FILE_NAME: Final = "leader-epoch-checkpoint"
 _VERSION: Final = "0"
+_CHECKSUM: Final = "#crc32c "
 
 
 def was_flushed(disk: Disk, directory: str) -> bool:
@@ -66,6 +67,7 @@ class LeaderEpochCache:
         self._epochs = epochs
         self._written: LeaderEpochs | None = epochs  # None: the file holds something else
         self._is_first = is_first
+        self.has_checksum = False  # the file that was read: it is believed
         self.before_first: Callable[[], None] = _nothing  # may raise OSError: then no file is made
 
     @classmethod
@@ -75,12 +77,15 @@ class LeaderEpochCache:
         if not has_file:
             return cls(disk, directory, LeaderEpochs(), is_first=True)
         try:
-            epochs = decode_epochs(read_file(disk, path))
+            content = read_file(disk, path)
+            epochs = decode_epochs(content)
         except ValueError as error:
             raise CorruptCheckpoint(
                 f"{path} is not whole ({error}): delete it, and it is rebuilt from the log"
             ) from error
-        return cls(disk, directory, epochs)
+        cache = cls(disk, directory, epochs)
+        cache.has_checksum = _CHECKSUM.encode() in content
+        return cache
 
     @classmethod
     def empty(cls, disk: Disk, directory: str) -> "LeaderEpochCache":

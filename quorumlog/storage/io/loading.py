@@ -19,6 +19,7 @@ from quorumlog.storage.io.batch_scan import BrokenSegment
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import FILE_NAME as EPOCH_FILE
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
+from quorumlog.storage.io.epoch_contradictions import contradiction
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_chain import holes
@@ -127,7 +128,7 @@ def _load(
         else:  # the next flush syncs and names the rest, and first writes the epochs found in it
             durable_end = known.recovery_point
     has_epochs = EPOCH_FILE in names
-    epochs = _open_epochs(disk, directory, segments, scanned, has_file=has_epochs)
+    epochs = _open_epochs(disk, directory, segments, scanned, known, has_file=has_epochs)
     kept = ProducerSnapshots(disk, directory, snapshots)
     transactions = _read_transactions(disk, directory, segments, scanned, names)
     return LoadedLog(segments, epochs, kept, scanned.recent, durable_end, transactions)
@@ -331,10 +332,11 @@ def _open_epochs(
     directory: str,
     segments: Sequence[Segment],
     scanned: Scanned,
+    known: KnownOfLog,
     *,
     has_file: bool,
 ) -> LeaderEpochCache:
-    """Read the checkpoint; what recovery has read counts more. Rebuild it if it is torn, or gone.
+    """Read the checkpoint; what recovery has read counts more. Rebuild it if damaged, or gone.
 
     Without it the end of every epoch would be wrong, and a fetch would claim no epoch at all: then
     the leader could not see that this log diverges.
@@ -344,7 +346,12 @@ def _open_epochs(
         epochs = LeaderEpochCache.open(disk, directory, has_file=has_file)
         if epochs.entries or not any(segment.size for segment in unscanned):
             epochs.relearn(scanned.from_offset, scanned.epoch_starts)
-            return epochs
+            last = segments[-1]
+            is_believed = epochs.has_checksum or last.base_offset >= scanned.from_offset
+            found = None if is_believed else contradiction(epochs, last)
+            if found is None:
+                return epochs
+            _logger.warning("%s/%s does not fit the log: %s", directory, EPOCH_FILE, found)
         _logger.warning("%s: the leader epochs are lost, and rebuilt from the log", directory)
     except CorruptCheckpoint as error:
         _logger.warning("%s; this is done now", error)
@@ -353,5 +360,6 @@ def _open_epochs(
         epochs.extend(
             (header.leader_epoch, header.base_offset)
             for _, header in segment.headers(segment.base_offset)
+            if header.leader_epoch <= known.newest_epoch  # else no leader wrote it: it is damaged
         )
     return epochs

@@ -184,9 +184,9 @@ class Take(Protocol):
     ) -> FollowedPartition: ...
 
 
-def follow(replicas: Replicas) -> Take:
+def follow(replicas: Replicas, isr: tuple[int, ...] = (1, 2)) -> Take:
     """Become a follower; return what takes a leader's answer with these records."""
-    publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)))
+    publish(replicas, image(2, 1, 1, isr, replicas=(1, 2)))
     driver = replicas.drivers.get(AT)
     assert driver is not None
     followed = FollowedPartition(driver, Epoch(1))

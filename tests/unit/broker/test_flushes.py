@@ -163,7 +163,7 @@ async def test_what_is_flushed_when_a_log_is_cut_does_not_count(tmp_path: Path) 
     queue = HeldQueue()
     isr = (1, 2)
     async with one_broker(tmp_path, isr, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
-        take = follow(replicas)
+        take = follow(replicas, isr=(2,))
         queue.is_held = True
         take(from_leader(0))
         driver = replicas.drivers[AT]
@@ -182,7 +182,7 @@ async def test_a_flush_that_ended_before_a_cut_does_not_count_for_later_records(
     """Its outcome may arrive when the cut is over and another record has the same offset."""
     queue = HeldQueue()
     async with one_broker(tmp_path, (1, 2), disk_queue=queue, settings=AFTER_FLUSH) as replicas:
-        take, driver = follow(replicas), replicas.drivers[AT]
+        take, driver = follow(replicas, isr=(2,)), replicas.drivers[AT]
         queue.holds_outcomes = True
         take(from_leader(0))
         _, notify_flushed = queue.held.pop()

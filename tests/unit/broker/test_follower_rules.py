@@ -1,5 +1,7 @@
 """The rules of one replica that follows: what it cuts, where it starts, what it lets go of."""
 
+from dataclasses import replace
+
 import pytest
 
 from quorumlog.broker.partitions.core import effects, events
@@ -16,14 +18,14 @@ def published(partition: PartitionImage) -> events.PartitionPublished:
     return events.PartitionPublished(image=partition, brokers=ALL_ALIVE, min_insync_replicas=1)
 
 
-def follower(log_end: int, log_start: int = 0) -> Replica:
+def follower(log_end: int, log_start: int = 0, isr: tuple[int, ...] = (1, 2)) -> Replica:
     replica = Replica(ONE)
     replica.log.append([(3, 0)] * log_end)
     replica.partition.state.log_end_offset = Offset(log_end)
     replica.partition.state.log_start_offset = replica.partition.state.high_watermark = Offset(
         log_start
     )
-    replica.step(0, published(image(2, 4, 9, (1, 2))))
+    replica.step(0, published(image(2, 4, 9, isr)))
     return replica
 
 
@@ -88,7 +90,7 @@ def test_a_late_answer_that_the_offset_is_out_of_range_changes_nothing() -> None
 
 
 def test_a_follower_cuts_nothing_below_its_start_and_shows_nothing_above_its_end() -> None:
-    replica = follower(5, log_start=3)
+    replica = follower(5, log_start=3, isr=(2,))
     replica.partition.state.high_watermark = Offset(5)
     diverged = events.LeaderDiverged(
         leader_epoch=Epoch(4),
@@ -131,3 +133,71 @@ def test_who_has_no_leader_or_is_removed_fetches_from_nobody() -> None:
     leader = Replica(ONE)
     leader.step(0, published(image(1, 4, 9, (1,))))
     assert isinstance(leader.step(0, removed)[-1], effects.AnnounceResignation)
+
+
+def member(high_watermark: int, isr: tuple[int, ...] = (1, 2)) -> Replica:
+    """A replica in the ISR or the ELR, of five records, that follows broker 2 in epoch 4."""
+    replica = follower(5, isr=isr)
+    replica.partition.state.high_watermark = Offset(high_watermark)
+    return replica
+
+
+def diverged(epoch: int, end_offset: int, at: int = 5) -> events.LeaderDiverged:
+    return events.LeaderDiverged(
+        leader_epoch=Epoch(4),
+        fetch_offset=Offset(at),
+        last_fetched_epoch=Epoch(3),
+        epoch=Epoch(epoch),
+        end_offset=Offset(end_offset),
+    )
+
+
+OUT_OF_RANGE = events.FetchOutOfRange(
+    leader_epoch=Epoch(4),
+    fetch_offset=Offset(5),
+    last_fetched_epoch=Epoch(3),
+    log_start_offset=Offset(9),
+)
+OF_AN_EPOCH_BELOW_ALL = diverged(0, 0)  # as a leader answers whose epochs begin too late
+
+
+@pytest.mark.parametrize("contradiction", [OF_AN_EPOCH_BELOW_ALL, diverged(3, 3), OUT_OF_RANGE])
+@pytest.mark.parametrize("is_eligible", [False, True])
+def test_a_member_disclaims_its_log_and_gives_up_nothing_that_it_has_committed(
+    contradiction: events.LeaderDiverged | events.FetchOutOfRange, is_eligible: bool
+) -> None:
+    replica, started = member(4), effects.StartFetching(leader_id=BROKERS[1], leader_epoch=Epoch(4))
+    if is_eligible:  # it has left the ISR since, with all that was committed
+        in_elr = replace(image(2, 4, 10, (2,)), elr=(ONE,))
+        assert replica.step(0, published(in_elr)) == []
+    stop, disclaimed = replica.step(0, contradiction)
+    assert stop == effects.StopFetching()
+    assert isinstance(disclaimed, effects.DisclaimLog)
+    assert (disclaimed.leader_id, disclaimed.high_watermark) == (2, 4)
+    state = replica.partition.state
+    assert not replica.partition.accepts_answer(Epoch(4), Offset(5), Epoch(3))
+    assert replica.step(0, contradiction) == []  # an answer that was under way
+    assert replica.step(0, published(image(2, 4, 11, (1, 2)))) == []  # it is a member yet
+    assert (state.log_end_offset, state.high_watermark, state.is_contradicted) == (5, 4, True)
+
+    assert replica.step(0, published(image(2, 4, 12, (2,)))) == [started]
+    assert not state.is_contradicted
+    cut, *_ = replica.step(0, contradiction)
+    assert isinstance(cut, effects.TruncateTo | effects.StartOverAt)
+
+
+def test_a_member_follows_the_next_leader_again() -> None:
+    replica = member(4)
+    replica.step(0, OF_AN_EPOCH_BELOW_ALL)
+    started = effects.StartFetching(leader_id=BROKERS[2], leader_epoch=Epoch(5))
+    assert replica.step(0, published(image(3, 5, 10, (1, 3)))) == [started]
+    assert not replica.partition.state.is_contradicted
+
+
+def test_a_member_cuts_what_is_not_committed() -> None:
+    assert member(4).step(0, diverged(3, 4))[0] == effects.TruncateTo(offset=Offset(4))
+
+
+def test_after_an_unclean_election_what_was_committed_is_cut() -> None:
+    replica = member(4, isr=(2,))
+    assert replica.step(0, diverged(3, 1))[0] == effects.TruncateTo(offset=Offset(1))

@@ -137,7 +137,7 @@ async def test_a_deletion_waits_for_the_followers_that_live(tmp_path: Path) -> N
 
 async def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        take = follow(replicas)
+        take = follow(replicas, isr=(2,))
         take(from_leader(0) + from_leader(1))
         driver = replicas.drivers.get(AT)
         assert driver is not None

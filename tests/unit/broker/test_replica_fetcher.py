@@ -31,7 +31,7 @@ class FakeDriver:
     def __init__(self, index: int) -> None:
         self.topic_partition, self.topic_id = TopicPartition("t", index), TOPIC_ID
         self.partition = SimpleNamespace(
-            state=SimpleNamespace(log_end_offset=0, kept_log_start_offset=0),
+            state=SimpleNamespace(log_end_offset=0, kept_log_start_offset=0, is_contradicted=False),
             accepts_answer=lambda *asked: False,
             may_fetch=lambda: True,
         )
@@ -152,7 +152,8 @@ class ParkingLeader:
 async def test_a_fetch_says_who_asks_in_which_epoch_from_where() -> None:
     """Without the two epochs a leader could tell neither a deposed one nor a parted log."""
     driver = FakeDriver(3)
-    driver.partition.state = SimpleNamespace(log_end_offset=70, kept_log_start_offset=20)
+    driver.partition.state.log_end_offset = 70
+    driver.partition.state.kept_log_start_offset = 20
     driver.log.epochs.latest_epoch = 4
 
     fetches = fetcher(broker_epoch=77)

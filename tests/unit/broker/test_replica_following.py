@@ -37,7 +37,7 @@ async def test_a_follower_that_leads_knows_the_producers_of_its_log(tmp_path: Pa
 
 async def test_what_was_cut_or_started_over_is_not_taken_for_a_duplicate(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        take, driver = follow(replicas), replicas.drivers.get(AT)
+        take, driver = follow(replicas, isr=(2,)), replicas.drivers.get(AT)
         assert driver is not None
         take(from_leader(0, sequence=0) + from_leader(1, sequence=1))
         driver.feed(
@@ -87,7 +87,7 @@ def _of_epoch_0(offset: int) -> bytearray:
 async def test_a_last_epoch_that_the_leader_began_later_is_cut(tmp_path: Path) -> None:
     """A flipped bit made epoch 0 another one, of which the leader says no divergence."""
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        take, driver, flipped = follow(replicas), replicas.drivers[AT], from_leader(1)
+        take, driver, flipped = follow(replicas, isr=(2,)), replicas.drivers[AT], from_leader(1)
         take(_of_epoch_0(0) + flipped)
         assert driver.log.epochs.epoch_at(1) == 1
         assert take(_of_epoch_0(2)).failures == 0
@@ -114,7 +114,7 @@ async def test_a_log_that_starts_within_a_batch_of_the_leader_takes_that_batch(
 ) -> None:
     """DeleteRecords may stop within a batch; the leader sends it whole (Kafka: KAFKA-6361)."""
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        take, driver = follow(replicas), replicas.drivers[AT]
+        take, driver = follow(replicas, isr=(2,)), replicas.drivers[AT]
         take(from_leader(0))
         _start_over(driver, 6)
         take(from_leader(4, count=4) + from_leader(8), log_start_offset=6)

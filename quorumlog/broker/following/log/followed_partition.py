@@ -39,6 +39,9 @@ class FollowedPartition:
     failures: int = 0  # in a row
     not_before_ms: int = 0  # backs off until then
     paid_ms: int = 0  # the throttle holds it up until then
+    divergence: tuple[int, int] | None = None  # the last one: an epoch, and where it ends
+    diverged_at: int = 0  # the offset of the fetch that was answered so
+    is_going_round: bool = False  # the leader answered the same again; no fetch got past it yet
     not_appended: LastingCondition = field(default_factory=partial(LastingCondition, _logger))
 
     def position(self) -> Position:
@@ -62,13 +65,30 @@ class FollowedPartition:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the log is not being truncated, and durable as far as it must be."""
-        return not self.driver.is_cutting and self.driver.partition.may_fetch()
+        """Whether the log is not being truncated, durable as far as it must be, and believed."""
+        partition = self.driver.partition
+        is_free = not self.driver.is_cutting and not partition.state.is_contradicted
+        return is_free and partition.may_fetch()
 
     @property
     def is_flushing(self) -> bool:
         """Whether the log must be durable before the next fetch, and will be soon."""
         return not self.driver.is_cutting and not self.driver.partition.may_fetch()
+
+    def note_divergence(self, asked: Position, epoch: int, end_offset: int) -> None:
+        """Take note where the leader's log diverges from ours, as it says."""
+        self.is_going_round = self.divergence == (epoch, end_offset)
+        self.divergence, self.diverged_at = (epoch, end_offset), asked.fetch_offset
+
+    def note_progress(self, asked: Position) -> None:
+        """Take note of an answer that was applied; failures in a row end, unless it is an old one.
+
+        In one leader epoch, a leader says the same divergence once: what was cut is what differed.
+        """
+        if asked.fetch_offset >= self.diverged_at:
+            self.divergence, self.is_going_round = None, False
+        if not self.is_going_round:
+            self.failures = 0
 
     def back_off(self, now_ms: int, backoff: Backoff, random_fraction: float) -> None:
         """Leave it out of fetches for a while, longer after each failure in a row."""
@@ -89,7 +109,7 @@ def take_answer(
 ) -> bool:
     """Append, truncate or start over, if the answer is still current.
 
-    Return whether it could not be used, as the first one in a row: a person may want to know.
+    Return whether it is the first error in a row: a person may want to know.
     """
     driver, fetch_offset = followed.driver, asked.fetch_offset
     last_fetched_epoch = asked.last_fetched_epoch
@@ -100,7 +120,6 @@ def take_answer(
     if answer.error_code == ErrorCode.NONE and _take_records(
         followed, asked, answer, now_ms, wall_ms
     ):
-        followed.failures = 0
         return False
     if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         driver.feed(
@@ -114,7 +133,7 @@ def take_answer(
         )
         if driver.is_cutting or driver.partition.state.log_end_offset != fetch_offset:
             return False
-    is_first = followed.failures == 0
+    is_first = followed.failures == 0 and answer.error_code != ErrorCode.NONE
     followed.back_off(now_ms, backoff, random_fraction)
     return is_first
 
@@ -131,8 +150,7 @@ def _take_records(
     at = driver.topic_partition
     diverging = answer.diverging_epoch
     if diverging is not None and diverging.epoch >= 0:
-        _diverge(followed, asked, diverging.epoch, diverging.end_offset, now_ms)
-        return True
+        return _diverge(followed, asked, diverging.epoch, diverging.end_offset, now_ms)
     try:
         records = _one_buffer(answer)
         base_offset = _earlier_beginning(driver, records, leader_epoch)
@@ -149,21 +167,37 @@ def _take_records(
             wall_ms=wall_ms(),
         )
     except OlderEpoch as error:  # our last epoch is damaged: the leader knows it, as another one
-        _logger.warning("%s: %s: our log is cut where that epoch begins", at, error)
-        _diverge(followed, asked, error.epoch, asked.fetch_offset, now_ms)
-        return True
-    except (CorruptBatch, UnexpectedOffset, RecordsTooLarge, StorageError) as error:
-        driver.maybe_fail(error if isinstance(error, StorageError) else None)
+        if not followed.is_going_round:
+            _logger.warning("%s: %s: our log is cut where that epoch begins", at, error)
+        return _diverge(followed, asked, error.epoch, asked.fetch_offset, now_ms)
+    except StorageError as error:
+        driver.maybe_fail(error)
         followed.not_appended.note(now_ms, f"{at}: not appended: {error}", at)
         return False
-    followed.not_appended.end(now_ms, "followed partitions are appended to again", at)
+    except (CorruptBatch, UnexpectedOffset, RecordsTooLarge) as error:
+        driver.maybe_fail()
+        followed.not_appended.note(
+            now_ms,
+            f"{at}: not appended, as broker {driver.partition.state.leader_id}, which leads, sent "
+            f"it from offset {asked.fetch_offset} on: {error}",
+            at,
+        )
+        return False
+    followed.note_progress(asked)
+    if not followed.is_going_round:
+        followed.not_appended.end(now_ms, "followed partitions are appended to again", at)
     return True
 
 
 def _diverge(
     followed: FollowedPartition, asked: Position, epoch: int, end_offset: int, now_ms: int
-) -> None:
-    """Truncate our log: the leader's `epoch` ends at `end_offset`, or behind it."""
+) -> bool:
+    """Truncate our log: the leader's `epoch` ends at `end_offset`, or behind it.
+
+    False: the leader has answered the same before, so ask again later.
+    """
+    driver = followed.driver
+    followed.note_divergence(asked, epoch, end_offset)
     diverged = events.LeaderDiverged(
         leader_epoch=followed.leader_epoch,
         fetch_offset=asked.fetch_offset,
@@ -171,7 +205,17 @@ def _diverge(
         epoch=Epoch(epoch),
         end_offset=Offset(end_offset),
     )
-    followed.driver.feed(now_ms, diverged)
+    driver.feed(now_ms, diverged)
+    if followed.is_going_round and not driver.partition.state.is_contradicted:
+        at, leader_id = driver.topic_partition, driver.partition.state.leader_id
+        followed.not_appended.note(
+            now_ms,
+            f"{at}: broker {leader_id}, which leads, answers the fetch from offset "
+            f"{asked.fetch_offset} on again and again with a divergence at offset {end_offset}, "
+            f"in epoch {epoch}, where our log was cut: its leader epochs do not fit its records",
+            at,
+        )
+    return not followed.is_going_round
 
 
 def _earlier_beginning(

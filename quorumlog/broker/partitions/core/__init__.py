@@ -25,6 +25,8 @@ Effects.
   then feed `LogTruncated` with the new end, even if no record went: the history of epochs may have
   to. The high watermark falls with the log.
 - `StartOverAt`: drop the whole log and begin it, empty, at `offset`; then feed `LogStartedOver`.
+- `DisclaimLog`: report to the controller that this log is not whole, until the metadata shows the
+  replica in neither ISR nor ELR, or in another leader epoch. A `StartFetching` follows then.
 - `AdvanceLogStart`: let the log start at `offset`; then feed `LogStartRose`. Later, once no crash
   can bring the older start back, feed `LogStartKept`.
 - `CompleteBelow`: complete the waiting produces below the high watermark with

@@ -43,6 +43,18 @@ class StartOverAt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DisclaimLog:
+    """Report this log as not whole: the leader's log differs from `offset` on.
+
+    It has committed all below `high_watermark`, which is above `offset`.
+    """
+
+    leader_id: BrokerId
+    offset: Offset
+    high_watermark: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceLogStart:
     """Delete all below `offset`, then report LogStartRose."""
 
@@ -103,6 +115,7 @@ Effect = (
     | StopFetching
     | TruncateTo
     | StartOverAt
+    | DisclaimLog
     | AdvanceLogStart
     | CompleteBelow
     | FailWaiting

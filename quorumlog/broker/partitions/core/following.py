@@ -8,13 +8,19 @@ from quorumlog.broker.partitions.core.divergence import truncation_offset
 from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.broker.partitions.core.events import RoleEvent
 from quorumlog.broker.partitions.core.partition_state import NO_EFFECTS, PartitionState
+from quorumlog.broker.partitions.core.roles import Follower
 from quorumlog.broker.partitions.core.serving import Serving
 from quorumlog.invariants import require
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 
 
 class Followership:
-    """Sources: KIP-101, KIP-279, KIP-595, KAFKA-10706, 13207, 14704, 18723."""
+    """Sources: KIP-101, KIP-279, KIP-595, KAFKA-10706, 13207, 14704, 18723.
+
+    A member of the ISR or the ELR never gives up records below its high watermark. Its leader has
+    them too, or one of the two logs is damaged: then the controller decides first.
+    docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
+    """
 
     __slots__ = ("_serving", "_state")
 
@@ -57,6 +63,7 @@ class Followership:
         state = self._state
         return (
             leader_epoch == state.leader_epoch
+            and not state.is_contradicted
             and fetch_offset == state.log_end_offset
             and last_fetched_epoch == state.epochs.latest_epoch
         )
@@ -100,22 +107,38 @@ class Followership:
             end_offset=end_offset,
             log_end_offset=state.log_end_offset,
         )
+        offset = max(offset, state.log_start_offset)
+        if state.is_member and offset < state.high_watermark:
+            return self._disclaim(offset)
         # Ordered even if no record goes: the history of epochs may have to (KAFKA-10706).
-        return [effects.TruncateTo(offset=max(offset, state.log_start_offset))]
+        return [effects.TruncateTo(offset=offset)]
+
+    def _disclaim(self, offset: Offset) -> Sequence[Effect]:
+        """Follow no more, and leave ISR and ELR: the leader lacks [offset, high watermark)."""
+        state = self._state
+        state.become(Follower(leader_id=state.leader_id, is_contradicted=True))
+        disclaimed = effects.DisclaimLog(
+            leader_id=state.leader_id, offset=offset, high_watermark=state.high_watermark
+        )
+        return [effects.StopFetching(), disclaimed]
 
     def _fetch_out_of_range(self, event: events.FetchOutOfRange) -> Sequence[Effect]:
         """Start over where the leader's log starts, if that is the reason.
 
         Or cut an epoch that no leader had yet.
         """
+        state = self._state
         if not self.still_fits(event):
             return NO_EFFECTS
         if event.log_start_offset < 0:
             return NO_EFFECTS  # the leader did not tell its log start: fetch again
-        if event.log_start_offset > self._state.log_end_offset or self._holds_nothing:
+        is_behind = event.log_start_offset > state.log_end_offset
+        if is_behind and state.is_member and state.log_start_offset < state.high_watermark:
+            return self._disclaim(state.log_start_offset)
+        if is_behind or self._holds_nothing:
             return [effects.StartOverAt(offset=event.log_start_offset)]
         if event.last_fetched_epoch > event.leader_epoch:  # no checksum covers it: it is damaged
-            return self._truncate(event.leader_epoch, self._state.log_end_offset)
+            return self._truncate(event.leader_epoch, state.log_end_offset)
         return NO_EFFECTS
 
     def batch_began_earlier(self, event: events.BatchBeganEarlier) -> Sequence[Effect]:

@@ -6,7 +6,7 @@ from typing import Final, assert_never
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.divergence import EpochHistory
 from quorumlog.broker.partitions.core.effects import Effect
-from quorumlog.broker.partitions.core.roles import LEGAL_CHANGES, Leader, Role, Unassigned
+from quorumlog.broker.partitions.core.roles import LEGAL_CHANGES, Follower, Leader, Role, Unassigned
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.image import BrokerImage
 from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_LEADER, BrokerId, Offset
@@ -18,8 +18,9 @@ class PartitionState:
     """The state of one replica of one partition: the rules beside it read and change it.
 
     `partition_invariants.py` says what always holds. `leader_id` is the leader of `leader_epoch`,
-    or NO_LEADER. Offsets are of this replica's log; `log_end_offset` is exclusive. With
-    `acks_after_flush` the replica counts for what lies below `flushed_offset` only.
+    or NO_LEADER. `is_member`: the metadata has this replica in the ISR or the ELR. Offsets are of
+    this replica's log; `log_end_offset` is exclusive. With `acks_after_flush` the replica counts
+    for what lies below `flushed_offset` only.
     """
 
     __slots__ = (
@@ -29,6 +30,7 @@ class PartitionState:
         "epochs",
         "flushed_offset",
         "high_watermark",
+        "is_member",
         "kept_log_start_offset",
         "leader_epoch",
         "leader_id",
@@ -57,6 +59,7 @@ class PartitionState:
         self.replica_lag_time_max_ms: Final = replica_lag_time_max_ms
         self.role: Role = Unassigned()
         self.leader_id = NO_LEADER
+        self.is_member = False
         self.leader_epoch = self.partition_epoch = NO_EPOCH
         self.min_insync_replicas = 1
         self.brokers: Mapping[BrokerId, BrokerImage] = {}
@@ -80,6 +83,11 @@ class PartitionState:
     def has_followers(self) -> bool:
         """Whether this replica leads others."""
         return isinstance(self.role, Leader) and bool(self.role.followers)
+
+    @property
+    def is_contradicted(self) -> bool:
+        """Whether the leader lacks records that are committed here."""
+        return isinstance(self.role, Follower) and self.role.is_contradicted
 
     @property
     def counted_offset(self) -> Offset:

@@ -38,12 +38,15 @@ class RoleChanges:
         state.min_insync_replicas = min(event.min_insync_replicas, len(image.replicas))
         state.leader_epoch, state.partition_epoch = image.leader_epoch, image.partition_epoch
         state.leader_id = image.leader_id
+        state.is_member = state.broker_id in image.isr or state.broker_id in image.elr
         match state.role:
             case Leader() as role if not is_new_leadership:
                 if is_newer:
                     self._take_over(role, now_ms, image)
                 return self._high_watermark.maybe_advance(role, now_ms)
-            case Follower() if not is_new_leadership:
+            case Follower() as role if not is_new_leadership and (
+                state.is_member or not role.is_contradicted
+            ):
                 return NO_EFFECTS
             case role:
                 return self.begin_epoch(role, now_ms, image)

@@ -15,9 +15,14 @@ class Unassigned:
 
 @dataclass(slots=True, kw_only=True)
 class Follower:
-    """Replicates from `leader_id`, or waits for a leader (NO_LEADER)."""
+    """Replicates from `leader_id`, or waits for a leader (NO_LEADER).
+
+    `is_contradicted`: the leader lacks records that are committed here. Nothing is fetched or cut
+    until another leader epoch begins, or this replica is in neither the ISR nor the ELR.
+    """
 
     leader_id: BrokerId
+    is_contradicted: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

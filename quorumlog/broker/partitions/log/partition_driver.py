@@ -5,6 +5,7 @@ cut of a log, which is work for the disk queue. Until that is done the core hear
 that it sees one thing after the other; only a follower's log is ever cut.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -29,6 +30,8 @@ from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartit
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, restamp
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, marked_headers
+
+_logger: Final = logging.getLogger(__name__)
 
 
 class PartitionDriver:
@@ -291,6 +294,8 @@ class PartitionDriver:
             case effects.StartOverAt(offset=offset):
                 cut = partial(self.log.truncate_fully_and_start_at, offset)
                 self._cut(now_ms, cut, lambda end: events.LogStartedOver(offset=end))
+            case effects.DisclaimLog():
+                self._disclaim(effect)
             case effects.AdvanceLogStart(offset=offset):
                 self.advance_log_start(now_ms, offset)
             case effects.AssignEpoch(leader_epoch=leader_epoch, start_offset=start_offset):
@@ -312,6 +317,15 @@ class PartitionDriver:
                 require(False, "a fetch is answered by judge_follower_fetch")
             case _:
                 assert_never(effect)
+
+    def _disclaim(self, effect: effects.DisclaimLog) -> None:
+        _logger.error(
+            "%s: the log of broker %d, which leads, differs from offset %d on, and this one has "
+            "committed all below %d: nothing is cut until the metadata says that this broker is "
+            "in neither ISR nor ELR",
+            *(self.topic_partition, effect.leader_id, effect.offset, effect.high_watermark),
+        )
+        self._around.report(self.topic_partition)
 
     # --- Cutting the log ---
 

@@ -107,12 +107,17 @@ class ReportedLogs:
                 places.add(at)
             else:
                 places.discard(at)
-        if is_refused or image.is_undecided:
+        driver = self._drivers.get(at)
+        is_contradicted = driver is not None and driver.partition.state.is_contradicted
+        if is_refused or image.is_undecided or is_contradicted:
             self.send(at)
 
     def renew(self) -> None:
         """Report all again: to another controller, which has no reports yet."""
-        for at in [*self._undecided, *self._disclaimed]:
+        contradicted = [
+            at for at, one in self._drivers.items() if one.partition.state.is_contradicted
+        ]
+        for at in [*self._undecided, *self._disclaimed, *contradicted]:
             self.send(at)
 
     def report_of(
@@ -128,9 +133,14 @@ class ReportedLogs:
         if topic is None or partition is None or not is_shown:
             return None
         driver, refused, topic_id = self._drivers.get(at), self._refused.get(at), topic.topic_id
+        is_whole = False
         if refused is not None and refused.topic_id == topic_id:
             last_epoch, end_offset = refused.error.last_epoch, refused.error.end_offset
-        elif driver is not None and driver.topic_id == topic_id and partition.is_undecided:
+        elif driver is not None and driver.topic_id == topic_id:
+            state = driver.partition.state
+            is_whole = not state.is_contradicted or state.leader_epoch != partition.leader_epoch
+            if is_whole and not partition.is_undecided:
+                return None
             end_offset = driver.log.log_end_offset
             last_epoch = driver.log.epochs.epoch_at(end_offset - 1) if end_offset > 0 else NO_EPOCH
         else:
@@ -140,5 +150,5 @@ class ReportedLogs:
             partition=PartitionIndex(at.partition),
             last_epoch=Epoch(last_epoch),
             log_end_offset=Offset(end_offset),
-            is_whole=refused is None,
+            is_whole=is_whole,
         )

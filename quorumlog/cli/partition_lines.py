@@ -1,0 +1,23 @@
+"""The line of one partition, for people."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def partition_line(index: int, partition: Mapping[str, Any]) -> str:
+    """Return who leads a partition; without a leader, for which brokers it waits.
+
+    `elr` and `last_known_elr` are None if an older release does not say them.
+    """
+    line = (
+        f"{index:>4}  leader {partition['leader']}  epoch {partition['leader_epoch']}"
+        f"  isr {partition['isr']}  replicas {partition['replicas']}"
+    )
+    elr, last_known = partition.get("elr"), partition.get("last_known_elr")
+    if last_known:
+        line += f"  may lack records: {last_known}"
+    if partition["leader"] >= 0:
+        return line
+    if elr:
+        return f"{line}  waits for one of brokers {elr}"
+    return f"{line}  waits for all of brokers {last_known}" if last_known else line
