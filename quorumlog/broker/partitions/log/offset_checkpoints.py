@@ -54,7 +54,7 @@ class OffsetCheckpoints:
         self._left: set[TopicPartition] = set()  # of those that the last process deleted
 
     def read(self) -> None:
-        """Read the files. Raises CorruptCheckpoint, OSError."""
+        """Read the files; those that are damaged count as missing. Raises OSError."""
         self._high_watermarks, self._recovery_points, self._log_starts, self._cleaned = (
             read_offset_checkpoint(self._disk, self._directory, name)
             for name in (REPLICATION_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, CLEANED_FILE)
