@@ -48,7 +48,7 @@ def read_small(content: bytes, read: Read) -> Iterator[Item | Problem]:
 
 def producers(content: bytes) -> Iterable[Item]:
     """Read a `.snapshot` file: the batches that were known of each producer."""
-    return [entry._asdict() for entry in decode_snapshot(content)]
+    return [entry._asdict() for entry in decode_snapshot(content)[0]]
 
 
 def offsets(content: bytes) -> Iterable[Item]:
