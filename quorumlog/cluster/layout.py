@@ -25,7 +25,11 @@ from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.ports import free_ports
 from quorumlog.cluster.roles import BROKER
 from quorumlog.cluster.secret import make_secret, secret_file
-from quorumlog.storage.io.checkpoints import RECOVERY_POINT_FILE, REPLICATION_FILE
+from quorumlog.storage.io.checkpoints import (
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    encode_offset_checkpoint,
+)
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.records import iterate_headers
 
@@ -256,12 +260,12 @@ def wipe(directory: Path, node_id: int) -> None:
 def lose_records(directory: Path, node_id: int) -> None:
     """Cut off the newer half of each partition's log of a node, unnoticed. Raises ClusterError.
 
-    The node cannot notice it: each log ends with a whole batch, and no checkpoint is left.
+    The node cannot notice it: each log ends with a whole batch, and the checkpoints are empty.
     """
     data = data_directory(directory, node_id)
     try:
         for checkpoint in (RECOVERY_POINT_FILE, REPLICATION_FILE):
-            (data / checkpoint).unlink(missing_ok=True)
+            (data / checkpoint).write_bytes(encode_offset_checkpoint({}))
         for partition in data.iterdir():
             segments = sorted(partition.glob("*.log")) if partition.name != METADATA_LOG else []
             left = sum(segment.stat().st_size for segment in segments) // 2

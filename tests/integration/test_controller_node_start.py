@@ -1,5 +1,6 @@
 """One process on a directory of its own: however its start ends, it ends in order, and says why."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -86,13 +87,13 @@ def test_what_cannot_be_read_once_the_quorum_runs_is_its_last_word(
     data: Path, started: list[Process]
 ) -> None:
     checkpoint = data / "recovery-point-offset-checkpoint"
-    checkpoint.write_text("0\n5\nhalf")
+    checkpoint.mkdir(parents=True)
     process = start(started, data)
     _, errors = process.communicate(timeout=TIMEOUT_S)
     last = errors.strip().splitlines()[-1]
-    assert (process.returncode, last.startswith(f"quorumlog: {checkpoint} is not whole")) == (
+    assert (process.returncode, last) == (
         1,
-        True,
+        f"quorumlog: cannot use {data}: [Errno {errno.EISDIR}] Is a directory: '{checkpoint}'",
     )
 
 

@@ -42,10 +42,11 @@ DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
 REBUILT = (
     *(".index", ".timeindex", ".snapshot", ".checkpoint"),
     *(".kafka_cleanshutdown", "leader-epoch-checkpoint", "broker-registrations", ".reserve"),
+    "-offset-checkpoint",
 )
 
 
-BEGUN_ANEW = ("quorum-state", "log-end-checkpoint", "-offset-checkpoint")
+BEGUN_ANEW = ("quorum-state", "log-end-checkpoint")
 FIRST_SEGMENT = f"t-0/{0:020d}.log"
 
 

@@ -253,6 +253,39 @@ def test_a_crash_at_any_step_of_a_pass_shows_no_aborted_record() -> None:
         require_producers_known(log)
 
 
+def test_an_index_without_entries_stays_for_the_snapshots_that_name_its_markers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Else a start would take it for lost, and read the whole log."""
+    disk = SimDisk()
+    disk.mkdir("/data")
+    log = Compacted(disk)
+    for key in (b"k", b"l"):
+        log.write(5, key, b"gone", in_transaction=True)
+        log.end(5, commits=False, bumps=False)
+        for number in range(20):
+            log.write(6, b"other", b"%d" % number, in_transaction=False)
+    log.write(5, b"k", b"stays", in_transaction=True)  # the last batch of a producer is not taken
+    log.end(5, commits=True, bumps=False)
+    for number in range(20):
+        log.write(6, b"other", b"%d" % number, in_transaction=False)
+    newest = log.log.aborted.newest_below(log.log.log_end_offset)
+    assert newest > 0
+    end_offset = log.log.log_end_offset
+    log.log.producers.keep(ProducerSnapshot(end_offset, log.producers.snapshot()))
+    for wall_ms in (0, 10, 10 + RETENTION_MS, 20 + 2 * RETENTION_MS):
+        log.clean(wall_ms=wall_ms)
+    assert len(log.log.aborted) == 0
+    log.log.close()
+    log.log = Log.open(disk, DIRECTORY, TINY, clean=True)
+    snapshot = log.log.producers.newest()
+    assert snapshot is not None
+    assert (snapshot.offset, snapshot.newest_aborted) == (end_offset, newest)
+    assert caplog.messages == []
+    log.producers = load_producers(log.log)
+    log.check()
+
+
 def test_a_marker_goes_last_and_its_entry_with_its_records() -> None:
     disk = SimDisk()
     disk.mkdir("/data")

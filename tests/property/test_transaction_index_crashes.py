@@ -8,10 +8,12 @@ import pytest
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.log.producer_loading import load_producers
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.storage.core.aborted_transactions import AbortedTransaction
+from quorumlog.storage.core.aborted_transactions import HEAD_BYTES, AbortedTransaction
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.disk import read_file, write_file_durably
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
+from quorumlog.storage.io.transaction_index import ALL_KNOWN
 from quorumlog.wire.codec.records import Record, encode_batch, read_header
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 from tests.support.sizes import tries
@@ -195,6 +197,66 @@ SCRIPT = "5t 6t 5- 5t 7n 5- 6t 6- 5t 5- 6t 7n 6- 5t 5t 5- 7t 7- 5t 5- 6t 7n 6+"
 def index_files(disk: SimDisk) -> list[str]:
     names = disk.listdir(DIRECTORY)
     return [f"{DIRECTORY}/{name}" for name in names if name.endswith(".txnindex")]
+
+
+def require_known_after(disk: SimDisk) -> None:
+    """Start on a directory that was closed, whose files were damaged; and twice more."""
+    for _ in range(2):
+        replica = Replica(disk, clean=True)
+        require_known(replica)
+        replica.close()
+    disk.kill()
+    replica = Replica(disk, recovery_point=10**6)
+    require_known(replica)
+    replica.close()
+
+
+def test_an_index_that_is_missing_is_learnt_anew_whichever_it_is() -> None:
+    for path in index_files(closed(SCRIPT)):
+        disk = closed(SCRIPT)
+        disk.unlink(path)
+        require_known_after(disk)
+        assert disk.exists(path)
+    for script in ("5t 5-", "5t 5- 6t 6+"):  # there is no other one
+        disk = closed(script)
+        [path] = index_files(disk)
+        disk.unlink(path)
+        require_known_after(disk)
+
+
+def test_a_missing_index_is_known_after_a_crash_too() -> None:
+    """But for that of the last segment below the recovery point: its snapshot is the newest."""
+    paths = index_files(closed(SCRIPT))
+    for path in paths[:-1]:
+        disk = closed(SCRIPT)
+        disk.unlink(path)
+        require_known(Replica(disk, recovery_point=10**6))
+
+
+def test_an_index_is_learnt_anew_wherever_a_bit_is_flipped_or_it_is_cut() -> None:
+    disk = closed(SCRIPT)
+    [path, *_] = index_files(disk)
+    whole = read_file(disk, path)
+    for position in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[position // 8] ^= 1 << position % 8
+        disk = closed(SCRIPT)
+        write_file_durably(disk, path, bytes(damaged))
+        require_known(Replica(disk, clean=True))
+        assert read_file(disk, path) == whole
+    for size in range(len(whole)):
+        disk = closed(SCRIPT)
+        write_file_durably(disk, path, whole[:size])
+        require_known(Replica(disk, clean=True))
+
+
+def test_indexes_of_a_former_release_are_read() -> None:
+    disk = closed(SCRIPT)
+    for path in index_files(disk):
+        write_file_durably(disk, path, read_file(disk, path)[HEAD_BYTES:])
+    log = Log.open(disk, DIRECTORY, SETTINGS, clean=True)
+    assert log.producers.transactions.learnt_from == ALL_KNOWN
+    require_known(Replica(disk, clean=True))
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -6,7 +6,13 @@ from typing import BinaryIO, Final
 
 from quorumlog.cli.dump.contents import Asked, Item, Problem
 from quorumlog.storage.core.aborted_transactions import ENTRY_BYTES as TRANSACTION_ENTRY_BYTES
-from quorumlog.storage.core.aborted_transactions import CorruptTransactionIndex, decode_index
+from quorumlog.storage.core.aborted_transactions import (
+    HEAD_BYTES,
+    VERSION,
+    CorruptTransactionIndex,
+    decode_entries,
+    split_index,
+)
 from quorumlog.storage.core.log_index import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -97,10 +103,15 @@ def read_transaction_index(
 ) -> Iterator[Item | Problem]:
     """Yield the entries of a `.txnindex` file: the aborted transactions that end in the segment."""
     least = base_offset
-    for position in range(0, len(content), TRANSACTION_ENTRY_BYTES):
+    try:
+        split_index(content)
+    except CorruptTransactionIndex as error:
+        yield Problem(0, str(error))
+    has_head = content[:2] != VERSION.to_bytes(2)
+    for position in range(HEAD_BYTES if has_head else 0, len(content), TRANSACTION_ENTRY_BYTES):
         entry = content[position : position + TRANSACTION_ENTRY_BYTES]
         try:
-            (aborted,) = decode_index(entry, least, OFFSET_MAX)
+            (aborted,) = decode_entries(entry, least, OFFSET_MAX)
         except CorruptTransactionIndex as error:
             yield Problem(position, f"{error}; {len(content) - position} bytes are not read")
             return

@@ -12,6 +12,7 @@ from quorumlog.cli.dump.contents import Item, Problem
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME as QUORUM_STATE_FILE
 from quorumlog.metadata_quorum.log.election_store import decode_election, decode_file
 from quorumlog.metadata_quorum.log.log_end import FILE_NAME as LOG_END_FILE
+from quorumlog.metadata_quorum.log.log_end import decode_log_end
 from quorumlog.storage.core.producer_snapshot import decode_snapshot
 from quorumlog.storage.io.checkpoints import (
     CLEAN_SHUTDOWN_FILE,
@@ -47,7 +48,7 @@ def read_small(content: bytes, read: Read) -> Iterator[Item | Problem]:
 
 def producers(content: bytes) -> Iterable[Item]:
     """Read a `.snapshot` file: the batches that were known of each producer."""
-    return [entry._asdict() for entry in decode_snapshot(content)]
+    return [entry._asdict() for entry in decode_snapshot(content)[0]]
 
 
 def offsets(content: bytes) -> Iterable[Item]:
@@ -83,6 +84,10 @@ def _json(content: bytes) -> Iterable[Item]:
     return [fields]
 
 
+def _log_end(content: bytes) -> Iterable[Item]:
+    return [decode_log_end(content)]
+
+
 def _quorum_state(content: bytes) -> Iterable[Item]:
     fields = decode_file(content).fields
     decode_election(fields)
@@ -94,7 +99,7 @@ NAMED: Final[dict[str, tuple[str, Read]]] = {
     PARTITION_METADATA_FILE: ("partition_metadata", _partition),
     META_PROPERTIES_FILE: ("meta_properties", _directory),
     QUORUM_STATE_FILE: ("quorum_state", _quorum_state),
-    LOG_END_FILE: ("log_end", _json),
+    LOG_END_FILE: ("log_end", _log_end),
     CLEAN_SHUTDOWN_FILE: ("clean_shutdown", _json),
     REGISTRATIONS_FILE: ("broker_registrations", _json),
 }

@@ -2,13 +2,17 @@
 
 It tells a damaged log from a torn tail. Records that are committed and on the disk never go away,
 nor does any record after a clean stop: a log that ends earlier is damaged, and to cut it there
-would silently lose metadata. JSON; written regularly while the node runs, and at its end.
+would silently lose metadata. JSON with a checksum; written regularly while the node runs, and at
+its end.
 """
 
 import json
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
+
+from crc32c import crc32c
 
 from quorumlog.storage.errors import CorruptCheckpoint, storage_error
 from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
@@ -75,15 +79,15 @@ class LogEndCheckpoint:
         if not self._disk.exists(self.path):
             return LogEnd()
         try:
-            state = json.loads(read_file(self._disk, self.path))
-            if state["version"] != _VERSION:
+            fields = decode_log_end(read_file(self._disk, self.path))
+            if fields["version"] != _VERSION:
                 raise CorruptCheckpoint(
-                    f"{self.path} is of version {state['version']}, this is {_VERSION}"
+                    f"{self.path} is of version {fields['version']}, this is {_VERSION}"
                 )
             return LogEnd(
-                committed=Offset(int(state["committed"])),
-                closed=Offset(int(state["closed"])),
-                installing=Offset(int(state.get("installing", 0))),
+                committed=Offset(int(fields["committed"])),
+                closed=Offset(int(fields["closed"])),
+                installing=Offset(int(fields.get("installing", 0))),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptCheckpoint(
@@ -96,7 +100,25 @@ class LogEndCheckpoint:
         if log_end.installing:
             state["installing"] = log_end.installing
         try:
-            write_file_durably(self._disk, self.path, json.dumps(state).encode())
+            content = json.dumps({**state, "crc": _checksum(state)})
+            write_file_durably(self._disk, self.path, content.encode())
         except OSError as error:
             raise storage_error(f"cannot write {self.path}: {error}", error) from error
         self.last = log_end
+
+
+def decode_log_end(content: bytes) -> dict[str, int]:
+    """Return the fields of the file but its checksum, which a former release has not written.
+
+    Raises TypeError or ValueError if it differs.
+    """
+    fields: dict[str, int] = json.loads(content)
+    if not isinstance(fields, dict):
+        raise TypeError(f"{type(fields).__name__} where an object is due")
+    if fields.pop("crc", None) not in {None, _checksum(fields)}:
+        raise ValueError("its checksum differs")
+    return fields
+
+
+def _checksum(fields: Mapping[str, int]) -> int:
+    return crc32c(json.dumps(fields, sort_keys=True).encode())

@@ -1,8 +1,13 @@
 """The aborted transactions of a log: for `.txnindex` files, and for fetches of `read_committed`.
 
-An entry has 34 bytes, as Kafka's `AbortedTxn` (version 0): int16 version, int64 producer id, first
-offset, offset of the marker, last stable offset once the marker was written. The entries are in
-the order of their markers. Byte layout: docs/log-format.md.
+A file has a head: int16 version, uint32 CRC32C of all that follows, int64 offset of the newest
+marker of an aborted transaction in the segments before. An entry has 34 bytes, as Kafka's
+`AbortedTxn` (version 0): int16 version, int64 producer id, first offset, offset of the marker, last
+stable offset once the marker was written. The entries are in the order of their markers. Byte
+layout: docs/log-format.md.
+
+# DEVIATION: Kafka's file has no head: a missing file, or a damaged one, shows aborted records.
+# docs/decisions/0154-a-file-that-decides-has-a-checksum.md
 """
 
 import struct
@@ -10,10 +15,17 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 SUFFIX: Final = ".txnindex"
 VERSION: Final = 0
 _ENTRY: Final = struct.Struct(">hqqqq")
 ENTRY_BYTES: Final = _ENTRY.size
+NONE_ABORTED: Final = -1  # in the place of a marker's offset
+_HEAD_VERSION: Final = 1
+_HEAD: Final = struct.Struct(">hI")
+_NEWEST_BEFORE: Final = struct.Struct(">q")
+HEAD_BYTES: Final = _HEAD.size + _NEWEST_BEFORE.size
 _LAST_OFFSET: Final = struct.Struct(">q")
 _LAST_OFFSET_AT: Final = 18
 
@@ -35,13 +47,32 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
-def encode_index(aborted: Iterable[AbortedTransaction]) -> bytes:
-    """Return the content of a file."""
-    return b"".join([_ENTRY.pack(VERSION, *one) for one in aborted])
+def encode_index(aborted: Iterable[AbortedTransaction], newest_before: int) -> bytes:
+    """Return the content of a file. `newest_before`: the last marker in the segments before."""
+    entries = b"".join([_ENTRY.pack(VERSION, *one) for one in aborted])
+    body = _NEWEST_BEFORE.pack(newest_before) + entries
+    return _HEAD.pack(_HEAD_VERSION, crc32c(body)) + body
 
 
-def decode_index(content: bytes, base_offset: int, end_offset: int) -> list[AbortedTransaction]:
-    """Read a file of markers in [base_offset, end_offset). Raises CorruptTransactionIndex."""
+def split_index(content: bytes) -> tuple[int, bytes]:
+    """Return `newest_before`, and the entries. Raises CorruptTransactionIndex.
+
+    A file of Kafka, or of a former release, begins with its first entry. One without any may have
+    been cut.
+    """
+    if len(content) >= HEAD_BYTES:
+        version, checksum = _HEAD.unpack_from(content)
+        if version == VERSION:
+            return NONE_ABORTED, content
+        body = content[_HEAD.size :]
+        if version == _HEAD_VERSION and checksum == crc32c(body):
+            (newest_before,) = _NEWEST_BEFORE.unpack_from(body)
+            return newest_before, body[_NEWEST_BEFORE.size :]
+    raise CorruptTransactionIndex(f"{len(content)} bytes without their checksum")
+
+
+def decode_entries(content: bytes, base_offset: int, end_offset: int) -> list[AbortedTransaction]:
+    """Read entries of markers in [base_offset, end_offset). Raises CorruptTransactionIndex."""
     if len(content) % ENTRY_BYTES:
         raise CorruptTransactionIndex(f"{len(content)} bytes")
     aborted: list[AbortedTransaction] = []
@@ -80,6 +111,12 @@ class AbortedTransactions:
     def add(self, aborted: AbortedTransaction) -> None:
         """Note a transaction whose marker is the newest of all."""
         self._entries.append(_ENTRY.pack(VERSION, *aborted))
+
+    def newest_below(self, offset: int) -> int:
+        """Return the newest marker below `offset`; NONE_ABORTED if there is none."""
+        entries = self._entries
+        slot = bisect_left(entries, offset, key=_last_offset)
+        return _last_offset(entries[slot - 1]) if slot else NONE_ABORTED
 
     def within(self, base_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """Return those whose markers are in [base_offset, end_offset)."""

@@ -6,6 +6,8 @@ follows, int32 count, then 46 bytes per entry. Byte layout: docs/log-format.md.
 # DEVIATION: Kafka writes one entry per producer, for its last batch. We write up to five, the
 # oldest first: Kafka takes the last one it reads of a producer.
 # docs/decisions/0048-a-producer-snapshot-holds-every-remembered-batch.md
+# DEVIATION: the newest marker of an aborted transaction, int64, is behind the entries if there is
+# one. docs/decisions/0154-a-file-that-decides-has-a-checksum.md
 """
 
 import struct
@@ -14,6 +16,8 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from quorumlog.storage.core.aborted_transactions import NONE_ABORTED
+
 VERSION: Final = 1
 NO_SEQUENCE: Final = -1
 _HEAD: Final = struct.Struct(">hI")
@@ -21,6 +25,7 @@ _COUNT: Final = struct.Struct(">i")
 # producer id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch,
 # first offset of the open transaction
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
+_NEWEST_ABORTED: Final = struct.Struct(">q")
 
 
 class CorruptSnapshot(ValueError):
@@ -40,15 +45,17 @@ class SnapshotEntry(NamedTuple):
     transaction_offset: int = -1
 
 
-def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
+def encode_snapshot(entries: Iterable[SnapshotEntry], newest_aborted: int = NONE_ABORTED) -> bytes:
     """Return the content of the file."""
     packed = [_ENTRY.pack(*entry) for entry in entries]
     body = _COUNT.pack(len(packed)) + b"".join(packed)
+    if newest_aborted != NONE_ABORTED:
+        body += _NEWEST_ABORTED.pack(newest_aborted)
     return _HEAD.pack(VERSION, crc32c(body)) + body
 
 
-def decode_snapshot(content: bytes) -> Sequence[SnapshotEntry]:
-    """Read the content of the file. Raises CorruptSnapshot."""
+def decode_snapshot(content: bytes) -> tuple[Sequence[SnapshotEntry], int]:
+    """Return the entries, and the newest marker or NONE_ABORTED. Raises CorruptSnapshot."""
     if len(content) < _HEAD.size + _COUNT.size:
         raise CorruptSnapshot(f"{len(content)} bytes")
     version, checksum = _HEAD.unpack_from(content)
@@ -58,6 +65,10 @@ def decode_snapshot(content: bytes) -> Sequence[SnapshotEntry]:
         raise CorruptSnapshot(f"version {version}")
     if checksum != crc32c(body):
         raise CorruptSnapshot("a wrong checksum")
-    if len(body) != _COUNT.size + count * _ENTRY.size:
+    end, newest_aborted = _COUNT.size + count * _ENTRY.size, NONE_ABORTED
+    if len(body) == end + _NEWEST_ABORTED.size:
+        (newest_aborted,) = _NEWEST_ABORTED.unpack_from(body, end)
+    elif len(body) != end:
         raise CorruptSnapshot(f"{len(body)} bytes for {count} entries")
-    return [SnapshotEntry(*fields) for fields in _ENTRY.iter_unpack(body[_COUNT.size :])]
+    entries = [SnapshotEntry(*fields) for fields in _ENTRY.iter_unpack(body[_COUNT.size : end])]
+    return entries, newest_aborted

@@ -1,10 +1,13 @@
 """The small files of a log directory, in Kafka's formats; each is replaced whole and durably.
 
 A file that is not whole is refused by name, with what to do about it (CorruptCheckpoint): a disk
-is not trusted, and a guess here would be a silent loss. Byte layouts: docs/log-format.md.
+is not trusted, and a guess here would be a silent loss. But a damaged file of offsets counts as
+missing, with a warning: the logs and the other replicas make up for it.
+Byte layouts: docs/log-format.md.
 """
 
 import json
+import logging
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,17 +30,23 @@ CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
 LOCK_FILE: Final = ".lock"
 
+CONSEQUENCES: Final[Mapping[str, str]] = {
+    RECOVERY_POINT_FILE: "every segment is checked",
+    REPLICATION_FILE: "high watermarks start low, and rise with the first fetches",
+    LOG_START_FILE: "logs start with their first segment, or where those of their leaders start;"
+    " records that DeleteRecords removed may be read again",
+    CLEANED_FILE: "compacted logs are cleaned from their start again",
+}
+"""By a file of offsets that counts as missing: what follows."""
+
 REMEDIES: Final[Mapping[str, str]] = {
-    RECOVERY_POINT_FILE: "delete it: the next start then checks every segment",
-    REPLICATION_FILE: "delete it: high watermarks then start low and rise with the first fetches",
-    LOG_START_FILE: "delete it: logs then start with their first segment, so that records that"
-    " DeleteRecords removed may be read again",
-    CLEANED_FILE: "delete it: compacted logs are then cleaned from their start again",
     META_PROPERTIES_FILE: "write it again without the #crc32c line, with this node's cluster.id,"
     " node.id and directory.id",
     PARTITION_METADATA_FILE: "write it again with the topic's id, or delete the partition's"
     " directory if another replica is in sync",
 }
+
+_logger: Final = logging.getLogger(__name__)
 
 
 def _corrupt(path: str, reason: object) -> CorruptCheckpoint:
@@ -47,33 +56,49 @@ def _corrupt(path: str, reason: object) -> CorruptCheckpoint:
 
 # --- offsets of partitions ---
 
+_CHECKSUM_ENTRY: Final = TopicPartition("#crc32c", 0)  # no topic can have this name
+
 
 def write_offset_checkpoint(
     disk: Disk, log_dir: str, file_name: str, offsets: Mapping[TopicPartition, Offset]
 ) -> None:
     """Replace a checkpoint: durable when it returns. Raises OSError."""
-    lines = ["0", str(len(offsets))]
-    lines += [f"{topic} {index} {offset}" for (topic, index), offset in sorted(offsets.items())]
-    write_file_durably(disk, f"{log_dir}/{file_name}", ("\n".join(lines) + "\n").encode())
+    write_file_durably(disk, f"{log_dir}/{file_name}", encode_offset_checkpoint(offsets))
+
+
+def encode_offset_checkpoint(offsets: Mapping[TopicPartition, Offset]) -> bytes:
+    """Return the content of a checkpoint. Its last entry is the checksum of the lines before it."""
+    lines = ["0", str(len(offsets) + 1)]
+    lines += [_entry(at, offset) for at, offset in sorted(offsets.items())]
+    content = ("\n".join(lines) + "\n").encode()
+    return content + f"{_entry(_CHECKSUM_ENTRY, crc32c(content))}\n".encode()
+
+
+def _entry(at: TopicPartition, offset: int) -> str:
+    return f"{at.topic} {at.partition} {offset}"
 
 
 def read_offset_checkpoint(
     disk: Disk, log_dir: str, file_name: str
 ) -> dict[TopicPartition, Offset]:
-    """Read a checkpoint; nothing if there is no file. Raises CorruptCheckpoint, OSError."""
+    """Read a checkpoint; a damaged file counts as missing: it has no entries. Raises OSError."""
     path = f"{log_dir}/{file_name}"
     if not disk.exists(path):
         return {}
     try:
         return decode_offset_checkpoint(read_file(disk, path))
     except ValueError as error:
-        raise _corrupt(path, error) from error
+        _logger.warning(
+            "%s is damaged (%s), and counts as missing: %s", path, error, CONSEQUENCES[file_name]
+        )
+        return {}
 
 
 def decode_offset_checkpoint(content: bytes) -> dict[TopicPartition, Offset]:
     """Read the content of a checkpoint. Raises ValueError unless it is whole.
 
     Kafka creates the file empty and reads an empty one as one without entries (CheckpointFile).
+    Without a checksum, or with one that is not the last entry, it is of Kafka or a former release.
     """
     if not content:
         return {}
@@ -83,6 +108,10 @@ def decode_offset_checkpoint(content: bytes) -> dict[TopicPartition, Offset]:
     offsets = {TopicPartition(topic, int(index)): Offset(int(at)) for topic, index, at in rows}
     if version != "0" or int(count) != len(offsets) or not text.endswith("\n"):
         raise ValueError(f"version {version}; {len(offsets)} of {count} entries")
+    is_last = _CHECKSUM_ENTRY in offsets and lines[-1].startswith(f"{_CHECKSUM_ENTRY.topic} ")
+    checksum = offsets.pop(_CHECKSUM_ENTRY, None)
+    if is_last and checksum != crc32c(content[: -len(lines[-1]) - 1]):
+        raise ValueError("its checksum differs")
     return offsets
 
 

@@ -175,8 +175,7 @@ class Cleaning:
                         yield None
                 segment.release()
             if is_changed:
-                had_aborted = self._aborted.within(group[0].base_offset, end_offset)
-                draft.finish(aborted if had_aborted else None)
+                draft.finish(self._encoded(aborted, group, end_offset))
         finally:
             draft.close()
         if is_changed:
@@ -185,6 +184,21 @@ class Cleaning:
             self._draft = None
         else:
             self.remove_draft()
+
+    def _encoded(
+        self, aborted: Sequence[AbortedTransaction], group: Sequence[Segment], end_offset: int
+    ) -> bytes | None:
+        """Return the content of a `.txnindex`; None: the segments of the group have none.
+
+        A file stays, also an empty one: see `swaps`, and a later file may name a marker in it.
+        """
+        base_offset = group[0].base_offset
+        paths = [
+            segment_path(self._directory, one.base_offset, TRANSACTION_SUFFIX) for one in group
+        ]
+        if self._aborted.within(base_offset, end_offset) or any(map(self._disk.exists, paths)):
+            return encode_index(aborted, self._aborted.newest_below(base_offset))
+        return None
 
     def _cleaned(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
         validate_batch(batch, 0, header)
@@ -244,10 +258,10 @@ class _Draft:
             self._file.append(self._chunks)
             self._chunks = []
 
-    def finish(self, aborted: Sequence[AbortedTransaction] | None) -> None:
+    def finish(self, transactions: bytes | None) -> None:
         """Make all files durable, under names that the next start removes.
 
-        aborted: those in it; None: what it replaces had none, either.
+        transactions: the content of its `.txnindex`; None: it has none.
         """
         self._fill_gap()
         self.write()
@@ -258,8 +272,8 @@ class _Draft:
             ".index": self.index.offsets.encode(),
             ".timeindex": self.index.times.encode(),
         }
-        if aborted is not None:  # also an empty one: see `swaps`
-            encoded[TRANSACTION_SUFFIX] = encode_index(aborted)
+        if transactions is not None:
+            encoded[TRANSACTION_SUFFIX] = transactions
         for suffix, content in encoded.items():
             path = segment_path(self._directory, base_offset, suffix) + CLEANED_SUFFIX
             file = _new_file(self._disk, path)

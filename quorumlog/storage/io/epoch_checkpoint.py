@@ -6,11 +6,15 @@ nor a leader waits for this file. It is replaced whole (KAFKA-16541: a torn file
 
 # DEVIATION: Kafka writes the file whenever an epoch begins.
 # docs/decisions/0046-the-epoch-file-is-written-with-a-flush.md
+# DEVIATION: Kafka's file has no checksum.
+# docs/decisions/0154-a-file-that-decides-has-a-checksum.md
 """
 
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Final
+
+from crc32c import crc32c
 
 from quorumlog.storage.core.leader_epochs import EpochEnd, EpochEntry, LeaderEpochs
 from quorumlog.storage.errors import CorruptCheckpoint, storage_error
@@ -32,19 +36,35 @@ def _nothing() -> None:
 
 
 def encode_epochs(epochs: LeaderEpochs) -> bytes:
-    """Return the file: version, count, then one `epoch start_offset` line per entry."""
-    lines = [_VERSION, str(len(epochs.entries))]
+    """Return the file: version, count, an `epoch start_offset` line per entry, and a checksum.
+
+    The count includes the line of the checksum.
+    """
+    lines = [_VERSION, str(len(epochs.entries) + 1)]
     lines += [f"{epoch} {start_offset}" for epoch, start_offset in epochs.entries]
-    return ("\n".join(lines) + "\n").encode("ascii")
+    content = "".join(f"{line}\n" for line in lines)
+    return f"{content}{_checksum_line(content)}\n".encode("ascii")
+
+
+def _checksum_line(before: str) -> str:
+    return f"{_CHECKSUM}{crc32c(before.encode('ascii'))}"
 
 
 def decode_epochs(content: bytes) -> LeaderEpochs:
-    """Read the content of the file. Raises ValueError unless it is whole and its entries rise."""
-    version, count, *lines = content.decode("ascii").splitlines()
+    """Read the content of the file. Raises ValueError unless it is whole and its entries rise.
+
+    A file without a checksum is one of Kafka, or of a former release.
+    """
+    text = content.decode("ascii")
+    version, count, *lines = text.splitlines()
+    if version != _VERSION or int(count) != len(lines) or not text.endswith("\n"):
+        raise ValueError(f"version {version} and {count} entries were announced")
+    if lines and lines[-1].startswith(_CHECKSUM):
+        checksum = lines.pop()
+        if checksum != _checksum_line(text[: -len(checksum) - 1]):
+            raise ValueError("its checksum differs")
     pairs = [tuple(map(int, line.split(" "))) for line in lines]
     entries = tuple(EpochEntry(Epoch(epoch), Offset(start)) for epoch, start in pairs)
-    if version != _VERSION or int(count) != len(entries) or not content.endswith(b"\n"):
-        raise ValueError(f"version {version} and {count} entries were announced")
     for older, newer in pairwise(entries):
         if newer.epoch <= older.epoch or newer.start_offset <= older.start_offset:
             raise ValueError(f"{newer} after {older}")

@@ -48,8 +48,9 @@ class KeptProducers:
             is_empty = snapshot.offset <= self._segments.first_base_offset
             if is_known or is_empty or self._health.failure is not None:
                 return
+            newest_aborted = self.transactions.aborted.newest_below(snapshot.offset)
             try:
-                self._snapshots.write(snapshot)
+                self._snapshots.write(snapshot._replace(newest_aborted=newest_aborted))
             except OSError as error:
                 raise storage_error(f"cannot keep the producers: {error}", error) from error
 
@@ -76,6 +77,9 @@ class KeptProducers:
         if self._snapshots.is_empty:
             return None
         with self._lock, self._health.reading():
+            snapshot = self._snapshots.newest(self.transactions.learnt_from)
+            if snapshot is None or self.transactions.check(snapshot.newest_aborted):
+                return snapshot
             return self._snapshots.newest(self.transactions.learnt_from)
 
     def batches(self, offset: int) -> Iterator[tuple[BatchHeader, TransactionMarker | None]]:

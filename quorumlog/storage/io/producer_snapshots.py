@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from quorumlog.storage.core.aborted_transactions import NONE_ABORTED
 from quorumlog.storage.core.producer_snapshot import (
     CorruptSnapshot,
     SnapshotEntry,
@@ -22,10 +23,14 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class ProducerSnapshot(NamedTuple):
-    """What was known of producers when the log ended at `offset` (exclusive)."""
+    """What was known of producers when the log ended at `offset` (exclusive).
+
+    `newest_aborted`: the newest marker of an aborted transaction below; the log fills it in.
+    """
 
     offset: int
     entries: Sequence[SnapshotEntry]
+    newest_aborted: int = NONE_ABORTED
 
 
 class ProducerSnapshots:
@@ -55,7 +60,7 @@ class ProducerSnapshots:
 
     def write(self, snapshot: ProducerSnapshot) -> None:
         """Add a snapshot, durably; the log may have grown meanwhile, but not been cut."""
-        content = encode_snapshot(snapshot.entries)
+        content = encode_snapshot(snapshot.entries, snapshot.newest_aborted)
         write_file_durably(self._disk, self._path(snapshot.offset), content)
         if snapshot.offset not in self._offsets:
             self._offsets = sorted([*self._offsets, snapshot.offset])
@@ -74,8 +79,9 @@ class ProducerSnapshots:
         if offset not in self._offsets:
             return None
         try:
-            entries = decode_snapshot(read_file(self._disk, self._path(offset)))
-            return ProducerSnapshot(offset, entries)
+            return ProducerSnapshot(
+                offset, *decode_snapshot(read_file(self._disk, self._path(offset)))
+            )
         except CorruptSnapshot as error:
             _logger.warning("%s is left out: %s", self._path(offset), error)
             return None

@@ -1,12 +1,15 @@
 """The `.txnindex` files beside a log's segments, and what they say, in memory.
 
 A full segment's file is written before its other indexes: where those last, it does, too. No
-file: none of its transactions was aborted. What is appended to has its entries in memory alone, as
-its other indexes; after a crash they are learnt from the log (`learnt_from`).
+file: none of its transactions was aborted, unless a later file, or a producer snapshot, names a
+marker in it. What is appended to has its entries in memory alone, as its other indexes; after a
+crash they are learnt from the log (`learnt_from`).
 """
 
 import logging
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Final
 
 from quorumlog.storage.core.aborted_transactions import (
@@ -14,8 +17,9 @@ from quorumlog.storage.core.aborted_transactions import (
     AbortedTransaction,
     AbortedTransactions,
     CorruptTransactionIndex,
-    decode_index,
+    decode_entries,
     encode_index,
+    split_index,
 )
 from quorumlog.storage.io.disk import Disk, read_file, replace_file
 from quorumlog.storage.io.segment_files import segment_path
@@ -36,6 +40,8 @@ class TransactionIndex:
         self.learnt_from = ALL_KNOWN  # from here on the owner of the log adds what it finds there
         self._disk: Final = disk
         self._directory: Final = directory
+        self._without_file: list[tuple[int, int]] = []  # segments that `read` has found so
+        self._must_have_file: set[int] = set()  # base offsets
 
     def read(self, segments: Sequence[tuple[int, int]], named: Iterable[int], end: int) -> None:
         """Read the files of the segments [base offset, end offset) that start below `end`.
@@ -46,20 +52,47 @@ class TransactionIndex:
         files = frozenset(named)
         self.learnt_from = end
         for base_offset, end_offset in segments:
-            if base_offset >= end or base_offset not in files:
+            if base_offset >= end:
+                return
+            if base_offset not in files:
+                self._without_file.append((base_offset, end_offset))
                 continue
             try:
-                found = self._read(base_offset, end_offset)
+                newest_before, found = self._read(base_offset, end_offset)
             except CorruptTransactionIndex as error:
-                path = self._path(base_offset)
-                _logger.warning("%s: the rest is learnt from the log: %s", path, error)
-                self.learnt_from = base_offset
+                self._learn_from(base_offset, error)
+                return
+            if self._lacks(newest_before):
                 return
             for aborted in found:
                 self.aborted.add(aborted)
 
-    def _read(self, base_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        return decode_index(read_file(self._disk, self._path(base_offset)), base_offset, end_offset)
+    def check(self, newest_aborted: int) -> bool:
+        """Tell whether the file of this marker is there, as a snapshot of producers says.
+
+        Else what follows is to be learnt from the log. Call it once, before the log changes.
+        """
+        is_there = not self._lacks(newest_aborted)
+        self._without_file = []
+        return is_there
+
+    def _read(self, base_offset: int, end_offset: int) -> tuple[int, list[AbortedTransaction]]:
+        newest_before, entries = split_index(read_file(self._disk, self._path(base_offset)))
+        return newest_before, decode_entries(entries, base_offset, end_offset)
+
+    def _lacks(self, marker: int) -> bool:
+        slot = bisect_right(self._without_file, marker, key=itemgetter(0)) - 1
+        if slot < 0 or marker >= self._without_file[slot][1]:
+            return False
+        self._learn_from(self._without_file[slot][0], "there is no such file")
+        return True
+
+    def _learn_from(self, base_offset: int, reason: object) -> None:
+        path = self._path(base_offset)
+        _logger.warning("%s: the rest is learnt from the log: %s", path, reason)
+        self.aborted.cut(base_offset)
+        self.learnt_from = base_offset
+        self._must_have_file.add(base_offset)
 
     def write(self, base_offset: int, end_offset: int) -> None:
         """Let the file of a segment say what is known of it; its name lasts with the directory.
@@ -67,8 +100,10 @@ class TransactionIndex:
         The names of a directory last in the order of their changes: write the other indexes next.
         """
         found, path = self.aborted.within(base_offset, end_offset), self._path(base_offset)
-        if found:
-            replace_file(self._disk, path, encode_index(found))
+        if found or base_offset in self._must_have_file:
+            newest_before = self.aborted.newest_below(base_offset)
+            replace_file(self._disk, path, encode_index(found, newest_before))
+            self._must_have_file.discard(base_offset)
         elif self._disk.exists(path):
             self._disk.unlink(path)
 

@@ -123,7 +123,7 @@ def test_an_epoch_is_written_with_the_first_flush_not_with_its_first_record() ->
     log.append_as_leader(BATCH, leader_epoch=4, wall_ms=0)
     assert disk.durable_bytes(path) is None
     log.flush()
-    assert disk.durable_bytes(path) == b"0\n1\n4 0\n"
+    assert disk.durable_bytes(path) == b"0\n2\n4 0\n#crc32c 1070562615\n"
 
 
 def refused_first_append(code: int, number: int) -> tuple[SimDisk, Log, bool]:

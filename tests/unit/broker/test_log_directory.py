@@ -15,7 +15,7 @@ from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import LacksRecords
-from quorumlog.storage.io.checkpoints import uuid_to_text
+from quorumlog.storage.io.checkpoints import encode_offset_checkpoint, uuid_to_text
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
@@ -138,8 +138,8 @@ def test_a_recovery_point_does_not_outlive_a_truncation(tmp_path: Path) -> None:
     log, _ = logs.open(AT, OLD, {})
     log.truncate_to(0)
     logs.checkpoints.note_truncated(AT, log)
-    checkpoint = (tmp_path / "recovery-point-offset-checkpoint").read_text()
-    assert checkpoint == "0\n1\norders 3 0\n"
+    checkpoint = (tmp_path / "recovery-point-offset-checkpoint").read_bytes()
+    assert checkpoint == encode_offset_checkpoint({AT: Offset(0)})
     log.close(clean=False)
 
 
@@ -183,7 +183,8 @@ def test_a_recovery_point_does_not_outlive_a_crash_after_a_truncation(tmp_path: 
     log.truncate_to(0)
     log.close(clean=False)  # as a crash leaves it, before the checkpoint is written
     log, _ = started(tmp_path).open(AT, OLD, {})
-    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\norders 3 0\n"
+    checkpoint = (tmp_path / "recovery-point-offset-checkpoint").read_bytes()
+    assert checkpoint == encode_offset_checkpoint({AT: Offset(0)})
     log.close(clean=False)
 
 
@@ -202,7 +203,7 @@ def test_a_crash_does_not_give_a_new_log_the_checkpoints_of_an_older_one(
     log, high_watermark = started(tmp_path).open(AT, NEW, {})
     assert (log.log_end_offset, high_watermark) == (4, 0)
     for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
-        assert (tmp_path / name).read_text() == "0\n0\n"
+        assert (tmp_path / name).read_bytes() == encode_offset_checkpoint({})
     log.close(clean=False)
 
 
@@ -216,7 +217,8 @@ def test_a_late_checkpoint_does_not_bring_back_what_was_said_of_a_deleted_log(
     logs.delete(AT, log)
     log, _ = logs.open(AT, NEW, {})
     logs.checkpoints.write_high_watermarks()  # in a thread that was slow to begin
-    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\nother 0 1\n"
+    checkpoint = (tmp_path / "replication-offset-checkpoint").read_bytes()
+    assert checkpoint == encode_offset_checkpoint({OTHER: Offset(1)})
     log.close(clean=False)
 
 

@@ -10,7 +10,7 @@ from quorumlog.broker.partitions.core.deletions import DeletionResult
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint
+from quorumlog.storage.io.checkpoints import encode_offset_checkpoint
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
@@ -81,7 +81,7 @@ def test_what_is_deleted_stays_so_and_its_segments_go(tmp_path: Path) -> None:
         assert len(segments(tmp_path)) == 4
         result = await delete(replicas, 5)
         assert result == (ErrorCode.NONE, 5)
-        assert (tmp_path / CHECKPOINT).read_text() == "0\n1\norders 0 5\n"
+        assert (tmp_path / CHECKPOINT).read_bytes() == encode_offset_checkpoint({AT: Offset(5)})
         await until_removed(tmp_path, [f"{offset:020d}.log" for offset in (4, 6)])
         below, at = fetch_from(replicas, fetch_of(4)), fetch_from(replicas, fetch_of(5))
         assert isinstance(below, list)
@@ -153,7 +153,7 @@ async def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> 
         async with asyncio.timeout(5):
             while driver.partition.state.kept_log_start_offset < 1:
                 await asyncio.sleep(0)
-        assert (tmp_path / CHECKPOINT).read_text() == "0\n1\norders 0 1\n"
+        assert (tmp_path / CHECKPOINT).read_bytes() == encode_offset_checkpoint({AT: Offset(1)})
         out_of_range = events.FetchOutOfRange(
             leader_epoch=Epoch(1),
             fetch_offset=Offset(2),
@@ -172,7 +172,7 @@ async def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> 
         )
         # Before anything is appended: else the next start would drop it.
         assert driver.log.log_end_offset == 0
-        assert (tmp_path / CHECKPOINT).read_text() == "0\n1\norders 0 0\n"
+        assert (tmp_path / CHECKPOINT).read_bytes() == encode_offset_checkpoint({AT: Offset(0)})
 
 
 async def test_a_parked_follower_is_told_of_a_new_start_at_once_and_consumers_are_not(
@@ -240,13 +240,31 @@ def test_starts_that_were_not_written_yet_are_written_at_a_clean_stop(tmp_path: 
     log.append_as_leader(encode_batch([Record(0, 1, None, b"x")]), leader_epoch=0, wall_ms=0)
     log.advance_log_start_offset(1)
     close_all(logs, {AT: log}, {}, broker_epoch=1)
-    assert (tmp_path / CHECKPOINT).read_text() == "0\n1\norders 0 1\n"
+    assert (tmp_path / CHECKPOINT).read_bytes() == encode_offset_checkpoint({AT: Offset(1)})
 
 
-def test_a_torn_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / CHECKPOINT).write_text("0\n2\norders 0 5\n")
-    with pytest.raises(CorruptCheckpoint, match=f"{CHECKPOINT} is not whole.*delete it"):
-        LogDirectory(RealDisk(), str(tmp_path), LogSettings()).start()
+@pytest.mark.parametrize("damage", ["torn", "flipped"])
+def test_a_damaged_checkpoint_gives_no_log_another_start(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A start that is too high would be a loss: the others would take it over from a leader."""
+    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
+    logs.start()
+    log, _ = logs.open(AT, ID, {})
+    for value in (b"x", b"y", b"z"):
+        log.append_as_leader(encode_batch([Record(0, 1, None, value)]), leader_epoch=0, wall_ms=0)
+    log.advance_log_start_offset(1)
+    close_all(logs, {AT: log}, {}, broker_epoch=1)
+    whole = (tmp_path / CHECKPOINT).read_bytes()
+    damaged = whole[:-9] if damage == "torn" else whole.replace(b"orders 0 1", b"orders 0 3")
+    (tmp_path / CHECKPOINT).write_bytes(damaged)
+    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
+    logs.start()
+    log, _ = logs.open(AT, ID, {})
+    assert (log.log_start_offset, log.log_end_offset) == (0, 3)
+    log.close(clean=False)
+    [warning] = [one for one in caplog.messages if "is damaged" in one]
+    assert warning.startswith(f"{tmp_path / CHECKPOINT} is damaged (")
 
 
 async def test_segments_that_a_crash_left_dead_are_removed_at_the_next_start(

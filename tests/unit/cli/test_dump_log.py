@@ -14,7 +14,7 @@ from quorumlog.cli.dump.files import open_contents
 from quorumlog.cli.dump.printers import PROBLEMS_MAX
 from quorumlog.cli.main import main
 from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID
-from quorumlog.storage.core.aborted_transactions import AbortedTransaction, encode_index
+from quorumlog.storage.core.aborted_transactions import HEAD_BYTES, AbortedTransaction, encode_index
 from quorumlog.storage.io.checkpoints import (
     PARTITION_METADATA_FILE,
     uuid_to_text,
@@ -378,12 +378,20 @@ def test_an_index_without_its_log_cannot_be_compared(orders: Path, dump_log: Com
 def test_a_transaction_index_is_told_up_to_what_is_wrong(orders: Path) -> None:
     path = orders / "00000000000000000002.txnindex"
     entries = [AbortedTransaction(9, 1, 2, 3), AbortedTransaction(8, 2, 3, 4)]
-    path.write_bytes(encode_index(entries))
+    path.write_bytes(encode_index(entries, 1))
     found, problems = told(path)
     assert (found, problems) == ([one._asdict() for one in entries], [])
-    path.write_bytes(encode_index(entries)[:-1])
+    former = encode_index(entries, 1)[HEAD_BYTES:]
+    path.write_bytes(former)
+    assert told(path) == ([one._asdict() for one in entries], [])
+    path.write_bytes(former[:-1])
     found, ((position, what),) = told(path)
     assert (found, position) == ([entries[0]._asdict()], 34)
     assert what == "33 bytes; 33 bytes are not read"
+    path.write_bytes(encode_index(entries, 1)[:-34])
+    assert told(path) == (
+        [entries[0]._asdict()],
+        [Problem(0, "48 bytes without their checksum")],
+    )
     path.write_bytes(b"")
-    assert told(path) == ([], [])
+    assert told(path) == ([], [Problem(0, "0 bytes without their checksum")])

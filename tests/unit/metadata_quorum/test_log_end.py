@@ -10,10 +10,15 @@ import pytest
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.metadata_quorum.driver import driver as driver_module
 from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, ProducerIds, encode_record
-from quorumlog.metadata_quorum.log.log_end import FILE_NAME, LogEnd, LogEndCheckpoint
+from quorumlog.metadata_quorum.log.log_end import (
+    FILE_NAME,
+    LogEnd,
+    LogEndCheckpoint,
+    decode_log_end,
+)
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog
-from quorumlog.storage.io.disk import Disk, RealDisk
+from quorumlog.storage.io.disk import Disk, RealDisk, read_file, write_file_durably
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.drivers import Network, until
 
@@ -122,6 +127,32 @@ def test_a_checkpoint_that_cannot_be_read_is_not_guessed(
     (tmp_path / FILE_NAME).write_text(content)
     with pytest.raises(CorruptCheckpoint, match=message):
         LogEndCheckpoint(RealDisk(), str(tmp_path))
+
+
+def test_no_flipped_bit_gives_the_log_another_end() -> None:
+    disk = SimDisk()
+    disk.mkdir("/data")
+    LogEndCheckpoint(disk, "/data").close(Offset(9))
+    content = read_file(disk, f"/data/{FILE_NAME}")
+    assert decode_log_end(content) == {"version": 1, "committed": 0, "closed": 9}
+    unfound = 0
+    for position in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[position // 8] ^= 1 << position % 8
+        write_file_durably(disk, f"/data/{FILE_NAME}", bytes(damaged))
+        try:
+            assert LogEndCheckpoint(disk, "/data").last == LogEnd(closed=Offset(9))
+            unfound += 1
+        except CorruptCheckpoint:
+            continue
+    assert 0 < unfound <= 8 * len('"crc":  ')  # the checksum is then a field that nothing reads
+
+
+def test_a_file_of_a_former_release_has_no_checksum(tmp_path: Path) -> None:
+    former = json.dumps({"version": 1, "committed": 3, "closed": 9})
+    (tmp_path / FILE_NAME).write_text(former)
+    found = LogEndCheckpoint(RealDisk(), str(tmp_path)).last
+    assert found == LogEnd(committed=Offset(3), closed=Offset(9))
 
 
 @pytest.mark.jumping_time

@@ -1,4 +1,4 @@
-"""The small files: Kafka's bytes, replaced whole, refused when they are not."""
+"""The small files: Kafka's bytes, replaced whole; refused, or left out, when they are not."""
 
 from collections.abc import Callable
 from random import Random
@@ -18,7 +18,9 @@ from quorumlog.storage.io.checkpoints import (
     REPLICATION_FILE,
     CleanShutdownMarker,
     MetaProperties,
+    decode_offset_checkpoint,
     decode_partition_metadata,
+    encode_offset_checkpoint,
     encode_partition_metadata,
     read_meta_properties,
     read_offset_checkpoint,
@@ -75,7 +77,7 @@ def test_the_files_are_those_of_kafka(disk: SimDisk) -> None:
     for _, write, _ in CASES:
         write(disk)
     assert read_file(disk, "/d/recovery-point-offset-checkpoint") == (
-        b"0\n2\na.b_c-1 2 1099511627776\nb 10 5\n"
+        b"0\n3\na.b_c-1 2 1099511627776\nb 10 5\n#crc32c 0 2478345976\n"
     )
     assert read_file(disk, "/d/meta.properties") == (
         b"#crc32c=48a0c6e9\n"
@@ -130,8 +132,12 @@ def test_what_was_written_is_read_and_survives_power_loss(
 
 
 @pytest.mark.parametrize(("name", "write", "read"), CASES)
-def test_a_torn_file_is_refused_by_name_with_what_to_do(
-    name: str, write: Callable[[Disk], None], read: Read, disk: SimDisk
+def test_a_torn_file_is_named_with_what_to_do_or_what_follows(
+    name: str,
+    write: Callable[[Disk], None],
+    read: Read,
+    disk: SimDisk,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     write(disk)
     whole, written = read_file(disk, f"/d/{name}"), read(disk)
@@ -139,9 +145,15 @@ def test_a_torn_file_is_refused_by_name_with_what_to_do(
         for rest in (b"", bytes(len(whole) - size)):
             write_file_durably(disk, f"/d/{name}", whole[:size] + rest)
             try:
-                found = read(disk)  # nothing but the last newline is missing
-                assert found == written or (found == {} and not size and not rest)
+                caplog.clear()
+                found = read(disk)
+                if found == {} and (size or rest):
+                    assert f"/d/{name} is damaged" in caplog.text
+                    assert "counts as missing: every segment is checked" in caplog.text
+                else:  # nothing but the last newline is missing
+                    assert found in (written, {})
             except CorruptCheckpoint as error:
+                assert not name.endswith("-offset-checkpoint")
                 assert f"/d/{name} is not whole" in str(error)  # noqa: PT017 - or it is equal
                 assert "delete" in str(error) or "write it again" in str(error)  # noqa: PT017 - either will do
 
@@ -184,25 +196,56 @@ def test_comments_and_escapes_of_java_properties_are_understood(disk: SimDisk) -
 def test_versions_of_another_age_are_refused(disk: SimDisk) -> None:
     write_file_durably(disk, "/d/meta.properties", b"version=0\nbroker.id=1\n")
     write_file_durably(disk, "/d/partition.metadata", b"version: 9\ntopic_id: AA\n")
-    write_file_durably(disk, f"/d/{REPLICATION_FILE}", b"1\n0\n")
     for read in (
         lambda: read_meta_properties(disk, "/d"),
         lambda: read_partition_metadata(disk, "/d"),
-        lambda: read_offset_checkpoint(disk, "/d", REPLICATION_FILE),
     ):
         with pytest.raises(CorruptCheckpoint, match="version"):
             read()
+    with pytest.raises(ValueError, match="version"):
+        decode_offset_checkpoint(b"1\n0\n")
 
 
 @pytest.mark.parametrize(
     "name", [RECOVERY_POINT_FILE, REPLICATION_FILE, LOG_START_FILE, CLEANED_FILE]
 )
-def test_an_empty_file_has_no_entries_and_zeros_are_refused(name: str, disk: SimDisk) -> None:
+def test_an_empty_file_has_no_entries_and_zeros_are_damage(
+    name: str, disk: SimDisk, caplog: pytest.LogCaptureFixture
+) -> None:
     write_file_durably(disk, f"/d/{name}", b"")  # as Kafka creates it
     assert read_offset_checkpoint(disk, "/d", name) == {}
+    assert not caplog.records
     write_file_durably(disk, f"/d/{name}", bytes(4))
-    with pytest.raises(CorruptCheckpoint, match="delete it: "):
-        read_offset_checkpoint(disk, "/d", name)
+    assert read_offset_checkpoint(disk, "/d", name) == {}
+    [record] = caplog.records
+    assert record.getMessage().startswith(f"/d/{name} is damaged (")
+
+
+def test_no_flipped_bit_changes_an_offset() -> None:
+    content = encode_offset_checkpoint(OFFSETS)
+    unfound = 0
+    for position in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[position // 8] ^= 1 << position % 8
+        try:
+            found = decode_offset_checkpoint(bytes(damaged))
+        except ValueError:
+            continue
+        unfound += 1
+        assert {at: found.get(at) for at in OFFSETS} == OFFSETS
+    assert 0 < unfound <= 8 * len("#crc32c")  # the checksum is then an entry that no log has
+
+
+def test_offsets_of_kafka_or_of_a_former_release_have_no_checksum() -> None:
+    *lines, checksum = encode_offset_checkpoint(OFFSETS).decode().splitlines()
+    former = "\n".join(["0", "2", *lines[2:], ""])
+    assert decode_offset_checkpoint(former.encode()) == OFFSETS
+    # It reads the checksum as any entry, and writes it among the others.
+    rewritten = "\n".join(["0", "3", checksum, *lines[2:-1], "b 10 6", ""])
+    assert decode_offset_checkpoint(rewritten.encode()) == {
+        **OFFSETS,
+        TopicPartition("b", 10): Offset(6),
+    }
 
 
 def test_uuids_are_written_as_kafka_writes_them() -> None:

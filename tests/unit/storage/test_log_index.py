@@ -108,9 +108,18 @@ def test_a_scan_gives_the_same_answer_for_every_way_to_cut_the_bytes() -> None:
         assert scan.fault == "4 bytes are less than a batch header"
 
 
-def test_epochs_are_written_as_kafka_writes_them() -> None:
+def test_epochs_are_written_as_kafka_writes_them_with_a_checksum() -> None:
     epochs = LeaderEpochs().assigned(0, 0).assigned(3, 17)
-    assert encode_epochs(epochs) == b"0\n2\n0 0\n3 17\n"
+    content = encode_epochs(epochs)
+    assert content == b"0\n3\n0 0\n3 17\n#crc32c 1020967254\n"
+    for position in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[position // 8] ^= 1 << position % 8
+        with pytest.raises(
+            ValueError, match=r"announced|after|values|literal|checksum|ascii|argum"
+        ):
+            decode_epochs(bytes(damaged))
+    assert decode_epochs(b"0\n2\n0 0\n3 17\n").entries == epochs.entries  # of Kafka
     assert decode_epochs(encode_epochs(epochs)).entries == epochs.entries
     for bad in (b"", b"1\n0\n", b"0\n2\n0 0\n", b"0\n1\n0 0", b"0\n2\n3 0\n2 5\n", b"0\n1\nx y\n"):
         with pytest.raises(ValueError, match=r"announced|after|values|literal"):

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.storage.core.aborted_transactions import NONE_ABORTED
 from quorumlog.storage.core.producer_snapshot import (
     CorruptSnapshot,
     SnapshotEntry,
@@ -28,12 +29,19 @@ def test_the_bytes_are_those_of_kafka() -> None:
     assert content[:2] == b"\x00\x01"
     assert content[6:10] == b"\x00\x00\x00\x01"
     assert content[10:] == struct.pack(">qhiqiqiq", 5, 1, 7, 42, 2, 1000, -1, -1)
-    assert decode_snapshot(content) == [ENTRY]
-    assert decode_snapshot(encode_snapshot([])) == []
+    assert decode_snapshot(content) == ([ENTRY], NONE_ABORTED)
+    assert decode_snapshot(encode_snapshot([])) == ([], NONE_ABORTED)
+
+
+def test_the_newest_aborted_transaction_is_behind_the_bytes_of_kafka() -> None:
+    content = encode_snapshot([ENTRY], 41)
+    assert content[10:56] == encode_snapshot([ENTRY])[10:]
+    assert content[56:] == struct.pack(">q", 41)
+    assert decode_snapshot(content) == ([ENTRY], 41)
 
 
 def test_a_snapshot_that_is_not_whole_is_refused_wherever_it_is_cut_or_changed() -> None:
-    content = encode_snapshot([ENTRY, ENTRY._replace(producer_id=6)])
+    content = encode_snapshot([ENTRY, ENTRY._replace(producer_id=6)], 41)
     for size in range(len(content)):
         with pytest.raises(CorruptSnapshot):
             decode_snapshot(content[:size])
@@ -53,7 +61,7 @@ def test_the_newest_whole_snapshot_counts() -> None:
     log.close()
     disk.open(f"{DIRECTORY}/{20:020d}.snapshot").truncate(9)
     log = open_log(disk, clean=True)
-    assert log.producers.newest() == (second, [ENTRY])
+    assert log.producers.newest() == ProducerSnapshot(second, [ENTRY])
     assert names(disk) == [f"{second:020d}.snapshot"]
 
 
@@ -69,7 +77,7 @@ def test_a_cut_takes_the_snapshots_above_with_it_before_others_are_written() -> 
     disk.crash(Random(0))
     log = open_log(disk)
     assert log.log_end_offset == 8
-    assert log.producers.newest() == (5, [ENTRY])
+    assert log.producers.newest() == ProducerSnapshot(5, [ENTRY])
     log.truncate_fully_and_start_at(20)
     assert log.producers.newest() is None
 
