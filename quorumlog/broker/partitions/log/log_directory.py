@@ -245,10 +245,7 @@ class LogDirectory:
     def _require_committed(self, path: str, standing: Standing) -> None:
         """Raise LacksRecords if a log is counted on, and what was committed in it is forgotten."""
         if standing is Standing.COUNTED_ON and self.checkpoints.is_lost:
-            raise LacksRecords(
-                f"{path} may lack records: there is no {REPLICATION_FILE} any more that says what "
-                "was committed in it"
-            )
+            raise LacksRecords(f"{path} may lack records: the {REPLICATION_FILE} beside it is lost")
 
     def _is_closed(self, at: TopicPartition) -> bool:
         """Tell whether the process before this one has closed a log, and has noted its end."""
