@@ -117,7 +117,24 @@ def forget_the_topic(segment: Path) -> None:
     path.write_text(path.read_text().splitlines(keepends=True)[0])
 
 
-@pytest.mark.parametrize("damage", [flip_a_bit, forget_the_topic])
+def take_another_topic(segment: Path) -> None:
+    path = segment.parent / "partition.metadata"
+    content = bytearray(path.read_bytes())
+    content[content.index(b"topic_id: ") + 12] ^= 1
+    path.write_bytes(content)
+
+
+def lose_all_but_the_identity(segment: Path) -> None:
+    for path in segment.parent.parent.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in {"meta.properties", "broker-registrations", ".lock"}:
+            path.unlink()
+
+
+@pytest.mark.parametrize(
+    "damage", [flip_a_bit, forget_the_topic, take_another_topic, lose_all_but_the_identity]
+)
 def test_a_damaged_member_of_the_elr_does_not_lead(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:

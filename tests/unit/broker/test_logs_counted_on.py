@@ -297,6 +297,7 @@ TWO_DAMAGES: dict[str, tuple[str, ...]] = {
     "cut, and nothing says what was committed": (f"{AT}/{SEGMENT}", REPLICATION_FILE),
     "cut, and neither": (f"{AT}/{SEGMENT}", RECOVERY_POINT_FILE, REPLICATION_FILE),
     "gone, and nothing says what was committed": (str(AT), REPLICATION_FILE),
+    "gone": (str(AT),),
     "all are gone": (str(AT), RECOVERY_POINT_FILE, REPLICATION_FILE, LOG_START_FILE),
 }
 
@@ -346,6 +347,17 @@ def test_high_watermarks_that_are_lost_cost_a_place_and_no_more(tmp_path: Path) 
     logs.registrations.confirm()
     log.close(clean=False)
     log, _ = registered(tmp_path, 3).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+    log.close(clean=False)
+
+
+def test_a_log_that_was_closed_without_records_needs_no_high_watermark(tmp_path: Path) -> None:
+    logs = confirmed(tmp_path, 0)
+    log, _ = logs.open(AT, TOPIC_ID, {})
+    log.close(clean=True)
+    logs.finish({AT: log}, {AT: Offset(0)}, 1, is_clean=True)
+    (tmp_path / REPLICATION_FILE).unlink()
+    log, _ = registered(tmp_path, 1).open(AT, TOPIC_ID, {}, standing=Standing.COUNTED_ON)
+    assert log.log_end_offset == 0
     log.close(clean=False)
 
 

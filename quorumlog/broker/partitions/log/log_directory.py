@@ -236,17 +236,21 @@ class LogDirectory:
         path = self._path(str(at))
         if not is_new and self._names.hold_records(str(at)):
             raise OrphanedRecords(path, topic_id)
-        self._require_committed(path, standing)
-        if self.checkpoints.high_watermark(at) > 0:
-            raise LacksRecords(f"{path} lacks the records that were committed in it")
+        is_closed = self._is_closed(at)
+        if not is_closed:
+            self._require_committed(path, standing)
+        closed_at = self.checkpoints.recovery_point(at) if is_closed else 0
+        if max(self.checkpoints.high_watermark(at), closed_at) > 0:
+            raise LacksRecords(f"{path} lacks the records that were in it")
 
     def _require_committed(self, path: str, standing: Standing) -> None:
         """Raise LacksRecords if a log is counted on, and what was committed in it is forgotten."""
         if standing is Standing.COUNTED_ON and self.checkpoints.is_lost:
-            raise LacksRecords(
-                f"{path} may lack records: there is no {REPLICATION_FILE} any more that says what "
-                "was committed in it"
-            )
+            raise LacksRecords(f"{path} may lack records: the {REPLICATION_FILE} beside it is lost")
+
+    def _is_closed(self, at: TopicPartition) -> bool:
+        """Tell whether the process before this one has closed a log, and has noted its end."""
+        return self.was_clean and self.checkpoints.has_recovery_point(at)
 
     def _open_found(
         self,
@@ -260,7 +264,7 @@ class LogDirectory:
         if self.must_last and not was_flushed(self._disk, path):
             self._names.make_last(name, topic_id)
         was_closed = self.was_clean and name in self._unopened
-        is_closed = was_closed and self.checkpoints.has_recovery_point(topic_partition)
+        is_closed = was_closed and self._is_closed(topic_partition)
         recovery_point = self.checkpoints.recovery_point(topic_partition)
         # For what it lacks below its recovery point: without one, the file would say nothing.
         was_refused = recovery_point > 0 and self._disk.exists(f"{path}/{REFUSED_FILE}")
