@@ -205,6 +205,14 @@ class CommitsWhatItLacks(Followership):
         return ()
 
 
+class CutsWhatItHasCommitted(Followership):
+    def leader_diverged(self, event: events.LeaderDiverged) -> Sequence[Effect]:
+        is_member, self._state.is_member = self._state.is_member, False
+        ordered = super().leader_diverged(event)
+        self._state.is_member = is_member
+        return ordered
+
+
 MUTANTS = {
     PartitionRules(high_watermark=CommitsAlone): "4: ",
     PartitionRules(high_watermark=CountsOnlyTheGrantedIsr): "4: ",
@@ -213,6 +221,7 @@ MUTANTS = {
     PartitionRules(isr=ShrinksBeforeItIsGranted): "3: ",
     PartitionRules(role_changes=TakesOldImages): "1: ",
     PartitionRules(followership=CommitsWhatItLacks): "2: ",
+    PartitionRules(followership=CutsWhatItHasCommitted): "8: ",
 }
 EXAMPLES = examples(200, stateful_step_count=40)
 

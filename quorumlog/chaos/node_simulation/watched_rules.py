@@ -20,8 +20,8 @@ def watched(
     class Watched(rules.invariants):  # type: ignore[name-defined,misc]  # a class by value
         __slots__ = ()
 
-        def check(self, before: Marks, *, truncates: bool = False) -> None:
-            super().check(before, truncates=truncates)
+        def check(self, before: Marks, *, truncates: bool = False, cuts: bool = False) -> None:
+            super().check(before, truncates=truncates, cuts=cuts)
             changed[id(self._state)] = self._state
 
     class WatchedServing(rules.serving):  # type: ignore[name-defined,misc]  # as above

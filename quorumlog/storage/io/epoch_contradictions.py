@@ -1,4 +1,4 @@
-"""Whether a file of leader epochs that has no checksum fits the last segment of its log.
+"""Whether a file of leader epochs that has no checksum fits a segment of its log.
 
 A few headers show it, so that the log is not read: the first and the last one, and those where one
 epoch ends and the next one begins. A file that does not fit is damaged, and rebuilt from the log.
@@ -14,21 +14,22 @@ from quorumlog.storage.io.segment import Segment
 EPOCHS_CHECKED: Final = 10  # the newest ones
 
 
-def contradiction(epochs: LeaderEpochCache, last: Segment) -> str | None:
+def contradiction(epochs: LeaderEpochCache, segment: Segment) -> str | None:
     """Return which batch is of another epoch than the file says, if one is.
 
-    The last segment is loaded. Where it is damaged, its readers say so. Raises OSError.
+    The segment is the last one that recovery has not read, and is loaded. Where it is damaged, its
+    readers say so. Raises OSError.
     """
     if not epochs.entries:
         return None
     start = epochs.entries[0].start_offset  # it may lie within a batch, as the log's start may
-    end = last.index.next_offset
-    offsets = {last.base_offset, end - 1}
-    for _, start_offset in epochs.entries[-EPOCHS_CHECKED:]:
-        offsets |= {start_offset - 1, start_offset}
     try:
+        end = segment.index.next_offset
+        offsets = {segment.base_offset, end - 1}
+        for _, start_offset in epochs.entries[-EPOCHS_CHECKED:]:
+            offsets |= {start_offset - 1, start_offset}
         for offset in sorted(offsets):
-            found = last.find(offset) if last.base_offset <= offset < end else None
+            found = segment.find(offset) if segment.base_offset <= offset < end else None
             if found is None or found[1].last_offset < start:
                 continue
             header = found[1]

@@ -346,9 +346,11 @@ def _open_epochs(
         epochs = LeaderEpochCache.open(disk, directory, has_file=has_file)
         if epochs.entries or not any(segment.size for segment in unscanned):
             epochs.relearn(scanned.from_offset, scanned.epoch_starts)
-            last = segments[-1]
-            is_believed = epochs.has_checksum or last.base_offset >= scanned.from_offset
-            found = None if is_believed else contradiction(epochs, last)
+            found = None
+            if unscanned and not epochs.has_checksum:
+                found = contradiction(epochs, unscanned[-1])
+                if len(unscanned) < len(segments):
+                    unscanned[-1].release()
             if found is None:
                 return epochs
             _logger.warning("%s/%s does not fit the log: %s", directory, EPOCH_FILE, found)

@@ -60,6 +60,14 @@ def test_epochs_that_contradict_the_last_segment_are_rebuilt_from_the_log(
     assert decode_epochs(read_file(disk, PATH)).entries == ((1, 0), (4, 4), (6, 8))
 
 
+@pytest.mark.parametrize("epochs", ["2 0", "1 0\n6 8", "1 0\n4 4\n6 9", "1 0\n4 4\n5 8"])
+def test_after_a_kill_the_segment_below_the_recovery_point_shows_it(epochs: str) -> None:
+    disk = log_of_three_epochs(TINY)
+    write_epochs(disk, epochs)
+    log = open_log(disk, recovery_point=12)
+    assert log.epochs.entries == ((1, 0), (4, 4), (6, 8))
+
+
 @pytest.mark.parametrize("settings", [TINY, LogSettings()], ids=["segments", "one segment"])
 @pytest.mark.parametrize("start", [0, 3, 5, 11])
 def test_a_log_that_fits_its_epochs_is_not_read_when_it_is_opened(

@@ -104,7 +104,9 @@ class Partition:
         """
         before = self._invariants.marks()
         ordered = self._handle(now_ms, event)
-        self._invariants.check(before, truncates=isinstance(event, _TRUNCATIONS))
+        truncates = isinstance(event, _TRUNCATIONS)
+        cuts = truncates and isinstance(event, events.LogTruncated)
+        self._invariants.check(before, truncates=truncates, cuts=cuts)
         return ordered
 
     def appended(self, now_ms: int, log_end_offset: Offset) -> Sequence[Effect]:

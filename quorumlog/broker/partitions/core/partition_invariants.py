@@ -31,6 +31,7 @@ class PartitionInvariants:
     6. high_watermark does not rise on a leader whose isr is below min.insync.replicas.
     7. flushed_offset <= log_end_offset; if acknowledgements wait for flushes, high_watermark does
        not rise above flushed_offset on a leader.
+    8. A member of the ISR or the ELR truncates nothing below its high_watermark.
     """
 
     __slots__ = ("_state",)
@@ -50,8 +51,11 @@ class PartitionInvariants:
             role.maximal_isr if isinstance(role, Leader) else _NOBODY,
         )
 
-    def check(self, before: Marks, *, truncates: bool = False) -> None:
-        """Raise InvariantViolation with the number of the rule that does not hold."""
+    def check(self, before: Marks, *, truncates: bool = False, cuts: bool = False) -> None:
+        """Raise InvariantViolation with the number of the rule that does not hold.
+
+        `truncates`: the log has been cut or begun anew; `cuts`: it has been cut.
+        """
         state = self._state
         role = state.role
         leads = isinstance(role, Leader)
@@ -74,6 +78,8 @@ class PartitionInvariants:
             <= state.log_end_offset
         ):
             require(False, "2: kept log start <= log start <= high watermark <= log end")
+        if cuts and state.is_member and state.high_watermark < before.high_watermark:
+            require(False, "8: a member keeps what is committed")
         if state.flushed_offset > state.log_end_offset:
             require(False, "7: what is flushed is in the log")
         if isinstance(role, Leader):

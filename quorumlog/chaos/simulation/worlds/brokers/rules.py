@@ -13,7 +13,7 @@ from quorumlog.metadata_quorum.controller.controller import Controller
 class Unchecked(PartitionInvariants):
     """Checks nothing: the outcome must show the damage."""
 
-    def check(self, before: Marks, *, truncates: bool = False) -> None:
+    def check(self, before: Marks, *, truncates: bool = False, cuts: bool = False) -> None:
         """Check nothing."""
 
 
