@@ -17,7 +17,6 @@ import shutil
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,13 +24,6 @@ from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.ports import free_ports
 from quorumlog.cluster.roles import BROKER
 from quorumlog.cluster.secret import make_secret, secret_file
-from quorumlog.storage.io.checkpoints import (
-    RECOVERY_POINT_FILE,
-    REPLICATION_FILE,
-    encode_offset_checkpoint,
-)
-from quorumlog.wire.codec.errors import CorruptBatch
-from quorumlog.wire.codec.records import iterate_headers
 
 CLUSTER_FILE: Final = "cluster.json"
 METADATA_LOG: Final = "__cluster_metadata-0"  # in each node's log directory
@@ -255,38 +247,6 @@ def wipe(directory: Path, node_id: int) -> None:
         data.mkdir()
     except OSError as error:
         raise ClusterError(f"cannot empty {data}: {error.strerror}") from error
-
-
-def lose_records(directory: Path, node_id: int) -> None:
-    """Cut off the newer half of each partition's log of a node, unnoticed. Raises ClusterError.
-
-    The node cannot notice it: each log ends with a whole batch, and the checkpoints are empty.
-    """
-    data = data_directory(directory, node_id)
-    try:
-        for checkpoint in (RECOVERY_POINT_FILE, REPLICATION_FILE):
-            (data / checkpoint).write_bytes(encode_offset_checkpoint({}))
-        for partition in data.iterdir():
-            segments = sorted(partition.glob("*.log")) if partition.name != METADATA_LOG else []
-            left = sum(segment.stat().st_size for segment in segments) // 2
-            for segment in segments:
-                size = segment.stat().st_size
-                os.truncate(segment, _whole_batches(segment, min(size, left)))
-                left -= min(size, left)
-    except (OSError, CorruptBatch) as error:
-        raise ClusterError(f"cannot cut the logs in {data}: {error}") from error
-
-
-def _whole_batches(segment: Path, size: int) -> int:
-    """Return how many of the first `size` bytes are whole batches."""
-    if not size:
-        return 0
-    with (
-        segment.open("rb") as file,
-        mmap(file.fileno(), size, access=ACCESS_READ) as mapped,
-        memoryview(mapped) as content,
-    ):
-        return sum(header.size_in_bytes for _, header in iterate_headers(content))
 
 
 def load(directory: Path) -> ClusterSpec:

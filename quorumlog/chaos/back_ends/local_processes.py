@@ -29,7 +29,8 @@ from quorumlog.chaos.network.routes import are_used
 from quorumlog.chaos.shim import shim as shims
 from quorumlog.chaos.shim.orders import Orders
 from quorumlog.chaos.shim.shim import Shim
-from quorumlog.cluster import ClusterError, LocalCluster, NodeFailed, layout
+from quorumlog.cluster import ClusterError, LocalCluster, NodeFailed
+from quorumlog.cluster.lost_records import lose_records
 
 _START_TIMEOUT_S: Final = 20.0
 _STARVE_PERIOD_S: Final = 0.06
@@ -180,7 +181,7 @@ class LocalProcesses:
         await _at_once(self.cluster.resume, node_id)
 
     async def _lose_records(self, node_id: int) -> None:
-        await _in_thread(partial(layout.lose_records, self.cluster.directory), node_id)
+        await _in_thread(partial(lose_records, self.cluster.directory), node_id)
 
     async def _stop(self, node_id: int) -> None:
         """Stop a node in order, or kill it: else it might end at any later time."""
