@@ -20,7 +20,7 @@ HARMLESS: Final = {"checkpoint_gone", "index_bit", "index_gone"}
 
 def test_checkpoints_and_indexes_that_are_gone_or_damaged_cost_nothing() -> None:
     settings = settings_of(
-        101,
+        113,
         duration_ms=8_000,
         faults=("damage", "kill", "kill_all", "crash_loop"),
         config={**CONFIG, "log.index.interval.bytes": "100", "log.segment.bytes": "3000"},
