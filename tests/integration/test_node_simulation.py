@@ -145,7 +145,7 @@ def test_a_forgotten_generation_is_found_in_the_committed_log() -> None:
 @pytest.mark.parametrize("min_isr", ["1", "2"])
 def test_a_reboot_while_all_are_killed_loses_nothing(min_isr: str) -> None:
     """docs/decisions/0062-a-rebooted-broker-alone-in-the-isr-leads.md."""
-    drawn = settings_of(1, duration_ms=6_000, faults=(), config={"min.insync.replicas": min_isr})
+    drawn = settings_of(2, duration_ms=6_000, faults=(), config={"min.insync.replicas": min_isr})
     power_loss = Action(t_us=2_000_000, duration_us=1_000_000, fault=PowerLoss(), target=(2,))
     kill_all = Action(t_us=2_000_500, duration_us=1_000_000, fault=KillAll(), target="all")
     schedule = replace(drawn.schedule, actions=(power_loss, kill_all))
