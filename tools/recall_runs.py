@@ -89,6 +89,7 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
     "new_directories_are_not_named": _FLUSHED,
     **dict.fromkeys(FLUSH_MUTANTS.rules, _FLUSHED),
     **dict.fromkeys(LOSSES.rules, _LOSSES),
+    "fails_without_loss": replace(_LOSSES, faults=("fsync_loss", "kill_all")),
     **dict.fromkeys(ROOM.rules, NodesOptions(faults=("disk_full", "kill"))),
     **dict.fromkeys(CHURN.rules, _CHURNED),
     "completes_at_once": _MOVED,
