@@ -44,8 +44,14 @@ async def create_alone(bootstrap: str) -> None:
         await admin.create_topics([NewTopic(name="kept", num_partitions=1, replication_factor=1)])
 
 
-async def produce(bootstrap: str, values: range) -> None:
-    async with Producer(bootstrap, acks="all", linger_ms=0) as producer:
+async def produce(bootstrap: str, values: range, *, patience_ms: int = 120_000) -> None:
+    async with Producer(
+        bootstrap,
+        acks="all",
+        linger_ms=0,
+        request_timeout_ms=min(30_000, patience_ms),
+        delivery_timeout_ms=patience_ms,
+    ) as producer:
         for value in values:
             await producer.send_and_wait("kept", b"%d" % value, partition=0)
 
@@ -206,7 +212,7 @@ def test_a_broker_whose_disk_has_failed_is_not_eligible(tmp_path: Path) -> None:
         wait_for(lambda: {*partition(cluster)["isr"]} == {3, 4})
         (layout.node_directory(tmp_path, 3) / "lose-pages").touch()
         with pytest.raises(Exception, match=r"timed out|too few|NOT_ENOUGH|TIMED_OUT"):
-            asyncio.run(produce(cluster.bootstrap, range(FIRST, FIRST + LATER)))
+            asyncio.run(produce(cluster.bootstrap, range(FIRST, FIRST + LATER), patience_ms=10_000))
         wait_for(lambda: partition(cluster)["isr"] == [4])
         assert partition(cluster)["elr"] == []
         cluster.kill(3, 4)
