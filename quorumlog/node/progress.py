@@ -9,12 +9,12 @@ docs/decisions/0052-time-limits-of-nodes-are-renewed-by-progress.md
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from errno import EDQUOT, ENOSPC
 from io import FileIO
 from pathlib import Path
 from typing import Final
 
-NO_ROOM: Final = frozenset({ENOSPC, EDQUOT})
+from quorumlog.storage.errors import NO_ROOM
+
 INTERVAL_S: Final = 0.25
 _FINAL: Final = "it cannot get ready: "
 

@@ -1,7 +1,7 @@
 """The room that a node waits for while it starts.
 
 A step of the start that finds no room on a disk, or no file handle, is repeated until it succeeds:
-the node must not end, because room comes back and nobody may be there to start it again.
+the node must not end, because room comes back, and then no person may be there to start it.
 docs/decisions/0150-a-voter-without-room-refuses-and-lives.md
 """
 

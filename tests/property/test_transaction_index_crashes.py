@@ -225,7 +225,7 @@ def test_an_index_that_is_missing_is_learnt_anew_whichever_it_is() -> None:
 
 
 def test_a_missing_index_is_known_after_a_crash_too() -> None:
-    """But for that of the last segment below the recovery point: its snapshot is the newest."""
+    """Except the index of the last segment below the recovery point: its snapshot is the newest."""
     paths = index_files(closed(SCRIPT))
     for path in paths[:-1]:
         disk = closed(SCRIPT)

@@ -98,7 +98,7 @@ class Copies:
 
         worse_on: the machine on which a fault has just made copies worse; None: members may have
         left. is_decided_before: they have, perhaps, by a decision that is committed now, and was in
-        the log of the metadata before a copy became worse: nobody takes it back.
+        the log of the metadata before a copy became worse: no event takes it back.
         """
         before = self._members.get(copied.key, frozenset())
         self._members[copied.key] = copied.members

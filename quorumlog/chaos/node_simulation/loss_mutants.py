@@ -3,7 +3,7 @@
 They show where faults take copies, and the best copy judges: see `copies`.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import LacksRecords
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
-from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 
 def _with(*broken: type[Any]) -> Substitutes:
@@ -44,37 +44,24 @@ LOSSES: Final = Mutants(_with)
 @LOSSES.breaks("the log of a member of ISR or ELR is cut or set aside, and believed all the same")
 class _BelievesEachMember(LogDirectory):
     def open(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: TopicId,
-        configs: Mapping[str, str],
-        *,
-        standing: Standing = Standing.SPARE,
-        **known: Any,
+        self, *opened: Any, standing: Standing = Standing.SPARE, **known: Any
     ) -> tuple[Log, Offset]:
         if standing is Standing.COUNTED_ON:
             standing = Standing.SPARE
-        return super().open(topic_partition, topic_id, configs, standing=standing, **known)
+        return super().open(*opened, standing=standing, **known)
 
 
 @LOSSES.breaks("a damaged log is cut or set aside before it is reported")
 class _CutsBeforeItReports(LogDirectory):
     def open(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: TopicId,
-        configs: Mapping[str, str],
-        *,
-        standing: Standing = Standing.SPARE,
-        **known: Any,
+        self, *opened: Any, standing: Standing = Standing.SPARE, **known: Any
     ) -> tuple[Log, Offset]:
-        opened = topic_partition, topic_id, configs
         try:
             return super().open(*opened, standing=standing, **known)
         except LacksRecords:
             log, _ = super().open(*opened, **known)
             log.close(clean=False)
-            self._unopened.add(str(topic_partition))
+            self._unopened.add(str(opened[0]))
             raise
 
 

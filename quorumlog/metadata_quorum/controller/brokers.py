@@ -148,8 +148,8 @@ class Sessions:
     def expires_ms(self, broker_id: BrokerId, unfenced: Collection[BrokerId]) -> int:
         """Return when to fence the broker if it stays silent; 0 for one never heard.
 
-        One whose process is gone waits for those of the `unfenced` that were silent already. Each
-        waits for those that open their logs.
+        A broker whose process is gone waits for each `unfenced` broker that was silent already.
+        Each broker waits for the brokers that open their logs.
         """
         session = self._sessions.get(broker_id)
         if session is None:

@@ -1,7 +1,7 @@
 """Where a segment stops being whole: decided batch by batch, from its bytes alone.
 
 A batch counts if it is entire, its CRC holds, its offsets follow the batch before it, and its
-leader epoch is not older, nor newer than that of the last leader. The rules beyond the CRC exist
+leader epoch is not older, nor newer than the last leader's. The rules beyond the CRC exist
 because neither the base offset nor the leader epoch is under it, and because remnants of an older
 tail have a perfectly good CRC.
 Source: Kafka's `LogSegment.recover`.

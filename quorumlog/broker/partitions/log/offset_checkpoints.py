@@ -57,7 +57,7 @@ class OffsetCheckpoints:
         self._left: set[TopicPartition] = set()  # of those that the last process deleted
 
     def read(self, *, must_be_there: bool = False) -> None:
-        """Read the files; those that are damaged count as missing. Raises OSError.
+        """Read the files; a damaged file counts as missing. Raises OSError.
 
         `must_be_there`: all logs of the directory were open once, see `note_all_open`.
         """
