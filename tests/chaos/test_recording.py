@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,16 @@ from tests.support.chaos.hand_made_histories import History, rows_of
 # --- signals ---
 
 
+@pytest.fixture
+def _heeded(number: int) -> Iterator[None]:
+    """A signal that is not ignored: a shell starts its background jobs with SIGINT ignored."""
+    is_interrupt = number == signal.SIGINT
+    before = signal.signal(number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
+    yield
+    signal.signal(number, before)
+
+
+@pytest.mark.usefixtures("_heeded")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_ends_the_run_and_a_second_does_not_end_the_tidying(number: int) -> None:
     tidied = []
