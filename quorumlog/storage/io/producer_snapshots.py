@@ -23,7 +23,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class ProducerSnapshot(NamedTuple):
-    """What was known of producers when the log ended at `offset` (exclusive).
+    """The state of the producers when the log ended at `offset` (exclusive).
 
     `newest_aborted`: the newest marker of an aborted transaction below; the log fills it in.
     """

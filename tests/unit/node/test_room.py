@@ -58,7 +58,7 @@ async def test_the_wait_ends_when_the_node_is_to_stop() -> None:
 
 
 async def test_a_step_that_finds_room_is_done_after_the_end_too() -> None:
-    """What has begun to start is stopped in order."""
+    """A stop during a start lets the step end, so that its parts are stopped in order."""
     room, outcomes = Room(), iter([1])
     room.end()
 
