@@ -1,7 +1,8 @@
 """A broker that takes up its places again, and finds that a log is not whole (decision 133)."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from quorumlog.broker.partitions.core.placement import Standing, standing_of
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.registrations import FILE_NAME, BrokerProcess
+from quorumlog.broker.replicas import Replicas
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import LacksRecords
 from quorumlog.storage.io.checkpoints import (
@@ -173,14 +175,26 @@ async def test_an_image_with_our_registration_shows_each_leader_that_we_followed
         assert replicas.drivers[AT].log.log_end_offset == end
 
 
+def damaged_log(directory: Path) -> tuple[Path, bytes]:
+    """Leave a log of three committed records, one damaged; return its segment and the bytes."""
+    segment = killed(directory, committed=3) / SEGMENT
+    flip(segment)
+    return segment, segment.read_bytes()
+
+
+@asynccontextmanager
+async def member(directory: Path) -> AsyncIterator[Replicas]:
+    """Run broker 1, a registered member of the ISR."""
+    async with one_broker(directory, isr=(1, 2)) as replicas:
+        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+        yield replicas
+
+
 async def test_a_broker_reports_the_log_and_opens_it_when_it_is_out_of_the_isr(
     tmp_path: Path,
 ) -> None:
-    segment = killed(tmp_path, committed=3) / SEGMENT
-    flip(segment)
-    content = segment.read_bytes()
-    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+    segment, content = damaged_log(tmp_path)
+    async with member(tmp_path) as replicas:
         publish(replicas, image(1, 0, 0, (1, 2), replicas=(1, 2)))
         [report] = await reports_of(replicas)
         assert (report.last_epoch, report.log_end_offset, report.is_whole) == (0, 1, False)
@@ -195,11 +209,8 @@ async def test_a_broker_reports_the_log_and_opens_it_when_it_is_out_of_the_isr(
 async def test_a_damaged_log_that_may_be_the_best_is_left_as_it_is_until_it_is_chosen(
     tmp_path: Path,
 ) -> None:
-    segment = killed(tmp_path, committed=3) / SEGMENT
-    flip(segment)
-    content = segment.read_bytes()
-    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+    segment, content = damaged_log(tmp_path)
+    async with member(tmp_path) as replicas:
         undecided = image(NO_LEADER, 1, 1, (), replicas=(1, 2))
         publish(replicas, replace(undecided, last_known_elr=BROKERS[:2]))
         assert replicas.may_lead.is_set()  # the others
@@ -214,14 +225,11 @@ async def test_a_damaged_log_is_left_as_it_is_while_the_members_have_not_shown_t
     tmp_path: Path,
 ) -> None:
     """The log of the last member may be damaged as well, and then this one counts again."""
-    segment = killed(tmp_path, committed=3) / SEGMENT
-    flip(segment)
-    content = segment.read_bytes()
-    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
-        member = replace(image(NO_LEADER, 0, 0, (), replicas=(1, 2)), elr=BROKERS[:2])
-        publish(replicas, member)
-        publish(replicas, replace(member, elr=BROKERS[1:2], last_known_elr=BROKERS[:1]))
+    segment, content = damaged_log(tmp_path)
+    async with member(tmp_path) as replicas:
+        waiting = replace(image(NO_LEADER, 0, 0, (), replicas=(1, 2)), elr=BROKERS[:2])
+        publish(replicas, waiting)
+        publish(replicas, replace(waiting, elr=BROKERS[1:2], last_known_elr=BROKERS[:1]))
         assert replicas.may_lead.is_set()  # the others
         undecided = image(NO_LEADER, 1, 1, (), replicas=(1, 2))
         publish(replicas, replace(undecided, last_known_elr=BROKERS[:2]))
@@ -236,8 +244,7 @@ async def test_a_damaged_log_is_left_as_it_is_while_the_members_have_not_shown_t
 async def test_a_torn_log_is_whole_once_no_other_one_is_known_to_be_better(tmp_path: Path) -> None:
     segment = killed(tmp_path, committed=3) / SEGMENT
     segment.write_bytes(segment.read_bytes() + BATCH[:-1])
-    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+    async with member(tmp_path) as replicas:
         publish(replicas, image(1, 0, 0, (1,), replicas=(1, 2)))
         [report] = await reports_of(replicas)
         assert (report.log_end_offset, report.is_whole) == (3, False)
@@ -249,8 +256,7 @@ async def test_a_torn_log_is_whole_once_no_other_one_is_known_to_be_better(tmp_p
 
 async def test_a_log_that_is_open_is_reported_when_it_may_decide(tmp_path: Path) -> None:
     killed(tmp_path, committed=3)
-    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+    async with member(tmp_path) as replicas:
         publish(replicas, image(1, 0, 0, (1, 2), replicas=(1, 2)))
         assert await reports_of(replicas) == []
         publish(replicas, image(NO_LEADER, 1, 1, (), replicas=(1, 2)))
