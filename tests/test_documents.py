@@ -34,6 +34,18 @@ def test_what_the_pages_name_is_there() -> None:
     assert missing(ROOT) == []
 
 
+def test_the_index_leads_to_every_page() -> None:
+    docs = ROOT / "docs"
+    linked = {(docs / link).resolve() for link in LINK.findall((docs / "index.md").read_text())}
+    linked |= {
+        (docs / "architecture" / link).resolve()
+        for link in LINK.findall((docs / "architecture/index.md").read_text())
+    }
+    found = set(docs.glob("**/*.md")) - set(docs.glob("decisions/*.md"))
+    assert found - linked == {docs / "index.md"}
+    assert "(docs/index.md)" in (ROOT / "README.md").read_text()
+
+
 def test_what_is_missing_is_seen(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "quorumlog/core").mkdir(parents=True)

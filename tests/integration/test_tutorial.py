@@ -1,4 +1,4 @@
-"""Every chapter of the tutorial works as it stands, and prints what it shows."""
+"""Every chapter of the tutorial works as it stands, and its samples are the output."""
 
 from pathlib import Path
 
@@ -8,7 +8,11 @@ from tests.support.pages import Reader
 
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs/tutorial").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs/operating.md",
+    *sorted((ROOT / "docs/tutorial").glob("*.md")),
+]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

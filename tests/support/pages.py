@@ -1,24 +1,29 @@
-"""Pages of documentation that are run: what they show is what one sees.
+"""Pages of documentation that are run: their samples are the output of the commands.
 
 A block marked `console` is a session. A line that begins with `$ ` is given to bash in one
-directory per page, and the lines up to the next one are what it must print; progress is left out,
+directory per page, and the lines up to the next command are its output; progress is left out,
 which is a bar, or how long a command still takes. Numbers and random identifiers may differ, as
-they do from run to run; in a block marked `console exact` they may not. A line `...` stands for any
-lines. A block marked `python` or `json` after a line that ends with a file's name and a colon is
-written to that file.
+they do from run to run. In a block marked `console seeded` only elapsed times may differ, in a
+block marked `console exact` nothing. A line `...` stands for any lines. A block marked `python` or
+`json` after a line that ends with a file's name and a colon is written to that file.
+
+`python -m tests.support.pages docs/tutorial/4-break-a-rule.md` runs a page and replaces its samples
+by the output of this run.
 """
 
 import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass, field
+import tempfile
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 _FENCE = re.compile(r"^```([a-z ]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"`([\w.-]+)`:\n\n\Z")
 _IDENTIFIER = re.compile(r"\b(?:[A-Za-z0-9_-]{22}|[0-9a-f]{32})(?![\w-])")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_ELAPSED = re.compile(r"in \d+\.\d+ s \(\d+x\)")
 _SPACES = re.compile(r" {2,}")
 _PROGRESS = re.compile("━| min to go;")
 _LIMIT_S = 120
@@ -26,11 +31,13 @@ _LIMIT_S = 120
 
 @dataclass
 class Command:
-    """One line behind `$ `, and what it must print."""
+    """One line behind `$ `, its expected output, and where that is in the page (characters)."""
 
     line: str
-    is_exact: bool
+    kind: str
     expected: list[str] = field(default_factory=list)
+    begin: int = 0
+    end: int = 0
 
 
 @dataclass
@@ -47,42 +54,63 @@ def steps(page: str) -> list[Command | File]:
     for block in _FENCE.finditer(page):
         kind, text = block[1].strip(), block[2]
         name = _FILE_NAME.search(page[: block.start()])
-        if kind in {"console", "console exact"}:
-            found += _commands(text, is_exact=kind.endswith("exact"))
+        if kind in {"console", "console seeded", "console exact"}:
+            found += _commands(text, kind, block.start(2))
         elif name is not None:
             found.append(File(name[1], text))
     return found
 
 
-def _commands(session: str, *, is_exact: bool) -> list[Command]:
+def _commands(session: str, kind: str, position: int) -> list[Command]:
     commands: list[Command] = []
-    for line in session.splitlines():
+    for line in session.splitlines(keepends=True):
+        position += len(line)
         if line.startswith("$ "):
-            commands.append(Command(line.removeprefix("$ "), is_exact))
-        elif line:
-            commands[-1].expected.append(line)
+            command = Command(line.strip().removeprefix("$ "), kind, begin=position, end=position)
+            commands.append(command)
+        else:
+            commands[-1].expected += line.splitlines() if line.strip() else []
+            commands[-1].end = position
     return commands
 
 
 class Reader:
-    """Does what a page says, in `directory`. Clusters take free ports, whatever the page says."""
+    """Follows a page in `directory`.
 
-    def __init__(self, directory: Path) -> None:
+    Clusters take free ports, whatever the page says. A reader that renews the samples takes the
+    ports of the page, and allows other numbers in every block.
+    """
+
+    def __init__(self, directory: Path, *, renews: bool = False) -> None:
         self._directory = directory
+        self._renews = renews
         self._status = 0
 
-    def follow(self, page: str) -> None:
-        """Take every step. Raises AssertionError where the page is not true."""
+    def follow(self, page: str) -> str:
+        """Take every step; return the page with the output of this run in its samples.
+
+        Raises AssertionError where the page is not true.
+        """
+        renewed, copied = "", 0
         for step in steps(page):
             if isinstance(step, File):
                 (self._directory / step.name).write_text(step.text)
-            else:
-                self._run(step)
+                continue
+            printed = self._run(step)
+            lines = _seen(replace(step, kind="console") if self._renews else step, printed)
+            assert lines is not None, (
+                f"$ {step.line}\nprinted\n{printed}\ninstead of\n" + "\n".join(step.expected)
+            )
+            renewed += page[copied : step.begin] + "".join(f"{line}\n" for line in lines)
+            copied = step.end
+        return renewed + page[copied:]
 
-    def _run(self, command: Command) -> None:
+    def _run(self, command: Command) -> str:
         is_question = command.line == "echo $?"
         assert is_question or self._status == 0, "the command before failed, and the page is silent"
-        line = re.sub(r"^quorumlog up\b", "quorumlog up --port 0", command.line)
+        line = command.line
+        if not self._renews:
+            line = re.sub(r"^quorumlog up\b", "quorumlog up --port 0", line)
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", f"(exit {self._status}); {line}"],
             cwd=self._directory,
@@ -94,31 +122,58 @@ class Reader:
             check=False,
         )
         self._status = done.returncode
-        printed = [line for line in done.stdout.splitlines() if line and not _PROGRESS.search(line)]
-        pattern = _pattern(command)
-        text = "\n".join(printed if command.is_exact else map(_shape, printed))
-        assert pattern.fullmatch(text), (
-            f"$ {command.line}\nprinted\n{done.stdout}\ninstead of\n" + "\n".join(command.expected)
-        )
+        return done.stdout
 
     def stop(self) -> None:
-        """Stop what the page left running."""
+        """Stop the clusters that the page left running."""
         for marker in self._directory.glob("**/cluster.json"):
             down = ["-m", "quorumlog", "down", "--dir", str(marker.parent)]
             subprocess.run([sys.executable, *down], check=False, capture_output=True, timeout=60)
 
 
-def _shape(line: str) -> str:
-    """Return the line without what differs from run to run."""
+def _seen(command: Command, printed: str) -> list[str] | None:
+    """Return the sample with the lines of this output, or None if they are others."""
+    lines = [line for line in printed.splitlines() if line and not _PROGRESS.search(line)]
+    shapes = "".join(f"{_shape(line, command.kind)}\n" for line in lines)
+    match = _pattern(command).fullmatch(shapes)
+    if match is None:
+        return None
+    sample = []
+    for index, line in enumerate(command.expected):
+        at = shapes.count("\n", 0, match.start(index + 1))
+        sample.append(line if line == "..." else lines[at])
+    return sample
+
+
+def _shape(line: str, kind: str) -> str:
+    """Return the line without the parts that differ from run to run."""
+    if kind == "console exact":
+        return line
+    if kind == "console seeded":
+        return _ELAPSED.sub("in 0 s", line)
     return _SPACES.sub("  ", _NUMBER.sub("0", _IDENTIFIER.sub("ID", line)))
 
 
 def _pattern(command: Command) -> re.Pattern[str]:
-    lines = command.expected if command.is_exact else list(map(_shape, command.expected))
-    parts = [r"(?:.*\n)*?" if line == "..." else re.escape(line) + r"\n" for line in lines]
-    pattern = "".join(parts)
-    if not lines or lines[-1] != "...":
-        pattern = pattern.removesuffix(r"\n")
-    else:
-        pattern = pattern.removesuffix(r"(?:.*\n)*?").removesuffix(r"\n") + r"(?:\n.*)*"
-    return re.compile(pattern)
+    """Return the pattern of the output, with a group for each line of the sample."""
+    return re.compile(
+        "".join(
+            r"((?:.*\n)*?)" if line == "..." else f"({re.escape(_shape(line, command.kind))}\n)"
+            for line in command.expected
+        )
+    )
+
+
+def main(pages: list[str]) -> None:
+    """Replace the samples of the pages by the output of a run."""
+    for name in pages:
+        with tempfile.TemporaryDirectory() as directory:
+            reader = Reader(Path(directory), renews=True)
+            try:
+                Path(name).write_text(reader.follow(Path(name).read_text()))
+            finally:
+                reader.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -31,8 +31,8 @@ a
 def test_a_page_is_its_files_and_commands_in_order() -> None:
     assert steps(PAGE) == [
         File("two.txt", "2\n"),
-        Command("cat two.txt", is_exact=False, expected=["3"]),
-        Command("printf 'a\\nb\\nc\\n'", is_exact=True, expected=["a", "..."]),
+        Command("cat two.txt", "console", ["3"], begin=69, end=71),
+        Command("printf 'a\\nb\\nc\\n'", "console exact", ["a", "..."], begin=114, end=120),
     ]
 
 
@@ -44,6 +44,7 @@ def test_numbers_may_differ(tmp_path: Path) -> None:
     "session",
     [
         "```console exact\n$ echo 2\n3\n```\n",
+        "```console seeded\n$ echo 2 events in 0.20 s '(3x)'\n3 events in 0.20 s (3x)\n```\n",
         "```console\n$ echo two\nthree\n```\n",
         "```console\n$ echo two\n```\n",
         "```console\n$ true\ntwo\n```\n",
@@ -51,11 +52,26 @@ def test_numbers_may_differ(tmp_path: Path) -> None:
         "```console\n$ printf 'a\\nb\\n'\n...\na\n```\n",
         "```console\n$ false\n$ true\n```\n",
     ],
-    ids=["number", "word", "too much", "nothing", "more", "order", "failed"],
+    ids=["number", "seeded number", "word", "too much", "nothing", "more", "order", "failed"],
 )
 def test_a_page_that_is_not_true_is_found(session: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         Reader(tmp_path).follow(session)
+
+
+def test_a_seeded_run_may_take_another_time(tmp_path: Path) -> None:
+    session = "$ echo '2 events in 0.20 s (30x), done'\n2 events in 1.00 s (6x), done\n"
+    Reader(tmp_path).follow(f"```console seeded\n{session}```\n")
+
+
+def test_a_page_gets_the_output_of_this_run(tmp_path: Path) -> None:
+    kinds = ("console", "console seeded", "console exact")
+    page = "Write `n.txt`:\n\n```json\n7\n```\n" + "".join(
+        f"A {kind}\n```{kind}\n$ cat n.txt\n3\n\n$ seq 8 9\n...\n1\n```\nend\n" for kind in kinds
+    )
+    renewed = Reader(tmp_path, renews=True).follow(page)
+    assert renewed == page.replace("n.txt\n3\n\n", "n.txt\n7\n").replace("...\n1\n", "...\n9\n")
+    assert Reader(tmp_path).follow(renewed) == renewed
 
 
 def test_progress_is_left_out(tmp_path: Path) -> None:
