@@ -83,6 +83,7 @@ def test_a_pattern_goes_to_every_broker_and_a_bad_one_is_shown(shell: Shell) -> 
     said = shell("transactions", "list", "--pattern", "(", status=EXIT_FAILED)
     assert "INVALID_REGULAR_EXPRESSION" in said
     assert "ids that match '('" in said
+    assert "its extra re2" in said
 
 
 def test_a_broker_that_takes_no_pattern_is_not_asked_for_all(shell: Shell) -> None:
