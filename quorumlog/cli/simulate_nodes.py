@@ -22,6 +22,7 @@ from quorumlog.chaos.schedule import Schedule
 from quorumlog.cli.duration import parse_duration_ms
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, document, fail, parse_settings, say
 from quorumlog.cli.simulate_options import shrunk_file
+from quorumlog.cli.verify import require_checkers
 from quorumlog.cluster import ClusterShape
 
 _WORKLOAD: Final = "append_read"
@@ -93,6 +94,7 @@ def simulate_nodes(
     json_output: bool,
 ) -> None:
     """Run the seeds, or the schedule of a file, and print what came of them."""
+    require_checkers()
     started_s = time.monotonic()
     wanted = _settings(seeds, asked, schedule)
     outcomes = run_nodes(wanted)
