@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from quorumlog.chaos.back_ends.local_processes import RUN_FAULTS
 from quorumlog.chaos.drivers.registry import DRIVERS
-from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.mutants import MUTANTS, every_mutant, mutant_module
 from quorumlog.chaos.network.links import NetworkKind
 from quorumlog.chaos.workloads.registry import WORKLOADS
@@ -48,8 +48,8 @@ Fault = Annotated[
     str,
     typer.Option(
         metavar="FAULT[:ROLE],...",
-        help=f"What breaks: {', '.join(STEP_FAULTS)}; or {NO_FAULTS}.",
-        autocompletion=lambda: [*STEP_FAULTS, NO_FAULTS],
+        help=f"What breaks: {', '.join(RUN_FAULTS)}; or {NO_FAULTS}.",
+        autocompletion=lambda: [*RUN_FAULTS, NO_FAULTS],
     ),
 ]
 Overlap = Annotated[

@@ -1,12 +1,23 @@
 """Options that several commands have, with the values that a shell completes."""
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 DEFAULT_DIR: Final = Path("quorumlog-data")
+
+
+class PlainCommand(TyperCommand):
+    """A command whose usage names a required argument without braces: NAME, not {NAME}."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """See click."""
+        pieces = super().collect_usage_pieces(ctx)
+        return [re.sub(r"^\{(.+)\}(\.\.\.)?$", r"\1\2", piece) for piece in pieces]
 
 
 def command_group(text: str) -> typer.Typer:

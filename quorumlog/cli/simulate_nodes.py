@@ -127,9 +127,8 @@ def run_nodes(wanted: Sequence[NodesSettings]) -> list[NodesResult | RunFailed]:
     console = Console(stderr=True)
     outcomes: list[NodesResult | RunFailed] = []
     # It is refreshed from here: a thread of its own might hold a lock while a process is forked.
-    with Progress(
-        console=console, transient=True, auto_refresh=False, disable=len(wanted) == 1
-    ) as bar:
+    is_shown = console.is_terminal and len(wanted) > 1
+    with Progress(console=console, transient=True, auto_refresh=False, disable=not is_shown) as bar:
         task = bar.add_task("simulating", total=len(wanted))
         for outcome in run_forked(wanted, idle=bar.refresh):
             outcomes.append(outcome)
