@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.back_ends.registry import BACK_ENDS
-from quorumlog.chaos.checkers.registry import CHECKERS
+from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.drivers.driver import CAPABILITIES
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.chaos.faults.fault import CLIENT, NODE_ROLES, StepFault
@@ -13,6 +13,7 @@ from quorumlog.chaos.mutants import every_mutant
 from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.node_simulation.target import SimulatedMachines
 from quorumlog.chaos.workloads.registry import WORKLOADS
+from quorumlog.extras import why_no_checks
 
 _COMMANDED: Final = frozenset({"kill", "stop", "start", "pause", "resume"})
 
@@ -30,7 +31,8 @@ def listing() -> dict[str, Any]:
         },
         "faults": [_fault(kind) for kind in STEP_FAULTS.values()],
         "roles": [*NODE_ROLES, CLIENT, "all"],
-        "models": {name: checker.text for name, checker in CHECKERS.items()},
+        "models": dict(TEXTS),
+        "why_no_checks": why_no_checks(),  # "" if histories can be recorded and judged here
         "drivers": {name: _driver(name, text) for name, text in DRIVERS.items()},
         "capabilities": dict(CAPABILITIES),  # of drivers
         "back_ends": {

@@ -19,6 +19,7 @@ from typing import Final
 from quorumlog.chaos import cluster_states
 from quorumlog.chaos.back_ends.back_end import BackEnd
 from quorumlog.chaos.back_ends.equipment import check_equipment, equipment_for, started
+from quorumlog.chaos.back_ends.local_processes import RUN_FAULTS
 from quorumlog.chaos.back_ends.registry import open_back_end
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers.driver import Driver
@@ -82,7 +83,7 @@ class RunSettings:
         if not 0 < self.duration_s < inf:
             raise ValueError(f"--duration {self.duration_s:g} s: it must be above 0")
         for name in self.faults:
-            fault_and_role(name)
+            fault_and_role(name, RUN_FAULTS)
 
     @property
     def all_options(self) -> dict[str, Option]:

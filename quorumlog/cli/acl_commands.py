@@ -15,6 +15,7 @@ app = command_group(
     "Show and change ACLs. A quorumlog cluster stores them and does NOT enforce them."
 )
 
+_NO_ACLS: Final = "no ACLs"
 _CLUSTER_NAME: Final = "kafka-cluster"
 _COLUMNS: Final = (
     "permission",
@@ -76,7 +77,7 @@ def list_(
         permission=_word(permission),
     )
     found = ask_admin(bootstrap, directory, lambda admin: admin.describe_acls(wanted))
-    outcome({"acls": list(map(asdict, found))}, *_lines(found), json=json)
+    outcome({"acls": list(map(asdict, found))}, *_lines(found), json=json, empty=_NO_ACLS)
 
 
 @app.command()
@@ -160,7 +161,7 @@ def remove(
     if (wanted == AclFilter()) is not everything:
         fail("say which ones to remove, or --all", EXIT_USAGE)
     gone = ask_admin(bootstrap, directory, lambda admin: admin.delete_acls([wanted]))
-    outcome({"removed": list(map(asdict, gone))}, *_lines(gone), json=json)
+    outcome({"removed": list(map(asdict, gone))}, *_lines(gone), json=json, empty=_NO_ACLS)
 
 
 def _word(text: str | None) -> str | None:
@@ -183,5 +184,5 @@ _SPELLINGS: Final = _spellings()
 
 def _lines(acls: list[Acl]) -> list[str]:
     if not acls:
-        return ["no ACLs"]
+        return []
     return table(_HEADERS, [[asdict(acl)[name] for name in _COLUMNS] for acl in acls])

@@ -227,7 +227,8 @@ def _run_with_progress(settings: RunSettings) -> RunSummary:
     )
     # Clients warn of nodes that they cannot reach. Here that is what the run is for.
     logging.getLogger("quorumlog.client").setLevel(logging.ERROR)
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         return run(settings, _Bars(progress).update)
 
 

@@ -1,44 +1,93 @@
 """`quorumlog chaos list`: what the lab has, and what this machine lacks."""
 
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Final
 
 import typer
 
 from quorumlog.chaos.listing import listing
-from quorumlog.cli.output import data, document
+from quorumlog.cli.options import Json, one_of
+from quorumlog.cli.output import data, outcome
+
+_Described = Mapping[str, Any]
+
+
+def _workloads(described: _Described) -> Iterator[str]:
+    for name, workload in described["workloads"].items():
+        needs = f"  (needs {', '.join(workload['requires'])})" if workload["requires"] else ""
+        yield f"{name:25} {workload['what']}{needs}"
+        for option, text in workload["options"].items():
+            yield f"  {option:16} {text}"
+
+
+def _faults(described: _Described) -> Iterator[str]:
+    for fault in described["faults"]:
+        yield f"{fault['name']:18} {fault['what']}"
+        if not fault["available"]:
+            yield f"{'':18} not here: {fault['why_not']}"
+
+
+def _models(described: _Described) -> Iterator[str]:
+    if described["why_no_checks"]:
+        yield f"not here: {described['why_no_checks']}"
+    yield from _texts(described["models"])
+
+
+def _drivers(described: _Described) -> Iterator[str]:
+    for name, driver in described["drivers"].items():
+        yield f"{name:18} {driver['what']}  ({_abilities(driver)})"
+
+
+def _abilities(driver: Mapping[str, Any]) -> str:
+    return ", ".join(driver["can"]) or "sends and reads only" if driver["here"] else "not installed"
+
+
+def _texts(texts: Mapping[str, str]) -> Iterator[str]:
+    for name, text in texts.items():
+        yield f"{name:18} {text}"
+
+
+_KINDS: Final[Mapping[str, Callable[[_Described], Iterator[str]]]] = {
+    "workloads": _workloads,
+    "faults": _faults,
+    "back-ends": lambda described: _texts(described["back_ends"]),
+    "models": _models,
+    "mutants": lambda described: _texts(described["mutants"]),
+    "drivers": _drivers,
+    "capabilities": lambda described: _texts(described["capabilities"]),
+    "roles": lambda described: iter([", ".join(described["roles"])]),
+}
+_TITLES: Final = {"capabilities": "capabilities of drivers, beside sending and reading"}
 
 
 def list_command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    kind: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="KIND",
+            help=f"Only these: {', '.join(_KINDS)}.",
+            callback=one_of(_KINDS, "kind"),
+            autocompletion=lambda: list(_KINDS),
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
 ) -> None:
-    """List workloads, faults, drivers, mutants; what is missing here."""
+    """List workloads, faults, drivers, mutants; what is missing here.
+
+    \b
+      quorumlog chaos list
+      quorumlog chaos list faults
+    """
     described = listing()
-    if json:
-        document(described)
+    if kind is not None:
+        key = kind.replace("-", "_")
+        outcome({key: described[key]}, *_KINDS[kind](described), json=json)
         return
-    data("workloads")
-    for name, workload in described["workloads"].items():
-        needs = f"  (needs {', '.join(workload['requires'])})" if workload["requires"] else ""
-        data(f"  {name:25} {workload['what']}{needs}")
-        for option, text in workload["options"].items():
-            data(f"    {option:16} {text}")
-    data("faults")
-    for fault in described["faults"]:
-        data(f"  {fault['name']:18} {fault['what']}")
-        if not fault["available"]:
-            data(f"  {'':18} not here: {fault['why_not']}")
-    for group in ("back_ends", "models", "mutants"):
-        data(group.replace("_", " "))
-        for name, text in described[group].items():
-            data(f"  {name:18} {text}")
-    data("drivers")
-    for name, driver in described["drivers"].items():
-        data(f"  {name:18} {driver['what']}  ({_abilities(driver)})")
-    data("capabilities of drivers, beside sending and reading")
-    for name, text in described["capabilities"].items():
-        data(f"  {name:18} {text}")
-    data(f"roles\n  {', '.join(described['roles'])}")
-
-
-def _abilities(driver: dict[str, Any]) -> str:
-    return ", ".join(driver["can"]) or "sends and reads only" if driver["here"] else "not installed"
+    if json:
+        outcome(described, json=True)
+        return
+    for name, lines_of in _KINDS.items():
+        data(_TITLES.get(name, name.replace("-", " ")))
+        for line in lines_of(described):
+            data(f"  {line}")

@@ -6,29 +6,20 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from quorumlog.chaos.back_ends.local_processes import RUN_FAULTS
 from quorumlog.chaos.drivers.registry import DRIVERS
-from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.mutants import MUTANTS, every_mutant, mutant_module
 from quorumlog.chaos.network.links import NetworkKind
-from quorumlog.chaos.registered import registered
 from quorumlog.chaos.workloads.registry import WORKLOADS
+from quorumlog.cli.options import one_of
 
 NO_FAULTS: Final = "none"
 
 
 def _one_of(known: Mapping[str, object], what: str, text: str) -> Any:
     """Return an option that takes one of `known`, and refuses any other value as a usage error."""
-
-    def check(value: str | None) -> str | None:
-        if value is not None:
-            try:
-                registered(known, value, what)
-            except ValueError as error:
-                raise typer.BadParameter(str(error)) from error
-        return value
-
     return typer.Option(
-        metavar="NAME", help=text, callback=check, autocompletion=lambda: list(known)
+        metavar="NAME", help=text, callback=one_of(known, what), autocompletion=lambda: list(known)
     )
 
 
@@ -57,8 +48,8 @@ Fault = Annotated[
     str,
     typer.Option(
         metavar="FAULT[:ROLE],...",
-        help=f"What breaks: {', '.join(STEP_FAULTS)}; or {NO_FAULTS}.",
-        autocompletion=lambda: [*STEP_FAULTS, NO_FAULTS],
+        help=f"What breaks: {', '.join(RUN_FAULTS)}; or {NO_FAULTS}.",
+        autocompletion=lambda: [*RUN_FAULTS, NO_FAULTS],
     ),
 ]
 Overlap = Annotated[

@@ -33,8 +33,7 @@ Nodes = Annotated[
     typer.Option(
         metavar="N",
         min=1,
-        show_default=str(_NODES),
-        help="How many nodes, each broker and controller.",
+        help=f"How many nodes, each broker and controller. Default: {_NODES}.",
     ),
 ]
 Port = Annotated[
@@ -42,9 +41,8 @@ Port = Annotated[
     typer.Option(
         metavar="PORT",
         min=0,
-        show_default=str(_PORT),
         help="Kafka port of the first node, the next ones count up. Each control port is "
-        f"{CONTROL_PORT_STEP} above. 0 takes free ports.",
+        f"{CONTROL_PORT_STEP} above. 0 takes free ports. Default: {_PORT}.",
     ),
 ]
 FirstId = Annotated[
@@ -52,8 +50,8 @@ FirstId = Annotated[
     typer.Option(
         metavar="ID",
         min=0,
-        show_default=str(FIRST_ID),
-        help="The node id of the first node, the next ones count up. Apache Kafka's begin with 0.",
+        help="The node id of the first node, the next ones count up. Apache Kafka's begin with 0. "
+        f"Default: {FIRST_ID}.",
     ),
 ]
 Detach = Annotated[

@@ -23,8 +23,9 @@ Name = Annotated[
 ]
 Changes = list[str] | None
 
+OF_THE_TOPIC: Final = 1  # set for this topic, not inherited from the brokers
 SOURCES: Final = {  # KIP-226
-    1: "topic",
+    OF_THE_TOPIC: "topic",
     2: "broker, dynamic",
     3: "all brokers, dynamic",
     4: "broker, at start",
@@ -61,9 +62,10 @@ def describe(
         for setting, one in sorted(found.items())
     ]
     rows = [(one["name"], one["value"], one["source"]) for one in settings]
-    nothing = [f"nothing is altered for {_named(kind, name)}"]
-    lines = table(("NAME", "VALUE", "FROM"), rows) if rows else nothing
-    outcome({"kind": kind, "name": name, "configs": settings}, *lines, json=json)
+    nothing = f"nothing is altered for {_named(kind, name)}"
+    lines = table(("NAME", "VALUE", "FROM"), rows) if rows else ()
+    described = {"kind": kind, "name": name, "configs": settings}
+    outcome(described, *lines, json=json, empty=nothing)
 
 
 @app.command()

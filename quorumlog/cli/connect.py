@@ -22,8 +22,7 @@ Bootstrap = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT,...",
-        show_default=f"the cluster in DIR, else {_ELSEWHERE}",
-        help="Brokers to connect to.",
+        help=f"Brokers to connect to. Default: the cluster in DIR, else {_ELSEWHERE}.",
     ),
 ]
 

@@ -20,11 +20,12 @@ def export(
     ] = "edn",
 ) -> None:
     """Print a history as Jepsen writes it, for other checkers."""
-    from quorumlog.chaos.history import HistoryError, read_history
-    from quorumlog.chaos.history.export import exported
     from quorumlog.cli.verify import require_checkers
 
     require_checkers()
+    from quorumlog.chaos.history import HistoryError, read_history
+    from quorumlog.chaos.history.export import exported
+
     with one_line_errors(HistoryError, OSError, status=EXIT_UNKNOWN):
         table = read_history(history)
     for line in exported(table, format_):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = command_group("Show and change the feature levels of the cluster.")
 
-Levels = Annotated[list[str], typer.Argument(metavar="FEATURE=LEVEL...", help="The new levels.")]
+Levels = Annotated[list[str], typer.Argument(metavar="FEATURE=LEVEL", help="The new levels.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Only say whether the cluster would do it.")
 ]

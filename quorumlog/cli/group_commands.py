@@ -34,7 +34,7 @@ def list_groups(
     ]
     rows = [list(one.values()) for one in found]
     lines = table(("GROUP", "TYPE", "STATE", "PROTOCOL TYPE"), rows) if rows else ()
-    outcome({"groups": found}, *lines, json=json)
+    outcome({"groups": found}, *lines, json=json, empty="no groups")
 
 
 @app.command()
@@ -109,7 +109,7 @@ app.command(name="reset-offsets")(reset_offsets)
 
 @app.command()
 def delete(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="The groups.")],
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP", help="The groups.")],
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
     json: Json = False,

@@ -218,6 +218,7 @@ COMMANDS: Final[dict[str, Command]] = {
         ),
     ),
 }
+_WIDTH_MAX: Final = 120  # of a help text, in characters: beyond, lines are hard to read
 _FIRST_STEPS: Final = (
     "quorumlog up --detach",
     "quorumlog topics create orders --partitions 3 --replication 3",
@@ -251,7 +252,7 @@ def build_app(arguments: Sequence[str]) -> "Typer":
         epilog=_shown(_FIRST_STEPS),
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _WIDTH_MAX},
         subcommand_metavar="COMMAND",
     )
     app.callback()(root)
@@ -267,13 +268,17 @@ def build_app(arguments: Sequence[str]) -> "Typer":
 def _load(app: "Typer", name: str, command: Command) -> None:
     from importlib import import_module
 
+    from quorumlog.cli.options import PlainCommand
+
     module = import_module(f"quorumlog.cli.{command.module}")
     found = module.app if command.is_group else getattr(module, name.replace("-", "_"))
     epilog = _shown(command.examples)
     if command.is_group:
+        for one in found.registered_commands:
+            one.cls = PlainCommand
         app.add_typer(found, name=name, short_help=command.summary, epilog=epilog)
     else:
-        kind = getattr(module, "COMMAND", None)  # a class of its own, if it has one
+        kind = getattr(module, "COMMAND", PlainCommand)  # a class of its own, if it has one
         app.command(name=name, cls=kind, short_help=command.summary, epilog=epilog)(found)
 
 
@@ -332,6 +337,8 @@ def _run(app: "Typer", arguments: list[str]) -> int:
     try:
         status: int | None = app(args=arguments, standalone_mode=False)
     except TyperException as error:
+        # A choice is checked by pydantic, whose word for the error is of no use to a person.
+        error.message = error.message.removeprefix("Value error, ") + _hint(arguments)
         show = getattr(error, "show", None)  # usage errors know how to show the usage
         if show is not None:
             show()
@@ -342,6 +349,22 @@ def _run(app: "Typer", arguments: list[str]) -> int:
     except (Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     return status or 0
+
+
+def _hint(arguments: Sequence[str]) -> str:
+    """Return where a command stands that was typed without its group, as `quorumlog lag`; or ""."""
+    from importlib import import_module
+
+    name = arguments[0]
+    if name.startswith("-") or name in COMMANDS:
+        return ""
+    found = []
+    for group, command in COMMANDS.items():
+        if command.is_group:
+            registered = import_module(f"quorumlog.cli.{command.module}").app.registered_commands
+            if name in {one.name or one.callback.__name__ for one in registered}:
+                found.append(f"quorumlog {group} {name}")
+    return f" Did you mean: {', '.join(found)}?" if found else ""
 
 
 def _completed() -> list[str]:

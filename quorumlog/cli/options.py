@@ -1,16 +1,44 @@
 """Options that several commands have, with the values that a shell completes."""
 
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperCommand
 
 DEFAULT_DIR: Final = Path("quorumlog-data")
+
+
+class PlainCommand(TyperCommand):
+    """A command whose usage names a required argument without braces: NAME, not {NAME}."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """See click."""
+        pieces = super().collect_usage_pieces(ctx)
+        return [re.sub(r"^\{(.+)\}(\.\.\.)?$", r"\1\2", piece) for piece in pieces]
 
 
 def command_group(text: str) -> typer.Typer:
     """Return an empty group of commands; without a command, it prints its help."""
     return typer.Typer(help=text, no_args_is_help=True, subcommand_metavar="COMMAND")
+
+
+def one_of(known: Mapping[str, object], noun: str) -> Callable[[str | None], str | None]:
+    """Return a callback that takes one of `known`, and refuses any other value as a usage error."""
+
+    def check(value: str | None) -> str | None:
+        from quorumlog.chaos.registered import registered
+
+        if value is not None:
+            try:
+                registered(known, value, noun)
+            except ValueError as error:
+                raise typer.BadParameter(str(error)) from error
+        return value
+
+    return check
 
 
 def _node_ids(ctx: typer.Context) -> list[str]:

@@ -62,13 +62,18 @@ def begin_document() -> Callable[[str], Any]:
     return sys.stdout.write
 
 
-def outcome(value: Any, *lines: str, json: bool) -> None:
-    """Print `value` as the document, or the lines that say the same."""
+def outcome(value: Any, *lines: str, json: bool, empty: str = "") -> None:
+    """Print `value` as the document, or the lines that say the same.
+
+    `empty` tells the person that there are no lines to print.
+    """
     if json:
         document(value)
         return
     for line in lines:
         data(line)
+    if empty and not lines:
+        say(empty)
 
 
 def fail(message: str, status: int = EXIT_FAILED) -> NoReturn:

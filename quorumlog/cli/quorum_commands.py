@@ -22,16 +22,15 @@ DirectoryId = Annotated[
     typer.Option(
         "--directory",
         metavar="ID",
-        show_default="what the leader knows of the node",
-        help="The directory.id in meta.properties of its log directory.",
+        help="The directory.id in meta.properties of its log directory. Default: as the leader "
+        "knows it.",
     ),
 ]
 Address = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT",
-        show_default="what the leader knows of the node",
-        help="Its control listener.",
+        help="Its control listener. Default: as the leader knows it.",
     ),
 ]
 

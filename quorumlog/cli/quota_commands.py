@@ -57,8 +57,8 @@ def describe(
         for one in found
         for key, value in one.values.items()
     ]
-    lines = table(("ENTITY", "QUOTA", "VALUE"), rows) if rows else ["no quotas"]
-    outcome({"quotas": quotas}, *lines, json=json)
+    lines = table(("ENTITY", "QUOTA", "VALUE"), rows) if rows else ()
+    outcome({"quotas": quotas}, *lines, json=json, empty="no quotas")
 
 
 @app.command()

@@ -235,12 +235,14 @@ def _run(seeds: Sequence[int], arguments: dict[str, Any]) -> Iterator[Simulation
                 pool.submit(_run_some, seeds[place : place + some], arguments)
                 for place in range(0, len(seeds), some)
             ]
+        console = Console(stderr=True)
         yield from track(
             _results(jobs, len(seeds)),
             "simulating",
             total=len(seeds),
-            console=Console(stderr=True),
+            console=console,
             transient=True,
+            disable=not console.is_terminal,
         )
 
 

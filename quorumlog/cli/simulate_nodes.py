@@ -22,6 +22,7 @@ from quorumlog.chaos.schedule import Schedule
 from quorumlog.cli.duration import parse_duration_ms
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, document, fail, parse_settings, say
 from quorumlog.cli.simulate_options import shrunk_file
+from quorumlog.cli.verify import require_checkers
 from quorumlog.cluster import ClusterShape
 
 _WORKLOAD: Final = "append_read"
@@ -93,6 +94,7 @@ def simulate_nodes(
     json_output: bool,
 ) -> None:
     """Run the seeds, or the schedule of a file, and print what came of them."""
+    require_checkers()
     started_s = time.monotonic()
     wanted = _settings(seeds, asked, schedule)
     outcomes = run_nodes(wanted)
@@ -125,9 +127,8 @@ def run_nodes(wanted: Sequence[NodesSettings]) -> list[NodesResult | RunFailed]:
     console = Console(stderr=True)
     outcomes: list[NodesResult | RunFailed] = []
     # It is refreshed from here: a thread of its own might hold a lock while a process is forked.
-    with Progress(
-        console=console, transient=True, auto_refresh=False, disable=len(wanted) == 1
-    ) as bar:
+    is_shown = console.is_terminal and len(wanted) > 1
+    with Progress(console=console, transient=True, auto_refresh=False, disable=not is_shown) as bar:
         task = bar.add_task("simulating", total=len(wanted))
         for outcome in run_forked(wanted, idle=bar.refresh):
             outcomes.append(outcome)

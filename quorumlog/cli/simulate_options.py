@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand
 
 from quorumlog.chaos.simulation import WORLDS
 from quorumlog.chaos.workloads.registry import WORKLOADS
+from quorumlog.cli.options import PlainCommand
 from quorumlog.cli.output import EXIT_USAGE, one_line_errors
 from quorumlog.cluster import ClusterShape, InvalidArgument
 
@@ -32,7 +32,7 @@ _SHRINK: Final = "--shrink"
 
 Subject = Annotated[
     str,
-    typer.Argument(help=_SUBJECT_HELP, autocompletion=lambda: list(SUBJECTS)),
+    typer.Argument(metavar="SUBJECT", help=_SUBJECT_HELP, autocompletion=lambda: list(SUBJECTS)),
 ]
 Seeds = Annotated[
     int | None,
@@ -124,7 +124,7 @@ Config = Annotated[
 ]
 
 
-class ShrinkNeedsNoFile(TyperCommand):
+class ShrinkNeedsNoFile(PlainCommand):
     """A command whose option --shrink may stand without a file: its value is "" then."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -4,11 +4,14 @@ from typing import Annotated, Any
 
 import typer
 
+from quorumlog.cli.config_commands import OF_THE_TOPIC
 from quorumlog.cli.connect import Bootstrap, ask_admin
 from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, TopicSettings, command_group
 from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings
 from quorumlog.cli.partition_lines import partition_line
 from quorumlog.client import Admin, NewTopic, TopicPartition
+from quorumlog.client.descriptions import TopicDescription
+from quorumlog.storage.io.checkpoints import uuid_to_text
 
 app = command_group("Create, list, describe, grow and delete topics.")
 
@@ -47,15 +50,22 @@ def list_topics(
 ) -> None:
     """List the topics, without the internal ones."""
     names = ask_admin(bootstrap, directory, Admin.list_topics)
-    outcome({"topics": names}, *names, json=json)
+    outcome({"topics": names}, *names, json=json, empty="no topics but internal ones")
 
 
 @app.command()
 def describe(
     name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
 ) -> None:
-    """Show the leader, replicas and ISR of each partition."""
-    topic = ask_admin(bootstrap, directory, lambda admin: admin.describe_topics([name]))[name]
+    """Show a topic's id, settings and partitions."""
+
+    async def work(admin: Admin) -> tuple[TopicDescription, dict[str, str | None]]:
+        topic = (await admin.describe_topics([name]))[name]
+        settings = await admin.describe_configs("topic", name)
+        own = {key: one.value for key, one in settings.items() if one.source == OF_THE_TOPIC}
+        return topic, dict(sorted(own.items()))
+
+    topic, own = ask_admin(bootstrap, directory, work)
     rows: list[dict[str, Any]] = [
         {
             "partition": index,
@@ -68,8 +78,12 @@ def describe(
         }
         for index, view in sorted(topic.partitions.items())
     ]
+    topic_id = uuid_to_text(topic.topic_id)
+    settings = ", ".join(f"{key}={value}" for key, value in own.items())
+    title = f"{topic.name}  id {topic_id}  {settings or 'no settings of its own'}"
     lines = (partition_line(row["partition"], row) for row in rows)
-    outcome({"name": topic.name, "partitions": rows}, *lines, json=json)
+    described = {"name": topic.name, "topic_id": topic_id, "configs": own, "partitions": rows}
+    outcome(described, title, *lines, json=json)
 
 
 @app.command()

@@ -51,7 +51,8 @@ def list_transactions(
     found = [asdict(one) for one in ask_admin(bootstrap, directory, work)]
     rows = [list(one.values()) for one in found]
     names = ("TRANSACTIONAL ID", "STATE", "PRODUCER ID", "COORDINATOR")
-    outcome({"transactions": found}, *(table(names, rows) if rows else ()), json=json)
+    lines = table(names, rows) if rows else ()
+    outcome({"transactions": found}, *lines, json=json, empty="no transactional ids")
 
 
 @app.command()
@@ -110,8 +111,8 @@ def find_hanging(
     found = ask_admin(bootstrap, directory, work)
     rows = [[one[name] for name in _HANGING] for one in found]
     names = [name.replace("_", " ").upper() for name in _HANGING]
-    lines = table(names, rows) if rows else ("no transaction hangs",)
-    outcome({"hanging": found}, *lines, json=json)
+    lines = table(names, rows) if rows else ()
+    outcome({"hanging": found}, *lines, json=json, empty="no transaction hangs")
 
 
 async def _hanging(admin: "Admin", names: list[str] | None, idle_ms: int) -> list[dict[str, Any]]:

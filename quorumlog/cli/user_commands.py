@@ -24,9 +24,7 @@ Mechanism = Annotated[
 
 @app.command()
 def describe(
-    users: Annotated[
-        list[str] | None, typer.Argument(metavar="[USER]...", help="Only these.")
-    ] = None,
+    users: Annotated[list[str] | None, typer.Argument(metavar="USER", help="Only these.")] = None,
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
     json: Json = False,
@@ -59,8 +57,8 @@ def describe(
         for user, credentials in found.items()
         for one in credentials or (None,)
     ]
-    lines = table(("USER", "MECHANISM", "ITERATIONS"), rows) if rows else ["no users"]
-    outcome({"users": described}, *lines, json=json)
+    lines = table(("USER", "MECHANISM", "ITERATIONS"), rows) if rows else ()
+    outcome({"users": described}, *lines, json=json, empty="no users")
 
 
 @app.command("set")

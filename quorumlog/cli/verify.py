@@ -162,11 +162,10 @@ def print_verdict(verdict: "Verdict") -> None:
 
 def require_checkers() -> None:
     """End the command, before it costs time, if histories cannot be checked here."""
-    from quorumlog.chaos.extras import install_command
+    from quorumlog.extras import why_no_checks
 
-    for name in ("numpy", "pyarrow"):
-        if find_spec(name) is None:
-            fail(f"histories and checks need {name}: {install_command('chaos')}", EXIT_UNKNOWN)
+    if reason := why_no_checks():
+        fail(reason, EXIT_UNKNOWN)
 
 
 def check_engine(
@@ -187,7 +186,7 @@ def check_engine(
     if engine == "local" or (engine == "auto" and master is None):
         return conf
     if find_spec("pyspark") is None:
-        from quorumlog.chaos.extras import install_command
+        from quorumlog.extras import install_command
 
         fail(f"--engine spark needs PySpark: {install_command('spark')}", EXIT_UNKNOWN)
     with (

@@ -112,9 +112,18 @@ def quorumlog_trial(
     trial.finish()
 
 
+def _require_checks() -> None:
+    """Fail the test in one line if its history could not be checked: an extra is missing."""
+    from quorumlog.extras import why_no_checks
+
+    if reason := why_no_checks():
+        pytest.fail(reason, pytrace=False)
+
+
 @pytest.fixture
 def chaos_run(request: pytest.FixtureRequest, quorumlog_trial: Trial) -> "ChaosRun":
     """Return the run that the mark `chaos` of the test asks for, carried out and judged."""
+    _require_checks()
     from quorumlog.testing.chaos_run import carry_out
 
     mark = read_mark(request.node)
@@ -210,6 +219,7 @@ def nemesis(
 @pytest.fixture
 def history(request: pytest.FixtureRequest, quorumlog_trial: Trial) -> Iterator["History"]:
     """Yield what records the operations of the test's own clients, and judges them."""
+    _require_checks()
     from quorumlog.testing.history import History
 
     uses_cluster = "quorumlog_cluster" in request.fixturenames

@@ -62,8 +62,13 @@ def test_a_session_at_the_terminal(shell: Shell) -> None:
     )
     assert shell.json("topics", "list") == {"topics": ["orders"]}
     assert shell("topics", "list") == "orders\n"
-    rows = shell.json("topics", "describe", "orders")["partitions"]
-    assert [sorted(row["replicas"]) for row in rows] == [[1, 2, 3]] * 2
+    described = shell.json("topics", "describe", "orders")
+    assert [sorted(row["replicas"]) for row in described["partitions"]] == [[1, 2, 3]] * 2
+    shell("configs", "alter", "topic", "orders", "--set", "retention.ms=3600000")
+    title, *lines = shell("topics", "describe", "orders").splitlines()
+    assert title == f"orders  id {described['topic_id']}  retention.ms=3600000"
+    assert [line.split()[0] for line in lines] == ["0", "1"]
+    assert shell("groups", "list") == shell("transactions", "list") == ""
 
     lines = [f"k{number}:v{number}" for number in range(300)]
     shell("produce", "orders", "--key-separator", ":", lines="\n".join(lines))

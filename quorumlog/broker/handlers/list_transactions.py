@@ -1,10 +1,11 @@
 """ListTransactions (66): the transactional ids that this broker coordinates.
 
-Source: KIP-664, KIP-994 (v1: by duration), KIP-1152 (v2: by an expression of RE2's).
+Source: KIP-664, KIP-994 (v1: by duration), KIP-1152 (v2: by an expression of RE2's). The response
+has no room for a text: the client names the extra that a broker may lack.
 """
 
 from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression
-from quorumlog.broker.groups.io.topic_expressions import Re2Matcher
+from quorumlog.broker.groups.io.topic_expressions import topic_matcher
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.broker.transactions.core.requests import TransactionFilter
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -23,7 +24,7 @@ def handle(
     """List those that pass; without any if a partition is not loaded yet: try again."""
     pattern = request.transactional_id_pattern
     try:
-        matches_id = Re2Matcher().compile(pattern) if pattern else None
+        matches_id = topic_matcher().compile(pattern) if pattern else None
     except InvalidRegularExpression:
         return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     wanted = TransactionFilter(

@@ -57,6 +57,10 @@ ORDERS: Final[Mapping[str, Callable[[Orders, int], None]]] = {
 _PLAIN: Final = administrator.OPERATIONS | OF_VOTERS | {
     "kill", "start", "stop", "pause", "resume", "starve", "feed", "wipe", "lose_records",
 }  # fmt: skip
+RUN_FAULTS: Final[Mapping[str, type[StepFault]]] = {
+    name: kind for name, kind in STEP_FAULTS.items() if kind.needs <= _PLAIN | ORDERS.keys()
+}
+"""The faults of processes, by name. The machine may lack a tool for some: see `missing`."""
 
 
 class LocalProcesses:

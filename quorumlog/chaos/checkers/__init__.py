@@ -1,9 +1,23 @@
 """Pure: functions from a history to a verdict with witnesses.
 
 `check_history` runs them all, in process; `quorumlog.chaos.spark` distributes the same functions.
+It is imported when it is used: checks need numpy and pyarrow, which an installation may lack, and
+the words of a verdict do not.
 """
 
-from quorumlog.chaos.checkers.check import check_history
+from typing import TYPE_CHECKING
+
 from quorumlog.chaos.checkers.verdict import CheckResult, Severity, Valid, Verdict
 
+if TYPE_CHECKING:
+    from quorumlog.chaos.checkers.check import check_history
+
 __all__ = ["CheckResult", "Severity", "Valid", "Verdict", "check_history"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "check_history":
+        raise AttributeError(f"module 'quorumlog.chaos.checkers' has no attribute {name!r}")
+    from quorumlog.chaos.checkers.check import check_history
+
+    return check_history

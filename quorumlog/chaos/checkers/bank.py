@@ -20,6 +20,7 @@ from quorumlog.chaos.checkers.calls import (
     witness,
 )
 from quorumlog.chaos.checkers.entries import OK
+from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial
 from quorumlog.chaos.history.model import HistoryError
 
@@ -89,7 +90,7 @@ def _wrong(
 
 CHECKER: Final = calls_checker(
     "bank",
-    "every read finds the same total, and no account below 0",
+    TEXTS["bank"],
     _ANOMALIES,
     frozenset({"read", "transfer"}),
     _check,

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from quorumlog.chaos.checkers.calls import by_key, calls_checker, count_calls, found, witness
 from quorumlog.chaos.checkers.entries import FAIL, OK, Ints
+from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial
 from quorumlog.chaos.history.model import HistoryError
 
@@ -74,7 +75,7 @@ def _sums(at: Ints, value: Ints, sign: int, before: Ints) -> Ints:
 
 CHECKER: Final = calls_checker(
     "counter",
-    "every read is a sum of adds that it may have seen",
+    TEXTS["counter"],
     (Anomaly(name=_OUT_OF_BOUNDS, meaning="A read is no sum of adds that it may have seen."),),
     frozenset({"add", "read"}),
     _check,

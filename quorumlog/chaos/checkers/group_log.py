@@ -40,6 +40,7 @@ from quorumlog.chaos.checkers.findings import (
 )
 from quorumlog.chaos.checkers.judgement import judge
 from quorumlog.chaos.checkers.moments import Greatest
+from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.verdict import (
     Anomaly,
     Partial,
@@ -95,7 +96,7 @@ ANOMALIES: Final = (
     ),
 )
 _MODEL: Final = "group_log"
-_TEXT: Final = "the group was delivered every acknowledged record, and its commits were kept"
+_TEXT: Final = TEXTS["group_log"]
 _OPERATIONS: Final = OPERATIONS | {"join", "group_poll", "commit", "committed"}
 _POLLS: Final = frozenset({"group_poll", "join"})
 _KINDS: Final = frozenset(

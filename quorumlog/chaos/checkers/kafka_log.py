@@ -45,6 +45,7 @@ from quorumlog.chaos.checkers.log_ends import end_anomalies
 from quorumlog.chaos.checkers.log_transactions import join_keys, of_transactions
 from quorumlog.chaos.checkers.order_anomalies import order_anomalies
 from quorumlog.chaos.checkers.reader_lag import reader_lag, stopped_early
+from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.told_losses import told_losses
 from quorumlog.chaos.checkers.verdict import (
     Anomaly,
@@ -163,7 +164,7 @@ ANOMALIES: Final = (
 )
 _MODEL: Final = "kafka_log"
 _MUST_SUCCEED: Final = ("poll", "assign", "subscribe", "final_poll", "final_end")
-_TEXT: Final = "every partition is one log: what was acknowledged is there, once, in order"
+_TEXT: Final = TEXTS["kafka_log"]
 
 
 def check(table: pa.Table, facts: Facts) -> Partial:

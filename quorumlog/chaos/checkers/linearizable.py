@@ -27,6 +27,7 @@ from quorumlog.chaos.checkers.checker import Checker
 from quorumlog.chaos.checkers.entries import FAIL, OK, Flags, Ints, sorted_codes
 from quorumlog.chaos.checkers.model import Call, Model
 from quorumlog.chaos.checkers.models import CAS_REFUSED, Register
+from quorumlog.chaos.checkers.texts import linearizable_text
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial
 from quorumlog.chaos.checkers.wgl import Answer, Budget, Searched, Timed, search
 from quorumlog.chaos.checkers.zones import (
@@ -54,12 +55,13 @@ _KINDS: Final = {"read": READ, "write": WRITE, "cas": CAS}
 
 def linearizable(model: Model, *, hard: Budget = _HARD) -> Checker:
     """Return the checker of a sequential model. `hard`: what the search of one key may cost."""
-    text = f"every key is linearizable as a {model.name}"
 
     def check(calls: pa.Table) -> Partial:
         return _Check(model, calls, hard).partial()
 
-    return calls_checker(model.name, text, ANOMALIES, model.operations, check)
+    return calls_checker(
+        model.name, linearizable_text(model.name), ANOMALIES, model.operations, check
+    )
 
 
 @dataclass(slots=True)

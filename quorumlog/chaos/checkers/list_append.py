@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
+from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.transactions import (
     Findings,
     Micro,
@@ -237,7 +238,7 @@ def _connect_reads(
 
 CHECKER: Final = transactions_checker(
     "list-append",
-    "the transactions are serializable, as far as their reads tell",
+    TEXTS["list-append"],
     _ANOMALIES,
     frozenset({APPEND, READ}),
     _judge,

@@ -40,6 +40,7 @@ from quorumlog.chaos.checkers.findings import (
 )
 from quorumlog.chaos.checkers.judgement import judge
 from quorumlog.chaos.checkers.moments import Greatest
+from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity, Verdict
 
 ANOMALIES: Final = (
@@ -72,7 +73,7 @@ ANOMALIES: Final = (
     ),
 )
 _MODEL: Final = "list_offsets"
-_TEXT: Final = "offsets by time are those of the log"
+_TEXT: Final = TEXTS["list_offsets"]
 _QUESTIONS: Final = frozenset({"earliest", "latest", "by_time", "max_timestamp"})
 _KINDS: Final = _QUESTIONS | {"send", "final_poll", "final_end", "found"}
 _OPERATIONS: Final = OPERATIONS | {"list_offsets", "final_list_offsets"}

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
 from quorumlog.chaos.checkers.entries import FAIL, OK
+from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.transactions import (
     Findings,
     Micro,
@@ -135,7 +136,7 @@ def _connect(name: str, each: _Register, graph: Graph) -> None:
 
 CHECKER: Final = transactions_checker(
     "rw-register",
-    "the transactions are serializable, as far as their reads tell",
+    TEXTS["rw-register"],
     _ANOMALIES,
     frozenset({WRITE, READ}),
     _judge,

@@ -20,6 +20,7 @@ from quorumlog.chaos.checkers.calls import (
     witness,
 )
 from quorumlog.chaos.checkers.entries import FAIL, OK, Ints
+from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.verdict import Anomaly, CheckResult, Partial, Severity
 
 _OPERATIONS: Final = frozenset({"add", "read"})
@@ -137,14 +138,14 @@ def _follow(
 
 SET: Final = calls_checker(
     "set",
-    "every acknowledged element is in the last read, and nothing else that was not added",
+    TEXTS["set"],
     _ANOMALIES,
     _OPERATIONS,
     lambda calls: _check(calls, is_full=False),
 )
 SET_FULL: Final = calls_checker(
     "set-full",
-    "every acknowledged element is in all later reads, or in the last ones at least",
+    TEXTS["set-full"],
     _ANOMALIES,
     _OPERATIONS,
     lambda calls: _check(calls, is_full=True),

@@ -11,18 +11,15 @@ from typing import Any, Final
 
 from quorumlog.chaos.checkers.linearizable import linearizable
 from quorumlog.chaos.checkers.model import Call, State
-
-DONE: Final = 1
-REFUSED: Final = (
-    0  # because of what there is: a creation of what exists, a deletion of what does not
-)
+from quorumlog.chaos.checkers.texts import TOPICS
+from quorumlog.chaos.history.model import DONE
 
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
     """create R, delete R: R is DONE, or REFUSED. The state is whether the topic exists."""
 
-    name: str = "topics"
+    name: str = TOPICS
     operations: frozenset[str] = frozenset({"create", "delete"})
     reads: frozenset[str] = frozenset()
     initial: State = False

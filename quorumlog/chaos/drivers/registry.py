@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import Final, Protocol
 
 from quorumlog.chaos.drivers.limits import LimitedDriver, limited
-from quorumlog.chaos.extras import install_command
 from quorumlog.chaos.registered import registered
+from quorumlog.extras import install_command
 
 DRIVERS: Final[Mapping[str, str]] = {
     "client": "quorumlog's own client",

@@ -119,20 +119,27 @@ def fault_kind(name: str) -> type[Fault]:
     return registered(FAULTS, name.replace("-", "_"), "fault")
 
 
-def step_fault(name: str) -> type[StepFault]:
-    """Return the kind of this name if steps make it up. Raises ValueError."""
+def step_fault(name: str, usable: Mapping[str, object] = STEP_FAULTS) -> type[StepFault]:
+    """Return the kind of this name if steps make it up.
+
+    Raises ValueError that lists `usable`: the faults, some of STEP_FAULTS, of a back end.
+    """
     if (plain := name.replace("-", "_")) in FAULTS.keys() - STEP_FAULTS.keys():
-        raise FaultUnsupported(plain, "a cluster of processes", STEP_FAULTS)
-    return registered(STEP_FAULTS, plain, "fault")
+        raise FaultUnsupported(plain, "a cluster of processes", usable)
+    if plain not in STEP_FAULTS:
+        registered(usable, plain, "fault")
+    return STEP_FAULTS[plain]
 
 
-def fault_and_role(text: str) -> tuple[type[StepFault], str | None]:
+def fault_and_role(
+    text: str, usable: Mapping[str, object] = STEP_FAULTS
+) -> tuple[type[StepFault], str | None]:
     """Return the kind that `kill`, or `kill:partition-leader`, names, and its role if it has one.
 
-    Raises ValueError.
+    Raises ValueError; for an unknown name it lists `usable`.
     """
     name, colon, role = text.partition(":")
-    kind = step_fault(name)
+    kind = step_fault(name, usable)
     if colon and role not in kind.targets:
         raise ValueError(f"{text}: the target of {kind.name} is one of {', '.join(kind.targets)}")
     return kind, role if colon else None

@@ -10,8 +10,8 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from quorumlog.chaos.extras import install_command
 from quorumlog.chaos.history.model import HistoryError
+from quorumlog.extras import why_no_checks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,12 +107,9 @@ def make_parquet(directory: Path) -> Path:
 
 
 def require_pyarrow() -> None:
-    """Raise HistoryError with the command that installs pyarrow, if it is not there."""
-    try:
-        import pyarrow as pa
-    except ImportError as error:
-        raise HistoryError(f"histories need pyarrow: {install_command('chaos')}") from error
-    del pa
+    """Raise HistoryError with the command that installs pyarrow and numpy, if one is missing."""
+    if reason := why_no_checks():
+        raise HistoryError(reason)
 
 
 def _check_same_run(parquet: Path, lines: Path) -> None:

@@ -25,6 +25,8 @@ workload may keep the number: no checker orders an `info` before later operation
               `offsets`, what it commits for a group in a key; `commit`, when that was asked for
               (the value: ns since the start of the history).
   committed   asks what a group has committed; -1: nothing.
+  create, delete   a change of a topic: the value is DONE, or REFUSED because the topic exists, or
+              does not.
   crash       the client is thrown away and replaced: all its positions are forgotten.
 A poll during which its group rebalanced says so: details = "rebalanced".
 
@@ -43,6 +45,8 @@ OUTCOMES: Final = ("ok", "info", "fail")
 TYPES: Final = (INVOKE, *OUTCOMES)
 NEVER_NS: Final = 1 << 62  # the completion time of an operation that never completed
 REBALANCED: Final = "rebalanced"
+DONE: Final = 1  # the value of a creation or deletion of a topic that the cluster carried out
+REFUSED: Final = 0  # of one that fails because the topic exists already, or does not exist
 IN_TXN: Final = "txn"  # details of a send or a poll that is a whole transaction
 _ALWAYS: Final = ("index", "time_ns", "process", "type", "f")  # in a JSON line, even if 0
 

@@ -13,8 +13,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from quorumlog.chaos.extras import install_command
 from quorumlog.chaos.spark import SparkUnavailable
+from quorumlog.extras import install_command
 
 JAVA_VERSION_MIN: Final = 17  # Spark 4
 _PROBE_TIMEOUT_S: Final = 20

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from quorumlog.chaos.extras import install_command
 from quorumlog.chaos.interruption import Interruption
 from quorumlog.chaos.spark import SparkUnavailable, jvm
 from quorumlog.chaos.spark.java import find_java, make_java_home
 from quorumlog.chaos.spark.masters import check_master, driver_host, is_here, is_one_process
+from quorumlog.extras import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

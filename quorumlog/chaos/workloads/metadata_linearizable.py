@@ -16,9 +16,9 @@ import random
 from dataclasses import dataclass
 from typing import Final, cast
 
-from quorumlog.chaos.checkers.topics import DONE, REFUSED
 from quorumlog.chaos.drivers.driver import DriverError, TopicAdmin, TopicDriver
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.history.model import DONE, REFUSED
 from quorumlog.chaos.workloads.workload import REOPEN_S, Setup, Workload, opened, option
 from quorumlog.wire.codec.error_codes import ErrorCode
 

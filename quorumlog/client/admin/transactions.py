@@ -24,6 +24,9 @@ from quorumlog.wire.codec.messages.write_txn_markers import (
 )
 
 PATTERNS_SINCE: Final = 2  # of ListTransactions
+_REFUSED_PATTERN: Final = (  # the response has no room for a text
+    "RE2 does not take the pattern, or the broker is a quorumlog without google-re2, its extra re2"
+)
 
 
 class TransactionAdmin:
@@ -43,7 +46,8 @@ class TransactionAdmin:
 
         `states`, by Kafka's names, and `producer_ids`: only those; () lets everything pass.
         `pattern`: only ids that match this expression of RE2's whole (KIP-1152). Raises
-        INVALID_REGULAR_EXPRESSION; UNSUPPORTED_VERSION if a broker takes no pattern.
+        INVALID_REGULAR_EXPRESSION for what RE2 does not take, or if a broker of quorumlog has not
+        the extra `re2`; UNSUPPORTED_VERSION if a broker takes no pattern.
         """
         if pattern is not None and not isinstance(pattern, str):
             raise TypeError(f"a pattern is a str, not {pattern!r}")
@@ -62,6 +66,8 @@ class TransactionAdmin:
                     request, broker_id=broker_id, version_min=version_min
                 )
                 what = f"ListTransactions of broker {broker_id}{about_pattern}"
+                if response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION:
+                    what = f"{what} ({_REFUSED_PATTERN})"
                 check(response.error_code, what)
                 if response.unknown_state_filters:
                     unknown = ", ".join(response.unknown_state_filters)

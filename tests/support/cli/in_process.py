@@ -20,6 +20,7 @@ class CommandLine:
         self._bootstrap = bootstrap
         self._monkeypatch = monkeypatch
         self._capsys = capsys
+        self.said = ""  # stderr of the last command
 
     def __call__(self, *words: str, status: int = EXIT_VALID) -> str:
         """Run a command; return its stdout, or its stderr if it is to fail."""
@@ -28,5 +29,6 @@ class CommandLine:
         with pytest.raises(SystemExit) as ended:
             main()
         shown = self._capsys.readouterr()
+        self.said = shown.err
         assert int(ended.value.code or 0) == status, shown
         return shown.err if status else shown.out

@@ -11,6 +11,7 @@ from quorumlog.chaos.schedule import Schedule
 from quorumlog.cli.connect import resolve
 from quorumlog.cli.main import COMMANDS, main
 from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID
+from tests.support.cli import every_help
 
 
 def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -38,6 +39,10 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
         (["node", "kill", "1", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
         (["topics", "list", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
         (["nonsense"], EXIT_USAGE, "No such command"),
+        (["lag"], EXIT_USAGE, "Did you mean: quorumlog groups lag?"),
+        (["configs", "describe", "topics", "t"], EXIT_USAGE, "'topics' is not one of 'topic'"),
+        (["verify", "run", "--engine", "sparc"], EXIT_USAGE, "'auto', 'spark', 'local'"),
+        (["chaos", "list", "fault"], EXIT_USAGE, "did you mean faults?"),
         (["produce", "t", "--acks", "2"], EXIT_USAGE, "'all', '-1', '1', '0'"),
         (["produce", "t", "--header", "h"], EXIT_USAGE, "write it as NAME=VALUE"),
         (["consume", "t", "--format", "%x"], EXIT_USAGE, "%x: there are %t %p"),
@@ -46,6 +51,7 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
         (["verify", "{tmp}/absent"], EXIT_USAGE, "no such file"),
         (["verify", "{tmp}"], EXIT_UNKNOWN, "{tmp}"),
         (["chaos", "run", "--fault", "flood"], EXIT_USAGE, "no fault is called 'flood'"),
+        (["chaos", "run", "--fault", "power_loss"], EXIT_USAGE, "cannot do it"),
         (["chaos", "run", "--workload", "bank"], EXIT_USAGE, "no workload is called 'bank'"),
         (["chaos", "run", "--driver", "telnet"], EXIT_USAGE, "no driver is called 'telnet'"),
         (["chaos", "run", "--bootstrap", "h:1"], EXIT_USAGE, "use --fault none"),
@@ -72,6 +78,7 @@ def test_what_is_wrong_is_one_line_and_a_status(  # noqa: PLR0917 - three of the
     shown = capsys.readouterr()
     assert said.replace("{tmp}", str(tmp_path)) in shown.err
     assert "Traceback" not in shown.err
+    assert "Value error" not in shown.err
     assert list(tmp_path.iterdir()) == []
     if "--json" not in given:
         assert shown.out == ""
@@ -138,7 +145,17 @@ def test_every_command_has_help_whose_lines_are_whole(
     shown = capsys.readouterr().out
     assert all(f"    {example}\n" in shown for example in COMMANDS[name].examples)
     if COMMANDS[name].examples:
-        assert "..." not in shown.replace("HOST:PORT,...", "").replace("{FILE}...", "")
+        assert "..." not in shown.replace("HOST:PORT,...", "").replace("FILE...", "")
+
+
+def test_help_names_a_required_argument_and_a_default_without_brackets_of_their_own() -> None:
+    for words in every_help.every_command():
+        shown = every_help.show_help(words)
+        usage, _, _ = shown.partition("\n\n")
+        assert "{" not in usage, usage
+        assert "....." not in usage, usage
+        assert "[default: (" not in shown, shown
+        assert "[[" not in shown, shown
 
 
 def test_standard_input_that_is_closed_is_one_line(

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+from quorumlog.chaos.faults.fault import StepFault
+from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.node_simulation.forked import RunFailed
 from quorumlog.chaos.node_simulation.settings import NodesSettings
-from quorumlog.chaos.run import RunSettings
+from quorumlog.chaos.run import Progress, RunSettings
 from quorumlog.cli import chaos_commands, simulate_nodes
 from quorumlog.cli.main import main
 from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE
@@ -89,3 +92,35 @@ def test_a_pair_of_another_form_is_a_usage_error(
     for text in ("retention", "=5"):
         assert call(monkeypatch, "simulate", "nodes", option, text) == EXIT_USAGE
         assert f"{option} {text}: write it as NAME=VALUE" in capsys.readouterr().err
+
+
+def test_help_and_errors_of_a_chaos_run_name_the_faults_that_it_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "chaos", "run", "--help") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    listed = shown.partition("What breaks: ")[2].partition("; or none")[0].split(", ")
+    assert call(monkeypatch, "chaos", "run", "--fault", "kil") == EXIT_USAGE
+    assert capsys.readouterr().err.partition("there are ")[2].strip().split(", ") == listed
+    possible = {name for name, kind in STEP_FAULTS.items() if takes(kind)}
+    assert {*listed} == possible
+    assert {"kill", "partition_one"} <= possible < {*STEP_FAULTS}
+
+
+def takes(kind: type[StepFault]) -> bool:
+    """Return whether a run has the operations of the fault; a tool may be missing here."""
+    return "there is no operation" not in LocalProcesses.missing(kind)
+
+
+def test_without_a_terminal_a_run_leaves_no_bars(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def go_through_phases(_: RunSettings, progress: Progress) -> Any:
+        for fraction in (0.0, 0.5, 1.0):
+            progress("warm up", fraction, f"{fraction} sends")
+        progress("faults", 0.0, "")
+        raise ValueError("not here")
+
+    monkeypatch.setattr(chaos_commands, "run", go_through_phases)
+    call(monkeypatch, "chaos", "run", "--out", str(tmp_path / "run"))
+    assert capsys.readouterr().err == "quorumlog: not here\n"

@@ -19,7 +19,7 @@ from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.effects import MakeTarget, MatchTopics, VerifyTransaction
 from quorumlog.broker.groups.core.requests import CompleteTransaction, GroupRequest
 from quorumlog.broker.groups.io.job_thread import JobThread
-from quorumlog.broker.groups.io.topic_expressions import Re2Matcher
+from quorumlog.broker.groups.io.topic_expressions import topic_matcher
 from quorumlog.broker.partitions.io.transaction_verifier import TransactionVerifier
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import wall_clock_ms
@@ -49,7 +49,7 @@ class GroupService:
     ) -> None:
         """`coordinator` and `shard` are other ones only where a mutant breaks a rule of them."""
         self._settings, self._verifier = settings, verifier
-        self._topics: Final = Topics(Re2Matcher())
+        self._topics: Final = Topics(topic_matcher())
         self._targets: Final = JobThread("group-targets", on_fatal)
         self._expressions: Final = JobThread("group-expressions", on_fatal)
         self._shards: Final = ShardSet(

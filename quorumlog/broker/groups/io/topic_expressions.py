@@ -3,21 +3,40 @@
 They are for names of topics, and ListTransactions has them for transactional ids.
 
 Linear is in the length of a name, times the size of the expression's program, which has a limit.
+The library is the extra `re2`: a broker without it refuses every expression, and names the extra.
 
 docs/decisions/0122-expressions-of-topics-are-re2s.md
 """
 
+from functools import cache
 from typing import Final
 
-import re2
+from quorumlog.broker.groups.core.consumer.topics import (
+    InvalidRegularExpression,
+    IsMatch,
+    NoExpressions,
+    TopicMatcher,
+)
+from quorumlog.extras import install_command
 
-from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression, IsMatch
+try:
+    import re2
+except ImportError:  # no wheel for this machine, or the extra is not installed
+    re2 = None
 
 MEMORY_BYTES_MAX: Final = 1 << 20  # of one compiled expression
 # DEVIATION: Kafka has no limit. An ordinary name takes microseconds, up to this size 0.3 ms, and
 # beyond it much more.
 # docs/decisions/0122-expressions-of-topics-are-re2s.md
 PROGRAM_SIZE_MAX: Final = 2000  # instructions; as many characters of an alternation of names
+
+
+@cache
+def topic_matcher() -> TopicMatcher:
+    """Return the matcher of this process: RE2's, or without the library, one that refuses."""
+    if re2 is None:
+        return NoExpressions(f"this broker lacks google-re2: {install_command('re2')}")
+    return Re2Matcher()
 
 
 class Re2Matcher:

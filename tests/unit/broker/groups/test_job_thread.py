@@ -103,7 +103,7 @@ class CountingMatcher:
 
 async def test_names_are_tried_by_a_thread_but_for_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     matcher = CountingMatcher()
-    monkeypatch.setattr(group_service, "Re2Matcher", lambda: matcher)
+    monkeypatch.setattr(group_service, "topic_matcher", lambda: matcher)
     world = World()
     await world.lead()
     publish_names(world, [f"t{number}" for number in range(10_000)])

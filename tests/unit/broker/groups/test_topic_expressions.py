@@ -3,7 +3,8 @@
 import pytest
 
 from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression
-from quorumlog.broker.groups.io.topic_expressions import Re2Matcher
+from quorumlog.broker.groups.io import topic_expressions
+from quorumlog.broker.groups.io.topic_expressions import Re2Matcher, topic_matcher
 
 NAMES = "|".join(f"customers-{index * 7919 % 10_000}" for index in range(300))
 
@@ -46,3 +47,15 @@ def test_an_expression_that_would_hold_up_others_is_refused(expression: str) -> 
 def test_what_is_no_expression_of_re2_is_refused(expression: str) -> None:
     with pytest.raises(InvalidRegularExpression):
         Re2Matcher().compile(expression)
+
+
+def test_without_the_library_every_expression_is_refused_with_the_extra_that_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic_matcher.cache_clear()
+    monkeypatch.setattr(topic_expressions, "re2", None)
+    try:
+        with pytest.raises(InvalidRegularExpression, match=r"google-re2: pip install '.*\[re2\]'"):
+            topic_matcher().compile("t")
+    finally:
+        topic_matcher.cache_clear()

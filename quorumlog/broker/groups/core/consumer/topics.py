@@ -22,7 +22,7 @@ AT_A_TIME_MAX: Final = 500  # names of one job, behind which others wait
 
 
 class InvalidRegularExpression(ValueError):
-    """The expression is not one of RE2's; the text says why."""
+    """The expression is not one of RE2's, or RE2 is not installed; the text says why."""
 
 
 class TopicMatcher(Protocol):
@@ -33,11 +33,15 @@ class TopicMatcher(Protocol):
 
 
 class NoExpressions:
-    """A TopicMatcher of a broker without a library for them."""
+    """A TopicMatcher of a broker without a library for them; `reason` says why it has none."""
+
+    def __init__(self, reason: str = "this broker reads no expressions") -> None:
+        self._reason: Final = reason
 
     def compile(self, expression: str) -> IsMatch:
         """Refuse every expression."""
-        raise InvalidRegularExpression(f"{expression!r}: this broker reads no expressions")
+        del expression
+        raise InvalidRegularExpression(self._reason)
 
 
 @dataclass(frozen=True, slots=True)

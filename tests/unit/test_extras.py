@@ -4,7 +4,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from quorumlog.chaos import extras
+from quorumlog import extras
 
 
 class Installed:

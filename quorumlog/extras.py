@@ -1,10 +1,24 @@
-"""The command that installs a missing extra, for the way in which quorumlog was installed."""
+"""Extras that are not installed: the reason to show, and the command that installs them."""
 
 import json
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
-_DISTRIBUTION = "quorumlog"
+_DISTRIBUTION: Final = "quorumlog"
+_OF_CHECKS: Final = ("numpy", "pyarrow")
+
+
+def why_no_checks() -> str:
+    """Return why histories cannot be recorded and checked here, with the command that helps.
+
+    "" if they can: what they need is installed.
+    """
+    for name in _OF_CHECKS:
+        if find_spec(name) is None:
+            return f"histories and checks need {name}: {install_command('chaos')}"
+    return ""
 
 
 def install_command(extra: str) -> str:
