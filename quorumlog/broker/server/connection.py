@@ -325,7 +325,6 @@ class Connection(FrameProtocol):
 
     def _handler_failed(self, header: RequestHeader, error: BaseException | None = None) -> None:
         """Close: not every response can carry an error, and the client must not wait for one."""
-        what = "%s: closed: API key %d version %d failed"
-        values = (self._peer, header.api_key, header.api_version)
-        _logger.error(what, *values, exc_info=error or True)
+        what = "%s: closed: %s failed"
+        _logger.error(what, self._peer, header.label, exc_info=error or True)
         self.close()

@@ -12,6 +12,7 @@ from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
 from quorumlog.client.core.absences import listed
 from quorumlog.client.core.grouping import by_topic
+from quorumlog.client.core.waits import Wait
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import Cluster, labelled
 from quorumlog.client.settings import AdminSettings
@@ -47,9 +48,7 @@ class Asker:
 
         Raises KafkaError: BROKER_ID_NOT_REGISTERED at once if there is no such broker.
         """
-        if broker_id is None:
-            broker_id = await self.cluster.any_broker()
-        else:
+        if broker_id is not None:
             await self._check_broker(broker_id)
         return await self.cluster.send(
             broker_id, request, version_min=version_min, timeout_ms=timeout_ms
@@ -70,20 +69,22 @@ class Asker:
         """
         deadline_ms = self._deadline_ms()
         failures, last = 0, ""
-        while True:
-            try:
-                async with asyncio.timeout(max(deadline_ms - self.cluster.now_ms(), 0) / 1000):
-                    return await attempt()
-            except TimeoutError:
-                raise self._timed_out(last, definite=not changes) from None
-            except KafkaError as error:
-                failures += 1
-                delay_ms = self._delay_ms(failures)
-                is_late = self.cluster.now_ms() + delay_ms >= deadline_ms
-                if not error.passing or is_late or (changes and not error.definite):
-                    raise
-                last = f"; before: {error}"
-                await asyncio.sleep(delay_ms / 1000)
+        with self.cluster.lookout.waiting() as wait:
+            while True:
+                try:
+                    async with asyncio.timeout(max(deadline_ms - self.cluster.now_ms(), 0) / 1000):
+                        return await attempt()
+                except TimeoutError:
+                    raise self._timed_out(last, definite=not changes) from None
+                except KafkaError as error:
+                    failures += 1
+                    delay_ms = self._delay_ms(failures)
+                    is_late = self.cluster.now_ms() + delay_ms >= deadline_ms
+                    if not error.passing or is_late or (changes and not error.definite):
+                        raise
+                    wait.fail(error)
+                    last = f"; before: {error}"
+                    await asyncio.sleep(delay_ms / 1000)
 
     async def ask_leaders(
         self,
@@ -101,6 +102,17 @@ class Asker:
         for name, indexes in by_topic(wanted).items():
             timeout_ms = self.settings.default_api_timeout_ms
             await self.cluster.topic(name, timeout_ms, holding=indexes)
+        with self.cluster.lookout.waiting() as wait:
+            return await self._ask_leaders_in_time(wanted, ask, wait, changes=changes)
+
+    async def _ask_leaders_in_time(
+        self,
+        wanted: list[TopicPartition],
+        ask: Callable[[int, list[TopicPartition]], Awaitable[Answers[Result]]],
+        wait: Wait,
+        *,
+        changes: bool,
+    ) -> dict[TopicPartition, Result]:
         found: dict[TopicPartition, Result] = {}
         deadline_ms, failures = self._deadline_ms(), 0
         may_have_changed = False
@@ -117,6 +129,7 @@ class Asker:
                 error = (staying or errors)[0]
                 is_definite = not changes or not (found or may_have_changed)
                 raise KafkaError(error.code, error.message, definite=is_definite)
+            wait.fail(errors[0])
             self.cluster.request_update()
             await asyncio.sleep(delay_ms / 1000)
 

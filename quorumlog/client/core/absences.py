@@ -18,10 +18,12 @@ REPORT_AGAIN_MS: Final = 60_000
 GAP_MS: Final = 10_000
 """Without a step for so long, what was absent may have been there meanwhile: it starts again."""
 NAMED_MAX: Final = 5
+NO_LEADER: Final = "no broker leads it"
 
 Subject = TopicPartition | str
 """A partition, or the name of what else is missing."""
 CLUSTER: Final = "the cluster"
+_NO_TIMES: Final[Mapping[Subject, float]] = {}
 
 
 @dataclass(slots=True)
@@ -44,8 +46,16 @@ class Absences:
         self._absent: dict[Subject, _Absence] = {}
         self._looked_ms = float("-inf")
 
-    def step(self, now_ms: float, causes: Mapping[Subject, str]) -> list[Notice]:
-        """Note everything that is absent now, each with its cause; return what to log."""
+    def step(
+        self,
+        now_ms: float,
+        causes: Mapping[Subject, str],
+        since_ms: Mapping[Subject, float] = _NO_TIMES,
+    ) -> list[Notice]:
+        """Note everything that is absent now, each with its cause; return what to log.
+
+        `since_ms`: since when, where that is known; else it counts from the first step with it.
+        """
         if now_ms - self._looked_ms > GAP_MS:
             for absence in self._absent.values():
                 absence.since_ms = now_ms
@@ -54,7 +64,7 @@ class Absences:
         ended = {name: self._absent.pop(name) for name in gone}
         over = [name for name, absence in ended.items() if absence.reported_ms is not None]
         for name in causes:
-            self._absent.setdefault(name, _Absence(now_ms))
+            self._absent.setdefault(name, _Absence(since_ms.get(name, now_ms)))
         notices = [Notice(f"{listed(over)}: found", is_over=True)] if over else []
         by_cause: dict[str, list[Subject]] = {}
         for name, cause in causes.items():
@@ -117,7 +127,7 @@ def missing_partitions(
         elif partition is None:
             missing[name] = f"{name.topic} has {len(view.partitions)} partitions, counted from 0"
         elif partition.leader_id < 0:
-            missing[name] = "no broker leads it"
+            missing[name] = NO_LEADER
     return missing
 
 

@@ -366,6 +366,15 @@ class Accumulator:
         """Return the partitions that have batches which are not done."""
         return self._active.keys()
 
+    def refusals(self) -> dict[TopicPartition, str]:
+        """Return the error that the oldest batch was answered with, where it is to be repeated."""
+        refused = {}
+        for name, queue in self._active.items():
+            oldest = next(iter(queue.batches()), None)
+            if oldest is not None and oldest.is_refused:
+                refused[name] = f"its leader does not take records: {oldest.last_code.name}"
+        return refused
+
     def _fail(self, queue: PartitionQueue, batch: Batch, answer: BatchAnswer) -> None:
         where = f"{batch.topic_partition}: {answer.message}".removesuffix(": ")
         batch.error = KafkaError(answer.error_code, where, definite=not batch.indefinite)

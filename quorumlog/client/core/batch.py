@@ -71,6 +71,12 @@ class Batch:
     on_done: list[Callable[[], None]] = field(default_factory=list)
     _encoded: bytes | None = None
 
+    @property
+    def is_refused(self) -> bool:
+        """True if the leader has answered the last attempt with an error, and another follows."""
+        is_lost = self.last_code in {ErrorCode.NONE, ErrorCode.NETWORK_EXCEPTION}
+        return self.state is BatchState.RETRYING and not is_lost
+
     def become(self, state: BatchState) -> None:
         """Change state. Raises InvariantViolation if that is not a legal change."""
         require(state in TRANSITIONS[self.state], f"a batch may go {self.state} -> {state}")

@@ -19,6 +19,7 @@ from quorumlog.client.core.transaction_requests import (
     FindCoordinator,
     Reaction,
     TransactionRequest,
+    name_of,
     reaction_to,
 )
 from quorumlog.client.core.transactions import Transactions
@@ -39,6 +40,11 @@ class TransactionAttempts:
         self._outstanding: Dispatch | None = None
         self._failures = 0  # in a row
         self._retry_at_ms = 0.0
+        self.why_repeated: str | None = None
+        """Why the last attempt at a request is repeated; None: it is over.
+
+        The search for its coordinator is a part of it.
+        """
         self._backoff: Final = Backoff(
             settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
         )
@@ -79,6 +85,8 @@ class TransactionAttempts:
         self._take(request, answer, is_refused=bool(refused))
         if not refused:
             self._failures, self._retry_at_ms = 0, 0.0
+            if not isinstance(request, FindCoordinator):
+                self.why_repeated = None
             return
         code = max(refused, key=lambda one: reaction_to(request, one).value)
         where = listed(name for name, its in answer.partitions.items() if its == code)
@@ -101,6 +109,7 @@ class TransactionAttempts:
     def close(self, error: KafkaError) -> None:
         """End: ask for nothing more, and fail the calls that wait."""
         dispatch, self._outstanding = self._outstanding, None
+        self.why_repeated = None
         if dispatch is not None:
             self._transactions.note_doubt(dispatch.request, is_late=True)
         self._transactions.close(error)
@@ -122,7 +131,7 @@ class TransactionAttempts:
         random_fraction: float,
     ) -> None:
         if reaction not in {Reaction.RETRY, Reaction.MOVED}:
-            self._failures, self._retry_at_ms = 0, 0.0
+            self._failures, self._retry_at_ms, self.why_repeated = 0, 0.0, None
             self._transactions.react(request, reaction, error)
             return
         if reaction is Reaction.MOVED:
@@ -131,4 +140,5 @@ class TransactionAttempts:
                 key = CoordinatorKey(CoordinatorType.GROUP, request.group.group_id)
             self._coordinators.pop(key, None)
         self._failures += 1
+        self.why_repeated = f"{name_of(request)}: {error}"
         self._retry_at_ms = now_ms + self._backoff.delay_ms(self._failures, random_fraction)

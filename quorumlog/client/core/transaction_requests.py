@@ -86,6 +86,23 @@ TransactionRequest = (
 )
 
 
+_API_NAMES: Final[Mapping[type, str]] = {
+    InitProducerId: "InitProducerId",
+    AddPartitions: "AddPartitionsToTxn",
+    AddOffsets: "AddOffsetsToTxn",
+    CommitOffsets: "TxnOffsetCommit",
+    EndTransaction: "EndTxn",
+}
+
+
+def name_of(request: TransactionRequest) -> str:
+    """Return what a request asks for, for people: the coordinator, or the API."""
+    if isinstance(request, FindCoordinator):
+        kind, key = request.coordinator
+        return f"the coordinator of {kind.name.lower()} {key}"
+    return _API_NAMES[type(request)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dispatch:
     """One attempt of a request, and the broker that it goes to. Each attempt is its own object."""

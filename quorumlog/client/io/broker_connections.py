@@ -12,7 +12,10 @@ from typing import Final
 
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
+from quorumlog.client.core import absences
 from quorumlog.client.core.metadata_cache import Node
+from quorumlog.client.core.waits import OVERDUE_AFTER_MS
+from quorumlog.client.io.lookout import Failure
 from quorumlog.client.io.unreachable import at
 from quorumlog.client.settings import Address, CommonSettings
 from quorumlog.tasks import Tasks, log_failure
@@ -30,6 +33,7 @@ class _Broker:
     address: Address
     connection: KafkaConnection | None = None
     opening: asyncio.Task[None] | None = None
+    opening_since_ms: float = 0.0
     failures: int = 0
     cause: str = ""
     retry_at_ms: float = 0.0
@@ -41,8 +45,15 @@ class BrokerConnections:
     An attempt that fails unexpectedly is logged, and counts like any other failed attempt.
     """
 
-    def __init__(self, settings: CommonSettings, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: CommonSettings,
+        on_change: Callable[[], None],
+        on_late: Callable[[], None],
+    ) -> None:
+        """`on_late`: called when a connection is not made after `absences.REPORT_AFTER_MS`."""
         self._settings: Final = settings
+        self._on_late: Final = on_late
         self._on_change: Final = on_change
         self._loop: Final = asyncio.get_running_loop()
         self._brokers: Final[dict[int, _Broker]] = {}
@@ -84,6 +95,28 @@ class BrokerConnections:
             return f"{node.host}:{node.port}"
         return broker.cause
 
+    def why_silent(self, node: Node) -> Failure | None:
+        """Return why a connection to `node` that is wanted is not made; None: nothing is known.
+
+        An attempt without an answer counts after `waits.OVERDUE_AFTER_MS`.
+        """
+        broker = self._brokers.get(node.broker_id)
+        if broker is None or broker.address != node.address or broker.connection is not None:
+            return None
+        if broker.failures > 0 and broker.cause:
+            return Failure(broker.cause)
+        since_ms = broker.opening_since_ms
+        if broker.opening is None or self._loop.time() * 1000 - since_ms < OVERDUE_AFTER_MS:
+            return None
+        return Failure(f"{node.host}:{node.port}: no answer to a connection attempt", since_ms)
+
+    def has(self, node: Node) -> bool:
+        """Tell whether there is a live connection to `node`."""
+        broker = self._brokers.get(node.broker_id)
+        return (
+            broker is not None and broker.address == node.address and broker.connection is not None
+        )
+
     def _broker(self, node: Node) -> _Broker:
         broker = self._brokers.get(node.broker_id)
         if broker is None or broker.address != node.address:
@@ -93,6 +126,8 @@ class BrokerConnections:
         return broker
 
     async def _open(self, broker_id: int, broker: _Broker) -> None:
+        broker.opening_since_ms = self._loop.time() * 1000
+        late = self._loop.call_later(absences.REPORT_AFTER_MS / 1000, self._on_late)
         try:
             async with asyncio.timeout(self._settings.socket_connection_setup_timeout_ms / 1000):
                 connection = await KafkaConnection.open(
@@ -110,6 +145,7 @@ class BrokerConnections:
             broker.connection, broker.failures, broker.cause = connection, 0, ""
             connection.closed.add_done_callback(lambda _: self._lost(broker, connection))
         finally:
+            late.cancel()
             broker.opening = None
         self._on_change()
 

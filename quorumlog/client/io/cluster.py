@@ -21,7 +21,7 @@ from quorumlog.client.core.metadata_cache import MetadataCache, Node, TopicView
 from quorumlog.client.errors import KafkaError, answered, known
 from quorumlog.client.io.broker_connections import BrokerConnections
 from quorumlog.client.io.closing import Close, begin_closing
-from quorumlog.client.io.lookout import Lookout
+from quorumlog.client.io.lookout import Failure, Lookout
 from quorumlog.client.io.metadata_source import MetadataSource
 from quorumlog.client.settings import Address, CommonSettings
 from quorumlog.tasks import Tasks
@@ -73,14 +73,20 @@ class Cluster:
         self._auto_create: Final = auto_create_topics
         self._loop: Final = asyncio.get_running_loop()
         self._connections: Final = {
-            purpose: BrokerConnections(settings, self._changed) for purpose in Purpose
+            purpose: BrokerConnections(settings, self._changed, self._observe_late)
+            for purpose in Purpose
         }
         self._source: Final = MetadataSource(settings, self._nodes)
         self._backoff: Final = Backoff(
             settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
         )
         self._awaited: Final[Counter[str]] = Counter()  # topics that callers of `topic` wait for
-        self.lookout: Final = Lookout(settings.client_id, self.metadata, self._why_failing)
+        self.lookout: Final = Lookout(
+            settings.client_id,
+            self.metadata,
+            why_failing=self._why_failing,
+            why_unheard=lambda node: self._source.why_unheard(node.address),
+        )
         self.lookout.topics.append(self._awaited.keys)
         self._update_requested: Final = asyncio.Event()
         self._updated: asyncio.Future[None] = self._loop.create_future()
@@ -111,6 +117,7 @@ class Cluster:
     async def close(self) -> None:
         """End all connections and tasks. Callers of `next_update` get KafkaError."""
         self._is_closed = True
+        self.lookout.close()
         if not self._updated.done():
             self._updated.set_result(None)
         await self._tasks.stop()
@@ -140,6 +147,10 @@ class Cluster:
         """Return milliseconds of the event loop's clock."""
         return self._loop.time() * 1000
 
+    def _observe_late(self) -> None:
+        if not self._is_closed:
+            self.lookout.observe_again()
+
     def _changed(self) -> None:
         for callback in list(self.on_change):
             callback()
@@ -167,19 +178,43 @@ class Cluster:
 
     async def send(
         self,
-        broker_id: int,
+        broker_id: int | None,
         request: Request[ResponseT],
         *,
         purpose: Purpose = Purpose.CONTROL,
         version_max: int | None = None,
         version_min: int = 0,
         timeout_ms: float | None = None,
+        expected_ms: float = 0,
     ) -> ResponseT:
-        """Ask one broker, once. Raises KafkaError; it is definite if nothing was sent.
+        """Send a request to one broker (None: any), once. Raises KafkaError; definite: not sent.
 
         `version_min`: what older versions leave out of the request would be missed.
+        `expected_ms`: how long the broker may take for it before that is worth a line in the log.
         """
-        connection = await self.connect(broker_id, purpose)
+        with self.lookout.asking(_api(request), expected_ms=expected_ms) as attempt:
+            if broker_id is None:
+                broker_id = await self.any_broker()
+            attempt.broker = self.name_of(broker_id)
+            connection = await self.connect(broker_id, purpose)
+            attempt.is_sent = True
+            versions = (version_min, version_max)
+            return await self._send_over(connection, broker_id, request, versions, timeout_ms)
+
+    def name_of(self, broker_id: int) -> str:
+        """Return a broker's id and address, for people."""
+        node = self.metadata.nodes.get(broker_id)
+        return f"broker {broker_id}" + (f" at {node.host}:{node.port}" if node is not None else "")
+
+    async def _send_over(
+        self,
+        connection: KafkaConnection,
+        broker_id: int,
+        request: Request[ResponseT],
+        versions: tuple[int, int | None],
+        timeout_ms: float | None,
+    ) -> ResponseT:
+        version_min, version_max = versions
         try:
             version = connection.version_for(request)
             if version_max is not None:
@@ -199,7 +234,7 @@ class Cluster:
             self.request_update()
             is_timeout = isinstance(error, RequestTimedOut)
             code = ErrorCode.REQUEST_TIMED_OUT if is_timeout else ErrorCode.NETWORK_EXCEPTION
-            raise KafkaError(code, f"broker {broker_id}: {error}", definite=False) from error
+            raise KafkaError(code, f"{self.name_of(broker_id)}: {error}", definite=False) from error
 
     async def connect(self, broker_id: int, purpose: Purpose) -> KafkaConnection:
         """Return the connection to a broker when it is made. Raises KafkaError (definite)."""
@@ -219,9 +254,16 @@ class Cluster:
             return f"it is not among the live brokers ({live})"
         return self._connections[purpose].why_failing(node)
 
-    def _why_failing(self, node: Node) -> str | None:
-        data = self._connections[Purpose.DATA]
-        return data.why_failing(node) if data.is_failing(node) else None
+    def _why_failing(self, node: Node) -> Failure | None:
+        """Return why data cannot be had of a broker; None: it can, as far as is known.
+
+        Where no data was wanted yet, a connection for another purpose counts.
+        """
+        data, *others = self._connections.values()  # in the order of Purpose
+        why = data.why_silent(node)
+        if why is not None or any(one.has(node) for one in self._connections.values()):
+            return why
+        return next(filter(None, (one.why_silent(node) for one in others)), None)
 
     async def any_broker(self) -> int:
         """Return a broker that can be reached. Raises KafkaError (definite) if there is none."""
@@ -342,13 +384,13 @@ class Cluster:
         topics = [MetadataRequestTopic(name=name) for name in sorted(self._topics)]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._auto_create)
         self._unchanged_updates += 1
+        began_ms = self.now_ms()
         try:
             response = await self._source.ask(request)
             if response is not None and self.metadata.update(response):
                 self._unchanged_updates = 0
-            if self.metadata.nodes:  # before, `start` says what is wrong
-                why_silent = self._source.why_silent() if response is None else None
-                self.lookout.observe(self.now_ms(), why_silent)
+            why_silent = self._source.why_silent() if response is None else None
+            self.lookout.observe(self.now_ms(), why_silent, began_ms)
         finally:
             if not waiting.done():
                 waiting.set_result(None)

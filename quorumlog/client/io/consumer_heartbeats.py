@@ -82,7 +82,7 @@ async def names_of_topics(cluster: Cluster, topic_ids: tuple[bytes, ...]) -> dic
     if missing:
         topics = [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in missing]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-        answer = await cluster.send(await cluster.any_broker(), request)
+        answer = await cluster.send(None, request)
         for topic in answer.topics:
             if topic.error_code == ErrorCode.NONE and topic.name:
                 found[topic.topic_id] = topic.name

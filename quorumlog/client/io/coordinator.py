@@ -7,9 +7,10 @@ from typing import Final
 
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
-from quorumlog.client.core.absences import Absences, Subject, listed
+from quorumlog.client.core.absences import listed
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.transaction_requests import CoordinatorType
+from quorumlog.client.core.waits import Wait
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import (
     UNKNOWN_TOPIC_MS,
@@ -18,7 +19,6 @@ from quorumlog.client.io.cluster import (
     check,
 )
 from quorumlog.client.io.find_coordinator import find_coordinator
-from quorumlog.client.io.lookout import log_notices
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -73,35 +73,25 @@ class Coordinator:
             settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
         )
         self.broker_id: int | None = None
-        self._absences: Final = Absences()
 
     # --- finding it ---
 
     async def find(self) -> None:
         """Find it and connect, however long it takes. Raises KafkaError for an error that stays."""
-        failures = 0
-        while True:
-            try:
-                self.broker_id = await self._ask_where()
-                self._log_absence(None)
-                return
-            except KafkaError as error:
-                if not error.passing:
-                    raise
-                self._log_absence(error)
-                _logger.debug("coordinator of %s: %s", self.group_id, error)
-            failures += 1
-            delay_ms = self._backoff.delay_ms(failures, random_fraction())
-            await asyncio.sleep(delay_ms / 1000)
-
-    def _log_absence(self, error: KafkaError | None) -> None:
-        """Log that the coordinator is missing for long, or that it is found again."""
-        causes: dict[Subject, str] = {}
-        if error is not None:
-            causes[f"the coordinator of group {self.group_id}"] = str(error)
-        log_notices(
-            self._cluster.settings.client_id, self._absences.step(self._cluster.now_ms(), causes)
-        )
+        failures, subject = 0, f"the coordinator of group {self.group_id}"
+        with self._cluster.lookout.waiting(subject, over="found") as wait:
+            while True:
+                try:
+                    self.broker_id = await self._ask_where()
+                    return
+                except KafkaError as error:
+                    if not error.passing:
+                        raise
+                    wait.fail(error, about=subject)
+                    _logger.debug("coordinator of %s: %s", self.group_id, error)
+                failures += 1
+                delay_ms = self._backoff.delay_ms(failures, random_fraction())
+                await asyncio.sleep(delay_ms / 1000)
 
     async def _ask_where(self) -> int:
         return await find_coordinator(self._cluster, CoordinatorType.GROUP, self.group_id)
@@ -128,8 +118,12 @@ class Coordinator:
         *,
         version_max: int | None = None,
         timeout_ms: float | None = None,
+        expected_ms: float = 0,
     ) -> ResponseT:
-        """Send one request, after finding the coordinator if it is unknown. Raises KafkaError."""
+        """Send one request, after finding the coordinator if it is unknown. Raises KafkaError.
+
+        `expected_ms`: how long it may wait for other members.
+        """
         if self.broker_id is None:
             await self.find()
         broker_id = self.broker_id
@@ -141,6 +135,7 @@ class Coordinator:
             purpose=Purpose.GROUP,
             version_max=version_max,
             timeout_ms=timeout_ms,
+            expected_ms=expected_ms,
         )
 
     # --- offsets ---
@@ -163,6 +158,10 @@ class Coordinator:
             group_instance_id=self._instance_id if member_id else None,
             topics=topics,
         )
+        with self._cluster.lookout.waiting() as wait:
+            await self._commit_by(request, timeout_ms, wait)
+
+    async def _commit_by(self, request: OffsetCommitRequest, timeout_ms: float, wait: Wait) -> None:
         began_ms = self._cluster.now_ms()
         deadline_ms = began_ms + timeout_ms
         was_definite, failures = True, 0
@@ -178,6 +177,7 @@ class Coordinator:
             is_late = self._cluster.now_ms() + delay_ms >= end_ms
             if is_late or not (error.retriable or error.code in _MOVED):
                 raise KafkaError(error.code, error.message, definite=was_definite)
+            wait.fail(error)
             if error.code in _MOVED:
                 self.mark_unknown()
             await asyncio.sleep(delay_ms / 1000)
@@ -211,6 +211,12 @@ class Coordinator:
 
         Raises KafkaError.
         """
+        with self._cluster.lookout.waiting() as wait:
+            return await self._committed_by(partitions, timeout_ms, wait)
+
+    async def _committed_by(
+        self, partitions: Collection[TopicPartition] | None, timeout_ms: float, wait: Wait
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         failures = 0
         deadline_ms = self._cluster.now_ms() + timeout_ms
         while True:
@@ -226,6 +232,7 @@ class Coordinator:
                 is_late = self._cluster.now_ms() + delay_ms >= deadline_ms
                 if is_late or not (error.retriable or error.code in _MOVED):
                     raise
+                wait.fail(error)
                 if error.code in _MOVED:
                     self.mark_unknown()
             await asyncio.sleep(delay_ms / 1000)

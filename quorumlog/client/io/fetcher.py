@@ -13,9 +13,9 @@ from quorumlog.chance import random_fraction
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.core.positions import Position, Positions, PositionState
-from quorumlog.client.errors import KafkaError
+from quorumlog.client.errors import KafkaError, known
 from quorumlog.client.io.cluster import Cluster
-from quorumlog.client.io.list_offsets import ISOLATION_LEVELS, ask_offsets
+from quorumlog.client.io.list_offsets import ISOLATION_LEVELS, Refused, ask_offsets
 from quorumlog.client.io.pump import Pump
 from quorumlog.client.io.stalled_requests import StalledRequests
 from quorumlog.client.records import OffsetAndMetadata
@@ -75,8 +75,9 @@ class Fetcher:
         self._look_up_committed: Final = look_up_committed
         self._wake_poll: Final = wake_poll
         self._fetching: Final[set[int]] = set()  # brokers that a fetch is under way to
+        self._without_offset: Refused = {}  # of the latest lookup
         self._pump: Final = Pump(cluster, self._start_requests, on_error=self._handle_unexpected)
-        self._stalls: Final = StalledRequests(cluster)
+        self._stalls: Final = StalledRequests(cluster, "Fetch")
         self.missing_is_error = True
         """Whether `poll` raises for a partition that does not exist: after `assign` it does."""
         cluster.lookout.partitions.append(self._needed)
@@ -85,12 +86,15 @@ class Fetcher:
     def _needed(self) -> Collection[TopicPartition]:
         return self._positions.by_partition.keys()
 
-    def _refused(self) -> dict[TopicPartition, ErrorCode]:
-        return {
-            name: position.refusal
-            for name, position in self._positions.by_partition.items()
-            if position.refusal != ErrorCode.NONE
-        }
+    def _refused(self) -> dict[TopicPartition, str]:
+        """Return why positions are not read, or not found."""
+        refused = {}
+        for name, position in self._positions.by_partition.items():
+            if position.state is PositionState.RESETTING and name in self._without_offset:
+                refused[name] = f"its leader returns no offset: {self._without_offset[name]}"
+            elif position.refusal != ErrorCode.NONE:
+                refused[name] = f"its leader refuses to be read: {position.refusal.name}"
+        return refused
 
     def wake(self) -> None:
         """Ask soon for what may be asked for now."""
@@ -186,11 +190,15 @@ class Fetcher:
         self._cluster.add_topics({position.topic_partition.topic for position in positions})
         timestamps = {one.topic_partition: one.reset_timestamp for one in positions}
         isolation = self._settings.isolation_level
+        refused: Refused = {}
         try:
-            found = await ask_offsets(self._cluster, timestamps, isolation)
+            found = await ask_offsets(self._cluster, timestamps, isolation, refused)
         except KafkaError as error:
             self._report(error, positions)
             return
+        if self._without_offset and not refused:
+            self._cluster.lookout.observe_soon()
+        self._without_offset = refused
         for position in positions:
             answer = found.get(position.topic_partition)
             is_current = position.reset_timestamp == timestamps[position.topic_partition]
@@ -286,7 +294,7 @@ class Fetcher:
     ) -> None:
         metadata, now_ms = self._cluster.metadata, self._cluster.now_ms()
         if response.error_code != ErrorCode.NONE:
-            _logger.debug("fetch: error %d", response.error_code)
+            _logger.debug("fetch: %s", known(response.error_code).name)
             self._failed([ask.position for ask in asks])
             return
         nodes = [Node(one.node_id, one.host, one.port, one.rack) for one in response.node_endpoints]

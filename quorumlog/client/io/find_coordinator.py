@@ -9,9 +9,7 @@ from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorReques
 async def find_coordinator(cluster: Cluster, kind: CoordinatorType, key: str) -> int:
     """Return the coordinator's broker, once a connection to it is made. Raises KafkaError."""
     request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
-    response = await cluster.send(
-        await cluster.any_broker(), request, timeout_ms=QUESTION_TIMEOUT_MS
-    )
+    response = await cluster.send(None, request, timeout_ms=QUESTION_TIMEOUT_MS)
     if response.coordinators:
         found = response.coordinators[0]
         check(found.error_code, found.error_message or "")

@@ -7,12 +7,15 @@ overtakes the revocation before it. Requests run in tasks of their own; their an
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final, Protocol, assert_never
 
 from quorumlog.client.core import membership_events as facts
 from quorumlog.client.core.group_protocol import PROTOCOL_TYPE
 from quorumlog.client.core.membership_events import Effect, Event
-from quorumlog.client.errors import KafkaError
+from quorumlog.client.core.waits import Wait
+from quorumlog.client.errors import KafkaError, known
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.consumer_heartbeats import (
     answered,
@@ -24,7 +27,7 @@ from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.tasks import Tasks
-from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Request
 from quorumlog.wire.codec.messages.describe_groups import DescribeGroupsRequest
@@ -43,10 +46,24 @@ from quorumlog.wire.codec.topic_names import is_topic_name
 _logger: Final = logging.getLogger(__name__)
 
 REBALANCE_GRACE_MS: Final = 5_000  # beyond the rebalance timeout, for the answer to arrive
+REBALANCE_EXPECTED_MS: Final = 10_000  # for the other members; Kafka waits 3 s for the first ones
 LEAVE_TIMEOUT_MS: Final = 2_000
 _BROKEN: Final = KafkaError(
     ErrorCode.UNKNOWN_SERVER_ERROR, "the group task ended: see the log", definite=False
 )
+
+
+_REBALANCING: Final = frozenset(
+    {
+        ErrorCode.NONE,
+        ErrorCode.MEMBER_ID_REQUIRED,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+    }
+)
+"""What a coordinator that works answers to a member that has to join, or to join again."""
 
 
 class Reader(Protocol):
@@ -85,6 +102,7 @@ class GroupSession:
         self._tasks: Final = Tasks(self._handle_unexpected)
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self._wait: Wait | None = None  # to be a member
         self._tasks.start(self._perform_all())
         cluster.on_change.append(self._handle_change)
         cluster.lookout.topics.append(self._subscribed)
@@ -189,8 +207,10 @@ class GroupSession:
     # --- requests, each of which ends as a fact ---
 
     async def _find(self) -> None:
+        wait = self._wait
         try:
-            await self._coordinator.find()
+            with nullcontext() if wait is None else self._cluster.lookout.within(wait):
+                await self._coordinator.find()
         except KafkaError as error:
             self.post(facts.CoordinatorRefused())
             self._reader.fail(error)
@@ -212,11 +232,18 @@ class GroupSession:
             ],
         )
         timeout_ms = settings.max_poll_interval_ms + REBALANCE_GRACE_MS
-        try:
-            answer = await self._coordinator.send(request, timeout_ms=timeout_ms)
-        except KafkaError as error:
-            self.post(facts.JoinAnswered(error_code=_as_lost(error)))
-            return
+        is_first = not effect.member_id and settings.group_instance_id is None
+        expected_ms = 0 if is_first else REBALANCE_EXPECTED_MS
+        with self._joining() as wait:
+            try:
+                answer = await self._coordinator.send(
+                    request, timeout_ms=timeout_ms, expected_ms=expected_ms
+                )
+            except KafkaError as error:
+                wait.fail(error, about="JoinGroup")
+                self.post(facts.JoinAnswered(error_code=_as_lost(error)))
+                return
+            self._note_answer(wait, "JoinGroup", answer.error_code)
         members = tuple(
             facts.JoinedMember(
                 member_id=one.member_id, instance_id=one.group_instance_id, metadata=one.metadata
@@ -258,14 +285,42 @@ class GroupSession:
             ],
         )
         timeout_ms = self._settings.max_poll_interval_ms + REBALANCE_GRACE_MS
-        try:
-            answer = await self._coordinator.send(request, timeout_ms=timeout_ms)
-        except KafkaError as error:
-            self.post(facts.SyncAnswered(error_code=_as_lost(error)))
-        else:
-            self.post(
-                facts.SyncAnswered(error_code=answer.error_code, assignment=answer.assignment)
-            )
+        with self._joining() as wait:
+            try:
+                answer = await self._coordinator.send(
+                    request, timeout_ms=timeout_ms, expected_ms=REBALANCE_EXPECTED_MS
+                )
+            except KafkaError as error:
+                wait.fail(error, about="SyncGroup")
+                self.post(facts.SyncAnswered(error_code=_as_lost(error)))
+                return
+            self._note_answer(wait, "SyncGroup", answer.error_code)
+        if answer.error_code == ErrorCode.NONE:
+            self._joined(is_member=True)
+        self.post(facts.SyncAnswered(error_code=answer.error_code, assignment=answer.assignment))
+
+    @contextmanager
+    def _joining(self) -> Iterator[Wait]:
+        """Count the requests of the block as a part of becoming a member."""
+        lookout = self._cluster.lookout
+        if self._wait is None:
+            self._wait = lookout.begin(f"group {self._coordinator.group_id}", over="joined")
+        with lookout.within(self._wait):
+            yield self._wait
+
+    def _note_answer(self, wait: Wait, api: str, error_code: int) -> None:
+        """Note an error that the member tries again after; another one ends the wait."""
+        code = known(error_code)
+        if code in RETRIABLE:
+            wait.fail(code.name, about=api)
+        elif code not in _REBALANCING:
+            self._joined(is_member=False)
+
+    def _joined(self, *, is_member: bool) -> None:
+        """End the wait: it is a member, or gives up."""
+        if self._wait is not None:
+            self._cluster.lookout.end(self._wait, is_answered=is_member)
+            self._wait = None
 
     async def _describe(self, generation_id: int) -> None:
         group_id, assignments = self._coordinator.group_id, None
@@ -296,15 +351,20 @@ class GroupSession:
 
     async def _consumer_heartbeat(self, effect: facts.SendConsumerHeartbeat) -> None:
         request = heartbeat_request(effect, self._settings, self._coordinator.group_id)
-        try:
-            answer = await self._coordinator.send(request)
-        except KafkaError as error:
-            fact = facts.ConsumerHeartbeatAnswered(
-                attempt=effect.attempt, error_code=_as_lost(error), error_message=error.message
-            )
-            self.post(fact)
-        else:
-            self.post(answered(effect, answer))
+        with self._joining() as wait:
+            try:
+                answer = await self._coordinator.send(request)
+            except KafkaError as error:
+                wait.fail(error, about="ConsumerGroupHeartbeat")
+                fact = facts.ConsumerHeartbeatAnswered(
+                    attempt=effect.attempt, error_code=_as_lost(error), error_message=error.message
+                )
+                self.post(fact)
+                return
+            self._note_answer(wait, "ConsumerGroupHeartbeat", answer.error_code)
+        if answer.error_code == ErrorCode.NONE:
+            self._joined(is_member=True)
+        self.post(answered(effect, answer))
 
     async def _name_topics(self, topic_ids: tuple[bytes, ...]) -> None:
         try:
@@ -338,6 +398,7 @@ class GroupSession:
         self._cluster.lookout.topics.remove(self._subscribed)
         self._is_closed = True
         self._effects.clear()
+        self._joined(is_member=False)
         self._wake.set()
         await self._tasks.stop()
         if self._timer is not None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
+from quorumlog.client.core.absences import NO_LEADER
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.errors import KafkaError, known
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
@@ -27,12 +28,17 @@ ISOLATION_LEVELS: Final[Mapping[IsolationLevel, int]] = {
 
 Timestamps = Mapping[TopicPartition, int]
 Found = dict[TopicPartition, OffsetAndTimestamp]
+Refused = dict[TopicPartition, str]
+"""Why each partition has no offset yet."""
 
 
-async def ask_offsets(cluster: Cluster, timestamps: Timestamps, isolation: IsolationLevel) -> Found:
+async def ask_offsets(
+    cluster: Cluster, timestamps: Timestamps, isolation: IsolationLevel, refused: Refused
+) -> Found:
     """Ask each leader once; what could not be had is left out, and metadata is asked for.
 
-    An offset of -1 means that no record is that young. Raises KafkaError for an error that stays.
+    `refused` gets why a leader returned nothing. An offset of -1: no record is that young.
+    Raises KafkaError for an error that stays.
     """
     by_broker: dict[int, dict[TopicPartition, int]] = {}
     for topic_partition, timestamp in timestamps.items():
@@ -41,7 +47,9 @@ async def ask_offsets(cluster: Cluster, timestamps: Timestamps, isolation: Isola
             cluster.request_update()
         else:
             by_broker.setdefault(leader.broker_id, {})[topic_partition] = timestamp
-    asks = [_ask_one(cluster, broker, part, isolation) for broker, part in by_broker.items()]
+    asks = [
+        _ask_one(cluster, broker, part, isolation, refused) for broker, part in by_broker.items()
+    ]
     found: Found = {}
     for answer in await asyncio.gather(*asks):
         found |= answer
@@ -59,15 +67,19 @@ async def list_offsets(
     found: Found = {}
     failures = 0
     try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            while True:
-                missing = {name: at for name, at in timestamps.items() if name not in found}
-                found |= await ask_offsets(cluster, missing, isolation)
-                if len(found) == len(timestamps):
-                    return found
-                failures += 1
-                delay_ms = backoff.delay_ms(failures, random_fraction())
-                await asyncio.sleep(delay_ms / 1000)
+        with cluster.lookout.waiting() as wait:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while True:
+                    missing = {name: at for name, at in timestamps.items() if name not in found}
+                    refused: Refused = {}
+                    found |= await ask_offsets(cluster, missing, isolation, refused)
+                    if len(found) == len(timestamps):
+                        return found
+                    left = next(name for name in missing if name not in found)
+                    wait.fail(refused.get(left, NO_LEADER), about=str(left))
+                    failures += 1
+                    delay_ms = backoff.delay_ms(failures, random_fraction())
+                    await asyncio.sleep(delay_ms / 1000)
     except TimeoutError:
         missing_names = ", ".join(str(name) for name in timestamps if name not in found)
         message = f"no offsets of {missing_names} within {timeout_ms:g} ms"
@@ -75,7 +87,11 @@ async def list_offsets(
 
 
 async def _ask_one(
-    cluster: Cluster, broker_id: int, timestamps: Timestamps, isolation: IsolationLevel
+    cluster: Cluster,
+    broker_id: int,
+    timestamps: Timestamps,
+    isolation: IsolationLevel,
+    refused: Refused,
 ) -> Found:
     topics = []
     for topic, partitions in by_topic(timestamps).items():
@@ -96,16 +112,18 @@ async def _ask_one(
         response = await cluster.send(broker_id, request, timeout_ms=QUESTION_TIMEOUT_MS)
     except KafkaError as error:
         if error.passing:
+            refused |= dict.fromkeys(timestamps, str(error))
             return {}
         raise
     found: Found = {}
     for answered_topic in response.topics:
         for one in answered_topic.partitions:
             code = known(one.error_code)
+            name = TopicPartition(answered_topic.name, one.partition_index)
             if code == ErrorCode.NONE:
-                name = TopicPartition(answered_topic.name, one.partition_index)
                 found[name] = OffsetAndTimestamp(one.offset, one.timestamp, one.leader_epoch)
             elif code in RETRIABLE:
+                refused[name] = code.name
                 cluster.request_update()
             else:
                 raise KafkaError(code, answered_topic.name, definite=True)

@@ -1,11 +1,20 @@
-"""Logs what a client waits for in vain: brokers, topics, partitions, leaders."""
+"""Logs what a client waits for in vain: brokers, topics, partitions, leaders, answers to requests.
 
+`core.absences` and `core.waits` decide what is logged and when. Each request that is not a part of
+Produce or Fetch runs in `asking`, and each loop that repeats requests in `waiting`; Produce and
+Fetch are observed by the partitions that need them.
+"""
+
+import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, NamedTuple
 
 from quorumlog.client.core.absences import (
     CLUSTER,
+    GAP_MS,
     Absences,
     Notice,
     Subject,
@@ -14,56 +23,211 @@ from quorumlog.client.core.absences import (
     missing_topics,
 )
 from quorumlog.client.core.metadata_cache import MetadataCache, Node
-from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.client.core.waits import ANSWERED, Attempt, Wait, Waits
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 _logger: Final = logging.getLogger(__name__)
 
-WhyFailing = Callable[[Node], str | None]
+FAILING_NAMED_MAX: Final = 3
+
+
+class Failure(NamedTuple):
+    """Why a broker gives no answer, and since when; None: since it was first observed."""
+
+    cause: str
+    since_ms: float | None = None
+
+
+WhyFailing = Callable[[Node], Failure | None]
+
+_current: Final = ContextVar[Wait | None]("_current", default=None)
+"""The wait that the running call is a part of. A wait that has ended counts as none."""
 
 
 class Lookout:
     """Compares what is needed with the metadata. The callables return what is needed now."""
 
-    def __init__(self, client_id: str, metadata: MetadataCache, why_failing: WhyFailing) -> None:
-        """`why_failing`: why a broker's data connection cannot be made; None if it can."""
+    def __init__(
+        self,
+        client_id: str,
+        metadata: MetadataCache,
+        *,
+        why_failing: WhyFailing,
+        why_unheard: Callable[[Node], str | None],
+    ) -> None:
+        """`why_failing`: why a broker cannot be reached now; None if it can, as far as is known.
+
+        `why_unheard`: why a broker did not answer when it was last tried, some time ago.
+        """
         self.topics: Final[list[Callable[[], Iterable[str]]]] = []
         self.partitions: Final[list[Callable[[], Collection[TopicPartition]]]] = []
-        self.refusals: Final[list[Callable[[], Mapping[TopicPartition, ErrorCode]]]] = []
+        self.refusals: Final[list[Callable[[], Mapping[TopicPartition, str]]]] = []
+        self.silences: Final[list[Callable[[], Mapping[int, Failure]]]] = []
+        """Leaders that do not answer Produce or Fetch, by broker id."""
         self._client_id: Final = client_id
         self._metadata: Final = metadata
         self._why_failing: Final = why_failing
+        self._why_unheard: Final = why_unheard
+        self._why_silent: tuple[float, str | None] = (float("-inf"), None)  # since when it is known
         self._silence: Final = Absences()  # of all brokers
         self._absences: Final = Absences()
+        self._waits: Final = Waits()
+        self._loop: Final = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon: asyncio.Handle | None = None
 
-    def observe(self, now_ms: float, why_silent: str | None) -> None:
-        """Handle new metadata, or why no broker answered (`why_silent`); log what is absent."""
-        silence: dict[Subject, str] = {}
+    # --- requests ---
+
+    @contextmanager
+    def waiting(self, subject: str | None = None, *, over: str = ANSWERED) -> Iterator[Wait]:
+        """Count all requests of the block, and their repetitions, as one wait.
+
+        Within another block it is a part of that one.
+        """
+        outer = _current.get()
+        if outer is not None and self._waits.has(outer):
+            yield outer
+            return
+        wait, is_answered = self.begin(subject, over=over), False
+        try:
+            with self.within(wait):
+                yield wait
+            is_answered = True
+        finally:
+            self.end(wait, is_answered=is_answered)
+
+    @contextmanager
+    def within(self, wait: Wait) -> Iterator[None]:
+        """Count the requests of the block as a part of a wait that outlasts it."""
+        token = _current.set(wait)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    @contextmanager
+    def asking(self, api: str, *, expected_ms: float = 0) -> Iterator[Attempt]:
+        """Observe one request from before its connection is made until its answer.
+
+        `expected_ms`: how long the request lets the broker wait before it answers.
+        """
+        with self.waiting() as wait:
+            attempt = Attempt(api=api, began_ms=self._now_ms(), expected_ms=expected_ms)
+            wait.begin(attempt)
+            try:
+                yield attempt
+            finally:
+                wait.end(attempt)
+
+    def begin(self, subject: str | None, *, over: str = ANSWERED) -> Wait:
+        """Begin a wait that the caller ends."""
+        wait = Wait(subject, self._now_ms(), over=over)
+        self._waits.begin(wait)
+        self._set_timer()
+        return wait
+
+    def end(self, wait: Wait, *, is_answered: bool) -> None:
+        """End a wait; without an answer, its caller gets an error or has given up."""
+        self._log(self._waits.end(wait, is_answered=is_answered))
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        now_ms = self._now_ms()
+        next_s = self._waits.next_ms(now_ms) / 1000
+        if self._timer is not None:
+            if self._timer.when() <= next_s < float("inf"):
+                return  # earlier than needed does no harm
+            self._timer.cancel()
+            self._timer = None
+        if next_s < float("inf"):
+            self._timer = self._loop.call_at(next_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.observe_again()
+
+    def _now_ms(self) -> float:
+        return self._loop.time() * 1000
+
+    def close(self) -> None:
+        """Log nothing more of requests."""
+        for handle in (self._timer, self._soon):
+            if handle is not None:
+                handle.cancel()
+
+    # --- what is absent ---
+
+    def observe(self, now_ms: float, why_silent: str | None, since_ms: float) -> None:
+        """Handle new metadata, or why no broker answered (`why_silent`); log what is absent.
+
+        `since_ms`: when the brokers were first tried for it.
+        """
+        self._why_silent = now_ms, why_silent
+        causes: dict[Subject, str] = {}
         if why_silent is not None:
-            silence[CLUSTER] = f"no broker answers: {why_silent}"
-        log_notices(self._client_id, self._silence.step(now_ms, silence))
-        if why_silent is None:  # else nothing is known of the rest
-            log_notices(self._client_id, self._absences.step(now_ms, self._absent()))
+            causes[CLUSTER] = f"no broker answers: {why_silent}"
+        self._log(self._silence.step(now_ms, causes, {CLUSTER: since_ms}))
+        self.observe_again()
 
-    def _absent(self) -> dict[Subject, str]:
-        metadata = self._metadata
+    def observe_again(self) -> None:
+        """Log what is absent now, by the metadata that is known."""
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        now_ms = self._now_ms()
+        since_ms, why_silent = self._why_silent
+        if why_silent is None or now_ms - since_ms > GAP_MS:  # else nothing is known of the rest
+            notices = self._absences.step(now_ms, *self._absent())
+            waits = self._waits.step(now_ms)
+            self._log([*notices, *waits], more=self._unheard if waits else None)
+        self._set_timer()
+
+    def observe_soon(self) -> None:
+        """Observe again in the next turn of the event loop: what was absent may be there."""
+        if self._soon is None:
+            self._soon = self._loop.call_soon(self.observe_again)
+
+    def _absent(self) -> tuple[dict[Subject, str], dict[Subject, float]]:
+        """Return the cause of each absence, and since when, where that is known."""
+        metadata, since_ms = self._metadata, dict[Subject, float]()
         absent = missing_topics(metadata, self.needed_topics())
-        failing: dict[int, str | None] = {
-            broker_id: self._why_failing(node) for broker_id, node in metadata.nodes.items()
-        }
+        failing = self._failing()
         for needed in self.partitions:
             partitions = needed()
             absent |= missing_partitions(metadata, partitions)
             for name in partitions:
                 leader = metadata.leader(name)
                 why = failing.get(leader.broker_id) if leader is not None else None
-                if leader is not None and why is not None:
-                    text = f"its leader, broker {leader.broker_id}, cannot be reached: {why}"
-                    absent.setdefault(name, text)
+                if leader is not None and why is not None and name not in absent:
+                    absent[name] = f"its leader, broker {leader.broker_id}, {why.cause}"
+                    if why.since_ms is not None:
+                        since_ms[name] = why.since_ms
         for refused in self.refusals:
-            for name, code in refused().items():
-                absent.setdefault(name, f"its leader refuses to be read: {code.name}")
-        return absent
+            for name, why_refused in refused().items():
+                absent.setdefault(name, why_refused)
+        return absent, since_ms
+
+    def _failing(self) -> dict[int, Failure]:
+        failing = {number: one for silent in self.silences for number, one in silent().items()}
+        for broker_id, node in self._metadata.nodes.items():
+            failure = self._why_failing(node)
+            if failure is not None:
+                failing[broker_id] = Failure(
+                    f"cannot be reached: {failure.cause}", failure.since_ms
+                )
+        return failing
+
+    def _unheard(self, text: str) -> str:
+        """Return the brokers that do not answer and that `text` does not name, as its end."""
+        found = []
+        for broker_id, node in sorted(self._metadata.nodes.items()):
+            failure = self._why_failing(node)
+            cause = self._why_unheard(node) if failure is None else failure.cause
+            if cause is not None and cause not in text:
+                found.append(f"broker {broker_id} cannot be reached: {cause}")
+        more = len(found) - FAILING_NAMED_MAX
+        rest = [f"{more} brokers more"] if more > 0 else []
+        return "".join(f"; {one}" for one in found[:FAILING_NAMED_MAX] + rest)
 
     def needed_topics(self) -> set[str]:
         """Return the topics that are needed now, whatever their partitions."""
@@ -80,9 +244,12 @@ class Lookout:
             self._absences.restart(now_ms, name)
         return missing
 
-
-def log_notices(client_id: str, notices: Iterable[Notice]) -> None:
-    """Log what is absent as a WARNING, and what was found again as INFO."""
-    for one in notices:
-        level = logging.INFO if one.is_over else logging.WARNING
-        _logger.log(level, "%s: %s", client_id, one.text)
+    def _log(self, notices: Iterable[Notice], more: Callable[[str], str] | None = None) -> None:
+        """Log what is absent as one WARNING, and what was found again as INFO."""
+        absent = "; ".join(one.text for one in notices if not one.is_over)
+        over = "; ".join(one.text for one in notices if one.is_over)
+        if over:
+            _logger.info("%s: %s", self._client_id, over)
+        if absent:
+            end = "" if more is None else more(absent)
+            _logger.warning("%s: %s%s", self._client_id, absent, end)

@@ -23,6 +23,7 @@ from quorumlog.wire.io.connection import (
 _logger: Final = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_MS: Final = 1_000  # then another broker is asked
+FAILURE_COUNTS_S: Final = 30.0  # as the reason why a broker is not heard of
 _NO_ANSWER: Final = (ConnectionLost, RequestTimedOut, UnsupportedVersion, TimeoutError)
 
 
@@ -39,10 +40,17 @@ class MetadataSource:
         self._address: Address | None = None
         self._connection: KafkaConnection | None = None
         self._causes: dict[Address, str] = {}  # why each did not answer the last question
+        self._failures: dict[Address, tuple[float, str]] = {}  # of the known ones: when, and why
 
     def why_silent(self) -> str:
         """Return why no broker answered, "host:port: cause; ..."."""
         return "; ".join(self._causes.values())
+
+    def why_unheard(self, address: Address) -> str | None:
+        """Return why a broker did not answer when it was last tried; None: it did, or long ago."""
+        time_s, cause = self._failures.get(address, (float("-inf"), None))
+        is_recent = asyncio.get_running_loop().time() - time_s <= FAILURE_COUNTS_S
+        return cause if is_recent else None
 
     async def ask(self, request: MetadataRequest) -> MetadataResponse | None:
         """Return an answer, or None if no broker gives one: each was asked once."""
@@ -56,6 +64,7 @@ class MetadataSource:
         candidates = self._candidates(address)
         # A caller may give up while the first is tried: what is known of the others stays.
         self._causes = {one: self._causes[one] for one in candidates if one in self._causes}
+        self._failures = {one: self._failures[one] for one in candidates if one in self._failures}
         for candidate in candidates:
             response = await self._ask_at(candidate, request)
             if response is not None:
@@ -84,6 +93,7 @@ class MetadataSource:
         except _NO_ANSWER as error:
             _logger.debug("no metadata from %s:%d: %r", *address, error)
             self._causes[address] = at(address, error)
+            self._failures[address] = asyncio.get_running_loop().time(), self._causes[address]
             if connection is not None:
                 await connection.close()
             return None
@@ -92,6 +102,7 @@ class MetadataSource:
                 await connection.close()
             raise
         self._connection, self._address = connection, address
+        self._failures.pop(address, None)
         return response
 
     async def close(self) -> None:

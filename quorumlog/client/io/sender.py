@@ -68,11 +68,12 @@ class Sender:
         self._in_flight: Final[Counter[int]] = Counter()
         self._identifying = False
         self._flushes = 0
-        self._stalls: Final = StalledRequests(cluster)
+        self._stalls: Final = StalledRequests(cluster, "Produce")
         self._pump: Final = Pump(
             cluster, self._start_requests, on_error=log_failure(_logger, "a producer's request")
         )
         cluster.lookout.partitions.append(accumulator.waiting_partitions)
+        cluster.lookout.refusals.append(accumulator.refusals)
         self.transactor: Transactor | None = None
         """The transactions, if the producer has a transactional id."""
         if self._settings.transactional_id is not None:
@@ -122,19 +123,20 @@ class Sender:
     async def _produce(
         self, connection: KafkaConnection, broker_id: int, batches: list[Batch]
     ) -> None:
-        outstanding = None
-        if self._settings.idempotent:
-            names = [batch.topic_partition for batch in batches]
-            outstanding = self._stalls.begin(broker_id, names)
+        names = [batch.topic_partition for batch in batches]
+        is_idempotent = self._settings.idempotent
+        outstanding = self._stalls.begin(broker_id, names, may_cancel=is_idempotent)
         try:
             await self._ask(connection, batches)
         except asyncio.CancelledError:
-            deposed = f"broker {broker_id} did not answer and leads no longer"
+            deposed = f"{self._cluster.name_of(broker_id)} did not answer and leads no longer"
             self._lost(batches, written=True, message=deposed)
             raise
         except (ConnectionLost, RequestTimedOut) as error:
             self._cluster.request_update()
-            self._lost(batches, written=True, message=f"broker {broker_id}: {error}")
+            self._lost(
+                batches, written=True, message=f"{self._cluster.name_of(broker_id)}: {error}"
+            )
         except UnsupportedVersion as error:
             answer = BatchAnswer(error_code=ErrorCode.UNSUPPORTED_VERSION, message=str(error))
             self._answered([(batch, answer) for batch in batches])
@@ -142,8 +144,7 @@ class Sender:
             self._lost(batches, written=True, message=f"unexpected: {error!r}")
             raise
         finally:
-            if outstanding is not None:
-                self._stalls.end(outstanding)
+            self._stalls.end(outstanding)
             self._in_flight[broker_id] -= 1
             self.wake()
 
@@ -223,6 +224,8 @@ class Sender:
         now_ms = self._cluster.now_ms()
         done = []
         for batch, answer in results:
+            if batch.attempts > 1 and answer.error_code == ErrorCode.NONE:
+                self._cluster.lookout.observe_soon()
             if self._accumulator.handle_answer(now_ms, batch, answer, random_fraction()):
                 done.append(batch)
             if answer.error_code != ErrorCode.NONE:
@@ -255,17 +258,19 @@ class Sender:
         backoff = Backoff(self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms)
         failures = 0
         try:
-            while True:
-                try:
-                    self._accumulator.identify(await self._init_producer_id())
-                    return
-                except KafkaError as error:
-                    if error.definite and not error.passing:
-                        self._done(self._accumulator.fail_all(error))
+            with self._cluster.lookout.waiting("a producer id") as wait:
+                while True:
+                    try:
+                        self._accumulator.identify(await self._init_producer_id())
                         return
-                    _logger.debug("InitProducerId: %s", error)
-                failures += 1
-                await asyncio.sleep(backoff.delay_ms(failures, random_fraction()) / 1000)
+                    except KafkaError as error:
+                        if error.definite and not error.passing:
+                            self._done(self._accumulator.fail_all(error))
+                            return
+                        wait.fail(error)
+                        _logger.debug("InitProducerId: %s", error)
+                    failures += 1
+                    await asyncio.sleep(backoff.delay_ms(failures, random_fraction()) / 1000)
         except Exception as error:
             message = f"no producer id, see the log: {error!r}"
             failure = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=True)
@@ -276,9 +281,8 @@ class Sender:
             self.wake()
 
     async def _init_producer_id(self) -> ProducerIdentity:
-        broker_id = await self._cluster.any_broker()
         request = InitProducerIdRequest(transaction_timeout_ms=60_000)
-        response = await self._cluster.send(broker_id, request, timeout_ms=QUESTION_TIMEOUT_MS)
+        response = await self._cluster.send(None, request, timeout_ms=QUESTION_TIMEOUT_MS)
         if response.error_code != ErrorCode.NONE:
             raise answered(response.error_code, "InitProducerId")
         return ProducerIdentity(response.producer_id, response.producer_epoch)
@@ -307,6 +311,7 @@ class Sender:
         """Stop at once: batches that are not done fail."""
         self._pump.stop()
         self._cluster.lookout.partitions.remove(self._accumulator.waiting_partitions)
+        self._cluster.lookout.refusals.remove(self._accumulator.refusals)
         self._stalls.close()
         closed = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed", definite=True)
         self._done(self._accumulator.fail_all(closed))

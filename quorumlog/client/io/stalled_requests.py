@@ -2,7 +2,8 @@
 
 Its connection stays open. So the client asks for metadata when an answer is overdue, and cancels
 the request once another broker leads all of its partitions. That is safe for requests that can be
-repeated: a fetch always, a produce request if it is idempotent.
+repeated: a fetch always, a produce request if it is idempotent. Leaders that are silent are the
+cause that the lookout logs for their partitions.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.lookout import Failure
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 OVERDUE_AFTER_MS: Final = 1_000
@@ -23,32 +25,46 @@ class Outstanding:
 
     broker_id: int
     partitions: Collection[TopicPartition]
-    task: "asyncio.Task[None]"
+    task: "asyncio.Task[None] | None"  # None: it is never cancelled
+    began_ms: float
     overdue_ms: float
 
 
 class StalledRequests:
     """Watches one client's requests to leaders; cancels those that other brokers must answer."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, api: str) -> None:
+        """Watch requests of this API."""
         self._cluster: Final = cluster
+        self._api: Final = api
         self._loop: Final = asyncio.get_running_loop()
         self._requests: Final[dict[Outstanding, None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         cluster.on_change.append(self._cancel_superseded)
+        cluster.lookout.silences.append(self._silent)
 
     def begin(
-        self, broker_id: int, partitions: Collection[TopicPartition], *, wait_ms: float = 0
+        self,
+        broker_id: int,
+        partitions: Collection[TopicPartition],
+        *,
+        wait_ms: float = 0,
+        may_cancel: bool = True,
     ) -> Outstanding:
-        """Watch the current task's request; `wait_ms`: how long the broker was asked to wait."""
-        task = asyncio.current_task()
-        if task is None:
+        """Watch the current task's request; `wait_ms`: how long the broker was asked to wait.
+
+        `may_cancel`: the request can be repeated.
+        """
+        task = asyncio.current_task() if may_cancel else None
+        if task is None and may_cancel:
             raise RuntimeError("only a task's request can be given up")
+        now_ms = self._cluster.now_ms()
         outstanding = Outstanding(
             broker_id=broker_id,
             partitions=partitions,
             task=task,
-            overdue_ms=self._cluster.now_ms() + wait_ms + OVERDUE_AFTER_MS,
+            began_ms=now_ms,
+            overdue_ms=now_ms + wait_ms + OVERDUE_AFTER_MS,
         )
         self._requests[outstanding] = None
         if self._timer is None:
@@ -63,6 +79,14 @@ class StalledRequests:
         now_ms = self._cluster.now_ms()
         return [request for request in self._requests if request.overdue_ms <= now_ms]
 
+    def _silent(self) -> dict[int, Failure]:
+        """Return the brokers with overdue requests; of each, since when."""
+        silent: dict[int, Failure] = {}
+        for request in self._overdue():  # the oldest comes first
+            cause = f"does not answer {self._api}"
+            silent.setdefault(request.broker_id, Failure(cause, request.began_ms))
+        return silent
+
     def _check(self) -> None:
         self._timer = None
         delay_ms = OVERDUE_AFTER_MS
@@ -76,12 +100,16 @@ class StalledRequests:
         leader = self._cluster.metadata.leader
         for request in self._overdue():
             leaders = [leader(partition) for partition in request.partitions]
-            if all(one is not None and one.broker_id != request.broker_id for one in leaders):
+            task = request.task
+            if task is not None and all(
+                one is not None and one.broker_id != request.broker_id for one in leaders
+            ):
                 self.end(request)
-                request.task.cancel()
+                task.cancel()
 
     def close(self) -> None:
         """Stop watching."""
         self._cluster.on_change.remove(self._cancel_superseded)
+        self._cluster.lookout.silences.remove(self._silent)
         if self._timer is not None:
             self._timer.cancel()

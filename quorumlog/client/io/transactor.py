@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, assert_never
 
 from quorumlog.chance import random_fraction
-from quorumlog.client.core.absences import Absences, Subject
 from quorumlog.client.core.accumulator import Accumulator
 from quorumlog.client.core.leaders import Leaders
 from quorumlog.client.core.transaction import Outcome
@@ -30,10 +29,10 @@ from quorumlog.client.core.transaction_requests import (
 )
 from quorumlog.client.core.transaction_states import TransactionState
 from quorumlog.client.core.transactions import Transactions
+from quorumlog.client.core.waits import Wait
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import Cluster, Purpose
 from quorumlog.client.io.find_coordinator import find_coordinator
-from quorumlog.client.io.lookout import log_notices
 from quorumlog.client.io.transaction_messages import TransactionMessages, abilities_of
 from quorumlog.client.records import GroupMetadata, OffsetAndMetadata
 from quorumlog.client.settings import ProducerSettings
@@ -72,7 +71,8 @@ class Transactor:
         self._messages: Final = TransactionMessages(cluster, settings)
         self._wake: Final = wake
         self._flush: Final = flush
-        self._absences: Final = Absences()
+        self._subject: Final = f"transactional id {settings.transactional_id}"
+        self._wait: Wait | None = None  # of the requests under way
         self._tasks: Final = Tasks(log_failure(_logger, "a request of a transaction"))
 
     # --- requests ---
@@ -89,8 +89,11 @@ class Transactor:
         return self._attempts.wake_at_ms(now_ms)
 
     async def _attempt(self, dispatch: Dispatch) -> None:
+        if self._wait is None:
+            self._wait = self._cluster.lookout.begin(self._subject)
         try:
-            answer = await self._ask(dispatch)
+            with self._cluster.lookout.within(self._wait):
+                answer = await self._ask(dispatch)
         except KafkaError as error:
             _logger.debug("%s: %s", dispatch.request, error)
             self._lost(dispatch, error)
@@ -99,18 +102,27 @@ class Transactor:
             self._lost(dispatch, KafkaError(code, f"unexpected: {error!r}", definite=False))
             raise
         else:
-            if isinstance(dispatch.request, FindCoordinator):
-                self._log_absence(dispatch.request, None)
             now_ms = self._cluster.now_ms()
             self._attempts.handle_answer(now_ms, dispatch, answer, random_fraction())
+            is_found = isinstance(dispatch.request, FindCoordinator) and not answer.error_code
+            if not is_found:  # else the request itself follows
+                self._note_outcome(is_answered=True)
         finally:
             self._wake()
 
+    def _note_outcome(self, *, is_answered: bool) -> None:
+        """End the wait of the requests, unless the last of them is repeated."""
+        wait, why = self._wait, self._attempts.why_repeated
+        if wait is not None and why is not None:
+            wait.fail(why)
+        elif wait is not None:
+            self._wait = None
+            self._cluster.lookout.end(wait, is_answered=is_answered)
+
     def _lost(self, dispatch: Dispatch, error: KafkaError) -> None:
-        if isinstance(dispatch.request, FindCoordinator):
-            self._log_absence(dispatch.request, error)
         now_ms = self._cluster.now_ms()
         self._attempts.handle_lost(now_ms, dispatch, error, random_fraction())
+        self._note_outcome(is_answered=False)
 
     async def _ask(self, dispatch: Dispatch) -> Answer:
         messages, broker_id, request = self._messages, dispatch.broker_id, dispatch.request
@@ -137,15 +149,6 @@ class Transactor:
         if kind is CoordinatorType.TRANSACTION:
             abilities = abilities_of(await self._cluster.connect(broker_id, Purpose.GROUP))
         return Answer(coordinator_id=broker_id, abilities=abilities)
-
-    def _log_absence(self, request: FindCoordinator, error: KafkaError | None) -> None:
-        """Log that a coordinator is missing for long, or that it is found again."""
-        causes: dict[Subject, str] = {}
-        if error is not None:
-            kind, key = request.coordinator
-            causes[f"the coordinator of {kind.name.lower()} {key}"] = str(error)
-        now_ms = self._cluster.now_ms()
-        log_notices(self._settings.client_id, self._absences.step(now_ms, causes))
 
     # --- calls ---
 
@@ -216,6 +219,7 @@ class Transactor:
     async def close(self, error: KafkaError) -> None:
         """Stop at once: calls that wait get `error`."""
         self._attempts.close(error)
+        self._note_outcome(is_answered=False)
         await self._tasks.stop()
 
 

@@ -48,6 +48,13 @@ class RequestHeader(NamedTuple):
     correlation_id: int
     client_id: str | None
 
+    @property
+    def label(self) -> str:
+        """The API and its version, for people: "DescribeQuorum v2"."""
+        api = APIS.get(self.api_key)
+        name = f"API key {self.api_key}" if api is None else api.name
+        return f"{name} v{self.api_version}"
+
 
 class UnsupportedVersion(Exception):
     """There are no messages of this API or version.
@@ -56,7 +63,7 @@ class UnsupportedVersion(Exception):
     """
 
     def __init__(self, header: RequestHeader) -> None:
-        super().__init__(f"API key {header.api_key} version {header.api_version} is not supported")
+        super().__init__(f"{header.label} is not supported")
         self.header: Final = header
 
 

@@ -228,7 +228,7 @@ class KafkaConnection:
             except UnsupportedVersion as error:
                 raise ConnectionLost("no version of ApiVersions is known to both sides") from error
         if response.error_code != ErrorCode.NONE:
-            raise ConnectionLost(f"ApiVersions was refused with error {response.error_code}")
+            raise ConnectionLost(f"ApiVersions was refused with {_named(response.error_code)}")
         self._take_versions(response)
 
     def _take_versions(self, response: ApiVersionsResponse) -> None:
@@ -275,7 +275,7 @@ class KafkaConnection:
         return True
 
     def _handle_timeout(self, pending: _Pending) -> None:
-        request = f"API key {pending.header.api_key} v{pending.header.api_version}"
+        request = pending.header.label
         was_sent = not self._forget_unsent(pending)
         if not pending.answer.done():
             pending.answer.set_exception(RequestTimedOut(f"no answer to {request} in time"))
@@ -314,6 +314,13 @@ class KafkaConnection:
         self._waiting.clear()
         if not self.closed.done():  # a waiter may have cancelled it
             self.closed.set_result(error)
+
+
+def _named(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}, which this release does not name"
 
 
 def _stop_timer(pending: _Pending) -> None:
