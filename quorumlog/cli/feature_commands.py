@@ -52,7 +52,7 @@ def upgrade(
 
     \b
     Example:
-      quorumlog features upgrade quorumlog.metadata.version=2
+      quorumlog features upgrade group.version=1 transaction.version=2
     """
     _update(bootstrap, directory, levels, "upgrade", dry_run=dry_run, json=json)
 

@@ -142,7 +142,7 @@ COMMANDS: Final[dict[str, Command]] = {
         "Show and change the cluster's feature levels.",
         (
             "quorumlog features describe",
-            "quorumlog features upgrade quorumlog.metadata.version=2",
+            "quorumlog features upgrade group.version=1 transaction.version=2",
         ),
         is_group=True,
     ),

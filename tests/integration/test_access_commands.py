@@ -184,14 +184,13 @@ def test_users_get_and_lose_passwords(
 
 
 def test_features_are_shown_lowered_and_raised(run: Run, cluster: LocalCluster) -> None:
-    run("features", "upgrade", "quorumlog.metadata.version=2")  # tests before may have done so
     assert run("features", "describe").splitlines() == [
         "FEATURE                           LEVEL  LEAST  GREATEST",
         "eligible.leader.replicas.version      1      1         1",
         "group.version                         1      0         1",
         "kraft.version                         0      0         1",
         "metadata.version                     27     27        27",
-        "quorumlog.metadata.version            2      1         5",
+        "quorumlog.metadata.version            5      1         5",
         "transaction.version                   2      0         2",
     ]
     run("acls", "remove", "--all")
@@ -200,8 +199,12 @@ def test_features_are_shown_lowered_and_raised(run: Run, cluster: LocalCluster) 
     assert tried == {"levels": {name: 1}, "changed": False}
     assert run("features", "downgrade", f"{name}=1") == f"{name} is at level 1\n"
     assert _level(run, name) == 1
-    run("features", "upgrade", f"{name}=2")
-    assert _level(run, name) == 2
+    refused = run(
+        "quotas", "alter", "--entity", "user=a", "--set", "producer_byte_rate=5", status=EXIT_FAILED
+    )
+    assert f"quorumlog features upgrade {name}=2" in refused
+    run("features", "upgrade", f"{name}=5")
+    assert _level(run, name) == 5
     with SyncAdmin(cluster.bootstrap) as admin:
         assert admin.describe_acls(AclFilter()) == []
     assert "INVALID_UPDATE_VERSION" in run("features", "upgrade", "nothing=2", status=EXIT_FAILED)

@@ -23,7 +23,7 @@ FOUND_BY: Final[dict[str, tuple[int, str, dict[str, Any]]]] = {
     ),
     "keeps_the_removed_in_the_isr": (2, "not live", {"faults": ("reassign", "kill")}),
     "takes_no_batch_that_began_earlier": (
-        0,
+        2,
         "not live",
         {"faults": ("delete_records", "wipe", "kill")},
     ),

@@ -361,6 +361,7 @@ class Oracle:
             image.access,
             image.next_producer_id,
             {**image.features},
+            image.automatic_levels,
         )
         known = self._images.setdefault(image.end_offset, content)
         if len(self._images) > IMAGES_MAX:

@@ -19,7 +19,7 @@ from quorumlog.metadata_quorum.controller_client import (
     BrokerRegistration,
     RegistrationReply,
 )
-from quorumlog.metadata_quorum.image.features import level_problem
+from quorumlog.metadata_quorum.image.features import KRAFT_FEATURE, level_problem
 from quorumlog.metadata_quorum.image.model import BrokerImage
 from quorumlog.metadata_quorum.image.records import RegisterBroker
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
@@ -258,11 +258,12 @@ def registration_refusal(
     is_live: bool,
     may_leave: bool,
     in_force: Mapping[str, int],
+    kraft_version: int,
 ) -> RegistrationReply | None:
     """Return the refusal of a registration, or None.
 
     `is_live`, `may_leave`: the earlier process of this broker, with regard to `Sessions`.
-    `in_force`: the feature levels, which the broker must work with.
+    `in_force`, `kraft_version`: the feature levels, which the broker must work with.
 
     # DEVIATION: Kafka waits for the old session to end. A process that listens on the old one's
     # control address is its successor: docs/decisions/0008-a-successor-registers-at-once.md
@@ -272,13 +273,14 @@ def registration_refusal(
     shared = directory_problem(brokers.values(), request)
     if shared is not None:
         return RegistrationReply(error_code=ErrorCode.INVALID_REQUEST, error_message=shared)
-    problems = (level_problem(request.features, name, in_force[name]) for name in in_force)
+    levels = {**in_force, KRAFT_FEATURE: kraft_version}
+    problems = (level_problem(request.features, name, levels[name]) for name in levels)
     too_old = next((problem for problem in problems if problem is not None), None)
     if too_old is not None:
-        message = f"Broker {request.broker_id} is of another release: {too_old} by it"
         return RegistrationReply(
             error_code=ErrorCode.UNSUPPORTED_VERSION,
-            error_message=message,
+            error_message=f"Broker {request.broker_id} is of another release: {too_old} by it. "
+            "Start it with the release of the other nodes",
         )
     broker = brokers.get(request.broker_id)
     if broker is None or broker.incarnation_id == request.incarnation_id:

@@ -90,9 +90,14 @@ class Controller:
         *,
         random_bytes: Callable[[int], bytes],
         now_ms: int,
+        kraft_version: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Start from `image`: all that is committed, and nothing else is in the log."""
+        """Start from `image`: all that is committed, and nothing else is in the log.
+
+        `kraft_version`: the version in force, which control records of the quorum set.
+        """
         self.cluster: Final = ClusterReplay(image)
+        self._kraft_version: Final = kraft_version
         self.sessions: Final = Sessions(session_timeout_ms=settings.broker_session_timeout_ms)
         self._reports: Final = LogReports(self.cluster, settings, self.rules)
         changes, self._partitions = self._reports.changes, self._reports.partitions
@@ -285,6 +290,7 @@ class Controller:
             request,
             is_live=self.sessions.is_live(request.broker_id, now_ms),
             in_force=self.cluster.features,
+            kraft_version=self._kraft_version(),
             may_leave=resumes  # it leaves nothing
             or is_total(broker, losses)
             or self._may_leave(request.broker_id, now_ms),

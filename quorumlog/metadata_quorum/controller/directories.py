@@ -17,7 +17,7 @@ from quorumlog.metadata_quorum.controller_client import (
     HeartbeatReply,
     RegistrationReply,
 )
-from quorumlog.metadata_quorum.image.features import LEVEL_OF_DIRECTORIES
+from quorumlog.metadata_quorum.image.features import LEVEL_OF_DIRECTORIES, METADATA_FEATURE
 from quorumlog.metadata_quorum.image.model import BrokerImage
 from quorumlog.metadata_quorum.image.records import BrokerRegistrationChange, FeatureLevel
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
@@ -32,12 +32,16 @@ def levels_for_registration(
     They say the levels of a new cluster, and the one that several log directories need.
     """
     first = levels_of_new_cluster(cluster, request.features)
-    if not request.log_dirs:
+    begins_at = max((one.level for one in first if one.name == METADATA_FEATURE), default=0)
+    if not request.log_dirs or begins_at >= LEVEL_OF_DIRECTORIES:
         return first, None
-    level, problem = level_for(cluster, LEVEL_OF_DIRECTORIES)
+    level, problem = level_for(cluster, LEVEL_OF_DIRECTORIES, request)
     if problem is None:
         return first if level is None else (*first, level), None
-    message = f"Broker {request.broker_id} has several log.dirs. {problem.error_message}"
+    message = (
+        f"Broker {request.broker_id} has several log.dirs (until it can use them, start it with "
+        f"the one that it had). {problem.error_message}"
+    )
     return (), RegistrationReply(error_code=problem.error_code, error_message=message)
 
 

@@ -14,7 +14,7 @@ from quorumlog.metadata_quorum.cluster_changes import (
     UpdateFeatures,
     UpgradeType,
 )
-from quorumlog.metadata_quorum.controller_client import NAMED_PER_REQUEST_MAX
+from quorumlog.metadata_quorum.controller_client import NAMED_PER_REQUEST_MAX, BrokerRegistration
 from quorumlog.metadata_quorum.image.access import AccessImage
 from quorumlog.metadata_quorum.image.features import (
     LEVEL_OF_ACCESS,
@@ -24,6 +24,7 @@ from quorumlog.metadata_quorum.image.features import (
     METADATA_FEATURE,
     NEW_CLUSTER_LEVELS,
     SUPPORTED,
+    first_level,
     level_problem,
 )
 from quorumlog.metadata_quorum.image.records import FeatureLevel
@@ -47,7 +48,8 @@ def decide_feature_levels(
         if problem is not None:
             message = f"Invalid update version {update.level} for feature {update.name}. {problem}"
             return (), (_refused(message),)
-        if update.level != cluster.features.get(update.name):
+        is_set = cluster.was_level_requested(update.name)
+        if not is_set or update.level != cluster.features[update.name]:
             records.append(FeatureLevel(name=update.name, level=update.level))
     return () if request.validate_only else tuple(records), (DONE,)
 
@@ -57,39 +59,54 @@ def levels_of_new_cluster(
 ) -> tuple[FeatureLevel, ...]:
     """Return the records to write before the first registration, by a broker with these features.
 
-    None once the cluster is not new, nor for what that broker does not work with.
+    They have the newest levels that this broker works with. None once the cluster is not new.
     """
     if not cluster.is_new:
         return ()
+    levels = {
+        name: min(newest, features.get(name, (0, 0))[1])
+        for name, newest in sorted(NEW_CLUSTER_LEVELS.items())
+    }
     return tuple(
-        FeatureLevel(name=name, level=level)
-        for name, level in sorted(NEW_CLUSTER_LEVELS.items())
-        if level_problem(features, name, level) is None
+        FeatureLevel(name=name, level=level, is_automatic=True)
+        for name, level in levels.items()
+        if level > first_level(name)
     )
 
 
-def level_for(cluster: ClusterReplay, needed: int) -> tuple[FeatureLevel | None, Outcome | None]:
+def level_for(
+    cluster: ClusterReplay, needed: int, newcomer: BrokerRegistration | None = None
+) -> tuple[FeatureLevel | None, Outcome | None]:
     """Return the record to write before the first one that needs a level, and why there is none.
 
-    A level that was set by a request stays. One that never was set rises by itself, once every
-    registered broker works with it.
+    A level that a request has set stays. Another one rises by itself, once every registered broker
+    works with it; `newcomer` is about to register, in the place of its earlier process.
     """
     level = cluster.feature_level(METADATA_FEATURE)
     if level >= needed:
         return None, None
-    problem: str | None = f"{level} is in force"
-    if METADATA_FEATURE not in cluster.features:
-        problem = _broker_problem(cluster, METADATA_FEATURE, needed)
+    if cluster.was_level_requested(METADATA_FEATURE):
+        problem: str | None = (
+            f"{level} is in force, and stays until a request raises it: "
+            f"quorumlog features upgrade {METADATA_FEATURE}={needed}"
+        )
+    else:
+        problem = _broker_problem(cluster, METADATA_FEATURE, needed, newcomer)
     if problem is None:
-        return FeatureLevel(name=METADATA_FEATURE, level=needed), None
+        return FeatureLevel(name=METADATA_FEATURE, level=needed, is_automatic=True), None
     message = f"It needs level {needed} of {METADATA_FEATURE}. {problem}"
     return None, Outcome(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=message)
 
 
-def _broker_problem(cluster: ClusterReplay, name: str, level: int) -> str | None:
-    for broker in cluster.brokers.values():
-        if level_problem(broker.features, name, level) is not None:
-            return f"Broker {broker.broker_id} does not support this level."
+def _broker_problem(
+    cluster: ClusterReplay, name: str, level: int, newcomer: BrokerRegistration | None = None
+) -> str | None:
+    supported = {broker.broker_id: broker.features for broker in cluster.brokers.values()}
+    if newcomer is not None:
+        supported[newcomer.broker_id] = newcomer.features
+    for broker_id, features in supported.items():
+        if level_problem(features, name, level) is not None:
+            return f"Broker {broker_id} does not support this level."
     return None
 
 

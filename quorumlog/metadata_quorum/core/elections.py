@@ -64,6 +64,9 @@ class Elections:
         is_other_directory = request.voter_directory_id not in {None, state.directory_id}
         if request.voter_id != state.node_id or is_other_directory:
             return ErrorCode.INVALID_VOTER_KEY
+        if state.kraft_version > 0 and request.replica_directory_id is None:
+            # It is of a release that counts the configured voters, whatever the log says.
+            return ErrorCode.INVALID_VOTER_KEY
         knows_both = {state.node_id, request.replica_id} <= {*state.voters}
         is_named = request.voter_directory_id is not None
         if state.kraft_version == 0 and not knows_both and not is_named:

@@ -37,7 +37,8 @@ _logger: Final = logging.getLogger(__name__)
 class Controllership:
     """Holds None, a `Claim` or an `ActiveController`, as the quorum's effects say.
 
-    `feed_first` hands the core an event that comes before any other.
+    `feed_first` hands the core an event that comes before any other. `kraft_version`: the version
+    that the quorum's log has in force.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Controllership:
         settings: ControllerSettings,
         seams: Seams,
         feed_first: Callable[[events.Event], None],
+        kraft_version: Callable[[], int],
     ) -> None:
         self.leader_id = NOBODY
         self.high_watermark = Offset(-1)
@@ -58,6 +60,7 @@ class Controllership:
         self._settings: Final = settings
         self._seams: Final = seams
         self._feed_first: Final = feed_first
+        self._kraft_version: Final = kraft_version
         self._stage: Claim | ActiveController | None = None
         self._has_no_room: Final = LastingCondition(_logger)
         self._may_work = True  # by itself, or on the image: one slice for each run of the driver
@@ -232,6 +235,7 @@ class Controllership:
             self._settings,
             random_bytes=self._seams.random_bytes,
             now_ms=self._seams.clock.now_ms(),
+            kraft_version=self._kraft_version,
         )
         active = ActiveController(
             controller, leader_epoch=claim.leader_epoch, waiting=claim.waiting

@@ -97,7 +97,7 @@ class Driver:
         self._answers: Final = PeerAnswers()
         self._controllership: Final = Controllership(
             log=log, committed=committed, settings=settings, seams=seams, node_id=quorum.node_id,
-            feed_first=self._urgent.append,
+            feed_first=self._urgent.append, kraft_version=lambda: quorum.kraft_version,
         )  # fmt: skip
         self._snapshotting: Final = Snapshotting(
             log=log, committed=committed, settings=settings,

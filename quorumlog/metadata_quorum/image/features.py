@@ -34,15 +34,18 @@ LEVEL_NAMES: Final[Mapping[int, str]] = MappingProxyType(
 NEWEST_LEVEL: Final = max(LEVEL_NAMES)
 
 NEW_CLUSTER_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
-    {GROUP_FEATURE: 1, TRANSACTION_FEATURE: 2}
+    {GROUP_FEATURE: 1, METADATA_FEATURE: NEWEST_LEVEL, TRANSACTION_FEATURE: 2}
 )
-"""The protocols that a new cluster begins with. Without a record, they are at 0: off."""
+"""The newest levels: a new cluster begins with them."""
+
+
+def first_level(name: str) -> int:
+    """Return the level that is in force where no record says another one; 0: off."""
+    return FIRST_LEVEL if name == METADATA_FEATURE else 0
+
 
 SUPPORTED: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
-    {
-        **{name: (0, newest) for name, newest in NEW_CLUSTER_LEVELS.items()},
-        METADATA_FEATURE: (FIRST_LEVEL, NEWEST_LEVEL),
-    }
+    {name: (first_level(name), newest) for name, newest in NEW_CLUSTER_LEVELS.items()}
 )
 """By name, the least and the greatest level that this release works with."""
 
@@ -52,11 +55,6 @@ ANNOUNCED: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {**SUPPORTED, KRAFT_FEATURE: (0, KRAFT_VERSION_MAX)}
 )
 """What a broker registers with. The quorum, and no record of ours, decides kraft.version."""
-
-
-def first_level(name: str) -> int:
-    """Return the level that is in force where no record says another one."""
-    return 0 if name in NEW_CLUSTER_LEVELS else FIRST_LEVEL
 
 
 def level_problem(supported: Mapping[str, tuple[int, int]], name: str, level: int) -> str | None:

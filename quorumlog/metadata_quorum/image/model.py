@@ -120,6 +120,7 @@ class ClusterImage:
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     access: AccessImage = field(default_factory=AccessImage)
     features: Mapping[str, int] = field(default_factory=dict)  # the levels in force
+    automatic_levels: frozenset[str] = frozenset()  # features whose level no request has set
     by_broker: PartitionsByBroker | None = field(default=None, compare=False, repr=False)
 
     def broker_config(self, broker_id: BrokerId | None) -> Mapping[str, str]:

@@ -230,10 +230,15 @@ class RemoveUserScramCredential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureLevel:
-    """A feature has another level from here on (KIP-584)."""
+    """A feature has another level from here on (KIP-584).
+
+    `is_automatic`: no request has set it, so it may rise by itself. Releases that did not write
+    this field wrote the same record for both: such a level counts as set by a request.
+    """
 
     name: str
     level: int
+    is_automatic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

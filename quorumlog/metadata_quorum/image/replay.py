@@ -84,6 +84,7 @@ class ClusterReplay:
         self._published = image
         self.access: Final = AccessReplay(image.access)
         self.features = image.features
+        self.automatic_levels = image.automatic_levels
         self.end_offset = image.end_offset
         self.next_producer_id = image.next_producer_id
         self._broker_configs: Final = ConfigReplay(image.broker_configs)
@@ -150,6 +151,10 @@ class ClusterReplay:
         """Return the level of a feature that is in force."""
         return self.features.get(name, first_level(name))
 
+    def was_level_requested(self, name: str) -> bool:
+        """Tell whether a request has set the level of a feature, so that it stays."""
+        return name in self.features and name not in self.automatic_levels
+
     def apply(self, offset: Offset, record: MetadataRecord) -> None:
         """Apply the record at `offset`. Raises InvariantViolation if it does not fit."""
         require(offset >= self.end_offset, "records are applied once, in the order of the log")
@@ -203,6 +208,7 @@ class ClusterReplay:
             group_configs=group_configs,
             access=self.access.freeze(),
             features=self.features,
+            automatic_levels=self.automatic_levels,
             by_broker=self.by_broker.copy(),
         )
         delta = ClusterDelta(
@@ -347,6 +353,8 @@ class ClusterReplay:
     def _set(self, record: records.ProducerIds | records.FeatureLevel) -> None:
         if isinstance(record, records.FeatureLevel):
             self.features = {**self.features, record.name: record.level}
+            others = self.automatic_levels - {record.name}
+            self.automatic_levels = others | {record.name} if record.is_automatic else others
             return
         require(record.next_producer_id > self.next_producer_id, "4: producer ids grow")
         self.next_producer_id = record.next_producer_id

@@ -25,7 +25,8 @@ _NO_BROKER = BrokerId(-1)
 def records_of(image: ClusterImage) -> Iterator[MetadataRecord]:
     """Yield the records of `image`: brokers and topics in the order in which they were made."""
     for name, level in image.features.items():
-        yield records.FeatureLevel(name=name, level=level)
+        is_automatic = name in image.automatic_levels
+        yield records.FeatureLevel(name=name, level=level, is_automatic=is_automatic)
     for broker in image.brokers.values():
         yield _registration(broker)
     for topic in image.topics.values():

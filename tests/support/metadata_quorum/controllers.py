@@ -282,15 +282,22 @@ class Bench:
         assert cast("AssignmentReply", self.ask(request)).error_code is ErrorCode.NONE
 
     def report(
-        self, broker_id: int, end: int, *, epoch: int = 0, whole: bool = True, topic: str = "t"
+        self,
+        broker_id: int,
+        end: int,
+        *,
+        epoch: int = 0,
+        whole: bool = True,
+        topic: str = "t",
+        index: int = 0,
     ) -> ErrorCode:
-        """The broker says how far its log of partition 0 is whole."""
+        """The broker says how far its log of a partition is whole."""
         cluster = self.controller.cluster
         topic_id = cluster.topic_id(topic)
         assert topic_id is not None
         report = LogReport(
             topic_id=topic_id,
-            partition=PartitionIndex(0),
+            partition=PartitionIndex(index),
             last_epoch=Epoch(epoch),
             log_end_offset=Offset(end),
             is_whole=whole,

@@ -11,7 +11,12 @@ from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import RegistrationReply
 from quorumlog.metadata_quorum.image import LOST
-from quorumlog.metadata_quorum.image.features import METADATA_FEATURE
+from quorumlog.metadata_quorum.image.features import (
+    LEVEL_OF_LAST_KNOWN_ELR,
+    METADATA_FEATURE,
+    NEWEST_LEVEL,
+    SUPPORTED,
+)
 from quorumlog.metadata_quorum.image.snapshot_records import image_of, records_of
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset
@@ -22,9 +27,14 @@ ONE, TWO = BrokerId(1), BrokerId(2)
 DIRS = ("1a", "1b")
 
 
-def bench_with(*replicas: int, min_isr: str = "1", assigned: str | None = "1b") -> Bench:
+BEFORE_LAST_KNOWN_ELR = LEVEL_OF_LAST_KNOWN_ELR - 1
+
+
+def bench_with(
+    *replicas: int, min_isr: str = "1", assigned: str | None = "1b", level: int = NEWEST_LEVEL
+) -> Bench:
     """Broker 1 has two directories; partition t-0 is on `replicas`, and 1 leads it."""
-    bench = Bench()
+    bench = Bench(features={METADATA_FEATURE: (1, level)})
     bench.register(1, directory="1a", log_dirs=DIRS)
     bench.heartbeat(1)
     bench.start(2, 3)
@@ -80,9 +90,21 @@ def test_a_failed_directory_leaves_the_elr_unless_it_is_the_last() -> None:
     assert (bench.partition().isr, bench.partition().elr) == (ids(1), ids(2))
     bench.heartbeat(1, offline=("1b",))
     assert (bench.partition().isr, bench.partition().elr) == ((), ids(2))
-    alone = bench_with(1)
+    alone = bench_with(1, level=BEFORE_LAST_KNOWN_ELR)
     alone.heartbeat(1, offline=("1b",))
     assert (alone.partition().leader_id, alone.partition().elr) == (NO_LEADER, ids(1))
+
+
+def test_the_last_replica_in_a_failed_directory_is_the_last_known_elr() -> None:
+    bench = bench_with(1)
+    bench.heartbeat(1, offline=("1b",))
+    partition = bench.partition()
+    assert (partition.leader_id, partition.elr) == (NO_LEADER, ())
+    assert partition.last_known_elr == ids(1)
+    come_back(bench, "1a", "1b")
+    assert bench.partition().leader_id == NO_LEADER
+    bench.report(1, 80)
+    assert bench.partition().leader_id == ONE
 
 
 def test_what_is_in_no_known_directory_leaves_with_one_that_fails() -> None:
@@ -95,14 +117,14 @@ def test_what_is_in_no_known_directory_leaves_with_one_that_fails() -> None:
 
 
 def test_the_last_replica_leads_again_when_it_is_known_to_be_elsewhere() -> None:
-    bench = bench_with(1, assigned=None)
+    bench = bench_with(1, assigned=None, level=BEFORE_LAST_KNOWN_ELR)
     bench.heartbeat(1, offline=("1b",))
     bench.assign(1, "1a")
     assert bench.partition().leader_id == ONE
 
 
 def test_the_last_replica_leads_again_when_its_directory_is_back() -> None:
-    bench = bench_with(1)
+    bench = bench_with(1, level=BEFORE_LAST_KNOWN_ELR)
     bench.heartbeat(1, offline=("1b",))
     come_back(bench, "1a", offline=True)
     assert (bench.partition().leader_id, bench.partition().elr) == (NO_LEADER, ids(1))
@@ -196,15 +218,15 @@ def test_directories_that_cannot_be_its_own_are_refused(
 
 
 def test_several_directories_wait_for_brokers_that_know_them() -> None:
-    bench = Bench()
-    old = replace(bench.registration(2, "a"), features={METADATA_FEATURE: (1, 2)})
-    bench.ask(old)
+    bench = Bench(features={})
+    bench.register(2)
+    bench.features = SUPPORTED
     request = bench.registration(1, "a", directory="1a", log_dirs=DIRS)
     reply = cast("RegistrationReply", bench.ask(request))
     assert reply.error_code is ErrorCode.UNSUPPORTED_VERSION
     assert reply.error_message == (
-        "Broker 1 has several log.dirs. It needs level 3 of quorumlog.metadata.version. "
-        "Broker 2 does not support this level."
+        "Broker 1 has several log.dirs (until it can use them, start it with the one that it had). "
+        "It needs level 3 of quorumlog.metadata.version. Broker 2 does not support this level."
     )
     assert bench.controller.cluster.features == {}
 

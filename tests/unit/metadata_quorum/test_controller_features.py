@@ -3,23 +3,33 @@
 from dataclasses import replace
 from typing import Any, cast
 
+import cbor2
 import pytest
 
 from quorumlog.metadata_quorum.cluster_changes import (
+    AlterGroupConfigs,
     CreateAcls,
     DeleteAcls,
     FeatureUpdate,
     Outcomes,
     UpdateFeatures,
 )
+from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges
 from quorumlog.metadata_quorum.controller import features
+from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.requests import Decision
 from quorumlog.metadata_quorum.image.features import (
     GROUP_FEATURE,
+    KRAFT_FEATURE,
     LEVEL_OF_ACCESS,
+    LEVEL_OF_DIRECTORIES,
+    LEVEL_OF_GROUP_CONFIGS,
     METADATA_FEATURE,
+    NEWEST_LEVEL,
     SUPPORTED,
     TRANSACTION_FEATURE,
 )
+from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.image.records import (
     AccessControlEntry,
     FeatureLevel,
@@ -27,8 +37,11 @@ from quorumlog.metadata_quorum.image.records import (
     decode_record,
     encode_record,
 )
+from quorumlog.metadata_quorum.image.snapshot_records import image_of as image_of_records
+from quorumlog.metadata_quorum.image.snapshot_records import records_of
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.support.metadata_quorum.controllers import Bench
+from quorumlog.wire.codec.identifiers import Offset
+from tests.support.metadata_quorum.controllers import SETTINGS, Bench, image_of
 from tests.unit.metadata_quorum.test_controller_access import ACL, ALL
 
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
@@ -36,10 +49,19 @@ UPGRADE, SAFE, UNSAFE = 1, 2, 3
 
 @pytest.fixture
 def bench() -> Bench:
-    """A cluster that a release founded in which protocols had no levels."""
-    bench = Bench(features={METADATA_FEATURE: SUPPORTED[METADATA_FEATURE]})
+    """A cluster that a release founded in which protocols had no levels, and records one."""
+    bench = Bench(features={METADATA_FEATURE: (1, 1)})
     bench.start(1, 2)
+    bench.features = {METADATA_FEATURE: SUPPORTED[METADATA_FEATURE]}
+    restart(bench)
     return bench
+
+
+def restart(bench: Bench) -> None:
+    """Let both brokers register again, of the release that the bench has now."""
+    for broker_id in (1, 2):
+        assert bench.register(broker_id, f"at {len(bench.log)}").error_code is ErrorCode.NONE
+        bench.heartbeat(broker_id)
 
 
 def update(
@@ -55,6 +77,13 @@ def create_acl(bench: Bench) -> tuple[str, str | None]:
     return outcome.error_code.name, outcome.error_message
 
 
+def alter_group(bench: Bench) -> tuple[str, str | None]:
+    change = ConfigChange(name="consumer.session.timeout.ms", value="50000")
+    request = AlterGroupConfigs(groups=(ConfigChanges(name="g", changes=(change,)),))
+    [outcome] = cast("Outcomes", bench.ask(request)).results
+    return outcome.error_code.name, outcome.error_message
+
+
 def register_old(bench: Bench, broker_id: int = 3) -> Any:
     """A broker of a release that knew of no features."""
     return bench.ask(replace(bench.registration(broker_id, "old"), features={}))
@@ -65,7 +94,7 @@ def test_a_level_that_nobody_set_rises_with_the_first_record_that_needs_it(bench
     assert cluster.feature_level(METADATA_FEATURE) == 1
     assert create_acl(bench) == ("NONE", None)
     assert bench.log[-2:] == [
-        FeatureLevel(name=METADATA_FEATURE, level=LEVEL_OF_ACCESS),
+        FeatureLevel(name=METADATA_FEATURE, level=LEVEL_OF_ACCESS, is_automatic=True),
         AccessControlEntry(acl=ACL),
     ]
     assert bench.replay().features == cluster.features == {METADATA_FEATURE: LEVEL_OF_ACCESS}
@@ -93,7 +122,8 @@ def test_a_level_that_was_set_stays(bench: Bench) -> None:
     code, message = create_acl(bench)
     assert (code, message) == (
         "UNSUPPORTED_VERSION",
-        "It needs level 2 of quorumlog.metadata.version. 1 is in force",
+        "It needs level 2 of quorumlog.metadata.version. 1 is in force, and stays until a request "
+        "raises it: quorumlog features upgrade quorumlog.metadata.version=2",
     )
     assert update(bench, 2) == ("NONE", None)
     written = len(bench.log)
@@ -102,13 +132,88 @@ def test_a_level_that_was_set_stays(bench: Bench) -> None:
     assert create_acl(bench) == ("NONE", None)
 
 
+def test_a_level_that_rose_by_itself_rises_again_after_a_snapshot_too(bench: Bench) -> None:
+    """A level that rose once was taken for one that a request had set, and never rose again."""
+    assert create_acl(bench) == ("NONE", None)
+    bench.controller = bench.take_over()
+    shown = image_of(bench.controller.cluster)
+    assert shown.automatic_levels == {METADATA_FEATURE}
+    rebuilt = image_of_records(records_of(shown), Offset(shown.end_offset))
+    bench.controller = Controller(rebuilt, SETTINGS, random_bytes=bench.random_bytes, now_ms=1)
+    assert alter_group(bench) == ("NONE", None)
+    assert bench.log[-2] == FeatureLevel(
+        name=METADATA_FEATURE, level=LEVEL_OF_GROUP_CONFIGS, is_automatic=True
+    )
+
+
+def test_a_request_for_the_level_in_force_lets_it_stay(bench: Bench) -> None:
+    assert create_acl(bench) == ("NONE", None)
+    assert update(bench, LEVEL_OF_ACCESS) == ("NONE", None)
+    assert bench.log[-1] == FeatureLevel(name=METADATA_FEATURE, level=LEVEL_OF_ACCESS)
+    bench.controller = bench.take_over()
+    assert alter_group(bench)[0] == "UNSUPPORTED_VERSION"
+
+
+def test_a_level_of_a_release_that_did_not_say_who_set_it_stays(bench: Bench) -> None:
+    """A request may have set it, for the sake of an older release that is to come back."""
+    record = FeatureLevel(name=METADATA_FEATURE, level=LEVEL_OF_ACCESS)
+    assert cbor2.loads(encode_record(record))[2] == {"name": METADATA_FEATURE, "level": 2}
+    bench.carry_out(Decision(response=None, records=(record,)))
+    assert alter_group(bench)[0] == "UNSUPPORTED_VERSION"
+    assert update(bench, LEVEL_OF_GROUP_CONFIGS) == ("NONE", None)
+    assert alter_group(bench) == ("NONE", None)
+
+
+def test_a_new_cluster_begins_at_the_levels_of_its_first_broker() -> None:
+    bench = Bench(features={METADATA_FEATURE: (1, 3), GROUP_FEATURE: (0, 1)})
+    bench.start(1, 2)
+    assert bench.controller.cluster.features == {METADATA_FEATURE: 3, GROUP_FEATURE: 1}
+    assert alter_group(bench)[0] == "UNSUPPORTED_VERSION"
+    bench.features = SUPPORTED
+    restart(bench)
+    assert alter_group(bench) == ("NONE", None)
+
+
+def test_the_first_broker_may_have_several_log_directories() -> None:
+    bench = Bench()
+    assert bench.register(1, log_dirs=("d", "e")).error_code is ErrorCode.NONE
+    assert bench.controller.cluster.feature_level(METADATA_FEATURE) == NEWEST_LEVEL
+
+
+def test_a_lone_broker_is_upgraded_and_gets_another_log_directory_at_once() -> None:
+    bench = Bench(features={})
+    bench.start(1)
+    bench.features = SUPPORTED
+    assert bench.register(1, "new", log_dirs=("d1", "e")).error_code is ErrorCode.NONE
+    assert bench.controller.cluster.feature_level(METADATA_FEATURE) == LEVEL_OF_DIRECTORIES
+
+
+@pytest.mark.parametrize(("greatest", "code"), [(0, "UNSUPPORTED_VERSION"), (1, "NONE")])
+def test_a_broker_that_reads_no_voter_sets_is_refused_at_kraft_version_1(
+    greatest: int, code: str
+) -> None:
+    """It would take itself for a voter, and count the configured ones."""
+    bench = Bench()
+    bench.controller = Controller(
+        ClusterImage(), SETTINGS, random_bytes=bytes, now_ms=1, kraft_version=lambda: 1
+    )
+    bench.features = {**SUPPORTED, **({KRAFT_FEATURE: (0, greatest)} if greatest else {})}
+    reply = bench.register(3)
+    assert reply.error_code.name == code
+    if not greatest:
+        assert reply.error_message == (
+            "Broker 3 is of another release: level 1 of kraft.version is in force, and only 0 to 0 "
+            "are supported by it. Start it with the release of the other nodes"
+        )
+
+
 def test_a_broker_that_does_not_work_with_the_level_is_refused(bench: Bench) -> None:
     update(bench, 2)
     reply = register_old(bench)
     assert reply.error_code is ErrorCode.UNSUPPORTED_VERSION
     assert reply.error_message == (
         "Broker 3 is of another release: level 2 of quorumlog.metadata.version is in force, "
-        "and only 1 to 1 are supported by it"
+        "and only 1 to 1 are supported by it. Start it with the release of the other nodes"
     )
     assert 3 not in bench.controller.cluster.brokers
 
@@ -172,15 +277,17 @@ def test_a_node_stops_at_a_level_beyond_its_own() -> None:
 # --- The protocols that clients may use ---
 
 
-def test_a_new_cluster_begins_with_the_newest_protocols() -> None:
+def test_a_new_cluster_begins_with_the_newest_levels() -> None:
     bench = Bench()
-    newest = {GROUP_FEATURE: 1, TRANSACTION_FEATURE: 2}
+    newest = {GROUP_FEATURE: 1, METADATA_FEATURE: NEWEST_LEVEL, TRANSACTION_FEATURE: 2}
     reply = bench.register(1)
-    assert bench.log[:-1] == [FeatureLevel(name=name, level=newest[name]) for name in newest]
-    assert reply.broker_epoch == len(bench.log) - 1 == 2
+    assert bench.log[:-1] == [
+        FeatureLevel(name=name, level=level, is_automatic=True) for name, level in newest.items()
+    ]
+    assert reply.broker_epoch == len(bench.log) - 1 == 3
     bench.register(2)
     bench.register(1)
-    assert len(bench.log) == 4
+    assert len(bench.log) == 5
     assert bench.replay().features == bench.controller.cluster.features == newest
     assert register_old(bench).error_code is ErrorCode.UNSUPPORTED_VERSION
 
@@ -188,8 +295,7 @@ def test_a_new_cluster_begins_with_the_newest_protocols() -> None:
 def test_a_cluster_of_an_older_release_gets_a_protocol_by_request(bench: Bench) -> None:
     assert update(bench, 2, name=TRANSACTION_FEATURE)[0] == "INVALID_UPDATE_VERSION"
     bench.features = SUPPORTED
-    for broker_id in (1, 2):
-        assert bench.register(broker_id, incarnation="new").error_code is ErrorCode.NONE
+    restart(bench)
     cluster = bench.controller.cluster
     assert (cluster.features, cluster.feature_level(TRANSACTION_FEATURE)) == ({}, 0)
     assert update(bench, 2, name=TRANSACTION_FEATURE) == ("NONE", None)

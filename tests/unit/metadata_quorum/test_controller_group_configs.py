@@ -12,8 +12,8 @@ from quorumlog.metadata_quorum.cluster_changes import (
 )
 from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigOperation
 from quorumlog.metadata_quorum.controller import group_configs
-from quorumlog.metadata_quorum.image.features import LEVEL_OF_GROUP_CONFIGS, METADATA_FEATURE
-from quorumlog.metadata_quorum.image.records import GROUP_RESOURCE, Config, FeatureLevel
+from quorumlog.metadata_quorum.image.features import METADATA_FEATURE
+from quorumlog.metadata_quorum.image.records import GROUP_RESOURCE, Config
 from quorumlog.metadata_quorum.image.snapshot_records import image_of as image_of_records
 from quorumlog.metadata_quorum.image.snapshot_records import records_of
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -52,8 +52,7 @@ def alter(bench: Bench, *groups: ConfigChanges, validate_only: bool = False) -> 
 def test_settings_are_set_and_deleted_and_survive_a_snapshot(bench: Bench) -> None:
     cluster = bench.controller.cluster
     assert alter(bench, group("g", setting(SESSION, " 50000"))) == ["NONE"]
-    assert bench.log[-2:] == [
-        FeatureLevel(name=METADATA_FEATURE, level=LEVEL_OF_GROUP_CONFIGS),
+    assert bench.log[-1:] == [
         Config(resource_type=GROUP_RESOURCE, resource_name="g", name=SESSION, value="50000"),
     ]
     assert alter(bench, group("g", setting(HEARTBEAT, "9000")), group("h")) == ["NONE", "NONE"]

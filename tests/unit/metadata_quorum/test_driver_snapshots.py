@@ -18,6 +18,7 @@ from quorumlog.metadata_quorum.controller_client import (
     NewTopic,
 )
 from quorumlog.metadata_quorum.core.messages import SnapshotId
+from quorumlog.metadata_quorum.image.features import KRAFT_FEATURE, KRAFT_VERSION_MAX
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.image.records import ProducerIds, encode_record
 from quorumlog.metadata_quorum.image.snapshot_records import records_of
@@ -51,6 +52,7 @@ async def work(network: Network, *, rounds: int = 6) -> None:
             control_address="h:2",
             directory_id="d",
             boot_id="b",
+            features={KRAFT_FEATURE: (0, KRAFT_VERSION_MAX)},
         )
     )
     heartbeat = BrokerHeartbeat(

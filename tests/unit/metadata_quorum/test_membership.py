@@ -281,7 +281,17 @@ def test_a_vote_is_of_one_directory_after_a_restart_as_well() -> None:
 def test_strangers_are_judged_at_version_1_alone() -> None:
     request = vote_request(9, epoch=2, voter=3, log=(1, 9))
     assert vote(node(3), request).error_code is ErrorCode.INCONSISTENT_VOTER_SET
-    assert vote(node(3, voter_set(1, 2, 3)), request).vote_granted
+    named = replace(request, replica_directory_id=directory_id("9"))
+    assert vote(node(3, voter_set(1, 2, 3)), named).vote_granted
+
+
+def test_a_candidate_without_a_directory_gets_no_vote_at_version_1() -> None:
+    """It is of a release that reads no voter sets: it would commit by the configured voters."""
+    old = vote_request(1, epoch=2, voter=3, log=(1, 9))
+    assert vote(node(3), old).vote_granted
+    for request in (old, replace(old, pre_vote=True)):
+        response = vote(node(3, voter_set(1, 2, 3)), request)
+        assert (response.error_code, response.vote_granted) == (ErrorCode.INVALID_VOTER_KEY, False)
 
 
 # --- the leader ---

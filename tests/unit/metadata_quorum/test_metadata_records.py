@@ -66,6 +66,7 @@ def test_the_defaults_of_records_are_those_that_written_logs_mean() -> None:
             "directories": None,
             "last_known_elr": (),
         },
+        "FeatureLevel": {"is_automatic": False},
     }
 
 

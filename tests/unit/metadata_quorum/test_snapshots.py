@@ -350,6 +350,7 @@ def test_no_field_of_an_image_is_left_out() -> None:
         group_configs={"g": {"consumer.session.timeout.ms": "9"}},
         access=full_access(),
         features={METADATA_FEATURE: 2},
+        automatic_levels=frozenset({METADATA_FEATURE}),
         by_broker=PartitionsByBroker(),
     )
     for shown in (broker, partition, topic, image, image.access):
