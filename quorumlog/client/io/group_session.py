@@ -7,6 +7,7 @@ overtakes the revocation before it. Requests run in tasks of their own; their an
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Final, Protocol, assert_never
 
 from quorumlog.client.core import membership_events as facts
@@ -56,7 +57,10 @@ class Reader(Protocol):
         """Stop reading `partitions`; unless `lost`, commit first. Calls the user's listener."""
 
     async def accept(
-        self, partitions: tuple[TopicPartition, ...], added: tuple[TopicPartition, ...]
+        self,
+        partitions: tuple[TopicPartition, ...],
+        added: tuple[TopicPartition, ...],
+        topic_ids: Mapping[str, bytes],
     ) -> None:
         """Read exactly `partitions`. Calls the user's listener with those that were added."""
 
@@ -175,8 +179,8 @@ class GroupSession:
                 self._changes -= 1
                 self.post(facts.RevocationDone())
                 self._reader.wake()
-            case facts.Assign(partitions=partitions, added=added):
-                await self._reader.accept(partitions, added)
+            case facts.Assign(partitions=partitions, added=added, topic_ids=topic_ids):
+                await self._reader.accept(partitions, added, topic_ids)
                 self._changes -= 1
                 self._reader.wake()
             case facts.Fail(error_code=error_code, message=message):
