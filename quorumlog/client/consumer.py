@@ -13,12 +13,12 @@ from quorumlog.client.checks import (
     checked_subscription,
     checked_timestamps,
 )
-from quorumlog.client.core.positions import (
+from quorumlog.client.core.position import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    Positions,
     PositionState,
 )
+from quorumlog.client.core.positions import Positions
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.closing import Close
 from quorumlog.client.io.cluster import Cluster
@@ -243,6 +243,7 @@ class Consumer(AsyncClient[_Opened]):
             return {}
 
     def _take(self, opened: _Opened, limit: int) -> Records:
+        opened.fetcher.follow_topics()
         if opened.group is not None:
             opened.group.raise_failure()
             if opened.group.is_changing:

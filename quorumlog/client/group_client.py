@@ -45,7 +45,9 @@ class GroupClient:
             instance_id=settings.group_instance_id,
             require_stable=settings.isolation_level == "read_committed",
         )
-        self.committer: Final = Committer(settings, positions, self._coordinator, self._membership)
+        self.committer: Final = Committer(
+            settings, positions, self._coordinator, self._membership, cluster.metadata.topic_id
+        )
         self.wake: Final = wake
         self._listener = RebalanceListener()
         self._failure: KafkaError | None = None
@@ -83,11 +85,14 @@ class GroupClient:
             self._session.post(event)
 
     async def committed(
-        self, partitions: Iterable[TopicPartition]
+        self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, bytes] | None = None
     ) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return what the group has committed. Raises KafkaError."""
+        """Return what the group has committed. Raises KafkaError.
+
+        topic_ids: by name. Without them the names of the topics decide.
+        """
         timeout_ms = self._settings.default_api_timeout_ms
-        return await self._coordinator.committed([*partitions], timeout_ms)
+        return await self._coordinator.committed([*partitions], timeout_ms, topic_ids)
 
     def metadata(self) -> GroupMetadata:
         """Return the member's id and generation; "" and -1 while it is no member."""
@@ -138,10 +143,13 @@ class GroupClient:
         self._positions.assign([one for one in self._positions.by_partition if one not in gone])
 
     async def accept(
-        self, partitions: tuple[TopicPartition, ...], added: tuple[TopicPartition, ...]
+        self,
+        partitions: tuple[TopicPartition, ...],
+        added: tuple[TopicPartition, ...],
+        topic_ids: Mapping[str, bytes],
     ) -> None:
         """Read exactly `partitions`. Calls the listener with those that were added."""
-        self._positions.assign(partitions)
+        self._positions.assign(partitions, topic_ids)
         await call_listener(self._listener.on_partitions_assigned, frozenset(added))
 
     def fail(self, error: KafkaError) -> None:

@@ -16,6 +16,8 @@ New numbers could write it twice, so it fails, indefinite.
 
 The first batch in a new epoch travels alone: a broker accepts any number from a producer that
 it does not know, so a second batch that overtook a refused first one would stay in front of it.
+So does the first batch for a topic that was created again: its new log knows no producer. Batches
+that were on their way to the deleted topic are answered before it leaves.
 
 In a transaction no number changes: what fails ends the transaction (`core.transactions`), and the
 next one begins from 0 in another epoch.
@@ -158,10 +160,10 @@ class Accumulator:
             if ready_at_ms == NEVER_MS:
                 continue
             leader = leaders.leader(topic_partition)
-            if leader is None:
-                continue  # new metadata, or a connection, wakes us
+            if leader is None or not self._may_follow(queue, leader):
+                continue  # new metadata, a connection or an answer wakes us
             is_retry = self._retries(queue)
-            if is_retry and leader.leader_epoch > queue.in_flight[0].leader_epoch:
+            if is_retry and _is_newer(leader, queue.in_flight[0]):
                 ready_at_ms = now_ms  # the backoff spares the old leader
             if ready_at_ms > now_ms and is_retry:
                 requests.look_again(ready_at_ms)
@@ -209,6 +211,15 @@ class Accumulator:
     def _in_flight_max(self, queue: PartitionQueue) -> int:
         return self.settings.max_in_flight if queue.pipelined or not self.idempotent else 1
 
+    def _may_follow(self, queue: PartitionQueue, leader: Leader) -> bool:
+        """Tell whether a new batch may follow those in flight: they are for the same topic."""
+        if leader.topic_id == queue.topic_id or self._retries(queue):
+            return True
+        if queue.in_flight and self.idempotent:
+            return False
+        queue.topic_id, queue.pipelined = leader.topic_id, False
+        return True
+
     def _may_number(self, queue: PartitionQueue) -> bool:
         is_old = self.transactional and queue.sequence and queue.sequence[0] != self.identity
         is_new = queue.sequence is None or is_old
@@ -223,7 +234,7 @@ class Accumulator:
                 self._number(queue, batch, *queue.sequence)
         batch.become(BatchState.SENT)
         batch.attempts += 1
-        batch.leader_epoch = leader.leader_epoch
+        batch.leader_epoch, batch.topic_id = leader.leader_epoch, leader.topic_id
 
     def _number(
         self, queue: PartitionQueue, batch: Batch, identity: ProducerIdentity, sequence: int
@@ -269,7 +280,8 @@ class Accumulator:
         if code in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}:
             batch.base_offset = answer.base_offset
             batch.log_append_time_ms = answer.log_append_time_ms
-            queue.pipelined = queue.pipelined or self._is_current(queue, batch)
+            is_current = self._is_current(queue, batch) and batch.topic_id == queue.topic_id
+            queue.pipelined = queue.pipelined or is_current
             self._finish(queue, batch)
             return True
         if code not in DEFINITE:
@@ -406,3 +418,9 @@ class Accumulator:
                 require(not self.idempotent or (same and ascends), "3: numbers ascend")
             sent = {BatchState.SENT, BatchState.RETRYING}
             require({batch.state for batch in flying} <= sent, "4: in flight means sent")
+
+
+def _is_newer(leader: Leader, batch: Batch) -> bool:
+    """Tell whether the leader came after the attempt of `batch`: by its epoch, or its topic."""
+    is_same_topic = leader.topic_id == batch.topic_id
+    return not is_same_topic or leader.leader_epoch > batch.leader_epoch

@@ -12,7 +12,7 @@ from quorumlog.client.errors import KafkaError
 from quorumlog.invariants import require
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
 
 BATCH_OVERHEAD_BYTES: Final = 61
@@ -61,6 +61,7 @@ class Batch:
     attempts: int = 0
     retry_at_ms: float = 0.0  # counts while it is RETRYING
     leader_epoch: int = -1  # of the leader that the last attempt went to
+    topic_id: bytes = ZERO_TOPIC_ID  # of the topic that the last attempt was for
     indefinite: bool = False
     last_code: ErrorCode = ErrorCode.NONE  # how the last attempt ended
     identity: ProducerIdentity | None = None

@@ -268,6 +268,8 @@ class ConsumerMembership:
 
     def _maybe_change(self) -> list[Effect]:
         """Come nearer to what the coordinator said: give up first, then take."""
+        # DEVIATION: Kafka's client compares names, and calls no listener for a new topic of a name.
+        # docs/decisions/0155-a-position-belongs-to-a-topic-id.md
         target = self._target
         if target is None or target == self.owned or not self.in_poll:
             return []
@@ -277,14 +279,19 @@ class ConsumerMembership:
                 return []
             self._unnamed = unknown
             return [facts.NameTopics(topic_ids=tuple(sorted(unknown)))]
-        before, after = {*self._named(self.owned)}, self._named(target)
-        revoked = tuple(sorted(before - {*after}))
+        revoked = _without(self.owned, target)
         if revoked:
             self._become(State.REVOKING)
-            return [self._revoke(revoked, lost=False)]
+            return [self._revoke(self._named(revoked), lost=False)]
+        added = _without(target, self.owned)
         self.owned = target
         self._tells_owned = True
-        return [facts.Assign(partitions=after, added=tuple(sorted({*after} - before)))]
+        assign = facts.Assign(
+            partitions=self._named(target),
+            added=self._named(added),
+            topic_ids={self._names[topic_id]: topic_id for topic_id in target},
+        )
+        return [assign]
 
     def _named(self, partitions: AssignedTopics) -> tuple[TopicPartition, ...]:
         return tuple(
@@ -332,8 +339,13 @@ class ConsumerMembership:
 
 def _common(one: AssignedTopics, other: AssignedTopics) -> AssignedTopics:
     """Return the partitions that both have."""
+    return _without(one, _without(one, other))
+
+
+def _without(one: AssignedTopics, other: AssignedTopics) -> AssignedTopics:
+    """Return the partitions that only the first has."""
     found = {
-        topic_id: tuple(index for index in indexes if index in other.get(topic_id, ()))
+        topic_id: tuple(index for index in indexes if index not in other.get(topic_id, ()))
         for topic_id, indexes in one.items()
     }
     return {topic_id: indexes for topic_id, indexes in found.items() if indexes}

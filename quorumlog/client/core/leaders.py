@@ -2,14 +2,18 @@
 
 from typing import NamedTuple, Protocol
 
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 
 
 class Leader(NamedTuple):
-    """The broker that a partition's requests go to, and the epoch that it leads in."""
+    """The broker that a partition's requests go to, and the epoch that it leads in.
+
+    The epoch counts within the topic of this id; zeros: the cluster has no topic ids.
+    """
 
     broker_id: int
     leader_epoch: int
+    topic_id: bytes = ZERO_TOPIC_ID
 
 
 class Leaders(Protocol):

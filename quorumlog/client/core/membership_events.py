@@ -1,7 +1,7 @@
 """The events and the effects of a group member: facts in the past tense, and orders."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -256,10 +256,14 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Read `partitions`, of which `added` are new; tell the listener."""
+    """Read `partitions`, of which `added` are new; tell the listener.
+
+    topic_ids: by name, of the assigned topics; none in a classic group, which assigns names.
+    """
 
     partitions: tuple[TopicPartition, ...]
     added: tuple[TopicPartition, ...]
+    topic_ids: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

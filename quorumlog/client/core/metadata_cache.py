@@ -96,11 +96,14 @@ class MetadataCache:
         if answer.error_code != ErrorCode.NONE and old is not None and old.partitions:
             old.error_code = answer.error_code  # a broker that lags behind must not erase leaders
             return False
-        is_same = old is not None and old.topic_id == answer.topic_id
+        topic_id = answer.topic_id
+        if topic_id == ZERO_TOPIC_ID and old is not None:
+            topic_id = old.topic_id  # from a broker that is older than topic ids
+        is_same = old is not None and old.topic_id in {topic_id, ZERO_TOPIC_ID}
         known = old.partitions if old is not None and is_same else {}
         topic = TopicView(
             name=name,
-            topic_id=answer.topic_id,
+            topic_id=topic_id,
             error_code=answer.error_code,
             is_internal=answer.is_internal,
         )
@@ -118,24 +121,29 @@ class MetadataCache:
         return changed
 
     def hint(self, topic_partition: TopicPartition, leader: Leader, nodes: Iterable[Node]) -> bool:
-        """Handle the leader that a broker named in an error (KIP-951). True if it is a new one."""
+        """Handle the leader that a broker named in an error (KIP-951). True if it is a new one.
+
+        An epoch of another topic of this name says nothing about this one.
+        """
         topic = self.topics.get(topic_partition.topic)
-        view = topic.partitions.get(topic_partition.partition) if topic else None
+        if topic is None or topic.topic_id != leader.topic_id:
+            return False
+        view = topic.partitions.get(topic_partition.partition)
         if view is None or leader.broker_id < 0 or leader.leader_epoch <= view.leader_epoch:
             return False
         self.nodes.update({node.broker_id: node for node in nodes})
         if leader.broker_id not in self.nodes:
             return False
-        view.leader_id, view.leader_epoch = leader
+        view.leader_id, view.leader_epoch = leader.broker_id, leader.leader_epoch
         return True
 
     def leader(self, topic_partition: TopicPartition) -> Leader | None:
         """Return the leader as far as we know; None while there is none, or no address."""
         topic = self.topics.get(topic_partition.topic)
         view = topic.partitions.get(topic_partition.partition) if topic else None
-        if view is None or view.leader_id not in self.nodes:
+        if topic is None or view is None or view.leader_id not in self.nodes:
             return None
-        return Leader(view.leader_id, view.leader_epoch)
+        return Leader(view.leader_id, view.leader_epoch, topic.topic_id)
 
     def topic_id(self, name: str) -> bytes:
         """Return the topic's id; zeros if the cluster has none or the topic is not known."""

@@ -5,83 +5,35 @@ A partition without a position looks for the committed offset, then asks the bro
 starts, `offset` what `poll` returns next; between them lie the chunks. Answers to requests that a
 `seek` has overtaken are dropped. A log that was truncated below what we read is noticed by the
 leader (KIP-320, by Fetch v12).
+
+A place belongs to a topic id (KIP-516): in a topic that was deleted and created again under its
+name no offset means the same. The id comes from an assignment of KIP-848, or else from the metadata
+when the partition is first asked for; docs/decisions/0155-a-position-belongs-to-a-topic-id.md.
 """
 
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from enum import Enum, auto
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from quorumlog.backoff import Backoff
 from quorumlog.client.core.chunk import Aborted, Chunk
+from quorumlog.client.core.position import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    Move,
+    Place,
+    Position,
+    PositionState,
+)
 from quorumlog.client.errors import KafkaError, answered, known
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.messages.fetch import PartitionData
 
-EARLIEST_TIMESTAMP: Final = -2
-LATEST_TIMESTAMP: Final = -1
 _RESETS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
-
-
-class PositionState(Enum):
-    """LOOKING (for the committed offset), RESETTING (asks for an offset by time), FETCHING."""
-
-    LOOKING = auto()
-    RESETTING = auto()
-    FETCHING = auto()
-
-
-@dataclass(slots=True, eq=False)
-class Position:
-    """One partition's place. `consumed`: what earlier polls returned, so what may be committed."""
-
-    topic_partition: TopicPartition
-    state: PositionState = PositionState.LOOKING
-    offset: int = -1
-    epoch: int = -1
-    fetch_offset: int = -1
-    fetch_epoch: int = -1
-    consumed: OffsetAndMetadata | None = None
-    reset_timestamp: int = LATEST_TIMESTAMP
-    chunks: deque[Chunk] = field(default_factory=deque)
-    buffered_bytes: int = 0
-    is_asked: bool = False  # a request for it is under way
-    paused: bool = False
-    preferred_replica: int = -1  # until `preferred_until_ms`: read from it, not from the leader
-    preferred_until_ms: float = 0.0
-    leader_until_ms: float = 0.0  # read from the leader until then, whatever it prefers
-    failures: int = 0
-    retry_at_ms: float = 0.0
-    high_watermark: int = -1
-    refusal: ErrorCode = ErrorCode.NONE  # of the last fetch
-
-    def prefers(self, now_ms: float) -> int:
-        """Return the replica to read from instead of the leader; -1: the leader (KIP-392).
-
-        The leader is asked again from time to time: another replica may be the better one by then.
-        """
-        if self.preferred_replica >= 0 and now_ms >= self.preferred_until_ms:
-            self.preferred_replica = -1
-        return self.preferred_replica
-
-    def place(self, offset: int, epoch: int) -> None:
-        """Read on from `offset`; what was fetched for another place is dropped."""
-        self.state = PositionState.FETCHING
-        self.retry_at_ms = 0.0
-        self.offset = self.fetch_offset = offset
-        self.epoch = self.fetch_epoch = epoch
-        self.drop_chunks()
-
-    def drop_chunks(self) -> None:
-        """Forget what was fetched and not read."""
-        self.chunks.clear()
-        self.buffered_bytes = 0
-        self.fetch_offset, self.fetch_epoch = self.offset, self.epoch
+_NO_TOPIC_IDS: Final[Mapping[str, bytes]] = {}
 
 
 class Positions:
@@ -97,6 +49,7 @@ class Positions:
         self.settings: Final = settings
         self.by_partition: dict[TopicPartition, Position] = {}
         self._errors: dict[TopicPartition | None, KafkaError] = {}  # for the user, one of each
+        self._moves: list[Move] = []
         self._last_read: Position | None = None
         self._ready: dict[TopicPartition, Position] = {}  # with chunks, in order of arrival
         self._backoff: Final = Backoff(
@@ -107,10 +60,25 @@ class Positions:
         """Walk through the partitions in order of assignment."""
         return iter(self.by_partition.values())
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these from now on; those that were read before keep their place."""
+    def assign(
+        self,
+        partitions: Iterable[TopicPartition],
+        topic_ids: Mapping[str, bytes] = _NO_TOPIC_IDS,
+    ) -> None:
+        """Read exactly these from now on; those that were read before keep their place.
+
+        topic_ids: by name, if a coordinator assigned topics by their ids (KIP-848).
+        """
         old = self.by_partition
-        self.by_partition = {one: old.get(one) or Position(one) for one in partitions}
+        self.by_partition = {
+            one: old.get(one)
+            or Position(
+                one,
+                topic_id=topic_ids.get(one.topic, ZERO_TOPIC_ID),
+                is_assigned_id=one.topic in topic_ids,
+            )
+            for one in partitions
+        }
         told = {None, *self.by_partition}
         self._errors = {name: error for name, error in self._errors.items() if name in told}
         ready = self._ready.items()
@@ -137,6 +105,48 @@ class Positions:
         """Return the oldest error that was not raised yet; it is raised once."""
         return self._errors.pop(next(iter(self._errors))) if self._errors else None
 
+    def take_moves(self) -> list[Move]:
+        """Return the moves since the last call, to be logged."""
+        moves, self._moves = self._moves, []
+        return moves
+
+    def _note_move(self, position: Position, old_offset: int, offset: int, cause: str) -> None:
+        if offset != old_offset:
+            self._moves.append(Move(position.topic_partition, old_offset, offset, cause))
+
+    # --- which topic a place is in ---
+
+    def maybe_enter(self, position: Position, topic_id: bytes) -> bool:
+        """Enter the topic of this id, which metadata name now, unless there is a place in another.
+
+        Return whether the position is in that topic.
+        """
+        has_place = position.state is PositionState.FETCHING
+        is_free = position.topic_id == ZERO_TOPIC_ID or not has_place
+        if is_free and not position.is_assigned_id and topic_id != ZERO_TOPIC_ID:
+            position.topic_id = topic_id
+        return position.topic_id == topic_id
+
+    def follow(self, position: Position, topic_id: bytes) -> None:
+        """Read the topic of this id from now on: another one had the name, and is deleted.
+
+        Only during `poll`: until then what the user commits belongs to the topic that it read.
+        """
+        if self.maybe_enter(position, topic_id) or position.is_assigned_id:
+            return
+        left = Place(position.topic_id, position.offset, position.epoch)
+        previous, position.previous = position.previous, left
+        position.topic_id, position.consumed = topic_id, None
+        position.preferred_replica = -1
+        cause = "the topic was deleted and created again"
+        if previous is not None and previous.topic_id == topic_id:
+            position.place(previous.offset, previous.epoch)
+            self._note_move(position, left.offset, previous.offset, cause)
+            return
+        position.state = PositionState.LOOKING  # with "none", until the user seeks
+        position.drop_chunks()
+        self._reset_by_policy(position, ErrorCode.OFFSET_OUT_OF_RANGE, cause)
+
     # --- places that the user chooses ---
 
     def seek(self, topic_partition: TopicPartition, offset: int, epoch: int = -1) -> None:
@@ -144,6 +154,7 @@ class Positions:
         position = self.of(topic_partition)
         self._errors.pop(topic_partition, None)
         position.place(offset, epoch)
+        position.lost = None
         position.consumed = OffsetAndMetadata(offset, epoch)
 
     def seek_by_time(self, topic_partition: TopicPartition, timestamp: int) -> None:
@@ -151,6 +162,7 @@ class Positions:
         position = self.of(topic_partition)
         self._errors.pop(topic_partition, None)
         position.drop_chunks()
+        position.lost = None
         self._reset(position, timestamp)
 
     def _reset(self, position: Position, timestamp: int) -> None:
@@ -158,7 +170,10 @@ class Positions:
         position.retry_at_ms = 0.0
 
     def _reset_by_policy(self, position: Position, code: ErrorCode, why: str) -> None:
-        timestamp = _RESETS.get(self.settings.auto_offset_reset)
+        policy = self.settings.auto_offset_reset
+        timestamp = _RESETS.get(policy)
+        if position.fetch_offset >= 0:
+            position.lost = position.fetch_offset, f"{why} (auto_offset_reset={policy})"
         if timestamp is None:
             position.retry_at_ms = float("inf")  # until the user seeks
             message = f"{position.topic_partition}: {why}, and auto_offset_reset is none"
@@ -219,6 +234,10 @@ class Positions:
             position.failures = 0
             position.place(offset, epoch)
             position.consumed = OffsetAndMetadata(offset, epoch)
+            if position.lost is not None:
+                old_offset, cause = position.lost
+                position.lost = None
+                self._note_move(position, old_offset, offset, cause)
 
     def handle_failure(self, now_ms: float, position: Position, random_fraction: float) -> None:
         """Ask again later: no answer came, or an error that passes."""
@@ -268,12 +287,13 @@ class Positions:
         return was_refused
 
     def _handle_truncated(self, position: Position, end_offset: int) -> None:
+        cause = f"the log was truncated to {end_offset}"
         if position.chunks:
             position.drop_chunks()  # what the user has seen may still be there: look again from it
         elif self.settings.auto_offset_reset == "none":
-            lost = f"the log was truncated to {end_offset}"
-            self._reset_by_policy(position, ErrorCode.OFFSET_OUT_OF_RANGE, lost)
+            self._reset_by_policy(position, ErrorCode.OFFSET_OUT_OF_RANGE, cause)
         else:
+            self._note_move(position, position.offset, min(end_offset, position.offset), cause)
             position.place(min(end_offset, position.offset), -1)
 
     def _keep(self, position: Position, answer: PartitionData) -> bool:

@@ -12,7 +12,7 @@ from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.tasks import Tasks, log_failure
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -33,11 +33,14 @@ class Committer:
         positions: Positions,
         coordinator: Coordinator,
         member: Callable[[], tuple[str, int]],
+        topic_id: Callable[[str], bytes],
     ) -> None:
+        """`topic_id`: of a name, as metadata name it; zeros if it is not known."""
         self._settings: Final = settings
         self._positions: Final = positions
         self.coordinator: Final = coordinator
         self._member: Final = member
+        self._topic_id: Final = topic_id
         self._loop: Final = asyncio.get_running_loop()
         self._next_at: float = self._loop.time() + settings.auto_commit_interval_ms / 1000
         self._background: Final = Tasks(log_failure(_logger, "auto commit"))
@@ -52,16 +55,29 @@ class Committer:
 
     async def _commit(self, places: Places, timeout_ms: float) -> None:
         deadline = self._loop.time() + timeout_ms / 1000
+        topic_ids = self._topic_ids(places)
         while places:
             left_ms = (deadline - self._loop.time()) * 1000
             try:
-                await self.coordinator.commit(places, *self._member(), left_ms)
+                await self.coordinator.commit(places, *self._member(), left_ms, topic_ids)
             except KafkaError as error:
                 if not self._may_try_again(error, places, deadline):
                     raise
                 await asyncio.sleep(self._settings.retry_backoff_ms / 1000)
             else:
                 return
+
+    def _topic_ids(self, places: Places) -> dict[str, bytes]:
+        """Return the ids of the topics that the places are in, by name.
+
+        They are those that this consumer reads; metadata name the others.
+        """
+        topic_ids = {one.topic: self._topic_id(one.topic) for one in places}
+        for one in places:
+            position = self._positions.by_partition.get(one)
+            if position is not None and position.topic_id != ZERO_TOPIC_ID:
+                topic_ids[one.topic] = position.topic_id
+        return topic_ids
 
     def _may_try_again(self, error: KafkaError, places: Places, deadline: float) -> bool:
         """Whether only the epoch has changed: the member still has all these partitions."""

@@ -21,7 +21,7 @@ from quorumlog.client.io.cluster import (
 from quorumlog.client.io.find_coordinator import find_coordinator
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.message import Request, ResponseT
 from quorumlog.wire.codec.messages.offset_commit import (
     OffsetCommitRequest,
@@ -34,11 +34,16 @@ from quorumlog.wire.codec.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
+    OffsetFetchResponseTopics,
 )
 
 _logger: Final = logging.getLogger(__name__)
 
 NAMED_TOPICS_MAX: Final = 9  # later versions of OffsetCommit and OffsetFetch name topics by id
+_NO_TOPIC_IDS: Final[Mapping[str, bytes]] = {}
+_UNKNOWN_TOPIC: Final = frozenset(
+    {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+)
 _MOVED: Final = frozenset(
     {
         ErrorCode.BROKER_NOT_AVAILABLE,
@@ -141,16 +146,27 @@ class Coordinator:
     # --- offsets ---
 
     async def commit(
-        self, offsets: Offsets, member_id: str, generation_id: int, timeout_ms: float
+        self,
+        offsets: Offsets,
+        member_id: str,
+        generation_id: int,
+        timeout_ms: float,
+        topic_ids: Mapping[str, bytes] = _NO_TOPIC_IDS,
     ) -> None:
         """Commit, trying for `timeout_ms`. Raises KafkaError; definite if nothing was committed.
 
-        UNKNOWN_TOPIC_OR_PARTITION counts as final after `UNKNOWN_TOPIC_MS`.
+        topic_ids: by name, the topics that the offsets are of. If the id of one is not known, the
+        topics go by their names (before KAFKA-14690 they always do).
+        UNKNOWN_TOPIC_OR_PARTITION and UNKNOWN_TOPIC_ID count as final after `UNKNOWN_TOPIC_MS`; at
+        once if metadata show that another topic has the name.
         """
         topics = []
         for topic, partitions in by_topic(offsets).items():
             entries = [_entry(index, offsets[TopicPartition(topic, index)]) for index in partitions]
-            topics.append(OffsetCommitRequestTopic(name=topic, partitions=entries))
+            topic_id = topic_ids.get(topic, ZERO_TOPIC_ID)
+            topics.append(
+                OffsetCommitRequestTopic(name=topic, topic_id=topic_id, partitions=entries)
+            )
         request = OffsetCommitRequest(
             group_id=self.group_id,
             generation_id_or_member_epoch=generation_id,
@@ -172,7 +188,11 @@ class Coordinator:
             was_definite = was_definite and error.definite
             failures += 1
             delay_ms = self._backoff.delay_ms(failures, random_fraction())
-            is_unknown = error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            is_unknown = error.code in _UNKNOWN_TOPIC
+            if error.code == ErrorCode.UNKNOWN_TOPIC_ID:
+                self._cluster.request_update()
+                if self._has_successor(request):
+                    raise KafkaError(error.code, error.message, definite=was_definite)
             end_ms = min(deadline_ms, began_ms + UNKNOWN_TOPIC_MS) if is_unknown else deadline_ms
             is_late = self._cluster.now_ms() + delay_ms >= end_ms
             if is_late or not (error.retriable or error.code in _MOVED):
@@ -181,6 +201,13 @@ class Coordinator:
             if error.code in _MOVED:
                 self.mark_unknown()
             await asyncio.sleep(delay_ms / 1000)
+
+    def _has_successor(self, request: OffsetCommitRequest) -> bool:
+        """Tell whether a topic of the request was created again: another id has its name."""
+        names = self._cluster.metadata.topic_id
+        return any(
+            names(topic.name) not in {topic.topic_id, ZERO_TOPIC_ID} for topic in request.topics
+        )
 
     async def _commit_in_time(
         self, request: OffsetCommitRequest, deadline_ms: float
@@ -193,36 +220,48 @@ class Coordinator:
             return KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=False)
 
     async def _commit_once(self, request: OffsetCommitRequest) -> KafkaError | None:
+        ids = {topic.topic_id: topic.name for topic in request.topics}
         try:
-            response = await self.send(request, version_max=NAMED_TOPICS_MAX)
+            response = await self.send(request, version_max=_version_max(ids))
         except KafkaError as error:
             return error
         codes = {
-            TopicPartition(topic.name, one.partition_index): known(one.error_code)
+            TopicPartition(topic.name or ids.get(topic.topic_id, ""), one.partition_index): known(
+                one.error_code
+            )
             for topic in response.topics
             for one in topic.partitions
         }
         return commit_error(self.group_id, codes)
 
     async def committed(
-        self, partitions: Collection[TopicPartition] | None, timeout_ms: float
+        self,
+        partitions: Collection[TopicPartition] | None,
+        timeout_ms: float,
+        topic_ids: Mapping[str, bytes] | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets, None: all; partitions without one are left out.
 
-        Raises KafkaError.
+        topic_ids: by name, the topics that the caller means; without, those that have the names.
+        Raises KafkaError; UNKNOWN_TOPIC_ID at once, because another topic may have the name.
         """
+        ids = _NO_TOPIC_IDS if topic_ids is None else topic_ids
         with self._cluster.lookout.waiting() as wait:
-            return await self._committed_by(partitions, timeout_ms, wait)
+            return await self._committed_by(partitions, timeout_ms, ids, wait)
 
     async def _committed_by(
-        self, partitions: Collection[TopicPartition] | None, timeout_ms: float, wait: Wait
+        self,
+        partitions: Collection[TopicPartition] | None,
+        timeout_ms: float,
+        topic_ids: Mapping[str, bytes],
+        wait: Wait,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         failures = 0
         deadline_ms = self._cluster.now_ms() + timeout_ms
         while True:
             try:
                 async with asyncio.timeout(max(deadline_ms - self._cluster.now_ms(), 0) / 1000):
-                    return await self._committed_once(partitions)
+                    return await self._committed_once(partitions, topic_ids)
             except TimeoutError:
                 message = f"group {self.group_id}: no committed offsets in {timeout_ms:g} ms"
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
@@ -230,6 +269,9 @@ class Coordinator:
                 failures += 1
                 delay_ms = self._backoff.delay_ms(failures, random_fraction())
                 is_late = self._cluster.now_ms() + delay_ms >= deadline_ms
+                if error.code == ErrorCode.UNKNOWN_TOPIC_ID:
+                    self._cluster.request_update()
+                    raise
                 if is_late or not (error.retriable or error.code in _MOVED):
                     raise
                 wait.fail(error)
@@ -238,21 +280,36 @@ class Coordinator:
             await asyncio.sleep(delay_ms / 1000)
 
     async def _committed_once(
-        self, partitions: Collection[TopicPartition] | None
+        self, partitions: Collection[TopicPartition] | None, topic_ids: Mapping[str, bytes]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
+        ids: dict[bytes, str] = {}
         old: list[OffsetFetchRequestTopic] | None = None
         new: list[OffsetFetchRequestTopics] | None = None
         if partitions is not None:
             named = by_topic(partitions)
             old = [OffsetFetchRequestTopic(name=t, partition_indexes=p) for t, p in named.items()]
-            new = [OffsetFetchRequestTopics(name=t, partition_indexes=p) for t, p in named.items()]
+            ids = {topic_ids.get(name, ZERO_TOPIC_ID): name for name in named}
+            new = [
+                OffsetFetchRequestTopics(
+                    name=name,
+                    topic_id=topic_ids.get(name, ZERO_TOPIC_ID),
+                    partition_indexes=indexes,
+                )
+                for name, indexes in named.items()
+            ]
         request = OffsetFetchRequest(
             group_id=self.group_id,
             topics=old,
             groups=[OffsetFetchRequestGroup(group_id=self.group_id, topics=new)],
             require_stable=self._require_stable,
         )
-        return read_committed_offsets(await self.send(request, version_max=NAMED_TOPICS_MAX))
+        version_max = NAMED_TOPICS_MAX if partitions is None else _version_max(ids)
+        return read_committed_offsets(await self.send(request, version_max=version_max), ids)
+
+
+def _version_max(topic_ids: Collection[bytes]) -> int | None:
+    """Return the newest version that can name these topics; None: any."""
+    return NAMED_TOPICS_MAX if ZERO_TOPIC_ID in topic_ids else None
 
 
 def commit_error(group_id: str, codes: Mapping[TopicPartition, ErrorCode]) -> KafkaError | None:
@@ -267,20 +324,22 @@ def commit_error(group_id: str, codes: Mapping[TopicPartition, ErrorCode]) -> Ka
 
 
 def read_committed_offsets(
-    response: OffsetFetchResponse,
+    response: OffsetFetchResponse, names: Mapping[bytes, str]
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return what OffsetFetch answered for one group. Raises KafkaError."""
+    """Return what OffsetFetch answered for one group; `names` by topic id. Raises KafkaError."""
     group = response.groups[0] if response.groups else response
     check(group.error_code)
     found = {}
     for topic in group.topics:
+        by_id = topic.topic_id if isinstance(topic, OffsetFetchResponseTopics) else ZERO_TOPIC_ID
+        name = topic.name or names.get(by_id, "")
         for one in topic.partitions:
-            check(one.error_code, topic.name)
+            check(one.error_code, name)
             if one.committed_offset >= 0:
                 place = OffsetAndMetadata(
                     one.committed_offset, one.committed_leader_epoch, one.metadata or ""
                 )
-                found[TopicPartition(topic.name, one.partition_index)] = place
+                found[TopicPartition(name, one.partition_index)] = place
     return found
 
 

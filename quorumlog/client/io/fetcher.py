@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 from quorumlog.chance import random_fraction
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import Node
-from quorumlog.client.core.positions import Position, Positions, PositionState
+from quorumlog.client.core.position import Position, PositionState
+from quorumlog.client.core.positions import Positions
 from quorumlog.client.errors import KafkaError, known
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.list_offsets import ISOLATION_LEVELS, Refused, ask_offsets
@@ -43,11 +44,15 @@ NO_SESSION: Final = -1  # every request lists all partitions (KIP-227)
 SHORT_WAIT_MS: Final = 10  # of a poll that leaves out partitions whose buffer is full
 
 LookUpCommitted = Callable[
-    [Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata]]
+    [Collection[TopicPartition], Mapping[str, bytes]],
+    Awaitable[Mapping[TopicPartition, OffsetAndMetadata]],
 ]
+"""Returns the group's offsets of partitions; the mapping has the topics' ids by name."""
 
 
 class _Ask(NamedTuple):
+    """`offset` and `leader.topic_id` as sent: the position may have left both since."""
+
     position: Position
     offset: int
     leader: Leader
@@ -76,6 +81,7 @@ class Fetcher:
         self._wake_poll: Final = wake_poll
         self._fetching: Final[set[int]] = set()  # brokers that a fetch is under way to
         self._without_offset: Refused = {}  # of the latest lookup
+        self._outlived: Final[dict[TopicPartition, Position]] = {}  # in a topic that is gone
         self._pump: Final = Pump(cluster, self._start_requests, on_error=self._handle_unexpected)
         self._stalls: Final = StalledRequests(cluster, "Fetch")
         self.missing_is_error = True
@@ -103,10 +109,10 @@ class Fetcher:
     def _start_requests(self, now_ms: float) -> float:
         if self.missing_is_error:
             self._report_missing(now_ms)
-        looking = self._positions.waiting(now_ms, PositionState.LOOKING)
+        looking = self._in_known_topics(now_ms, PositionState.LOOKING)
         if looking:
             self._start(looking, self._find_committed(looking))
-        resetting = self._positions.waiting(now_ms, PositionState.RESETTING)
+        resetting = self._in_known_topics(now_ms, PositionState.RESETTING)
         if resetting:
             self._start(resetting, self._find_offsets(resetting))
         for broker_id, asks in self._by_broker(now_ms).items():
@@ -117,11 +123,51 @@ class Fetcher:
                 self._start(positions, self._fetch(connection, broker_id, asks))
         return self._positions.wake_at_ms(now_ms)
 
+    def _in_known_topics(self, now_ms: float, state: PositionState) -> list[Position]:
+        """List the positions to look up: those in the topic that metadata name.
+
+        The coordinator looks an assigned topic up by its id, whatever metadata name.
+        """
+        found = []
+        for position in self._positions.waiting(now_ms, state):
+            view = self._cluster.metadata.topics.get(position.topic_partition.topic)
+            is_known = view is not None and bool(view.partitions)
+            if is_known and view is not None:
+                is_known = self._positions.maybe_enter(position, view.topic_id)
+            if is_known or (position.is_assigned_id and state is PositionState.LOOKING):
+                found.append(position)
+                continue
+            try:
+                self._cluster.add_topics([position.topic_partition.topic])
+            except KafkaError as error:  # a name that the leader of a classic group made up
+                self._report(error, [position])
+            self._cluster.request_update()
+        return found
+
+    def follow_topics(self) -> None:
+        """Let positions leave topics that are deleted, for the new topics of these names.
+
+        To be called during `poll`: see `Positions.follow`.
+        """
+        while self._outlived:
+            name, position = self._outlived.popitem()
+            if self._positions.is_current(position):
+                self._positions.follow(position, self._cluster.metadata.topic_id(name.topic))
+                self._pump.wake()
+        self._log_moves()
+
+    def _log_moves(self) -> None:
+        for move in self._positions.take_moves():
+            _logger.warning("%s: %s", self._settings.client_id, move)
+
     def _by_broker(self, now_ms: float) -> dict[int, list[_Ask]]:
         asks: dict[int, list[_Ask]] = {}
         for position in self._positions.fetchable(now_ms):
             leader = self._cluster.leader(position.topic_partition)
             if leader is None:
+                continue
+            if not self._positions.maybe_enter(position, leader.topic_id):
+                self._note_outlived(position)
                 continue
             broker_id = leader.broker_id
             preferred = position.prefers(now_ms)
@@ -136,6 +182,13 @@ class Fetcher:
                 ask = _Ask(position, position.fetch_offset, leader)
                 asks.setdefault(broker_id, []).append(ask)
         return asks
+
+    def _note_outlived(self, position: Position) -> None:
+        if position.is_assigned_id:
+            self._cluster.request_update()  # the next assignment names the new topic
+        else:
+            self._outlived[position.topic_partition] = position
+            self._wake_poll()
 
     def _start(self, positions: list[Position], work: Coroutine[Any, Any, None]) -> None:
         for position in positions:
@@ -178,8 +231,10 @@ class Fetcher:
     async def _find_committed(self, positions: list[Position]) -> None:
         found: Mapping[TopicPartition, OffsetAndMetadata] = {}
         if self._look_up_committed is not None:
+            names = [one.topic_partition for one in positions]
+            topic_ids = {one.topic_partition.topic: one.topic_id for one in positions}
             try:
-                found = await self._look_up_committed([one.topic_partition for one in positions])
+                found = await self._look_up_committed(names, topic_ids)
             except KafkaError as error:
                 self._report(error, positions)
                 return
@@ -187,7 +242,6 @@ class Fetcher:
             self._positions.handle_committed(position, found.get(position.topic_partition))
 
     async def _find_offsets(self, positions: list[Position]) -> None:
-        self._cluster.add_topics({position.topic_partition.topic for position in positions})
         timestamps = {one.topic_partition: one.reset_timestamp for one in positions}
         isolation = self._settings.isolation_level
         refused: Refused = {}
@@ -204,6 +258,7 @@ class Fetcher:
             is_current = position.reset_timestamp == timestamps[position.topic_partition]
             if answer is not None and is_current:
                 self._positions.handle_offset(position, answer.offset, answer.leader_epoch)
+        self._log_moves()
         self._failed([one for one in positions if one.topic_partition not in found])
 
     def _report(self, error: KafkaError, positions: list[Position]) -> None:
@@ -240,8 +295,7 @@ class Fetcher:
 
     def _request(self, broker_id: int, asks: list[_Ask]) -> tuple[FetchRequest, bool]:
         """Return the request, and whether every topic in it has an id."""
-        metadata, has_ids = self._cluster.metadata, True
-        by_topic: dict[str, list[FetchPartition]] = {}
+        by_topic: dict[tuple[str, bytes], list[FetchPartition]] = {}
         for position, offset, leader in asks:
             topic, partition = position.topic_partition
             wanted = FetchPartition(
@@ -251,12 +305,12 @@ class Fetcher:
                 last_fetched_epoch=position.fetch_epoch,
                 partition_max_bytes=self._settings.max_partition_fetch_bytes,
             )
-            by_topic.setdefault(topic, []).append(wanted)
-        topics = []
-        for topic, partitions in by_topic.items():
-            topic_id = metadata.topic_id(topic)
-            has_ids = has_ids and topic_id != ZERO_TOPIC_ID
-            topics.append(FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions))
+            by_topic.setdefault((topic, leader.topic_id), []).append(wanted)
+        topics = [
+            FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions)
+            for (topic, topic_id), partitions in by_topic.items()
+        ]
+        has_ids = all(topic.topic_id != ZERO_TOPIC_ID for topic in topics)
         max_wait_ms = self._settings.fetch_max_wait_ms
         if self._leaves_out_full(broker_id):
             max_wait_ms = min(max_wait_ms, SHORT_WAIT_MS)
@@ -303,19 +357,22 @@ class Fetcher:
             name = topic.topic or topic_names.get(topic.topic_id, "")
             for partition in topic.partitions:
                 answers[TopicPartition(name, partition.partition_index)] = partition
-        for position, offset, _ in asks:
+        for position, offset, leader in asks:
             answer = answers.get(position.topic_partition)
-            if not self._positions.is_current(position):
+            is_left = position.topic_id != leader.topic_id
+            if is_left or not self._positions.is_current(position):
                 continue
             if answer is None:
                 self._failed([position])
                 self._cluster.request_update()
                 continue
             if answer.current_leader is not None:
-                hint = Leader(answer.current_leader.leader_id, answer.current_leader.leader_epoch)
+                hinted = answer.current_leader
+                hint = Leader(hinted.leader_id, hinted.leader_epoch, leader.topic_id)
                 metadata.hint(position.topic_partition, hint, nodes)
             if self._positions.handle_fetched(now_ms, position, offset, answer, random_fraction()):
                 self._cluster.request_update()
+        self._log_moves()
 
     async def close(self) -> None:
         """Cancel all requests and wait until they have ended."""

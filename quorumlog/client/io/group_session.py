@@ -7,7 +7,7 @@ overtakes the revocation before it. Requests run in tasks of their own; their an
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final, Protocol, assert_never
 
@@ -73,7 +73,10 @@ class Reader(Protocol):
         """Stop reading `partitions`; unless `lost`, commit first. Calls the user's listener."""
 
     async def accept(
-        self, partitions: tuple[TopicPartition, ...], added: tuple[TopicPartition, ...]
+        self,
+        partitions: tuple[TopicPartition, ...],
+        added: tuple[TopicPartition, ...],
+        topic_ids: Mapping[str, bytes],
     ) -> None:
         """Read exactly `partitions`. Calls the user's listener with those that were added."""
 
@@ -193,8 +196,8 @@ class GroupSession:
                 self._changes -= 1
                 self.post(facts.RevocationDone())
                 self._reader.wake()
-            case facts.Assign(partitions=partitions, added=added):
-                await self._reader.accept(partitions, added)
+            case facts.Assign(partitions=partitions, added=added, topic_ids=topic_ids):
+                await self._reader.accept(partitions, added, topic_ids)
                 self._changes -= 1
                 self._reader.wake()
             case facts.Fail(error_code=error_code, message=message):

@@ -167,19 +167,16 @@ class Sender:
 
     def _request(self, batches: list[Batch]) -> tuple[ProduceRequest, bool]:
         """Return the request, and whether every topic in it has an id."""
-        by_topic: dict[str, list[PartitionProduceData]] = {}
+        by_topic: dict[tuple[str, bytes], list[PartitionProduceData]] = {}
         for batch in batches:
             topic, partition = batch.topic_partition
             data = PartitionProduceData(index=partition, records=batch.encode(self._compression))
-            by_topic.setdefault(topic, []).append(data)
-        metadata, has_ids = self._cluster.metadata, True
-        topics = []
-        for topic, partitions in by_topic.items():
-            topic_id = metadata.topic_id(topic)
-            has_ids = has_ids and topic_id != ZERO_TOPIC_ID
-            topics.append(
-                TopicProduceData(name=topic, topic_id=topic_id, partition_data=partitions)
-            )
+            by_topic.setdefault((topic, batch.topic_id), []).append(data)
+        topics = [
+            TopicProduceData(name=topic, topic_id=topic_id, partition_data=partitions)
+            for (topic, topic_id), partitions in by_topic.items()
+        ]
+        has_ids = all(topic.topic_id != ZERO_TOPIC_ID for topic in topics)
         request = ProduceRequest(
             transactional_id=self._settings.transactional_id,
             acks=self._acks,
@@ -209,7 +206,7 @@ class Sender:
                 continue
             leader = found.current_leader
             if leader is not None:
-                hint = Leader(leader.leader_id, leader.leader_epoch)
+                hint = Leader(leader.leader_id, leader.leader_epoch, batch.topic_id)
                 metadata.hint(batch.topic_partition, hint, nodes)
             answer = BatchAnswer(
                 found.error_code,

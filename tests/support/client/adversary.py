@@ -198,7 +198,7 @@ class Adversary(fake.FakeCluster):
         for topic in done.responses:
             for one in topic.partition_responses:
                 if one.error_code == E.NOT_LEADER_OR_FOLLOWER and self.random.random() < 0.5:
-                    leader, epoch = self.leader(TopicPartition(topic.name, one.index))
+                    leader, epoch, _ = self.leader(TopicPartition(topic.name, one.index))
                     one.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
         done.node_endpoints = [
             NodeEndpoint(node_id=number, host=host, port=port)

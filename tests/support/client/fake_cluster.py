@@ -150,7 +150,7 @@ class FakeCluster:
         for name in names:
             partitions = []
             for index in range(self.topics.get(name, 0)):
-                leader, epoch = self.leader(TopicPartition(name, index))
+                leader, epoch, _ = self.leader(TopicPartition(name, index))
                 one = MetadataResponsePartition(
                     partition_index=index, leader_id=leader, leader_epoch=epoch
                 )

@@ -112,6 +112,22 @@ def test_a_new_leader_is_not_kept_waiting() -> None:
     assert producer.drain() == [batch]
 
 
+def test_the_first_batch_for_a_topic_that_was_created_again_travels_alone() -> None:
+    """Its log takes any number from a producer that it does not know."""
+    producer, (first,) = started(1)
+    second, third = producer.send(2)
+    producer.route = Leader(1, 0, b"2" * 16)
+    assert producer.drain() == []  # the first may still be answered for the deleted topic
+    producer.answer(first, E.UNKNOWN_TOPIC_ID)
+    assert producer.drain() == [first]
+    assert producer.drain() == []
+    producer.answer(first)
+    assert producer.drain() == [second]
+    producer.answer(second)
+    assert producer.drain() == [third]
+    assert numbers([first, second, third]) == [(0, 1), (0, 2), (0, 3)]
+
+
 def test_without_a_leader_somebody_must_look_for_it() -> None:
     producer, (batch,) = started(1)
     producer.lose(batch)

@@ -77,6 +77,15 @@ class Told:
         return self.step(facts.Ticked())
 
 
+def assign(
+    partitions: tuple[TopicPartition, ...],
+    *,
+    added: tuple[TopicPartition, ...],
+    topic_id: bytes = ID,
+) -> facts.Assign:
+    return facts.Assign(partitions=partitions, added=added, topic_ids={"t": topic_id})
+
+
 def member(*indexes: int, **settings: Any) -> Told:
     """A member at epoch 1 that has these partitions and has said so, in `poll`."""
     told = Told(**settings)
@@ -101,7 +110,7 @@ def test_the_first_heartbeat_says_all_and_the_next_ones_what_is_new() -> None:
     assert (sent.owned, sent.is_full) == ({}, True)
     assert told.answer(1, some(0, 1)) == [facts.NameTopics(topic_ids=(ID,))]
     assigned = told.step(facts.TopicsNamed(names=NAMES))
-    assert assigned == [facts.Assign(partitions=named(0, 1), added=named(0, 1))]
+    assert assigned == [assign(named(0, 1), added=named(0, 1))]
     assert told.sent is not None
     assert (told.sent.member_epoch, told.sent.owned) == (1, some(0, 1))
     assert (told.sent.topics, told.sent.is_full) == (None, False)
@@ -127,9 +136,22 @@ def test_partitions_are_given_up_before_others_are_taken_and_only_in_poll() -> N
     assert told.sent.owned is None
     told.answer(1)
     assigned = told.step(facts.RevocationDone())
-    assert assigned == [facts.Assign(partitions=named(1, 2), added=named(2))]
+    assert assigned == [assign(named(1, 2), added=named(2))]
     assert told.sent is not None
     assert told.sent.owned == some(1, 2)
+
+
+def test_another_topic_of_the_same_name_is_given_up_and_taken() -> None:
+    other = b"2" * 16
+    told = member(0, 1)
+    told.pass_ms(1000)
+    assert told.answer(1, {other: (0, 1)}) == [facts.NameTopics(topic_ids=(other,))]
+    revoked = told.step(facts.TopicsNamed(names={other: "t"}))
+    assert revoked == [facts.Revoke(partitions=named(0, 1), lost=False)]
+    assigned = told.step(facts.RevocationDone())
+    assert assigned == [assign(named(0, 1), added=named(0, 1), topic_id=other)]
+    assert told.sent is not None
+    assert told.sent.owned == {other: (0, 1)}
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH])

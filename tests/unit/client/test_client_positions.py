@@ -2,13 +2,13 @@
 
 import pytest
 
-from quorumlog.client.core.positions import (
+from quorumlog.client.core.position import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     Position,
-    Positions,
     PositionState,
 )
+from quorumlog.client.core.positions import Positions
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings, IsolationLevel, OffsetReset
@@ -207,6 +207,97 @@ def test_a_truncation_of_what_was_only_prefetched_is_no_matter() -> None:
     fetched(positions, 6, PartitionData(diverging_epoch=EpochEndOffset(epoch=1, end_offset=4)))
     assert positions.take_error() is None
     assert (position.offset, position.fetch_offset) == (2, 2)
+
+
+def moves(positions: Positions) -> list[str]:
+    return [str(move) for move in positions.take_moves()]
+
+
+def test_a_place_that_moves_by_itself_is_told_once_with_its_cause() -> None:
+    positions, position = reading(offset=9)
+    parted = PartitionData(diverging_epoch=EpochEndOffset(epoch=1, end_offset=6))
+    fetched(positions, 9, parted)
+    assert moves(positions) == ["t-0: the position moves from 9 to 6: the log was truncated to 6"]
+    fetched(positions, 6, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    positions.handle_offset(position, 8, 1)
+    told_move = "t-0: the position moves from 6 to 8: offset 6 is out of range"
+    assert moves(positions) == [f"{told_move} (auto_offset_reset=earliest)"]
+    positions.seek_by_time(T, LATEST_TIMESTAMP)
+    positions.handle_offset(position, 20, 1)
+    assert moves(positions) == []
+
+
+OLD, NEW = b"1" * 16, b"2" * 16
+
+
+def reading_old(reset: OffsetReset = "earliest") -> tuple[Positions, Position]:
+    """A consumer of a topic that was deleted since, and created again: it has read 0 to 2."""
+    positions, position = reading(reset)
+    assert positions.maybe_enter(position, OLD)
+    fetched(positions, 0, PartitionData(records=batch(0, 5)))
+    positions.take(3)
+    positions.mark_consumed()
+    return positions, position
+
+
+def test_a_position_does_not_outlive_its_topic() -> None:
+    positions, position = reading_old()
+    assert not positions.maybe_enter(position, NEW)
+    assert position.consumed == OffsetAndMetadata(3, 1)  # of the old topic, for a commit to it
+    positions.follow(position, NEW)
+    assert position.topic_id == NEW
+    assert [one for one in positions if one.consumed is not None] == []
+    assert positions.waiting(0, PositionState.RESETTING) == [position]
+    assert offsets(positions.take(500)) == []
+    positions.handle_offset(position, 0, 0)
+    recreated = "the topic was deleted and created again (auto_offset_reset=earliest)"
+    assert moves(positions) == [f"t-0: the position moves from 3 to 0: {recreated}"]
+    fetched(positions, 0, PartitionData(records=batch(0, 1)))
+    assert offsets(positions.take(500)) == [0, 1]
+
+
+def test_without_a_policy_a_new_topic_is_an_error_until_the_user_seeks() -> None:
+    positions, position = reading_old("none")
+    positions.follow(position, NEW)
+    assert "created again, and auto_offset_reset is none" in str(told(positions))
+    assert positions.waiting(1e9, PositionState.LOOKING) == []
+    positions.mark_consumed()
+    assert position.consumed is None
+    positions.seek(T, 0)
+    assert positions.fetchable(0) == [position]
+
+
+def test_a_broker_that_lags_behind_costs_no_place() -> None:
+    positions, position = reading_old("latest")
+    positions.follow(position, NEW)
+    positions.handle_offset(position, 7, 1)
+    positions.follow(position, OLD)  # as metadata of another broker name it once more
+    assert (position.topic_id, position.offset) == (OLD, 3)
+    positions.follow(position, NEW)
+    assert (position.topic_id, position.offset, position.epoch) == (NEW, 7, 1)
+
+
+def test_a_partition_without_a_place_enters_the_topic_that_there_is() -> None:
+    positions, _ = reading()
+    positions.assign([])
+    positions.assign([T])
+    position = positions.by_partition[T]
+    assert positions.maybe_enter(position, OLD)
+    assert positions.maybe_enter(position, NEW)
+    positions.handle_committed(position, None)
+    assert positions.maybe_enter(position, OLD)
+    assert moves(positions) == []
+
+
+def test_an_assigned_topic_is_left_by_another_assignment_alone() -> None:
+    positions, _ = reading()
+    positions.assign([])
+    positions.assign([T], {"t": OLD})
+    position = positions.by_partition[T]
+    assert not positions.maybe_enter(position, NEW)
+    positions.handle_committed(position, OffsetAndMetadata(4))
+    positions.follow(position, NEW)
+    assert (position.topic_id, position.offset) == (OLD, 4)
 
 
 def test_errors_that_pass_are_retried_and_others_told() -> None:

@@ -1,0 +1,104 @@
+"""One partition's place in a consumer: where it reads, in which topic, and how it is found."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from quorumlog.client.core.chunk import Chunk
+from quorumlog.client.records import OffsetAndMetadata
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
+
+EARLIEST_TIMESTAMP: Final = -2
+LATEST_TIMESTAMP: Final = -1
+
+
+class PositionState(Enum):
+    """LOOKING (for the committed offset), RESETTING (asks for an offset by time), FETCHING."""
+
+    LOOKING = auto()
+    RESETTING = auto()
+    FETCHING = auto()
+
+
+class Move(NamedTuple):
+    """Records were skipped or come again: the place moved, and the user did not ask for it."""
+
+    topic_partition: TopicPartition
+    old_offset: int
+    new_offset: int
+    cause: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic_partition}: the position moves from {self.old_offset} to"
+            f" {self.new_offset}: {self.cause}"
+        )
+
+
+class Place(NamedTuple):
+    """An offset in one topic, and the leader epoch of the record before it."""
+
+    topic_id: bytes
+    offset: int
+    epoch: int
+
+
+@dataclass(slots=True, eq=False)
+class Position:
+    """One partition's place. `consumed`: what earlier polls returned, so what may be committed.
+
+    topic_id: the topic that all of this is about; zeros until it is known, or if the cluster has no
+        topic ids. `is_assigned_id`: a coordinator assigned it, and only another assignment ends it.
+    lost: the offset that a reset takes the place of, and the cause.
+    previous: the place in the topic of this name that was read before. Metadata of a broker that
+        lags behind name that topic once more.
+    """
+
+    topic_partition: TopicPartition
+    topic_id: bytes = ZERO_TOPIC_ID
+    is_assigned_id: bool = False
+    lost: tuple[int, str] | None = None
+    previous: Place | None = None
+    state: PositionState = PositionState.LOOKING
+    offset: int = -1
+    epoch: int = -1
+    fetch_offset: int = -1
+    fetch_epoch: int = -1
+    consumed: OffsetAndMetadata | None = None
+    reset_timestamp: int = LATEST_TIMESTAMP
+    chunks: deque[Chunk] = field(default_factory=deque)
+    buffered_bytes: int = 0
+    is_asked: bool = False  # a request for it is under way
+    paused: bool = False
+    preferred_replica: int = -1  # until `preferred_until_ms`: read from it, not from the leader
+    preferred_until_ms: float = 0.0
+    leader_until_ms: float = 0.0  # read from the leader until then, whatever it prefers
+    failures: int = 0
+    retry_at_ms: float = 0.0
+    high_watermark: int = -1
+    refusal: ErrorCode = ErrorCode.NONE  # of the last fetch
+
+    def prefers(self, now_ms: float) -> int:
+        """Return the replica to read from instead of the leader; -1: the leader (KIP-392).
+
+        The leader is asked again from time to time: another replica may be the better one by then.
+        """
+        if self.preferred_replica >= 0 and now_ms >= self.preferred_until_ms:
+            self.preferred_replica = -1
+        return self.preferred_replica
+
+    def place(self, offset: int, epoch: int) -> None:
+        """Read on from `offset`; what was fetched for another place is dropped."""
+        self.state = PositionState.FETCHING
+        self.retry_at_ms = 0.0
+        self.offset = self.fetch_offset = offset
+        self.epoch = self.fetch_epoch = epoch
+        self.drop_chunks()
+
+    def drop_chunks(self) -> None:
+        """Forget what was fetched and not read."""
+        self.chunks.clear()
+        self.buffered_bytes = 0
+        self.fetch_offset, self.fetch_epoch = self.offset, self.epoch
