@@ -266,6 +266,18 @@ class ConsumerSide:
         group = self.coordinator.groups.get(group_id)
         return None if group is None else group.all_names()
 
+    def topics_read(self, group_id: str) -> frozenset[str] | None:
+        """Return the topics that members may read; None: not all are known now.
+
+        They are not known while the group changes, or before the topics of an expression are.
+        """
+        group = self.coordinator.groups[group_id]
+        is_changing = self.coordinator.is_writing(group_id)
+        has_unresolved = any(
+            expression not in group.expressions for expression in group.subscribed_expressions()
+        )
+        return None if is_changing or has_unresolved else group.all_names()
+
     # --- Groups that change their protocol ---
 
     def _replace(self, group_id: str, records: tuple[LogRecord, ...], replaced: Replaced) -> None:
