@@ -184,7 +184,7 @@ class ConsumerSide:
                 del self._classic.groups[group.group_id]
                 self.feed(now_ms, _received(request_id, heartbeat))
             else:
-                self._outbox.reply(request_id, heartbeat.refuse(_told(error_code)))
+                self._outbox.reply(request_id, heartbeat.refuse(error_code))
 
         self._classic.interrupt(group, now_ms)
         self._replace(group.group_id, records, replaced)
@@ -223,7 +223,7 @@ class ConsumerSide:
             if error_code is ErrorCode.NONE:
                 self._classic.handle_join(now_ms, request_id, join)
             else:
-                self._outbox.reply(request_id, join.refuse(_told(error_code)))
+                self._outbox.reply(request_id, join.refuse(error_code))
 
         self._replace(join.group_id, self._committed.consumer.tombstones(join.group_id), replaced)
 
@@ -339,7 +339,7 @@ class ConsumerSide:
     def _handle_written(
         self, write_id: int, group_id: str, now_ms: int, error_code: ErrorCode
     ) -> None:
-        ended = events.WriteEnded(write_id=write_id, error_code=_told(error_code))
+        ended = events.WriteEnded(write_id=write_id, error_code=error_code)
         self.feed(now_ms, ended)
         self._maybe_downgrade(now_ms, group_id)
 
@@ -348,12 +348,6 @@ def _received(
     request_id: int, request: ConsumerHeartbeat | DeleteGroup | Join | Sync | Heartbeat | Leave
 ) -> events.Event:
     return events.RequestReceived(request_id=request_id, request=request)
-
-
-def _told(error_code: ErrorCode) -> ErrorCode:
-    """Return what a member is told of records that are too large: it commits no offset."""
-    is_too_large = error_code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    return ErrorCode.UNKNOWN_SERVER_ERROR if is_too_large else error_code
 
 
 def _is_classic(group: ConsumerGroup) -> bool:
