@@ -160,7 +160,8 @@ class BrokerSettings:
         104_857_600, "The segment.bytes of __consumer_offsets.", least=SEGMENT_BYTES_MIN
     )
     offsets_retention_minutes: int = integer(
-        10_080, "How long the offsets of a group without members are kept."
+        10_080,
+        "How long offsets are kept without members, and those of topics that no member reads.",
     )
     offsets_retention_check_interval_ms: int = long(
         600_000, "How often offsets that are too old are looked for."

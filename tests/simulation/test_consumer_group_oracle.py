@@ -281,6 +281,22 @@ def test_a_static_member_that_is_back_has_what_it_had(
             history.tells(returned, 1, *indexes)
 
 
+def test_only_a_member_of_the_consumer_protocol_keeps_another_out() -> None:
+    history = History()
+    successor = history.client("b2", instance_id="i")
+    history.oracle.read(history.b, history.moment())
+    history.oracle.kept_out(successor)
+    classic = history.client("c", instance_id="i", is_classic=True)
+    history.oracle.read(classic, history.moment())
+    history.oracle.served(classic, history.moment(), is_replaced=True)
+    history.oracle.kept_out(successor)  # a broker that leads no more took the classic member
+    history.oracle.served(classic, history.moment())
+    with broken("kept-out"):
+        history.oracle.kept_out(successor)
+    history.oracle.read(history.b, history.moment())  # a late request may have taken the place
+    history.oracle.kept_out(successor)
+
+
 def test_a_commit_is_of_a_member_at_its_present_epoch() -> None:
     history = History()
     history.tells(history.a, 1, 0)

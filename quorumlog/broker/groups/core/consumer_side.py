@@ -184,7 +184,7 @@ class ConsumerSide:
                 del self._classic.groups[group.group_id]
                 self.feed(now_ms, _received(request_id, heartbeat))
             else:
-                self._outbox.reply(request_id, heartbeat.refuse(_told(error_code)))
+                self._outbox.reply(request_id, heartbeat.refuse(error_code))
 
         self._classic.interrupt(group, now_ms)
         self._replace(group.group_id, records, replaced)
@@ -223,7 +223,7 @@ class ConsumerSide:
             if error_code is ErrorCode.NONE:
                 self._classic.handle_join(now_ms, request_id, join)
             else:
-                self._outbox.reply(request_id, join.refuse(_told(error_code)))
+                self._outbox.reply(request_id, join.refuse(error_code))
 
         self._replace(join.group_id, self._committed.consumer.tombstones(join.group_id), replaced)
 
@@ -265,6 +265,18 @@ class ConsumerSide:
         """Return the topics of a consumer group's members; None: it is not one."""
         group = self.coordinator.groups.get(group_id)
         return None if group is None else group.all_names()
+
+    def topics_read(self, group_id: str) -> frozenset[str] | None:
+        """Return the topics that members may read; None: not all are known now.
+
+        They are not known while the group changes, or before the topics of an expression are.
+        """
+        group = self.coordinator.groups[group_id]
+        is_changing = self.coordinator.is_writing(group_id)
+        has_unresolved = any(
+            expression not in group.expressions for expression in group.subscribed_expressions()
+        )
+        return None if is_changing or has_unresolved else group.all_names()
 
     # --- Groups that change their protocol ---
 
@@ -327,7 +339,7 @@ class ConsumerSide:
     def _handle_written(
         self, write_id: int, group_id: str, now_ms: int, error_code: ErrorCode
     ) -> None:
-        ended = events.WriteEnded(write_id=write_id, error_code=_told(error_code))
+        ended = events.WriteEnded(write_id=write_id, error_code=error_code)
         self.feed(now_ms, ended)
         self._maybe_downgrade(now_ms, group_id)
 
@@ -336,12 +348,6 @@ def _received(
     request_id: int, request: ConsumerHeartbeat | DeleteGroup | Join | Sync | Heartbeat | Leave
 ) -> events.Event:
     return events.RequestReceived(request_id=request_id, request=request)
-
-
-def _told(error_code: ErrorCode) -> ErrorCode:
-    """Return what a member is told of records that are too large: it commits no offset."""
-    is_too_large = error_code is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    return ErrorCode.UNKNOWN_SERVER_ERROR if is_too_large else error_code
 
 
 def _is_classic(group: ConsumerGroup) -> bool:

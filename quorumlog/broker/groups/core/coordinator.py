@@ -6,6 +6,7 @@ and no member reads an offset that could be lost (which excludes bugs like KAFKA
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final, assert_never, cast
 
 from quorumlog.broker.groups.core import events
@@ -24,7 +25,7 @@ from quorumlog.broker.groups.core.deadlines import GroupDeadlines
 from quorumlog.broker.groups.core.effects import Effect
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import WriteDone
-from quorumlog.broker.groups.core.removal import OffsetRemoval
+from quorumlog.broker.groups.core.removal import OffsetRemoval, topics_read
 from quorumlog.broker.groups.core.replayed_groups import ReplayedGroups
 from quorumlog.broker.groups.core.requests import (
     NOT_WRITTEN,
@@ -46,6 +47,8 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+
+CLEANED_AT_ONCE: Final = 5_000  # groups and offsets in one step: some ms
 
 
 class GroupCoordinator(ReplayedGroups):
@@ -81,6 +84,7 @@ class GroupCoordinator(ReplayedGroups):
         )
         self._deadlines: Final = GroupDeadlines()
         self._next_cleanup_ms = 0
+        self._to_clean: list[str] = []  # groups of this clean-up, the next one last
 
     def loaded(self, now_ms: int, log_start_offset: int = 0, log_end_offset: int = 0) -> None:
         """Start to serve: every member has a whole session to find this coordinator.
@@ -285,21 +289,44 @@ class GroupCoordinator(ReplayedGroups):
             self._deadlines.note(group_id, None)
 
     def _clean_up(self, now_ms: int) -> None:
-        """Delete the offsets of groups that are empty for too long, then such groups."""
+        """Delete the expired offsets of some groups, and empty groups; a tick does the next."""
+        if not self._to_clean:
+            self._to_clean = self.known_groups()
+            self._to_clean.reverse()
         before_ms = now_ms - self._settings.offsets_retention_minutes * 60_000
-        for group_id in self.known_groups():
-            group = self.groups.get(group_id)
-            if group is not None and (group.state is not GroupState.EMPTY or group.pending):
-                continue  # a member that still reads needs its offsets (KAFKA-13636)
-            if self.consumer_side.is_in_use(group_id) or self._outbox.is_writing(group_id):
+        under_way, changing = self._outbox.keys_under_way(), self._outbox.groups_under_way()
+        looked_at = 0
+        while self._to_clean and looked_at < CLEANED_AT_ONCE:
+            group_id = self._to_clean.pop()
+            looked_at += 1 + len(self.committed.offsets.get(group_id, ()))
+            if self.consumer_side.is_replacing(group_id):
                 continue
-            expired, is_last = self._removal.expired(group_id, before_ms)
-            if is_last and self.consumer_side.owns(group_id):
-                self.consumer_side.delete(now_ms, group_id, OWN_REQUEST)
-            elif expired or (is_last and group_id in self.committed.groups):
-                self._forget(group_id, now_ms, expired, None)
-            else:
-                self._drop_if_unused(group_id, now_ms)
+            if self._has_members(group_id):
+                subscribed = partial(self._topics_read, group_id)
+                self._removal.expire_unsubscribed(group_id, before_ms, under_way, subscribed)
+            elif group_id not in changing:
+                self._clean_up_empty(group_id, now_ms, before_ms)
+        interval_ms = self._settings.offsets_retention_check_interval_ms
+        self._next_cleanup_ms = now_ms if self._to_clean else now_ms + interval_ms
+
+    def _has_members(self, group_id: str) -> bool:
+        group = self.groups.get(group_id)
+        if group is not None and (group.state is not GroupState.EMPTY or group.pending):
+            return True
+        return self.consumer_side.is_in_use(group_id)
+
+    def _topics_read(self, group_id: str) -> frozenset[str] | None:
+        group = self.groups.get(group_id)
+        return self.consumer_side.topics_read(group_id) if group is None else topics_read(group)
+
+    def _clean_up_empty(self, group_id: str, now_ms: int, before_ms: int) -> None:
+        expired, is_last = self._removal.expired(group_id, before_ms)
+        if is_last and self.consumer_side.owns(group_id):
+            self.consumer_side.delete(now_ms, group_id, OWN_REQUEST)
+        elif expired or (is_last and group_id in self.committed.groups):
+            self._forget(group_id, now_ms, expired, None)
+        else:
+            self._drop_if_unused(group_id, now_ms)
 
     # Writes and time.
 
@@ -323,7 +350,6 @@ class GroupCoordinator(ReplayedGroups):
         if now_ms >= self.consumer_side.next_deadline_ms:
             self.consumer_side.feed(now_ms, events.Ticked())
         if now_ms >= self._next_cleanup_ms:
-            self._next_cleanup_ms = now_ms + self._settings.offsets_retention_check_interval_ms
             self._clean_up(now_ms)
         self.rewrite.go_on()
 

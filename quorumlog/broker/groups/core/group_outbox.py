@@ -128,6 +128,10 @@ class GroupOutbox:
             record.group_id == group_id for write in self._writes for record in write.records
         )
 
+    def groups_under_way(self) -> frozenset[str]:
+        """Return the groups of which a record is under way."""
+        return frozenset(record.group_id for write in self._writes for record in write.records)
+
     def keys_under_way(self) -> frozenset[Key]:
         """Return the keys of the records that are being written."""
         return frozenset(record.subject for write in self._writes for record in write.records)

@@ -34,7 +34,7 @@ def decide_deletion(
         refusal = _refusal(group, has_offsets=bool(offsets))
         if refusal is not ErrorCode.NONE:
             return request.refuse(refusal), ()
-        subscribed = _subscribed_topics(group)
+        subscribed = subscribed_by(group)
     outcomes = dict.fromkeys(request.partitions, ErrorCode.NONE)
     for where in request.partitions:
         if subscribed is ANY_TOPIC or where.topic in subscribed:
@@ -54,8 +54,8 @@ def _refusal(group: Group | None, *, has_offsets: bool) -> ErrorCode:
     return ErrorCode.NONE if is_readable else ErrorCode.NON_EMPTY_GROUP
 
 
-def _subscribed_topics(group: Group | None) -> frozenset[str] | None:
-    """Return the topics that members subscribe to, or ANY_TOPIC.
+def subscribed_by(group: Group | None) -> frozenset[str] | None:
+    """Return the topics that members of a classic group subscribe to, or ANY_TOPIC.
 
     ANY_TOPIC stands for unknown subscriptions: the group has no generation yet, or a member's
     metadata is malformed.

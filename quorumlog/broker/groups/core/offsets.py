@@ -1,6 +1,6 @@
 """The durable state of the groups of one partition: exactly what a replay of its records gives.
 
-Source: KIP-211 (offsets of a group expire only once the group has been empty for long enough).
+Source: KIP-211 (the offsets of an empty group expire, and those of topics that no member reads).
 """
 
 from collections.abc import Iterable, Iterator
@@ -124,9 +124,13 @@ class CommittedState:
         An offset ages from its commit, or from when the group lost its last member.
         """
         stored = self.groups.get(group_id)
-        empty_since_ms = stored.state_since_ms if stored else -1
+        is_empty_since = stored is None or stored.state_since_ms <= before_ms
+        return self.committed_before(group_id, before_ms) if is_empty_since else []
+
+    def committed_before(self, group_id: str, before_ms: int) -> list[TopicPartition]:
+        """Return the partitions of a group whose last commit is not younger than that."""
         return [
             where
             for where, committed in self.offsets.get(group_id, {}).items()
-            if max(committed.commit_timestamp_ms, empty_since_ms) <= before_ms
+            if committed.commit_timestamp_ms <= before_ms
         ]

@@ -2,21 +2,26 @@
 
 What a transaction has pending is deleted with the group or the topic, or by name, as in Kafka: its
 marker finds nothing then. Time alone deletes no offset that a transaction may change, and no group
-that has one.
+that has one. Of a group with members, it deletes offsets of topics to which no member subscribes
+(KIP-211).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Final
 
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
-from quorumlog.broker.groups.core.offset_deletion import decide_deletion
+from quorumlog.broker.groups.core.member_messages import CONSUMER
+from quorumlog.broker.groups.core.offset_deletion import ANY_TOPIC, decide_deletion, subscribed_by
 from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.records import GroupRecord, LogRecord, OffsetRecord
+from quorumlog.broker.groups.core.records import GroupRecord, Key, LogRecord, OffsetRecord
 from quorumlog.broker.groups.core.requests import DeleteOffsets
+from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.broker.groups.core.transactional_offsets import TransactionalOffsets
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+
+EXPIRED_MAX: Final = 1_000  # tombstones of one group in one batch; the next check deletes more
 
 
 class OffsetRemoval:
@@ -78,6 +83,44 @@ class OffsetRemoval:
         """Return which offsets of a group without members are too old, and if these are all."""
         unstable = self._transactional.unstable(group_id)
         old = self._committed.expired(group_id, before_ms)
-        expired = [where for where in old if where not in unstable]
+        expired = [where for where in old if where not in unstable][:EXPIRED_MAX]
         is_last = len(expired) == len(self._committed.offsets.get(group_id, {}))
         return expired, is_last and not unstable
+
+    def expire_unsubscribed(
+        self,
+        group_id: str,
+        before_ms: int,
+        under_way: Set[Key],
+        subscribed: Callable[[], frozenset[str] | None],
+    ) -> None:
+        """Delete old offsets of a group with members, of topics to which no member subscribes.
+
+        They age from their commit. `under_way`: keys of records that are being written: a new
+        commit of such a key may be ahead in the log. `subscribed` is called if any offset is old;
+        ANY_TOPIC: the subscriptions are not known, and all offsets stay.
+        """
+        old = self._committed.committed_before(group_id, before_ms)
+        topics = subscribed() if old else ANY_TOPIC
+        if topics is ANY_TOPIC:
+            return
+        unstable = self._transactional.unstable(group_id)
+        expired = [
+            where
+            for where in old
+            if where.topic not in topics
+            and where not in unstable
+            and (group_id, where) not in under_way
+        ][:EXPIRED_MAX]
+        if expired:
+            records = self._committed.tombstones(group_id, expired, keeps_group=True)
+            self._outbox.append(tuple(records), lambda _now_ms, _error_code: None)
+
+
+def topics_read(group: Group) -> frozenset[str] | None:
+    """Return the topics that members of a classic group may read, or ANY_TOPIC.
+
+    A member that rebalances may subscribe again to the topics that it read before (KAFKA-13636).
+    """
+    is_settled = group.state is GroupState.STABLE and group.protocol_type == CONSUMER
+    return subscribed_by(group) if is_settled else ANY_TOPIC

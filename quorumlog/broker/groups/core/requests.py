@@ -14,11 +14,12 @@ from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 R_co = TypeVar("R_co", covariant=True)
 
-# The append was refused: these records are not in the log. What members are told is Kafka's choice.
+# The append was refused: these records are not in the log. As in Kafka, each error has one code for
+# all requests (CoordinatorOperationExceptionHelper, appendGroupMetadataErrorToResponseError).
 NOT_WRITTEN: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     # Of transactions: the producer or its coordinator is an old one.
     ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.TRANSACTION_COORDINATOR_FENCED: ErrorCode.TRANSACTION_COORDINATOR_FENCED,

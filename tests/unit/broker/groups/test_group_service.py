@@ -171,7 +171,7 @@ async def test_a_write_that_was_refused_leaves_everything_as_it_was() -> None:
     await world.commit(1)
     for refusal, told in {
         ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+        ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     }.items():
         world.log.refusal = refusal
         assert await world.commit(2) is told

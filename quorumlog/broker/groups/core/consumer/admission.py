@@ -103,9 +103,14 @@ def find_present(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMe
 def check_joining(
     group: ConsumerGroup, request: ConsumerHeartbeat, settings: ConsumerGroupSettings
 ) -> None:
-    """Refuse a member for which there is no place, or whose instance id another one uses."""
+    """Refuse a member for which the group has no place, or whose instance id is in use.
+
+    A classic static member sends no leave when it stops, so a member of the consumer protocol takes
+    its place at once (KIP-848, online migration). Two members of the consumer protocol exclude each
+    other until the first has left or its session has ended.
+    """
     owner = None if request.instance_id is None else group.static.get(request.instance_id)
-    if owner is not None and owner != request.member_id and not group.members[owner].is_away:
+    if owner is not None and owner != request.member_id and _is_held(group.members[owner]):
         raise RequestRefused(
             ErrorCode.UNRELEASED_INSTANCE_ID,
             f"instance_id {request.instance_id!r} is in use by member {owner!r}",
@@ -115,6 +120,11 @@ def check_joining(
         raise RequestRefused(
             ErrorCode.GROUP_MAX_SIZE_REACHED, f"the group has {settings.max_size} members, its most"
         )
+
+
+def _is_held(owner: ConsumerMember) -> bool:
+    """Whether the present owner of an instance id keeps it from another member."""
+    return not owner.is_classic and not owner.is_away
 
 
 def _check_instance(group: ConsumerGroup, request: ConsumerHeartbeat) -> None:

@@ -75,7 +75,7 @@ class Membership:
         changes.write(RecordKind.CURRENT_ASSIGNMENT, away.to_value(), member.member_id)
 
     def replace(self, changes: Changes, old_id: str, new_id: str) -> None:
-        """Give a static member that was away its place back, under its new id."""
+        """Give the place of a static member to the member that replaces it, under its new id."""
         group = changes.group
         old, target = group.members[old_id], group.target_of(old_id)
         current = replace(old.current, member_epoch=0, previous_member_epoch=0)

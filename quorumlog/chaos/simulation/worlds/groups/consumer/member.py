@@ -220,9 +220,13 @@ class GroupMember(MemberProcess):
         self._oracle.read(request.client, moment)
 
         def served(result: Any) -> None:
-            if getattr(result, "error_code", result) is ErrorCode.NONE:
-                self._oracle.served(request.client, moment, result)
-            answer(Answered(result, moment, self._cluster.is_replaced(host)))
+            error_code = getattr(result, "error_code", result)
+            is_replaced = self._cluster.is_replaced(host)
+            if error_code is ErrorCode.NONE:
+                self._oracle.served(request.client, moment, result, is_replaced=is_replaced)
+            elif error_code is ErrorCode.UNRELEASED_INSTANCE_ID and not is_replaced:
+                self._oracle.kept_out(request.client)
+            answer(Answered(result, moment, is_replaced))
 
         host.ask(request.request, served)
 

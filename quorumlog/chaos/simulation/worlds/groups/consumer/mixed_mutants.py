@@ -6,7 +6,7 @@ from typing import Any, Final
 from quorumlog.broker.groups.core.consumer.changes import Changes
 from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
-from quorumlog.broker.groups.core.consumer.heartbeats import Heartbeats
+from quorumlog.broker.groups.core.consumer.heartbeats import Admitted, Heartbeats
 from quorumlog.broker.groups.core.consumer.partitions import NO_PARTITIONS, Partitions
 from quorumlog.broker.groups.core.consumer.records import (
     ConsumerGroupRecord,
@@ -15,7 +15,11 @@ from quorumlog.broker.groups.core.consumer.records import (
     TargetMemberValue,
     TargetValue,
 )
-from quorumlog.broker.groups.core.consumer.requests import RequestRefused
+from quorumlog.broker.groups.core.consumer.requests import (
+    ConsumerHeartbeat,
+    HeartbeatResult,
+    RequestRefused,
+)
 from quorumlog.broker.groups.core.consumer.states import MemberState
 from quorumlog.broker.groups.core.consumer_side import ConsumerSide, Replaced
 from quorumlog.broker.groups.core.group import Group, Member
@@ -123,6 +127,22 @@ class _NeverSyncs(ClassicMembers):
 @MIXED_MUTANTS.breaks("no sync of a classic member is answered")
 class _AnswersNoSync(BrokenParts):
     part_classes = (_NeverSyncs,)
+
+
+class _SeesNoProtocol(Heartbeats):
+    def begin(
+        self, changes: Changes, now_ms: int, request: ConsumerHeartbeat
+    ) -> HeartbeatResult | Admitted:
+        owner = changes.group.members.get(changes.group.static.get(request.instance_id or "", ""))
+        is_another = owner is not None and owner.member_id != request.member_id
+        if request.member_epoch == 0 and is_another and owner is not None and not owner.is_away:
+            raise RequestRefused(ErrorCode.UNRELEASED_INSTANCE_ID, "a mutant")
+        return super().begin(changes, now_ms, request)
+
+
+@MIXED_MUTANTS.breaks("a classic static member keeps its successor of the consumer protocol out")
+class _KeepsTheSuccessorOut(BrokenParts):
+    part_classes = (_SeesNoProtocol,)
 
 
 class _Hasty(Rebalance):

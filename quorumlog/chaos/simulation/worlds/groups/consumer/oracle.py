@@ -59,6 +59,7 @@ class Client:
     unproved: what a coordinator told it that had been replaced (decision 53), and what it had when
     the log left it out, or went on to a generation that it has not joined: it may not know yet.
     served: when its last request was read that was served.
+    read_as: the number of its last request that a broker has read, of all requests.
     behind: since when it may have something to do, by the clock of the broker: it is None once it
     hears that there is nothing. (A classic member: when that was last so.)
     """
@@ -74,6 +75,7 @@ class Client:
     told: Partitions = NO_PARTITIONS
     unproved: Partitions = NO_PARTITIONS
     served: Moment | None = None
+    read_as: int = 0
     behind: Moment | None = None
     has_left: bool = False
     is_new: bool = True  # it was told nothing yet
@@ -105,25 +107,56 @@ class ConsumerOracle:
         self._acknowledged: Final[dict[TopicPartition, int]] = {}  # -> the last log offset
         self._places: Final[dict[str, Place]] = {}  # by instance id
         self._joined: Final[set[Joined]] = set()
+        self._reads = 0
+        self._classic_since: Final[dict[str, int]] = {}  # instance id -> `read_as` of the owner
         log.reader = self
 
     # --- the side of the brokers ---
 
     def read(self, client: Client, moment: Moment) -> None:
         """Note that a broker reads a request of a member."""
+        self._reads += 1
+        client.read_as = self._reads
         if client.behind is None:
             client.behind = moment
 
-    def served(self, client: Client, moment: Moment, result: object = None) -> None:
+    def served(
+        self,
+        client: Client,
+        moment: Moment,
+        result: object = None,
+        *,
+        is_replaced: bool = False,
+    ) -> None:
         """Note that the request that was read then is served. Its member may not hear of it.
 
         `result` of a join: the generation whose leader hears what the member has.
         """
+        if client.is_classic and client.instance_id is not None and not is_replaced:
+            self._classic_since[client.instance_id] = client.read_as
         self._log.read_on()
         client.served = moment
         if isinstance(result, JoinResult):
             shard = moment.node_id, moment.load
             self._joined.add(Joined(result.member_id, result.generation_id, *shard))
+
+    def kept_out(self, client: Client) -> None:
+        """Check that a present member of the consumer protocol may own the instance id.
+
+        Only such a member keeps another one out (KIP-848). A request of it was read after the last
+        classic owner was served.
+        """
+        since = self._classic_since.get(client.instance_id or "", 0)
+        owners = [
+            other.member_id
+            for other in self._clients.values()
+            if other.instance_id == client.instance_id
+            and other is not client
+            and not other.is_classic
+            and other.read_as > since
+        ]
+        rule = f"kept-out: {client.member_id} may not be {client.instance_id}"
+        check(bool(owners), f"{rule}, whose last owner is a classic member or gone")
 
     def acknowledged(self) -> Mapping[TopicPartition, int]:
         """Return the log offset of the last commit that was acknowledged, by partition."""
