@@ -410,3 +410,23 @@ async def test_an_answer_waits_for_a_log_that_is_not_opened_no_longer_than_a_sec
         assert response.topics[0].error_code == ErrorCode.NONE
         assert await first_offset(connection, "new", 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
         broker.disk_queue.release()
+
+
+# --- A timeout of 0 bounds how long an answer waits, not what is done ---
+
+
+async def test_a_request_with_a_timeout_of_nothing_is_carried_out_and_answered(
+    tmp_path: Path,
+) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        requests = (creation(), growth(), election(), deletion())
+        await create(connection, "t", partitions=1)
+        for request in requests:
+            request.timeout_ms = 0
+        created, grown, elected, deleted = [await connection.send(one) for one in requests]
+        assert [topic.error_code for topic in created.topics] == [ErrorCode.NONE]
+        assert [topic.error_code for topic in grown.results] == [ErrorCode.NONE]
+        [outcome] = elected.replica_election_results[0].partition_result
+        assert outcome.error_code == ErrorCode.ELECTION_NOT_NEEDED
+        assert [topic.error_code for topic in deleted.responses] == [ErrorCode.NONE]
+        assert [*broker.controller.image.topics] == ["new"]
