@@ -23,12 +23,27 @@ class LastingCondition:
         self._noted_ms: Final[dict[Hashable, int]] = {}  # the subjects that last
         self._began_ms = self._wrote_ms = self._count = 0
 
+    def __len__(self) -> int:
+        """Return how many subjects last."""
+        return len(self._noted_ms)
+
     def lasts(self, subject: Hashable = "") -> bool:
         """Whether this subject was noted, and has not ended."""
         return subject in self._noted_ms
 
-    def note(self, now_ms: int, text: str, subject: Hashable = "") -> None:
-        """Note that the condition is there, and the text that says so."""
+    def note(
+        self,
+        now_ms: int,
+        text: str,
+        subject: Hashable = "",
+        *,
+        failure: BaseException | None = None,
+    ) -> None:
+        """Note that the condition is there, and the text that says so.
+
+        With a `failure` the line is an error, and the first line of a subject has its traceback.
+        """
+        level = logging.WARNING if failure is None else logging.ERROR
         for old in [one for one, ms in self._noted_ms.items() if now_ms - ms >= 2 * REPEAT_MS]:
             del self._noted_ms[old]
         is_new = subject not in self._noted_ms
@@ -38,10 +53,10 @@ class LastingCondition:
         self._noted_ms[subject] = now_ms
         self._count += 1
         if is_new:
-            self._logger.warning("%s", text)
+            self._logger.log(level, "%s", text, exc_info=failure)
         elif now_ms - self._wrote_ms >= REPEAT_MS:
             seconds = (now_ms - self._began_ms) // 1000
-            self._logger.warning("%s (%d times in %d s)", text, self._count, seconds)
+            self._logger.log(level, "%s (%d times in %d s)", text, self._count, seconds)
             self._wrote_ms = now_ms
 
     def end(self, now_ms: int, text: str, subject: Hashable = "") -> None:

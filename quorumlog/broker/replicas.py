@@ -291,6 +291,10 @@ class Replicas:
         """The newest image that was published."""
         return self._replicas.image
 
+    def is_to_lead(self, topic_partition: TopicPartition) -> bool:
+        """Whether the image says that we lead a partition that we will lead, but do not yet."""
+        return self._replicas.is_to_lead(topic_partition)
+
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
         """Take over new metadata: lead, follow, create and delete replicas, now or later."""
         if not self._is_stopping:

@@ -60,7 +60,6 @@ class NodeBroker:
         announced = registration(config, directories, substitutes)
         self._ready: Final = ready
         self._tasks: Final = Tasks(on_fatal)
-        self.metadata: Final = ImageWatch()
         self.replicas: Final = Replicas(
             broker_id=broker_id,
             settings=config.broker,
@@ -70,9 +69,11 @@ class NodeBroker:
             peer_addresses=config.peer_kafka,
             new_surroundings=substitutes.new_surroundings,
         )
+        self.metadata: Final = ImageWatch(self.replicas.is_to_lead)
         ids = ProducerIds(broker_id=broker_id, metadata=self.metadata, controller=controller)
         coordinators = Coordinators(config, self.replicas, ids, substitutes, on_fatal)
         self.groups, self.transactions = coordinators.groups, coordinators.transactions
+        self.replicas.add_leadership_listener(self.metadata)
         context = BrokerContext(
             broker_id=broker_id,
             cluster_id=config.cluster_id,
@@ -90,7 +91,6 @@ class NodeBroker:
         )
         self.server: Final = Server(context, on_fatal=on_fatal)
         coordinators.reach_own_broker(context)
-        # The watch last: what a client reads in our metadata is done here by then.
         self.gate: Final = BootGate(
             broker_id, [self.replicas, self.groups, self.transactions, self.metadata]
         )

@@ -48,6 +48,7 @@ async def handle(
             doubt="the topic may have grown",
             is_seen=_has_grown,
             wait_ms=None if request.validate_only else request.timeout_ms,
+            makes_partitions=True,
         )
     return CreatePartitionsResponse(
         results=[

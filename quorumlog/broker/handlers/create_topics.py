@@ -90,6 +90,7 @@ async def _create(
         doubt="the topic may have been created",
         is_seen=lambda image, result: result.topic_id in image.topic_names,
         wait_ms=None if request.validate_only else request.timeout_ms,
+        makes_partitions=True,
     )
     return {result.name: result for result in results}
 

@@ -94,6 +94,7 @@ async def _elect(
             await context.metadata.wait_until(
                 lambda image: all(_is_known(image, result) for result in elected),
                 timeout_ms=SEEN_HERE_MS,
+                leaders_of=lambda _: map(_place, elected),
             )
     except (TimeoutError, ControllerUnavailable):
         message = "not decided in time; an election may have taken place"
@@ -103,8 +104,12 @@ async def _elect(
 
 
 def _is_known(image: ClusterImage, result: ElectionResult) -> bool:
-    partition = image.partition(TopicPartition(result.topic, result.partition))
+    partition = image.partition(_place(result))
     return partition is None or partition.leader_epoch >= result.leader_epoch
+
+
+def _place(result: ElectionResult) -> TopicPartition:
+    return TopicPartition(result.topic, result.partition)
 
 
 def _undecided(at: tuple[str, int], error_code: ErrorCode, message: str) -> ElectionResult:

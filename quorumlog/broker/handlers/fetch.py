@@ -55,9 +55,12 @@ READ_COMMITTED: Final = 1  # an isolation level
 _MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
-@answers(FetchRequest, 4, 17)
+@answers(FetchRequest, 4, 18)
 def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest) -> Reply:
-    """Answer now, or when there are min_bytes, an error, or max_wait_ms are over."""
+    """Answer now, or when there are min_bytes, an error, or max_wait_ms are over.
+
+    The follower's high watermark of version 18 is for the metadata log (KIP-1166): not used here.
+    """
     asked = _asked(context, header.api_version, request)
     session = _session(context, header.api_version, request, asked)
     if isinstance(session, ErrorCode):

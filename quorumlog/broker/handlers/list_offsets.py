@@ -1,4 +1,4 @@
-"""ListOffsets (API key 2): by time, or the special offsets of KIP-79, 734, 405."""
+"""ListOffsets (API key 2): by time, or the special offsets of KIP-79, 405, 734, 1005, 1023."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -8,6 +8,7 @@ from quorumlog.broker.partitions.core.data_path import OffsetAnswer
 from quorumlog.broker.partitions.log.offset_lookup import (
     EARLIEST,
     EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
     LATEST,
     LATEST_TIERED,
     OF_MAX_TIMESTAMP,
@@ -27,11 +28,18 @@ from quorumlog.wire.codec.schemas import RequestHeader
 OFFSET_NOT_AVAILABLE_SINCE: Final = 5  # KIP-207
 READ_COMMITTED: Final = 1  # an isolation level
 FIRST_VERSION_OF_SPECIAL: Final[Mapping[int, int]] = MappingProxyType(
-    {LATEST: 1, EARLIEST: 1, OF_MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+    {
+        LATEST: 1,
+        EARLIEST: 1,
+        OF_MAX_TIMESTAMP: 7,
+        EARLIEST_LOCAL: 8,
+        LATEST_TIERED: 9,
+        EARLIEST_PENDING_UPLOAD: 11,
+    }
 )
 
 
-@answers(ListOffsetsRequest, 1, 10)
+@answers(ListOffsetsRequest, 1, 11)
 async def handle(
     context: BrokerContext, header: RequestHeader, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:

@@ -1,5 +1,8 @@
 """Metadata (3): the brokers, topics and leaders; may create a topic that is asked for.
 
+Where the answer names this broker as the leader of a new partition, it waits until the broker
+serves that: a client without retries sends its next request at once.
+
 Source: KIP-516 (topic ids from v10 on), KIP-204 (auto creation is the client's choice from v4 on),
 KIP-430 (authorized operations from v8 on).
 """
@@ -8,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from quorumlog.broker.responses.cluster_view import metadata_response, topic_of
+from quorumlog.broker.responses.cluster_view import metadata_response, partitions_of, topic_of
 from quorumlog.broker.responses.internal_topics import new_topic
 from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable
@@ -23,7 +26,7 @@ from quorumlog.wire.codec.messages.metadata import (
 from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import is_topic_name
 
-CREATED_WAIT_MS: Final = 1000  # for the new topic's leaders to be known here
+CREATED_WAIT_MS: Final = 1000  # for the new topic's leaders to be shown here, and to serve
 FIRST_VERSION_BY_IDS: Final = 12  # 10 and 11 have the field, but Kafka refuses to look at it
 
 
@@ -44,6 +47,9 @@ def handle(context: BrokerContext, header: RequestHeader, request: MetadataReque
         missing = [name for name in names if name not in known and is_topic_name(name)]
         if missing:
             return _create_then_answer(context, request, missing)
+    names += [context.image.topic_names.get(TopicId(topic.topic_id), "") for topic in asked]
+    if any(map(context.metadata.is_to_lead, partitions_of(context.image, names))):
+        return _lead_then_answer(context, request, names)
     return _answer(context, request)
 
 
@@ -94,6 +100,17 @@ def _topic(
     return MetadataResponseTopic(error_code=missing, name=name, topic_id=topic_id)
 
 
+async def _lead_then_answer(
+    context: BrokerContext, request: MetadataRequest, names: list[str]
+) -> MetadataResponse:
+    await context.metadata.wait_until(
+        lambda _: True,
+        timeout_ms=CREATED_WAIT_MS,
+        leaders_of=lambda image: partitions_of(image, names),
+    )
+    return _answer(context, request)
+
+
 async def _create_then_answer(
     context: BrokerContext, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
@@ -113,6 +130,8 @@ async def _create_then_answer(
         result.name for result in results if refused[result.name] == ErrorCode.LEADER_NOT_AVAILABLE
     ]
     await context.metadata.wait_until(
-        lambda image: all(name in image.topics for name in created), timeout_ms=CREATED_WAIT_MS
+        lambda image: all(name in image.topics for name in created),
+        timeout_ms=CREATED_WAIT_MS,
+        leaders_of=lambda image: partitions_of(image, created),
     )
     return _answer(context, request, refused)

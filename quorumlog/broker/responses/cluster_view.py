@@ -6,7 +6,7 @@ from quorumlog.broker.responses.authorized_operations import ALL_OF_CLUSTER, ALL
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicPartition
 from quorumlog.wire.codec.messages.metadata import (
     MetadataRequest,
     MetadataResponse,
@@ -80,6 +80,15 @@ def _partition(
         isr_nodes=[*partition.isr],
         offline_replicas=[*offline_replicas(image, partition)],
     )
+
+
+def partitions_of(image: ClusterImage, names: Iterable[str]) -> Iterable[TopicPartition]:
+    """Yield the partitions of those of these topics that exist."""
+    for name in names:
+        topic = image.topics.get(name)
+        if topic is not None:
+            for index in range(len(topic.partitions)):
+                yield TopicPartition(name, index)
 
 
 def offline_replicas(image: ClusterImage, partition: PartitionImage) -> Iterable[BrokerId]:

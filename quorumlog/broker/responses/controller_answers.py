@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Protocol, TypeVar
 
+from quorumlog.broker.responses.cluster_view import partitions_of
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, RequestTooLarge
 from quorumlog.metadata_quorum.image import ClusterImage
@@ -28,12 +29,16 @@ async def decided(
     doubt: str,
     is_seen: Callable[[ClusterImage, ResultT], bool],
     wait_ms: int | None,
+    makes_partitions: bool = False,
 ) -> list[ResultT]:
     """Return the controller's results once this broker's image shows those that changed something.
 
-    That is after `wait_ms` at the latest; None: nothing was to change. Without an answer there is
-    a `kind` of result for each name. `doubt`: what may have happened nevertheless.
+    That is after `wait_ms` at the latest; None: nothing was to change. If the request
+    `makes_partitions` of the topics `names`, this broker serves by then those that it leads.
+    Without an answer there is a `kind` of result for each name. `doubt`: what may have happened
+    nevertheless.
     """
+    names = [*names]
     try:
         results = await asked
     except ControllerUnavailable as error:
@@ -42,7 +47,9 @@ async def decided(
     changed = [result for result in results if result.error_code is ErrorCode.NONE]
     if changed and wait_ms is not None:
         await context.metadata.wait_until(
-            lambda image: all(is_seen(image, result) for result in changed), timeout_ms=wait_ms
+            lambda image: all(is_seen(image, result) for result in changed),
+            timeout_ms=wait_ms,
+            leaders_of=lambda image: partitions_of(image, names if makes_partitions else ()),
         )
     return results
 

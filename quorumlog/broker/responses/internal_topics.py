@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from quorumlog.broker.responses.cluster_view import partitions_of
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, NewTopic
@@ -66,6 +67,8 @@ async def create_internal(context: BrokerContext, name: str) -> str | None:
     if result.error_code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
         return result.error_message
     await context.metadata.wait_until(
-        lambda image: has_leaders(image, name), timeout_ms=LEADER_WAIT_MS
+        lambda image: has_leaders(image, name),
+        timeout_ms=LEADER_WAIT_MS,
+        leaders_of=lambda image: partitions_of(image, [name]),
     )
     return None

@@ -8,19 +8,19 @@ from a client that leaves its responses unread or sends too many requests, until
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from inspect import iscoroutine
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply
 from quorumlog.broker.server.turns import Turns
 from quorumlog.broker.server.version_ranges import unsupported_version
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.errors import MalformedFrame
-from quorumlog.wire.codec.message import Buffer, Response
+from quorumlog.wire.codec.message import Buffer, Request, Response
+from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
 from quorumlog.wire.codec.schemas import (
     API_VERSIONS_KEY,
     RequestHeader,
@@ -31,9 +31,8 @@ from quorumlog.wire.codec.schemas import (
 from quorumlog.wire.io.frames import FrameProtocol
 
 FETCH_KEY: Final = 1
+SOFTWARE_MAX: Final = 100  # characters of a client's name that are kept
 FLUSH_BYTES: Final = 256 * 1024  # responses are collected up to this size, then written
-
-_logger: Final = logging.getLogger(__name__)
 
 Turn = tuple[RequestHeader, "asyncio.Future[Any]"]
 
@@ -49,6 +48,13 @@ class ServerStats:
     connections_refused: int = 0
     connections_idle: int = 0  # closed because the client sent or took nothing for too long
     connections_silent: int = 0  # closed because others needed the memory of unread answers
+
+
+class Client(NamedTuple):
+    """The other end of a connection, as far as it has given its names."""
+
+    address: str = "?"  # host:port
+    software: str = ""  # of KIP-511, or else the client id of its last request
 
 
 class Acceptor(Protocol):
@@ -69,6 +75,11 @@ class Acceptor(Protocol):
     @property
     def on_fatal(self) -> Callable[[InvariantViolation], None]:
         """Ends the node: a handler has found a bug of ours."""
+
+    def note_refused(
+        self, who: "Client", reason: str, failure: BaseException | None = None
+    ) -> None:
+        """Log why a request closed its connection, or with which `failure` its handler ended."""
 
     def opened(self, connection: "Connection") -> None:
         """Count a connection, or close it if there are too many."""
@@ -103,7 +114,7 @@ class Connection(FrameProtocol):
         self._gathered: list[Buffer] = []
         self._gathered_bytes = 0
         self._is_delivering = self._is_flush_due = self._waits_for_turn = False
-        self._peer = "?"
+        self._client = Client()
         self._asked_s: float | None = None  # when it was asked, just now, whether the turn is over
         self.last_active_s = self._loop.time()
         self._unsent_bytes = 0  # when last looked at, while the client takes less than we send
@@ -115,14 +126,14 @@ class Connection(FrameProtocol):
         """Note the address of the client."""
         name = self.transport.get_extra_info("peername")
         if isinstance(name, tuple):
-            self._peer = f"{name[0]}:{name[1]}"
+            self._client = Client(f"{name[0]}:{name[1]}")
             self._context = replace(self._context, client_host=f"/{name[0]}")  # as Kafka writes it
         self._server.opened(self)
 
     def connection_closed(self, error: Exception | None) -> None:
         """Drop everything that was under way: the client has gone."""
         if isinstance(error, MalformedFrame | UnsupportedVersion | Disconnect):
-            _logger.warning("%s: closed: %s", self._peer, error)
+            self._server.note_refused(self._client, f"closed: {error}")
         if self._task is not None:
             self._task.cancel()
         for _, answer in self._turns:
@@ -164,15 +175,15 @@ class Connection(FrameProtocol):
         if handler is None or not handler.min_version <= header.api_version <= handler.max_version:
             self._refuse(header)
             return
-        self._stats.requests[header.api_key] = self._stats.requests.get(header.api_key, 0) + 1
+        self._count(header.api_key, request)
         try:
             reply = handler.handle(self._context, header, request)
         except InvariantViolation as violation:
             self._server.on_fatal(violation)
         except Disconnect as reason:
             self.close(reason)
-        except Exception:  # noqa: BLE001 - the outermost frame of a handler
-            self._handler_failed(header)
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a handler
+            self._handler_failed(header, error)
         else:
             self._take(header, reply)
 
@@ -228,6 +239,11 @@ class Connection(FrameProtocol):
             self._is_delivering = False
             self._flush()
 
+    def _count(self, api_key: int, request: Request[Any]) -> None:
+        self._stats.requests[api_key] = self._stats.requests.get(api_key, 0) + 1
+        if isinstance(request, ApiVersionsRequest):
+            self._note_software(request.client_software_name, request.client_software_version)
+
     # Responses.
 
     def _take(self, header: RequestHeader, reply: Reply) -> None:
@@ -272,7 +288,7 @@ class Connection(FrameProtocol):
             elif isinstance(error, Disconnect):
                 self.close(error)
             elif answer.cancelled() or error is not None:
-                self._handler_failed(header, error)
+                self._handler_failed(header, error or asyncio.CancelledError("cancelled"))
             elif answer.result() is not None:
                 self._send(header, answer.result())
         self._regulate()
@@ -280,8 +296,8 @@ class Connection(FrameProtocol):
     def _send(self, header: RequestHeader, response: Response) -> None:
         try:
             buffers = encode_response(header, response)
-        except Exception:  # noqa: BLE001 - whatever a handler returned: its bug ends here
-            self._handler_failed(header)
+        except Exception as error:  # noqa: BLE001 - whatever a handler returned: its bug ends here
+            self._handler_failed(header, error)
             return
         if header.api_key == FETCH_KEY:
             self._account.hand_over()
@@ -321,10 +337,15 @@ class Connection(FrameProtocol):
             as_v0 = header._replace(api_version=0)
             self._take(as_v0, unsupported_version(self._context))
             return
+        if not self._client.software:
+            self._note_software(header.client_id or "")
         self.close(UnsupportedVersion(header))
 
-    def _handler_failed(self, header: RequestHeader, error: BaseException | None = None) -> None:
+    def _note_software(self, *names: str) -> None:
+        self._client = self._client._replace(software=" ".join(names)[:SOFTWARE_MAX].strip())
+
+    def _handler_failed(self, header: RequestHeader, error: BaseException) -> None:
         """Close: not every response can carry an error, and the client must not wait for one."""
-        what = "%s: closed: %s failed"
-        _logger.error(what, self._peer, header.label, exc_info=error or True)
+        reason = f"closed: {header.label} failed"
+        self._server.note_refused(self._client, reason, error)
         self.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from quorumlog.broker.server.api import BrokerContext
-from quorumlog.broker.server.connection import Connection, ServerStats
+from quorumlog.broker.server.connection import Client, Connection, ServerStats
 from quorumlog.broker.server.turns import Turns
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
@@ -18,6 +18,7 @@ BACKLOG: Final = 1024
 IDLE_CHECKS: Final = 10  # per idle time: a connection may stay idle a tenth longer than allowed
 STOP_POLL_S: Final = 0.01
 SILENCE_CHECK_S: Final = 1.0
+REFUSALS_MAX: Final = 100  # kinds of refused requests that have a line of their own
 SILENT_S: Final = 5.0  # a client may take nothing for this long while memory is scarce
 
 _logger: Final = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ class Server:
         self.on_fatal: Final = on_fatal
         self._connections: Final[dict[Connection, None]] = {}  # in the order of their arrival
         self._is_full: Final = LastingCondition(_logger)
+        self._refuses: Final = LastingCondition(_logger)
         self._listener: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._silence_timer: asyncio.TimerHandle | None = None
@@ -74,6 +76,17 @@ class Server:
                 await asyncio.sleep(0)
         if self._listener is not None:
             await self._listener.wait_closed()
+
+    def note_refused(self, who: Client, reason: str, failure: BaseException | None = None) -> None:
+        """Log a refused request: each kind once, then once a minute for all while any is sent.
+
+        A kind is the reason and the software of the client: it repeats what it does not understand.
+        """
+        kind = (reason, who.software, repr(failure))
+        if len(self._refuses) >= REFUSALS_MAX and not self._refuses.lasts(kind):
+            kind = ("and others", "", "")
+        name = f"{who.address} ({who.software!a})" if who.software else who.address
+        self._refuses.note(monotonic_ms(), f"{name}: {reason}", kind, failure=failure)
 
     def opened(self, connection: Connection) -> None:
         """Count a connection, or close it if there are too many."""

@@ -80,7 +80,8 @@ class Node:
         )
         await self.replicas.start()
         self.replicas.registered(broker_epoch)
-        self.watch = ImageWatch()
+        self.watch = ImageWatch(self.replicas.is_to_lead)
+        self.replicas.add_leadership_listener(self.watch)
         apis = (produce, fetch, list_offsets, offset_for_leader_epoch)
         api_versions = HANDLERS[18]
         handlers = {api.handle.api_key: api.handle for api in apis}

@@ -313,15 +313,16 @@ class SingleBroker:
         self.violations: list[InvariantViolation] = []
         self.failures: list[BaseException] = []
         self.controller = controller or TestController()
+        self.disk_queue = HeldQueue()
         self.replicas = Replicas(
             broker_id=BROKER,
             settings=settings,
             logs=LogDirectories([LogDirectory(RealDisk(), str(directory), LogSettings())]),
-            disk_queue=HeldQueue(),
+            disk_queue=self.disk_queue,
             controller=self.controller,
         )
         self.verifier = ScriptedVerifier()
-        self.metadata = ImageWatch()
+        self.metadata = ImageWatch(self.replicas.is_to_lead)
         ids = ProducerIds(broker_id=BROKER, metadata=self.metadata, controller=self.controller)
         self.transactions = TransactionService(
             broker_id=BROKER,
@@ -340,10 +341,9 @@ class SingleBroker:
             wall_ms=wall_clock_ms,
             on_fatal=self.violations.append,
         )
-        self.replicas.add_leadership_listener(self.groups)
-        self.replicas.add_leadership_listener(self.transactions)
-        parts = (self.replicas, self.groups, self.transactions, self.metadata)
-        self.controller.publishers = [*parts]
+        for listener in (self.groups, self.transactions, self.metadata):
+            self.replicas.add_leadership_listener(listener)
+        self.controller.publishers = [self.replicas, self.groups, self.transactions, self.metadata]
         self.context = BrokerContext(
             broker_id=BROKER,
             cluster_id="test",

@@ -56,6 +56,27 @@ async def test_an_acknowledgement_waits_for_the_disk(tmp_path: Path, acks: int) 
         assert high_watermark(replicas) == 2
 
 
+@pytest.mark.parametrize("acks", [1, ACKS_ALL])
+async def test_no_timeout_is_too_short_for_the_disk_of_a_sole_replica(
+    tmp_path: Path, acks: int
+) -> None:
+    queue = HeldQueue()
+    async with one_broker(tmp_path, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
+        queue.is_held = True
+        waiting = append_to(replicas, AT, BATCH, acks=acks, timeout_ms=0)
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        queue.release()
+        assert waiting.result().error_code is ErrorCode.NONE
+
+
+async def test_a_timeout_of_nothing_ends_the_wait_for_followers_at_once(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, settings=AFTER_FLUSH) as replicas:
+        publish(replicas, image(1, 0, 1, (1, 2), replicas=(1, 2)))
+        waiting = append_to(replicas, AT, BATCH, acks=ACKS_ALL, timeout_ms=0)
+        assert (await waiting).error_code is ErrorCode.REQUEST_TIMED_OUT
+
+
 async def test_without_acknowledgement_nothing_waits(tmp_path: Path) -> None:
     queue = HeldQueue()
     async with one_broker(tmp_path, disk_queue=queue, settings=AFTER_FLUSH) as replicas:

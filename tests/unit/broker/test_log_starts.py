@@ -118,6 +118,15 @@ async def test_a_start_lasts_through_a_crash_as_soon_as_it_is_answered_for(tmp_p
         log.close(clean=False)
 
 
+async def test_no_timeout_is_too_short_for_the_disk_of_a_sole_replica(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
+        publish(replicas, image(1, 0, 1, (1,), replicas=(1,)))
+        append(replicas)
+        append(replicas)
+        for offset in (1, 2):
+            assert await delete(replicas, offset, timeout_ms=0) == (ErrorCode.NONE, offset)
+
+
 async def test_a_deletion_waits_for_the_followers_that_live(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
         publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)))

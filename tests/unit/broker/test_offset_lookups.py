@@ -78,7 +78,7 @@ async def test_the_loop_goes_on_and_reads_nothing_while_a_thread_looks(
 
 async def test_special_offsets_wait_for_no_thread(tmp_path: Path) -> None:
     async with filled(tmp_path) as (replicas, queue):
-        for special, offset in ((-1, 10), (-2, 0), (-4, 0), (-5, -1)):
+        for special, offset in ((-1, 10), (-2, 0), (-4, 0), (-5, -1), (-6, -1)):
             assert (await replicas.list_offset(AT, special)).offset == offset
         assert not queue.held
 

@@ -43,6 +43,7 @@ def assert_offline(replicas: Replicas) -> None:
     assert answers[0].error_code is ErrorCode.KAFKA_STORAGE_ERROR
     assert not replicas.may_lead.is_set()
     assert not replicas.failure.done()
+    assert not replicas.is_to_lead(AT)  # so no answer waits for it
 
 
 def admit(replicas: Replicas) -> None:
@@ -150,6 +151,7 @@ async def test_a_log_for_which_there_is_no_handle_or_no_room_is_opened_later(
         cluster = ClusterImage(brokers=ALL_ALIVE, topics={AT.topic: topic})
         replicas.publish(ClusterDelta(partitions=frozenset({AT, OTHER})), cluster)
         assert replicas.drivers.get(OTHER) is None
+        assert not replicas.is_to_lead(OTHER)
         assert replicas.drivers.get(AT) is not None
         # What is tried again and again reads bytes, but makes no progress.
         assert replicas.descriptions.progress() == "opening logs: 1 of 2"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -321,8 +322,8 @@ async def test_an_alteration_is_seen_though_the_next_one_has_replaced_it(
             await alter([ConfigChanges(name="t", changes=(later,))])
             return results
 
-        async def shortly(watch: ImageWatch, holds: Holds, *, timeout_ms: int) -> bool:
-            waits.append(await wait(watch, holds, timeout_ms=0 * timeout_ms))
+        async def shortly(watch: ImageWatch, holds: Holds, *, timeout_ms: int, **more: Any) -> bool:
+            waits.append(await wait(watch, holds, timeout_ms=0 * timeout_ms, **more))
             return waits[-1]
 
         monkeypatch.setattr(broker.controller, "alter_configs", twice)

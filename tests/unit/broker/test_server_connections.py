@@ -79,7 +79,7 @@ GARBAGE = {
 async def test_what_cannot_be_read_ends_the_connection_with_one_line(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING, logger="quorumlog.broker.server.connection"):
+    with caplog.at_level(logging.WARNING, logger="quorumlog.broker.server.server"):
         async with serving(tmp_path) as (_, _, port):
             async with connected(port) as peer:
                 peer.send(ApiVersionsRequest(), 1, 0)
@@ -90,6 +90,39 @@ async def test_what_cannot_be_read_ends_the_connection_with_one_line(
                 other.send(ApiVersionsRequest(), 2, 0)
                 assert (await other.answer(API_VERSIONS, 0))[0] == 2
     assert len(caplog.records) == 1
+
+
+async def test_a_refused_request_that_is_sent_again_and_again_has_one_line_for_each_software(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    newer = struct.pack(">hhihx", METADATA, 99, 1, 0)
+    async with serving(tmp_path) as (_, _, port):
+        for name in ("tool", "tool", "other", "tool", "") * 2:
+            async with connected(port) as peer:
+                if name:
+                    asked = ApiVersionsRequest(
+                        client_software_name=name, client_software_version="1"
+                    )
+                    peer.send(asked, 1, 3)
+                    await peer.answer(API_VERSIONS, 3)
+                peer.writer.write(struct.pack(">i", len(newer)) + newer)
+                assert await peer.is_closed()
+    said = [line.partition(" ")[2] for line in caplog.messages]
+    reason = "closed: API key 3 version 99 is not supported"
+    assert said == [f"('tool 1'): {reason}", f"('other 1'): {reason}", reason]
+
+
+async def test_refused_requests_of_ever_new_kinds_have_a_line_each_up_to_a_limit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorumlog.broker.server.server.REFUSALS_MAX", 3)
+    async with serving(tmp_path) as (_, _, port):
+        for version in range(50, 60):
+            async with connected(port) as peer:
+                newer = struct.pack(">hhihx", METADATA, version, 1, 0)
+                peer.writer.write(struct.pack(">i", len(newer)) + newer)
+                assert await peer.is_closed()
+    assert len(caplog.messages) == 4
 
 
 async def test_requests_may_arrive_in_any_pieces(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from quorumlog.broker.controller_requests import image_watch
 from quorumlog.broker.handlers.elect_leaders import LOOKED_AT_AT_ONCE, _led_by_another
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, ElectionResult
 from quorumlog.metadata_quorum.image import (
@@ -23,6 +24,7 @@ from quorumlog.wire.codec.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
+from quorumlog.wire.codec.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from quorumlog.wire.codec.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from quorumlog.wire.codec.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -30,14 +32,22 @@ from quorumlog.wire.codec.messages.describe_quorum import (
     RequestTopicData,
 )
 from quorumlog.wire.codec.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorRequest
 from quorumlog.wire.codec.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from quorumlog.wire.codec.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.groups.asking import asking, create, versions
 from tests.support.groups.single_broker import BROKER, SingleBroker
+from tests.support.waiting import loop_turns, until
 
 OTHER = BrokerId(2)
 TOPIC, BROKER_RESOURCE = 2, 4
@@ -318,3 +328,105 @@ async def test_an_answer_waits_until_this_broker_knows_what_it_says(
         await connection.send(request_of())
         order.append("answered")
         assert order == ["published", "answered"]
+
+
+# --- An answer waits until this broker serves the new partitions that it leads ---
+
+
+def creation() -> CreateTopicsRequest:
+    topic = CreatableTopic(name="new", num_partitions=2, replication_factor=1)
+    return CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+
+
+def lookup() -> MetadataRequest:
+    return MetadataRequest(
+        topics=[MetadataRequestTopic(name="new")], allow_auto_topic_creation=True
+    )
+
+
+def coordinator_lookup() -> FindCoordinatorRequest:
+    return FindCoordinatorRequest(key="g", coordinator_keys=["g"])
+
+
+async def first_offset(connection: KafkaConnection, topic: str, partition: int) -> ErrorCode:
+    asked = ListOffsetsPartition(partition_index=partition, timestamp=-2)
+    topics = [ListOffsetsTopic(name=topic, partitions=[asked])]
+    response = await connection.send(ListOffsetsRequest(replica_id=-1, topics=topics), version=4)
+    return ErrorCode(response.topics[0].partitions[0].error_code)
+
+
+@pytest.mark.parametrize(
+    ("request_of", "topic", "partition"),
+    [
+        (creation, "new", 1),
+        (lookup, "new", 0),
+        (growth, "t", 1),
+        (coordinator_lookup, "__consumer_offsets", 2),
+    ],
+)
+async def test_an_answer_waits_until_this_broker_serves_the_partitions_that_it_made(
+    tmp_path: Path, request_of: Callable[[], Request[Any]], topic: str, partition: int
+) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        await create(connection, "t", partitions=1)
+        broker.disk_queue.is_held = True
+        answer = asyncio.create_task(connection.send(request_of()))
+        await until(lambda: broker.metadata.is_to_lead(TopicPartition(topic, partition)))
+        await loop_turns()
+        assert not answer.done()
+        broker.disk_queue.release()
+        await answer
+        assert await first_offset(connection, topic, partition) is ErrorCode.NONE
+
+
+async def test_metadata_of_a_topic_that_another_connection_makes_waits_as_well(
+    tmp_path: Path,
+) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        broker.disk_queue.is_held = True
+        other = await KafkaConnection.open("127.0.0.1", broker.port, client_id="other")
+        made = asyncio.create_task(other.send(creation()))
+        await until(lambda: "new" in broker.metadata.image.topics)
+        lookups = [asyncio.create_task(connection.send(lookup())), made]
+        await loop_turns()
+        assert not any(one.done() for one in lookups)
+        broker.disk_queue.release()
+        await asyncio.gather(*lookups)
+        assert await first_offset(connection, "new", 0) is ErrorCode.NONE
+        await other.close()
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 30_000])
+async def test_an_answer_waits_for_a_log_that_is_not_opened_no_longer_than_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timeout_ms: int
+) -> None:
+    monkeypatch.setattr(image_watch, "SEEN_HERE_MS", 50)
+    async with asking(tmp_path) as (broker, connection):
+        broker.disk_queue.is_held = True
+        request = creation()
+        request.timeout_ms = timeout_ms
+        async with asyncio.timeout(10):
+            response = await connection.send(request)
+        assert response.topics[0].error_code == ErrorCode.NONE
+        assert await first_offset(connection, "new", 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        broker.disk_queue.release()
+
+
+# --- A timeout of 0 bounds how long an answer waits, not what is done ---
+
+
+async def test_a_request_with_a_timeout_of_nothing_is_carried_out_and_answered(
+    tmp_path: Path,
+) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        requests = (creation(), growth(), election(), deletion())
+        await create(connection, "t", partitions=1)
+        for request in requests:
+            request.timeout_ms = 0
+        created, grown, elected, deleted = [await connection.send(one) for one in requests]
+        assert [topic.error_code for topic in created.topics] == [ErrorCode.NONE]
+        assert [topic.error_code for topic in grown.results] == [ErrorCode.NONE]
+        [outcome] = elected.replica_election_results[0].partition_result
+        assert outcome.error_code == ErrorCode.ELECTION_NOT_NEEDED
+        assert [topic.error_code for topic in deleted.responses] == [ErrorCode.NONE]
+        assert [*broker.controller.image.topics] == ["new"]

@@ -46,11 +46,11 @@ async def test_a_partition_named_twice_in_list_offsets_is_answered_once_with_an_
 
 
 async def test_a_special_offset_is_known_from_its_version_on(tmp_path: Path) -> None:
-    first_versions = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9}
+    first_versions = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
     async with asking(tmp_path) as (_, connection):
         await create(connection, "t")
         for version in versions(2):
-            for timestamp in (*first_versions, -6, -(2**63), 5):
+            for timestamp in (*first_versions, -7, -(2**63), 5):
                 asked = ListOffsetsRequest(replica_id=-1, topics=[list_offsets((0, timestamp))])
                 [topic] = (await connection.send(asked, version=version)).topics
                 is_known = timestamp > 0 or version >= first_versions.get(timestamp, 99)

@@ -14,6 +14,14 @@ from quorumlog.broker.partitions.core.data_path import ProduceDone, ProduceResul
 from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeups
 from quorumlog.wire.codec.identifiers import TopicPartition
 
+# Kafka's broker writes within the request, so that no timeout is too short for its own disk.
+OWN_DISK_MS: Final = 1000
+
+
+def deadline_of(now_ms: int, timeout_ms: int, *, lacks_disk_alone: bool) -> int:
+    """Return until when a request waits; OWN_DISK_MS at least if it waits for our disk alone."""
+    return now_ms + max(timeout_ms, OWN_DISK_MS if lacks_disk_alone else 0)
+
 
 class Wait:
     """One entry, which waits until `deadline_ms` at most. `is_over`: it was returned."""

@@ -41,6 +41,11 @@ class Serving:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
 
+    def is_sole_replica(self) -> bool:
+        """Whether we lead, and no follower's log end counts for the high watermark."""
+        role = self._state.role
+        return isinstance(role, Leader) and len(role.maximal_isr) == 1
+
     def epoch_refusal(self, leader_epoch: Epoch, *, leader_only: bool = True) -> ErrorCode:
         """Return why we may not serve as the leader of `leader_epoch`; NO_EPOCH: any (KIP-320).
 
@@ -137,12 +142,16 @@ class Serving:
         return ErrorCode.NONE, required
 
     def low_watermark(self) -> Offset:
-        """Return the offset below which no live replica shows a record again; -1 if not known.
+        """Return the offset below which no live replica shows a record again; -1 if not known."""
+        return min(self._state.kept_log_start_offset, self.followers_low_watermark())
+
+    def followers_low_watermark(self) -> Offset:
+        """Return the least log start of the live followers; without any the log end.
 
         A fenced broker does not count: it follows our log start when it returns.
         """
         state = self._state
-        low_watermark = state.kept_log_start_offset
+        low_watermark = state.log_end_offset
         if isinstance(state.role, Leader):
             for replica, progress in state.role.followers.items():
                 broker = state.brokers.get(replica)

@@ -19,7 +19,7 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceDone,
     ProduceResult,
 )
-from quorumlog.broker.partitions.core.purgatory import ProduceQueue
+from quorumlog.broker.partitions.core.purgatory import ProduceQueue, deadline_of
 from quorumlog.broker.partitions.core.verification import Guard
 from quorumlog.broker.partitions.io.verified_appends import (
     AdmittedBatch,
@@ -225,7 +225,12 @@ class Appends:
             outcome = _outcome(driver, batch.acks)
             batch.done(result if outcome is ErrorCode.NONE else ProduceResult(outcome))
             return
-        deadline_ms = monotonic_ms() + max(batch.timeout_ms, 0)
+        deadline_ms = deadline_of(
+            monotonic_ms(),
+            batch.timeout_ms,
+            lacks_disk_alone=batch.acks == ACKS_LEADER
+            or driver.partition.serving.is_sole_replica(),
+        )
         if queue.add(deadline_ms, next_offset, result, batch.done):
             self._timer.arm(deadline_ms)
 

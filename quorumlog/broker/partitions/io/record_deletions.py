@@ -11,6 +11,7 @@ from quorumlog.broker.partitions.core.deletions import (
     WaitingDeletion,
     policy_refusal,
 )
+from quorumlog.broker.partitions.core.purgatory import deadline_of
 from quorumlog.broker.partitions.io.appends import WAITING_MAX
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
@@ -53,15 +54,19 @@ class RecordDeletions:
         except StorageError:
             done(DeletionResult(ErrorCode.KAFKA_STORAGE_ERROR))
             return
-        low_watermark = driver.partition.serving.low_watermark()
+        serving = driver.partition.serving
+        low_watermark = serving.low_watermark()
+        deadline_ms = deadline_of(
+            now_ms, timeout_ms, lacks_disk_alone=serving.followers_low_watermark() >= required
+        )
         if low_watermark >= required:
             done(DeletionResult(ErrorCode.NONE, low_watermark))
-        elif timeout_ms <= 0 or len(self._deadlines) >= WAITING_MAX:
+        elif deadline_ms <= now_ms or len(self._deadlines) >= WAITING_MAX:
             # DEVIATION: Kafka lets any number wait.
             # docs/decisions/0020-what-a-client-may-leave-waiting.md
             done(DeletionResult(ErrorCode.REQUEST_TIMED_OUT, low_watermark))
         else:
-            wait = WaitingDeletion(now_ms + timeout_ms, required, low_watermark, done)
+            wait = WaitingDeletion(deadline_ms, required, low_watermark, done)
             if driver.waiting.deletions.add(wait):
                 self._timer.arm(wait.deadline_ms)
 

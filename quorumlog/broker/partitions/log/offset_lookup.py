@@ -23,6 +23,7 @@ EARLIEST: Final = -2
 OF_MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
 
 
 class LookupByTime:
@@ -82,7 +83,7 @@ def look_up_offset(
     if timestamp_ms in {EARLIEST, EARLIEST_LOCAL}:
         start = partition.state.log_start_offset
         return OffsetAnswer(ErrorCode.NONE, start, -1, driver.log.epochs.epoch_at(start))
-    if timestamp_ms == LATEST_TIERED:
+    if timestamp_ms in {LATEST_TIERED, EARLIEST_PENDING_UPLOAD}:
         return OffsetAnswer(ErrorCode.NONE)  # nothing is tiered
     if is_consumer and _is_behind_its_epoch(partition):
         return OffsetAnswer(ErrorCode.OFFSET_NOT_AVAILABLE)

@@ -427,6 +427,20 @@ class ReplicaSet:
         """Return the configuration of a topic as this broker takes it."""
         return self._defaults.of_topic(self.image, topic)
 
+    def is_to_lead(self, at: TopicPartition) -> bool:
+        """Whether the image says that we lead a partition that we will lead, but do not yet.
+
+        False if its log has failed, or waits for room.
+        """
+        partition = self.image.partition(at)
+        if partition is None or partition.leader_id != self._broker_id:
+            return False
+        driver = self.drivers.get(at)
+        if driver is not None:
+            return driver.partition.state.leader_epoch < partition.leader_epoch
+        is_stuck = at in self._unusable or at in self._postponed or self.reported.is_refused(at)
+        return not is_stuck
+
     def error_for_missing(self, at: TopicPartition) -> ErrorCode:
         """Say why a partition is not in `drivers`."""
         if self.image.partition(at) is None:
