@@ -9,13 +9,14 @@ leader (KIP-320, by Fetch v12).
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
 
 from quorumlog.backoff import Backoff
 from quorumlog.client.core.chunk import Aborted, Chunk
 from quorumlog.client.errors import KafkaError, answered, known
+from quorumlog.client.offset_resets import parse_offset_reset
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
@@ -25,7 +26,6 @@ from quorumlog.wire.codec.messages.fetch import PartitionData
 
 EARLIEST_TIMESTAMP: Final = -2
 LATEST_TIMESTAMP: Final = -1
-_RESETS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
 
 class PositionState(Enum):
@@ -34,6 +34,29 @@ class PositionState(Enum):
     LOOKING = auto()
     RESETTING = auto()
     FETCHING = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A search for an offset by time.
+
+    By duration (`age_ms`, KIP-1106), the end of the log is asked for first: where no record is
+    young enough, reading begins there, and misses no record that is written during the search.
+    """
+
+    timestamp: int
+    age_ms: int | None = None
+    end: tuple[int, int] | None = None  # the offset and leader epoch of the log's end
+
+    def asked_timestamp(self, wall_ms: int) -> int:
+        """Return the timestamp of the next ListOffsets."""
+        if self.age_ms is None or self.end is None:
+            return self.timestamp
+        return max(0, wall_ms - self.age_ms)
+
+
+_EARLIEST: Final = Reset(EARLIEST_TIMESTAMP)
+_LATEST: Final = Reset(LATEST_TIMESTAMP)
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +70,7 @@ class Position:
     fetch_offset: int = -1
     fetch_epoch: int = -1
     consumed: OffsetAndMetadata | None = None
-    reset_timestamp: int = LATEST_TIMESTAMP
+    reset: Reset = _LATEST
     chunks: deque[Chunk] = field(default_factory=deque)
     buffered_bytes: int = 0
     is_asked: bool = False  # a request for it is under way
@@ -151,20 +174,22 @@ class Positions:
         position = self.of(topic_partition)
         self._errors.pop(topic_partition, None)
         position.drop_chunks()
-        self._reset(position, timestamp)
+        self._reset(position, Reset(timestamp))
 
-    def _reset(self, position: Position, timestamp: int) -> None:
-        position.state, position.reset_timestamp = PositionState.RESETTING, timestamp
+    def _reset(self, position: Position, reset: Reset) -> None:
+        position.state, position.reset = PositionState.RESETTING, reset
         position.retry_at_ms = 0.0
 
     def _reset_by_policy(self, position: Position, code: ErrorCode, why: str) -> None:
-        timestamp = _RESETS.get(self.settings.auto_offset_reset)
-        if timestamp is None:
+        policy = parse_offset_reset(self.settings.auto_offset_reset)
+        if policy == "none":
             position.retry_at_ms = float("inf")  # until the user seeks
             message = f"{position.topic_partition}: {why}, and auto_offset_reset is none"
             self.report(position.topic_partition, KafkaError(code, message, definite=True))
+        elif isinstance(policy, int):
+            self._reset(position, Reset(LATEST_TIMESTAMP, age_ms=policy))
         else:
-            self._reset(position, timestamp)
+            self._reset(position, _EARLIEST if policy == "earliest" else _LATEST)
 
     # --- what to ask brokers ---
 
@@ -213,10 +238,16 @@ class Positions:
             position.consumed = committed
 
     def handle_offset(self, position: Position, offset: int, epoch: int) -> None:
-        """Handle the answer to a RESETTING partition's question."""
+        """Handle the answer to a RESETTING partition's question; -1: no record is that young."""
         if position.state is PositionState.RESETTING:
             self._errors.pop(position.topic_partition, None)  # it is mended
             position.failures = 0
+            reset = position.reset
+            if reset.age_ms is not None and reset.end is None:
+                self._reset(position, replace(reset, end=(offset, epoch)))
+                return
+            if offset < 0 and reset.end is not None:
+                offset, epoch = reset.end
             position.place(offset, epoch)
             position.consumed = OffsetAndMetadata(offset, epoch)
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any, Final, NamedTuple
 
+from quorumlog import clock
 from quorumlog.chance import random_fraction
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import Node
@@ -184,7 +185,9 @@ class Fetcher:
 
     async def _find_offsets(self, positions: list[Position]) -> None:
         self._cluster.add_topics({position.topic_partition.topic for position in positions})
-        timestamps = {one.topic_partition: one.reset_timestamp for one in positions}
+        resets = {one.topic_partition: one.reset for one in positions}
+        wall_ms = clock.wall_clock_ms()
+        timestamps = {name: reset.asked_timestamp(wall_ms) for name, reset in resets.items()}
         isolation = self._settings.isolation_level
         try:
             found = await ask_offsets(self._cluster, timestamps, isolation)
@@ -193,7 +196,7 @@ class Fetcher:
             return
         for position in positions:
             answer = found.get(position.topic_partition)
-            is_current = position.reset_timestamp == timestamps[position.topic_partition]
+            is_current = position.reset is resets[position.topic_partition]
             if answer is not None and is_current:
                 self._positions.handle_offset(position, answer.offset, answer.leader_epoch)
         self._failed([one for one in positions if one.topic_partition not in found])
