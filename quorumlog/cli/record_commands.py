@@ -13,6 +13,7 @@ from quorumlog.cli.lines import read_lines
 from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, Topic
 from quorumlog.cli.output import EXIT_USAGE, document, fail, say
 from quorumlog.client import Consumer, Delivery, KafkaError, Producer, TopicPartition
+from quorumlog.client.offset_resets import BY_DURATION, parse_offset_reset
 
 _UNACKNOWLEDGED_MAX: Final = 10_000
 _POLL_MS: Final = 500
@@ -133,8 +134,12 @@ def consume(
         typer.Option(metavar="GROUP", help="Join this group and go on where it stopped."),
     ] = None,
     start: Annotated[
-        Literal["beginning", "end"],
-        typer.Option("--from", help="Where to begin, if the group has no position."),
+        str,
+        typer.Option(
+            "--from",
+            metavar="beginning|end|DURATION",
+            help="Where to begin, if the group has no position: PT1H (ISO 8601) is an hour ago.",
+        ),
     ] = "end",
     maximum: Annotated[
         int | None, typer.Option("--max", metavar="N", help="Stop after so many records.", min=1)
@@ -163,13 +168,14 @@ def consume(
 ) -> None:
     """Print the records of a topic, a line each, until --max or Ctrl-C."""
     to_line = _printer(key_separator, text_format, json=json)
+    reset = _offset_reset(start)
     addresses = resolve(bootstrap, directory)
 
     async def work() -> None:
         consumer = Consumer(
             addresses,
             group_id=group,
-            auto_offset_reset="earliest" if start == "beginning" else "latest",
+            auto_offset_reset=reset,
             isolation_level=isolation_level,
         )
         async with consumer:
@@ -181,6 +187,19 @@ def consume(
             await _print_records(consumer, maximum, to_line)
 
     run(work())
+
+
+def _offset_reset(start: str) -> str:
+    """Return the client's setting. Ends the command for what is no place."""
+    if start in {"beginning", "end"}:
+        return {"beginning": "earliest", "end": "latest"}[start]
+    reset = BY_DURATION + start.removeprefix(BY_DURATION)
+    try:
+        parse_offset_reset(reset)
+    except ValueError:
+        message = "beginning, end, or a duration of ISO 8601 such as PT1H, PT30M or P2D"
+        fail(f"--from {start}: it must be {message}", EXIT_USAGE)
+    return reset
 
 
 def _printer(key_separator: str | None, text_format: str | None, *, json: bool) -> formats.Print:

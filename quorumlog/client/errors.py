@@ -85,6 +85,7 @@ FATAL: Final = frozenset(
     {
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
         ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.PRODUCER_FENCED,
         ErrorCode.SASL_AUTHENTICATION_FAILED,
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,

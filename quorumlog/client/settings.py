@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
+from quorumlog.client.offset_resets import parse_offset_reset
 from quorumlog.client.unsupported_settings import why_unsupported
 
 Acks = Literal["all", 0, 1, -1]
 CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
-OffsetReset = Literal["earliest", "latest", "none"]
+OffsetReset = str
+"""`parse_offset_reset` checks it."""
 GroupProtocol = Literal["classic", "consumer"]
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
 Assignor = Literal["range", "roundrobin", "cooperative-sticky"]
@@ -165,6 +167,8 @@ class ConsumerSettings(CommonSettings):
     """What a Consumer takes. Without `group_id` there is no subscribing and no committing.
 
     `allow_auto_create_topics` is False, so that a mistyped name is an error and not a topic.
+    `auto_offset_reset`: "earliest", "latest", "none" (an error), or the first record that is not
+    older than a duration, "by_duration:PT1H" (ISO 8601, KIP-1106).
     """
 
     group_id: str | None = None
@@ -199,6 +203,7 @@ class ConsumerSettings(CommonSettings):
             not (is_classic and has_assignor),
             "group_remote_assignor needs group_protocol='consumer'",
         )
+        parse_offset_reset(self.auto_offset_reset)
         names = tuple(self.partition_assignment_strategy)
         _check(bool(names), "partition_assignment_strategy must name at least one assignor")
 

@@ -71,7 +71,7 @@ def read_to_the_end(
     with SyncAdmin(bootstrap) as admin:
         there_are = admin.list_topics()
         known = admin.describe_topics([topic for topic in topics if topic in there_are])
-    loop = LoopThread.acquire()
+    loop = LoopThread.acquire(history)
     try:
         for place, (name, topic) in enumerate(sorted(known.items())):
             setup = Setup(
@@ -88,4 +88,4 @@ def read_to_the_end(
             )
             loop.run(Readers(setup).final_reads(_TIMEOUT_S))
     finally:
-        loop.release()
+        loop.release(history)

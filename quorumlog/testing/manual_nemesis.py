@@ -93,7 +93,7 @@ class ManualNemesis:
         self._loop: LoopThread | None = None
 
     def __enter__(self) -> Self:
-        self._loop = LoopThread.acquire()
+        self._loop = LoopThread.acquire(self)
         return self
 
     def __exit__(
@@ -111,7 +111,7 @@ class ManualNemesis:
             loop.run(self._after_others(self._healed(starts=self._outlives)))
         finally:
             self._loop = None
-            loop.release()
+            loop.release(self)
         for future in begun:
             future.result()
 

@@ -22,6 +22,25 @@ class PositionState(Enum):
     FETCHING = auto()
 
 
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A search for an offset by time.
+
+    By duration (`age_ms`, KIP-1106), the end of the log is asked for first: where no record is
+    young enough, reading begins there, and misses no record that is written during the search.
+    """
+
+    timestamp: int
+    age_ms: int | None = None
+    end: tuple[int, int] | None = None  # the offset and leader epoch of the log's end
+
+    def asked_timestamp(self, wall_ms: int) -> int:
+        """Return the timestamp of the next ListOffsets."""
+        if self.age_ms is None or self.end is None:
+            return self.timestamp
+        return max(0, wall_ms - self.age_ms)
+
+
 class Move(NamedTuple):
     """Records were skipped or come again: the place moved, and the user did not ask for it."""
 
@@ -67,7 +86,7 @@ class Position:
     fetch_offset: int = -1
     fetch_epoch: int = -1
     consumed: OffsetAndMetadata | None = None
-    reset_timestamp: int = LATEST_TIMESTAMP
+    reset: Reset = Reset(LATEST_TIMESTAMP)
     chunks: deque[Chunk] = field(default_factory=deque)
     buffered_bytes: int = 0
     is_asked: bool = False  # a request for it is under way

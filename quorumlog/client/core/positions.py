@@ -12,6 +12,7 @@ when the partition is first asked for; docs/decisions/0155-a-position-belongs-to
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from quorumlog.backoff import Backoff
@@ -23,8 +24,10 @@ from quorumlog.client.core.position import (
     Place,
     Position,
     PositionState,
+    Reset,
 )
 from quorumlog.client.errors import KafkaError, answered, known
+from quorumlog.client.offset_resets import parse_offset_reset
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
@@ -32,8 +35,9 @@ from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.messages.fetch import PartitionData
 
-_RESETS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 _NO_TOPIC_IDS: Final[Mapping[str, bytes]] = {}
+_EARLIEST: Final = Reset(EARLIEST_TIMESTAMP)
+_LATEST: Final = Reset(LATEST_TIMESTAMP)
 
 
 class Positions:
@@ -163,23 +167,25 @@ class Positions:
         self._errors.pop(topic_partition, None)
         position.drop_chunks()
         position.lost = None
-        self._reset(position, timestamp)
+        self._reset(position, Reset(timestamp))
 
-    def _reset(self, position: Position, timestamp: int) -> None:
-        position.state, position.reset_timestamp = PositionState.RESETTING, timestamp
+    def _reset(self, position: Position, reset: Reset) -> None:
+        position.state, position.reset = PositionState.RESETTING, reset
         position.retry_at_ms = 0.0
 
     def _reset_by_policy(self, position: Position, code: ErrorCode, why: str) -> None:
-        policy = self.settings.auto_offset_reset
-        timestamp = _RESETS.get(policy)
+        policy = parse_offset_reset(self.settings.auto_offset_reset)
         if position.fetch_offset >= 0:
-            position.lost = position.fetch_offset, f"{why} (auto_offset_reset={policy})"
-        if timestamp is None:
+            setting = self.settings.auto_offset_reset
+            position.lost = position.fetch_offset, f"{why} (auto_offset_reset={setting})"
+        if policy == "none":
             position.retry_at_ms = float("inf")  # until the user seeks
             message = f"{position.topic_partition}: {why}, and auto_offset_reset is none"
             self.report(position.topic_partition, KafkaError(code, message, definite=True))
+        elif isinstance(policy, int):
+            self._reset(position, Reset(LATEST_TIMESTAMP, age_ms=policy))
         else:
-            self._reset(position, timestamp)
+            self._reset(position, _EARLIEST if policy == "earliest" else _LATEST)
 
     # --- what to ask brokers ---
 
@@ -228,10 +234,16 @@ class Positions:
             position.consumed = committed
 
     def handle_offset(self, position: Position, offset: int, epoch: int) -> None:
-        """Handle the answer to a RESETTING partition's question."""
+        """Handle the answer to a RESETTING partition's question; -1: no record is that young."""
         if position.state is PositionState.RESETTING:
             self._errors.pop(position.topic_partition, None)  # it is mended
             position.failures = 0
+            reset = position.reset
+            if reset.age_ms is not None and reset.end is None:
+                self._reset(position, replace(reset, end=(offset, epoch)))
+                return
+            if offset < 0 and reset.end is not None:
+                offset, epoch = reset.end
             position.place(offset, epoch)
             position.consumed = OffsetAndMetadata(offset, epoch)
             if position.lost is not None:

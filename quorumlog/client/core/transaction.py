@@ -51,8 +51,6 @@ class Transaction:
 
     `may_be_open`: the coordinator may have it, `is_open`: it certainly has.
     `lost_requests`, `has_gaps`: the next transaction needs another epoch (see `transactions`).
-    `id_is_unknown`: the coordinator has forgotten the producer id.
-    `commit_may_stand`: an EndTxn that commits may be, or may yet be, executed.
     `has_ended`: the coordinator has answered EndTxn.
     """
 
@@ -65,8 +63,6 @@ class Transaction:
     is_open: bool = False
     lost_requests: bool = False
     has_gaps: bool = False
-    id_is_unknown: bool = False
-    commit_may_stand: bool = False
     has_ended: bool = False
 
     def admit(self, topic_partition: TopicPartition) -> None:

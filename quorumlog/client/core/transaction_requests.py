@@ -1,8 +1,9 @@
 """What a transactional producer asks of coordinators, what they answer, and what an error means.
 
-Errors (KIP-588, KIP-890, KIP-1050): RETRY and MOVED pass; ABORT ends the transaction; FENCED and
-FAIL end the producer. UNKNOWN_ID: the coordinator has forgotten the producer id, so it takes no
-EndTxn, and only a new id helps (KIP-360).
+Errors (KIP-588, KIP-890, KIP-1050): RETRY and MOVED pass; ABORT ends the transaction; FENCED,
+UNKNOWN_ID and FAIL end the producer. UNKNOWN_ID: the coordinator does not have the producer id. The
+id has expired, or another producer has replaced it since, so a new id could fence the owner of the
+transactional id (KAFKA-18019).
 """
 
 from collections.abc import Mapping
@@ -140,8 +141,8 @@ class Reaction(Enum):
     RETRY = auto()
     MOVED = auto()
     ABORT = auto()
-    UNKNOWN_ID = auto()
     FAIL = auto()
+    UNKNOWN_ID = auto()
     FENCED = auto()
 
 
@@ -164,8 +165,6 @@ _MOVED_BY_SILENCE: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NET
 def reaction_to(request: TransactionRequest, code: ErrorCode) -> Reaction:
     """Return what a coordinator's error asks for."""
     found = _ALWAYS.get(code)
-    if found is Reaction.UNKNOWN_ID and isinstance(request, InitProducerId):
-        found = Reaction.FAIL
     if found is None and code in RETRIABLE:
         found = Reaction.MOVED if code in _MOVED_BY_SILENCE else Reaction.RETRY
     if found is not None:

@@ -46,6 +46,12 @@ SEND_OFFSETS: Final = "send_offsets_to_transaction"
 
 _S: Final = TransactionState
 _OPEN: Final = frozenset({_S.IN_TRANSACTION, _S.COMMITTING})
+_WHY: Final = {
+    Reaction.FENCED: "another producer has this transactional id now, or the transaction timed out",
+    Reaction.UNKNOWN_ID: "the coordinator no longer has this producer's id: it expired after"
+    " transactional.id.expiration.ms without a transaction, or another producer has this"
+    " transactional id now; close this producer and make a new one",
+}
 
 
 class Transactions:
@@ -218,7 +224,7 @@ class Transactions:
 
     def _wanted_at_the_end(self, *, committed: bool) -> TransactionRequest | None:
         current = self._current
-        if current.may_be_open and not current.id_is_unknown:
+        if current.may_be_open:
             return EndTransaction(
                 identity=self._identified(), committed=committed, is_implicit=current.is_implicit
             )
@@ -237,8 +243,6 @@ class Transactions:
             case InitProducerId() | EndTransaction():
                 if self._outcome is not None:
                     self._outcome.indefinite = True
-                if isinstance(request, EndTransaction) and request.committed:
-                    self._current.commit_may_stand = True
             case AddPartitions() | AddOffsets() | CommitOffsets():
                 self._current.may_be_open = True
             case FindCoordinator():
@@ -285,28 +289,19 @@ class Transactions:
 
     def _react(self, reaction: Reaction, error: KafkaError, what: str) -> None:
         message = f"{what}: {error.message}".removesuffix(": ")
-        # DEVIATION: Kafka's clients take a new id also if a commit may stand, and call it aborted.
-        # docs/decisions/0114-a-commit-is-asked-for-until-its-end-is-known.md
-        may_stand = self._current.commit_may_stand
-        if reaction is Reaction.UNKNOWN_ID and self.abilities.recovers and not may_stand:
-            self._current.id_is_unknown = True
-            if self.state is TransactionState.ABORTING:
-                return  # the abort goes on by asking for a new id
-            reaction = Reaction.ABORT
         if reaction is Reaction.ABORT:
             self._fail_transaction(error.code, message)
         else:
-            is_fenced = reaction is Reaction.FENCED
-            code = ErrorCode.PRODUCER_FENCED if is_fenced else error.code
-            why = "another producer has this transactional id now, or the transaction timed out"
-            self._fail_producer(code, f"{message}: {why}" if is_fenced else message)
+            code = ErrorCode.PRODUCER_FENCED if reaction is Reaction.FENCED else error.code
+            why = _WHY.get(reaction)
+            self._fail_producer(code, f"{message}: {why}" if why else message)
 
     def _end(self) -> None:
         """Be ready for the next transaction, in another epoch if this one has left traces."""
         current = self._current
         # DEVIATION: Kafka's clients keep their epoch when an answer was lost.
         # docs/decisions/0113-a-lost-request-costs-a-producer-its-epoch.md
-        needs_epoch = current.lost_requests or current.has_gaps or current.id_is_unknown
+        needs_epoch = current.lost_requests or current.has_gaps
         if not needs_epoch or (not current.has_gaps and not self.abilities.recovers):
             self._become(TransactionState.READY)
             self._resolve(None)

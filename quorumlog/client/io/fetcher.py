@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any, Final, NamedTuple
 
+from quorumlog import clock
 from quorumlog.chance import random_fraction
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import Node
@@ -242,7 +243,9 @@ class Fetcher:
             self._positions.handle_committed(position, found.get(position.topic_partition))
 
     async def _find_offsets(self, positions: list[Position]) -> None:
-        timestamps = {one.topic_partition: one.reset_timestamp for one in positions}
+        resets = {one.topic_partition: one.reset for one in positions}
+        wall_ms = clock.wall_clock_ms()
+        timestamps = {name: reset.asked_timestamp(wall_ms) for name, reset in resets.items()}
         isolation = self._settings.isolation_level
         refused: Refused = {}
         try:
@@ -255,7 +258,7 @@ class Fetcher:
         self._without_offset = refused
         for position in positions:
             answer = found.get(position.topic_partition)
-            is_current = position.reset_timestamp == timestamps[position.topic_partition]
+            is_current = position.reset is resets[position.topic_partition]
             if answer is not None and is_current:
                 self._positions.handle_offset(position, answer.offset, answer.leader_epoch)
         self._log_moves()

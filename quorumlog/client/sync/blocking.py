@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from quorumlog.client.async_client import AsyncClient
-from quorumlog.client.sync.loop_thread import LoopThread
+from quorumlog.client.sync.loop_thread import CLOSED, Calls, LoopThread, cancel
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -62,9 +62,10 @@ class Blocking(Waiting[ClientT]):
 
     def __init__(self, client: ClientT) -> None:
         super().__init__(client)
-        self._loop: Final = LoopThread.acquire()
+        self._loop: Final = LoopThread.acquire(client)
         self._is_open = True
-        self._lock: Final = threading.Lock()
+        self._calls: Final[Calls] = set()  # those under way
+        self._lock: Final = threading.RLock()
         self._drop: Final = weakref.finalize(self, _drop, type(self).__name__, client, self._loop)
         self._drop.atexit = False  # `_at_exit` closes it
         try:
@@ -77,11 +78,21 @@ class Blocking(Waiting[ClientT]):
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         if not self._is_open:
             work.close()
-            raise RuntimeError("the client is closed")
-        return self._loop.run(work)
+            raise RuntimeError(CLOSED)
+        try:
+            return self._loop.run(work, calls=self._calls)
+        except RuntimeError as error:
+            if self._is_open:
+                raise
+            # Another thread, or a signal handler, has closed it meanwhile.
+            raise RuntimeError(CLOSED) from error
 
     def close(self) -> None:
-        """Close in good order; see the asynchronous client's `stop`."""
+        """Close in good order; see the asynchronous client's `stop`.
+
+        Calls that still run in other threads then raise RuntimeError. A caller that is interrupted
+        (Ctrl-C) does not wait for the end, which comes in the background.
+        """
         self._close(self._client.stop())
 
     def _close(self, stop: Coroutine[Any, Any, None]) -> None:
@@ -89,17 +100,25 @@ class Blocking(Waiting[ClientT]):
             stop.close()
             return
         self._loop.check_caller(stop)
-        with self._lock:
-            was_open, self._is_open = self._is_open, False
-        if not was_open:
-            stop.close()
-            return
-        self._drop.detach()
-        _open.discard(self)
+        was_open = False
         try:
+            with self._lock:
+                was_open, self._is_open = self._is_open, False
+            if not was_open:
+                stop.close()
+                return
+            self._drop.detach()
+            _open.discard(self)
             self._loop.run(stop)
-        finally:
-            self._loop.release()
+            self._loop.run(cancel(self._calls))
+            self._loop.release(self._client)
+        except BaseException:
+            if was_open:
+                self._is_open = False
+                self._drop.detach()
+                _open.discard(self)
+                _begin_closing(self._client, self._loop)
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -153,12 +172,20 @@ def _warn(kind: str) -> None:
 
 def _drop(kind: str, client: AsyncClient[Any], loop: LoopThread) -> None:
     """Close, in the background, a client whose outside no code holds any more."""
-    if not loop.is_here:
+    if loop.is_here:
+        _begin_closing(client, loop)
+        _warn(kind)
+
+
+def _begin_closing(client: AsyncClient[Any], loop: LoopThread) -> None:
+    work = _close_dropped(client, loop)
+    try:
+        future = loop.begin(work)
+    except RuntimeError:  # the loop has ended, as this was the last client, and is closed
+        work.close()
         return
-    future = loop.begin(_close_dropped(client, loop))
     _closing.add(future)
     future.add_done_callback(_closing.discard)
-    _warn(kind)
 
 
 async def _close_dropped(client: AsyncClient[Any], loop: LoopThread) -> None:
@@ -166,7 +193,7 @@ async def _close_dropped(client: AsyncClient[Any], loop: LoopThread) -> None:
         # As after an exception: what the last poll returned need not be processed.
         await client.__aexit__(GeneratorExit, None, None)
     finally:
-        loop.release()
+        loop.release(client)
 
 
 def _at_exit() -> None:

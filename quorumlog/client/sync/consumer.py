@@ -1,12 +1,15 @@
 """The consumer without an event loop."""
 
-from collections.abc import Iterator
-from typing import Unpack
+from collections.abc import Coroutine, Iterator
+from contextlib import suppress
+from typing import Any, TypeVar, Unpack
 
 from quorumlog.client.consumer import ITERATION_POLL_MS, Consumer, Records
 from quorumlog.client.records import ConsumerRecord, GroupMetadata, TopicPartition
 from quorumlog.client.settings import BootstrapServers, ConsumerOptions
 from quorumlog.client.sync.blocking import Blocking, blocking, on_loop
+
+Result = TypeVar("Result")
 
 
 class SyncConsumer(Blocking[Consumer]):
@@ -28,6 +31,17 @@ class SyncConsumer(Blocking[Consumer]):
             self._close(self._client.__aexit__(type(interrupted), interrupted, None))
         else:
             super().close()
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return super()._run(self._after_rewind(work) if self._unseen else work)
+
+    async def _after_rewind(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Go back to the records of the interrupted call, so that they are not processed yet."""
+        unseen, self._unseen = self._unseen, {}
+        for partition, records in unseen.items():
+            with suppress(KeyError):  # it is assigned no longer
+                self._client.seek(partition, records[0].offset)
+        return await work
 
     subscribe = on_loop(Consumer.subscribe)
     unsubscribe = blocking(Consumer.unsubscribe)
@@ -69,14 +83,14 @@ class SyncConsumer(Blocking[Consumer]):
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
         """Return records as soon as there are any; {} after `timeout_ms` without.
 
-        What was fetched for a call that an exception ended (Ctrl-C) is returned by the next one.
+        Records fetched for a call that an exception ended (Ctrl-C) are not processed: the next call
+        returns them, unless the consumer seeks to another place first.
         """
 
         async def work() -> None:
             self._unseen = await self._client.poll(timeout_ms, max_records)
 
-        if not self._unseen:
-            self._run(work())
+        self._run(work())
         records, self._unseen = self._unseen, {}
         return records
 

@@ -1,29 +1,104 @@
-"""The thread whose event loop the blocking clients share."""
+"""The thread whose event loop the blocking clients share.
+
+A caller may be interrupted at any moment (Ctrl-C, an exception of a signal handler). Its call is
+then cancelled, and is over before the exception leaves `run`: the next call finds the client at
+rest. A signal handler may close clients, so the locks are reentrant.
+"""
 
 import asyncio
 import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from typing import Any, ClassVar, Final, TypeVar
+from contextlib import suppress
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 Result = TypeVar("Result")
+Calls = set["asyncio.Task[Any]"]
+
+CLOSED: Final = "the client is closed"
+CANCEL_S: Final = 5.0  # the longest wait for a cancelled call, which may run a user's listener
+_LOOK_S: Final = 1.0  # how often a caller looks whether the thread is still there
 
 
-async def _cancelled(tasks: set["asyncio.Task[Any]"]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+async def cancel(calls: Calls) -> None:
+    """Cancel these tasks, and wait for their end."""
+    own = [*calls]
+    for call in own:
+        call.cancel()
+    await asyncio.gather(*own, return_exceptions=True)
+
+
+async def _cancel_all() -> None:
+    """Cancel all other tasks, also those that begin meanwhile."""
+    this = {asyncio.current_task()}
+    while others := asyncio.all_tasks() - this:
+        await cancel(others)
+
+
+class _Call(Generic[Result]):
+    """A coroutine that runs on the loop for a caller in another thread.
+
+    Invariants:
+      1. The loop waits for no lock that a caller may hold: an interrupted one cannot stop it.
+      2. `calls` changes on the loop only; it has the task while that runs.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, Result], calls: Calls) -> None:
+        self._work: Final = work
+        self._calls: Final = calls
+        self._task: asyncio.Task[Result] | None = None
+        self._is_over = False
+        self._over: Final = threading.Lock()  # held until the task is over
+        self._over.acquire()
+
+    # --- on the loop ---
+
+    def start(self) -> None:
+        if not self._is_over:
+            self._task = asyncio.get_running_loop().create_task(self._work)
+            self._calls.add(self._task)
+            self._task.add_done_callback(self._end)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        elif not self._is_over:
+            self._work.close()
+            self._end(None)
+
+    def _end(self, task: "asyncio.Task[Result] | None") -> None:
+        if task is not None:
+            self._calls.discard(task)
+            if not task.cancelled():
+                task.exception()  # else a caller that is gone leaves an error in the log
+        self._is_over = True
+        self._over.release()
+
+    # --- in the caller's thread ---
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether the call is over, after `timeout_s` at most."""
+        return self._is_over or self._over.acquire(timeout=max(0.0, timeout_s))
+
+    def result(self) -> Result:
+        """Return the result of a call that is over. RuntimeError if closing has cancelled it."""
+        try:
+            if self._task is None or self._task.cancelled():
+                raise RuntimeError(CLOSED)
+            return self._task.result()
+        finally:
+            del self  # an error that refers to this frame refers to no task that refers to it
 
 
 class LoopThread:
-    """An event loop in a thread of its own. `users` counts the open clients."""
+    """An event loop in a thread of its own. `users` has the open clients."""
 
     shared: ClassVar["LoopThread | None"] = None
-    lock: ClassVar[threading.Lock] = threading.Lock()
+    lock: ClassVar["threading.RLock"] = threading.RLock()
 
     def __init__(self) -> None:
-        self.users = 0
+        self.users: Final[set[object]] = set()
         self._process: Final = os.getpid()
         self._loop: Final = asyncio.new_event_loop()
         self._thread: Final = threading.Thread(
@@ -34,16 +109,16 @@ class LoopThread:
     def _serve(self) -> None:
         self._loop.run_forever()
         # A client whose end was interrupted leaves some.
-        self._loop.run_until_complete(_cancelled(asyncio.all_tasks(self._loop)))
+        self._loop.run_until_complete(_cancel_all())
         self._loop.close()
 
     @classmethod
-    def acquire(cls) -> "LoopThread":
-        """Return the shared one; start it if there is none."""
+    def acquire(cls, user: object) -> "LoopThread":
+        """Return the shared one, for `user`; start it if there is none."""
         with cls.lock:
             if cls.shared is None:
                 cls.shared = cls()
-            cls.shared.users += 1
+            cls.shared.users.add(user)
             return cls.shared
 
     @property
@@ -51,14 +126,16 @@ class LoopThread:
         """False in a process that was forked off: the thread stayed behind."""
         return self._process == os.getpid()
 
-    def release(self) -> None:
-        """Say that one client is closed; the last one ends the thread."""
+    def release(self, user: object) -> None:
+        """Note that a client is closed; the last one ends the thread. May be repeated."""
         with self.lock:
-            self.users -= 1
+            self.users.discard(user)
             if self.users:
                 return
-            type(self).shared = None
-        self._loop.call_soon_threadsafe(self._loop.stop)
+            if self.shared is self:
+                type(self).shared = None
+        with suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self._loop.stop)
         if threading.current_thread() is not self._thread:  # as when it closed a dropped client
             self._thread.join()
 
@@ -80,20 +157,47 @@ class LoopThread:
             )
             raise RuntimeError(message)
 
-    def run(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
-        """Run `work` on the loop and wait for it. Raises TimeoutError, and then cancels it."""
+    def run(
+        self,
+        work: Coroutine[Any, Any, Result],
+        timeout_s: float | None = None,
+        calls: Calls | None = None,
+    ) -> Result:
+        """Run `work` on the loop and wait for it. Raises TimeoutError, and then cancels it.
+
+        `calls` has the task while it runs. RuntimeError if another call has cancelled that: the
+        client is closed. After an exception in the caller's thread `work` is over, or `CANCEL_S`
+        have passed.
+        """
         self.check_caller(work)
-        future = self.begin(work)
+        call = _Call(work, set() if calls is None else calls)
         try:
-            return future.result(timeout_s)
+            self._loop.call_soon_threadsafe(call.start)
+            self._wait(call, timeout_s)
         except BaseException:
-            future.cancel()
+            self._give_up(call)
             raise
+        return call.result()
+
+    def _wait(self, call: _Call[Any], timeout_s: float | None) -> None:
+        end_s = float("inf") if timeout_s is None else self._loop.time() + timeout_s
+        while not call.wait(min(_LOOK_S, end_s - self._loop.time())):
+            if self._loop.time() >= end_s:
+                raise TimeoutError
+            if not self._thread.is_alive():
+                raise RuntimeError(CLOSED)
+
+    def _give_up(self, call: _Call[Any]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call.cancel)
+        except RuntimeError:  # the loop is closed: nothing runs any more
+            call.cancel()
+        call.wait(CANCEL_S)
 
 
 def _after_fork() -> None:
     """Begin without a thread; another one may have held the lock at that moment."""
-    LoopThread.shared, LoopThread.lock = None, threading.Lock()
+    LoopThread.shared, LoopThread.lock = None, threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

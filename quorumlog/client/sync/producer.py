@@ -67,11 +67,23 @@ class SyncProducer(Blocking[Producer]):
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit at the end of the block; abort if an exception leaves it."""
-        block = self._client.transaction()
-        self._run(block.__aenter__())
+        earlier = self._run(_transactions(self._client))
         try:
+            self.begin_transaction()
             yield
+            self.commit_transaction()
         except BaseException as error:
-            self._run(block.__aexit__(type(error), error, error.__traceback__))
+            if self._is_open:  # else closing has aborted it
+                self._run(_abort_after(self._client, error, earlier))
             raise
-        self._run(block.__aexit__(None, None, None))
+
+
+async def _transactions(producer: Producer) -> int:
+    return producer._transactor().transactions.number  # noqa: SLF001 - ours
+
+
+async def _abort_after(producer: Producer, error: BaseException, earlier: int) -> None:
+    """Abort the transaction that an interrupted call left open, if it began after `earlier`."""
+    transactor = producer._transactor()  # noqa: SLF001 - ours
+    if transactor.transactions.number > earlier:
+        await transactor.abort_after(error)

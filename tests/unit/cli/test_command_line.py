@@ -47,7 +47,12 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
         (["produce", "t", "--header", "h"], EXIT_USAGE, "write it as NAME=VALUE"),
         (["consume", "t", "--format", "%x"], EXIT_USAGE, "%x: there are %t %p"),
         (["consume", "t", "--format", "%s", "--json"], EXIT_USAGE, "give one of"),
-        (["consume", "t", "--from", "middle"], EXIT_USAGE, "'beginning', 'end'"),
+        (
+            ["consume", "t", "--from", "middle"],
+            EXIT_USAGE,
+            "it must be beginning, end, or a duration",
+        ),
+        (["consume", "t", "--from", "1h"], EXIT_USAGE, "a duration of ISO 8601 such as PT1H"),
         (["verify", "{tmp}/absent"], EXIT_USAGE, "no such file"),
         (["verify", "{tmp}"], EXIT_UNKNOWN, "{tmp}"),
         (["chaos", "run", "--fault", "flood"], EXIT_USAGE, "no fault is called 'flood'"),

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from quorumlog import clock
 from quorumlog.client import Consumer, KafkaError, Producer, RecordMetadata, TopicPartition
 from quorumlog.client.io import stalled_requests
 from quorumlog.client.settings import ProducerOptions
@@ -226,6 +228,28 @@ async def test_acks_0_is_done_when_it_is_written() -> None:
             async for record in consumer:
                 assert (record.value, record.offset) == (b"v", 0)
                 break
+
+
+async def test_a_consumer_begins_at_a_duration_ago() -> None:
+    """It asks for the end, and then for the time (KIP-1106)."""
+    async with asyncio.timeout(20), fake_cluster() as cluster:
+        asked: list[int] = []
+        list_offsets = cluster.list_offsets
+
+        def noted(request: Any) -> Any:
+            asked.append(request.topics[0].partitions[0].timestamp)
+            return list_offsets(request)
+
+        cluster.list_offsets = noted  # type: ignore[method-assign]
+        async with Producer(cluster.bootstrap, **QUICK) as producer:
+            await producer.send_and_wait("t", b"v")
+        began_ms = clock.wall_clock_ms()
+        partition = TopicPartition("t", 0)
+        async with Consumer(cluster.bootstrap, auto_offset_reset="by_duration:PT1H") as consumer:
+            consumer.assign([partition])
+            assert await consumer.position(partition) == 0
+        assert asked[0] == -1
+        assert 0 <= asked[1] + 3_600_000 - began_ms <= clock.wall_clock_ms() - began_ms
 
 
 async def test_a_consumer_follows_the_leader() -> None:

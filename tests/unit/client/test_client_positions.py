@@ -165,9 +165,35 @@ def test_out_of_range_is_reset_by_policy(reset: OffsetReset, timestamp: int) -> 
     positions, position = reading(reset, offset=50)
     fetched(positions, 50, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
     assert positions.waiting(0, PositionState.RESETTING) == [position]
-    assert position.reset_timestamp == timestamp
+    assert position.reset.timestamp == timestamp
     positions.handle_offset(position, 7, 2)
     assert (position.offset, position.epoch, position.state) == (7, 2, PositionState.FETCHING)
+
+
+@pytest.mark.parametrize(("by_time", "offset"), [((7, 2), 7), ((-1, -1), 90)])
+def test_a_reset_by_duration_asks_for_the_end_and_then_by_time(
+    by_time: tuple[int, int], offset: int
+) -> None:
+    """Without a record that is young enough, reading begins at the end (KIP-1106)."""
+    positions, position = reading("by_duration:PT1H", offset=50)
+    fetched(positions, 50, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    assert position.reset.asked_timestamp(5_000_000) == LATEST_TIMESTAMP
+    positions.handle_offset(position, 90, 3)
+    assert positions.waiting(0, PositionState.RESETTING) == [position]
+    assert position.reset.asked_timestamp(5_000_000) == 1_400_000
+    assert position.reset.asked_timestamp(60_000) == 0  # -1 and -2 mean other places
+    positions.handle_offset(position, *by_time)
+    assert (position.offset, position.state) == (offset, PositionState.FETCHING)
+
+
+def test_a_seek_overtakes_a_reset_by_duration() -> None:
+    positions, position = reading("by_duration:PT1H", offset=50)
+    fetched(positions, 50, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    first = position.reset
+    positions.seek_by_time(T, LATEST_TIMESTAMP)
+    assert position.reset is not first  # its answer is dropped
+    positions.handle_offset(position, 90, 3)
+    assert (position.offset, position.state) == (90, PositionState.FETCHING)
 
 
 def test_without_a_policy_out_of_range_is_an_error_until_the_user_seeks() -> None:

@@ -6,6 +6,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from quorumlog.client import Admin, Consumer, Producer
+from quorumlog.client.offset_resets import parse_offset_reset
 from quorumlog.client.settings import (
     AdminOptions,
     AdminSettings,
@@ -74,6 +75,13 @@ WRONG: list[tuple[type[Admin | Consumer | Producer], dict[str, Any], type[Except
     (Producer, {"enable_idempotence": 1}, TypeError, "must be of type bool or None, not 1"),
     (Consumer, {"group_id": b"g"}, TypeError, "group_id must be of type str or None, not b'g'"),
     (Consumer, {"auto_offset_reset": "first"}, ValueError, "one of 'earliest', 'latest', 'none'"),
+    (
+        Consumer,
+        {"auto_offset_reset": "by_duration:1h"},
+        ValueError,
+        "'1h' is not a duration",
+    ),
+    (Consumer, {"auto_offset_reset": 5}, TypeError, "auto_offset_reset must be of type str, not 5"),
     (Consumer, {"partition_assignment_strategy": "range"}, TypeError, "a list, each one of"),
     (Consumer, {"partition_assignment_strategy": ["rang"]}, TypeError, "a list, each one of"),
     (Consumer, {"partition_assignment_strategy": []}, ValueError, "at least one assignor"),
@@ -90,6 +98,49 @@ def test_a_value_that_cannot_be_is_refused_by_name(
 ) -> None:
     with pytest.raises(error, match=complaint):
         kind("x:1", **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ms"),
+    [
+        ("PT1H", 3_600_000),
+        ("pt30m", 1_800_000),
+        ("P2DT12H", 216_000_000),
+        ("P1D", 86_400_000),
+        ("PT1H1M1.5S", 3_661_500),
+        ("PT0.000000001S", 1),
+        ("PT0S", 0),
+    ],
+)
+def test_a_reset_by_duration_is_read_as_javas_duration(text: str, duration_ms: int) -> None:
+    assert parse_offset_reset(f"by_duration:{text}") == duration_ms
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "P",
+        "PT",
+        "P1DT",
+        "1H",
+        "PT1",
+        "P1W",
+        "P1M",
+        "P1Y",
+        "PT-1H",
+        "-PT1H",
+        "PT1.5H",
+        "PT1S1M",
+        "PT1H ",
+        "PT.5S",
+        f"PT{'9' * 16}S",
+        "PT\u0661H",
+    ],
+)
+def test_a_text_that_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration of ISO 8601; write PT1H"):
+        parse_offset_reset(f"by_duration:{text}")
 
 
 def test_the_defaults_are_those_of_kafka_4_3() -> None:

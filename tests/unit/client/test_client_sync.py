@@ -111,8 +111,8 @@ def test_what_an_interrupted_poll_took_is_returned_by_the_next(
         assert first_values(consumer) == [b"0", b"1", b"2"]
         run = consumer._loop.run
 
-        def interrupted(*arguments: Any) -> None:
-            run(*arguments)
+        def interrupted(*arguments: Any, **options: Any) -> None:
+            run(*arguments, **options)
             raise KeyboardInterrupt
 
         monkeypatch.setattr(consumer._loop, "run", interrupted)
@@ -125,6 +125,39 @@ def test_what_an_interrupted_poll_took_is_returned_by_the_next(
             consumer.poll(1_000)
         monkeypatch.undo()
     assert group.committed == 6  # nobody has seen 6, 7 and 8
+
+
+def test_what_an_interrupted_poll_took_is_not_processed(
+    group: GroupCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not committed, not before the place of a later seek, not read after another assignment."""
+    with SyncConsumer(group.bootstrap, **OPTIONS) as consumer:
+        consumer.subscribe(["t"])
+        assert first_values(consumer) == [b"0", b"1", b"2"]
+        first, run = TopicPartition("t", 0), consumer._loop.run
+
+        def interrupted(*arguments: Any, **options: Any) -> None:
+            run(*arguments, **options)
+            raise KeyboardInterrupt
+
+        def interrupted_poll() -> None:
+            monkeypatch.setattr(consumer._loop, "run", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(1_000)
+            monkeypatch.undo()
+
+        interrupted_poll()
+        consumer.commit()
+        assert group.committed == 3
+        interrupted_poll()
+        assert consumer.position(first) == 3
+        interrupted_poll()
+        consumer.seek(first, 8)
+        assert first_values(consumer) == [b"8"]
+        consumer.seek(first, 0)
+        interrupted_poll()
+        consumer.unsubscribe()
+        assert consumer.poll(1) == {}
 
 
 def test_a_blocking_call_in_a_listener_is_an_error_and_no_deadlock(group: GroupCluster) -> None:

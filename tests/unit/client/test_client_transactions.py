@@ -1,5 +1,7 @@
 """A transactional producer's decisions, one story each; tests/property has all of them at once."""
 
+from collections.abc import Callable
+
 import pytest
 
 from quorumlog.client.core.batch import ProducerIdentity
@@ -239,29 +241,27 @@ def test_without_a_new_epoch_a_gap_in_the_numbers_is_fatal() -> None:
     assert story.transactions.state is TransactionState.FATAL_ERROR
 
 
-def test_an_unknown_producer_id_gets_another_one() -> None:
-    story = Story().begun()
-    commit = story.transactions.commit()
+@pytest.mark.parametrize("abilities", [EXPLICIT, IMPLICIT])
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("end", [Transactions.commit, Transactions.abort])
+def test_an_unknown_producer_id_ends_the_producer(
+    abilities: Abilities, is_lost: bool, end: Callable[[Transactions], Outcome]
+) -> None:
+    """A new id would fence the owner of the transactional id (KAFKA-18019)."""
+    story = Story(abilities).begun()
+    outcome = end(story.transactions)
+    if is_lost:
+        story.lose_next()
     story.refuse_next(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    error = story.ended(commit)
+    error = story.ended(outcome)
     assert error is not None
-    assert (error.abortable, error.definite) == (True, True)
-    abort = story.transactions.abort()
-    other = ProducerIdentity(9, 0)
-    assert story.answer_next(Answer(identity=other)) == InitProducerId(identity=FIRST)
-    assert story.ended(abort) is None
-    assert story.transactions.identity == other
-
-
-def test_an_unknown_producer_id_after_a_lost_commit_is_fatal() -> None:
-    """A new id would make an abort of a transaction that may be committed."""
-    story = Story().begun()
-    commit = story.transactions.commit()
-    story.lose_next()
-    story.refuse_next(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    error = story.ended(commit)
-    assert error is not None
-    assert (error.fatal, error.definite) == (True, False)
+    assert (error.abortable, error.fatal, error.definite) == (False, True, not is_lost)
+    assert "transactional.id.expiration.ms" in error.message
+    assert "make a new one" in error.message
+    for call in (Transactions.begin, Transactions.abort):
+        with pytest.raises(TransactionError, match="INVALID_PRODUCER_ID_MAPPING"):
+            call(story.transactions)
+    assert story.next() is None  # for ever
 
 
 def test_an_abort_with_kip_890_is_never_taken_for_done() -> None:
@@ -295,10 +295,11 @@ def test_an_error_that_passes_is_waited_for(code: ErrorCode) -> None:
 ABORTABLE = [
     ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.FENCED_INSTANCE_ID, ErrorCode.GROUP_AUTHORIZATION_FAILED,
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    ErrorCode.OFFSET_METADATA_TOO_LARGE,
 ]  # fmt: skip
 FATAL = [
-    ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION,
 ]  # fmt: skip
 
@@ -324,6 +325,7 @@ def test_what_an_error_of_offsets_ends(code: ErrorCode) -> None:
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, False),
         (ErrorCode.INVALID_TXN_STATE, True),
         (ErrorCode.PRODUCER_FENCED, True),
+        (ErrorCode.INVALID_PRODUCER_ID_MAPPING, True),
         (ErrorCode.UNSUPPORTED_VERSION, True),
     ],
 )
