@@ -306,7 +306,10 @@ class LocalCluster:
         return self._process(node_id).exit_status
 
     def last_words(self, node_id: int) -> str:
-        """Say how a node that has ended did so, by the last line of its output."""
+        """Say how a node that has ended did so, by the last line of its output.
+
+        Raises ClusterError if it runs.
+        """
         return self._process(node_id).last_words()
 
     def _process(self, node_id: int) -> NodeProcess:

@@ -234,7 +234,14 @@ class NodeProcess:
         return None if self._child is None else self._child.poll()
 
     def last_words(self) -> str:
-        """Say how a node that has ended did so: its last line is meant for people."""
+        """Say how a node that has ended did so: its last line is meant for people.
+
+        Raises ClusterError if it runs.
+        """
+        if self.pid is not None:
+            raise ClusterError(
+                f"node {self.node_id} runs, as process {self.pid}: it has last words once it ends"
+            )
         return self._last_words_of(self._child)
 
     def _last_words_of(self, child: Child | None) -> str:

@@ -92,6 +92,50 @@ GROUP_SETTINGS: Final[Mapping[str, GroupSetting]] = MappingProxyType(
 """Every row by the name of its setting."""
 
 
+_ABSENT: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                "share.assignment.interval.ms",
+                "share.assignor.offload.enable",
+                "share.auto.offset.reset",
+                "share.delivery.count.limit",
+                "share.heartbeat.interval.ms",
+                "share.isolation.level",
+                "share.partition.max.record.locks",
+                "share.record.lock.duration.ms",
+                "share.renew.acknowledge.enable",
+                "share.session.timeout.ms",
+            ),
+            "share groups (KIP-932)",
+        ),
+        **dict.fromkeys(
+            (
+                "streams.assignment.interval.ms",
+                "streams.assignor.offload.enable",
+                "streams.heartbeat.interval.ms",
+                "streams.initial.rebalance.delay.ms",
+                "streams.num.standby.replicas",
+                "streams.session.timeout.ms",
+            ),
+            "streams groups (KIP-1071)",
+        ),
+        **dict.fromkeys(
+            ("consumer.assignment.interval.ms", "consumer.assignor.offload.enable"),
+            "delayed and offloaded assignments (KIP-1263)",
+        ),
+    }
+)
+
+
+def unknown_name(name: str) -> str:
+    """Say why a group cannot have a setting that is no row of ours, by Kafka 4.3's names."""
+    subject = _ABSENT.get(name)
+    if subject is None:
+        return f"Unknown group config name: {name}"
+    return f"{name} is a setting of {subject}, which this cluster does not have"
+
+
 def group_limits(reader: object) -> Mapping[str, int]:
     """Return the values of an object that reads settings: those behind groups and their bounds."""
     return {name: int(text) for name, text in texts_of(reader).items() if name in _LIMITS}

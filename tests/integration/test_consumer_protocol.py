@@ -139,6 +139,29 @@ async def test_a_cluster_without_the_protocol_says_so_at_once(tmp_path: Path) ->
         assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
 
 
+@pytest.mark.skipif(
+    not hasattr(confluent_kafka, "ShareConsumer"), reason="confluent-kafka has it since 2.15"
+)
+async def test_a_share_consumer_of_librdkafka_fails_at_once(tmp_path: Path) -> None:
+    async with broker_with_groups(tmp_path) as broker:
+
+        def poll() -> None:
+            consumer = confluent_kafka.ShareConsumer(
+                {"bootstrap.servers": broker.bootstrap, "group.id": "shared"}
+            )
+            consumer.subscribe(["t"])
+            try:
+                for _ in range(100):
+                    consumer.poll(0.1)
+            finally:
+                consumer.close()
+
+        with pytest.raises(confluent_kafka.KafkaException) as caught:
+            await asyncio.to_thread(poll)
+        error = caught.value.args[0]
+        assert (error.fatal(), error.code()) == (True, ErrorCode.UNSUPPORTED_VERSION)
+
+
 class Confluent:
     """A consumer of librdkafka in a thread of its own."""
 

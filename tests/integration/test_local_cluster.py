@@ -185,6 +185,8 @@ def test_two_nodes_never_share_a_directory(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, nodes=1) as cluster:
         with pytest.raises(ClusterError, match="runs already"):
             cluster.start_node(1)
+        with pytest.raises(ClusterError, match=r"node 1 runs, .*last words once it ends"):
+            cluster.last_words(1)
         status, line = run_node(layout.properties_file(tmp_path, 1))
         assert status == 1
         assert "is in use by another process" in line

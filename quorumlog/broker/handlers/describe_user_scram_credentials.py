@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from quorumlog.broker.responses.controller_answers import shortened
+from quorumlog.broker.responses.java_maps import names_in_map_order
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.image.scram import ScramCredential
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -30,7 +31,7 @@ def handle(
     return DescribeUserScramCredentialsResponse(
         results=[
             _result(user, by_user.get(user, {}), is_repeated=counts[user] > 1)
-            for user in counts or by_user
+            for user in names_in_map_order(counts or by_user)
         ]
     )
 

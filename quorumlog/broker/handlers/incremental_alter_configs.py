@@ -1,8 +1,10 @@
 """IncrementalAlterConfigs (44): set, delete, append, subtract; the rest stays. Source: KIP-339."""
 
 from quorumlog.broker.responses.config_alterations import Resource, alter_resources
+from quorumlog.broker.responses.config_entries import ResourceType
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigOperation
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -31,7 +33,10 @@ def _resource(asked: AlterConfigsResource) -> Resource:
         try:
             operation = ConfigOperation(config.config_operation)
         except ValueError:
-            problem = f"Unknown operation type {config.config_operation}"
+            # Kafka's broker judges its own settings so; its controller ends in a null pointer.
+            is_broker = asked.resource_type == ResourceType.BROKER
+            code = ErrorCode.INVALID_REQUEST if is_broker else ErrorCode.UNKNOWN_SERVER_ERROR
+            problem = code, f"Unknown operation type {config.config_operation}"
             break
         changes.append(ConfigChange(name=config.name, value=config.value, operation=operation))
     wanted = ConfigChanges(name=asked.resource_name, changes=tuple(changes))

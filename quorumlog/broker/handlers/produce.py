@@ -5,8 +5,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from quorumlog.broker.partitions.core.admission import ZSTD_SINCE, is_zstd_too_early
+from quorumlog.broker.partitions.core.admission import (
+    ZSTD_SINCE,
+    is_transactional,
+    is_zstd_too_early,
+)
 from quorumlog.broker.partitions.core.data_path import ProduceResult
+from quorumlog.broker.partitions.io.appends import WITHOUT_TRANSACTIONAL_ID
 from quorumlog.broker.partitions.io.verified_appends import ClientTransaction
 from quorumlog.broker.responses.leader_hints import leader_hints
 from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply, answers
@@ -92,6 +97,13 @@ class _Answer:
 
 
 def _refusal(request: ProduceRequest) -> ProduceResult | None:
+    """Return why every batch of a request is refused; None: each is judged on its own."""
+    if request.transactional_id is None and any(
+        is_transactional(_records(data))
+        for topic in request.topic_data
+        for data in topic.partition_data
+    ):
+        return WITHOUT_TRANSACTIONAL_ID
     if request.acks not in (-1, 0, 1):
         return ProduceResult(ErrorCode.INVALID_REQUIRED_ACKS)
     return None

@@ -38,7 +38,7 @@ class Resource:
 
     resource_type: int
     wanted: ConfigChanges
-    problem: str | None = None
+    problem: tuple[ErrorCode, str] | None = None
 
 
 async def alter_resources(
@@ -63,9 +63,11 @@ async def alter_resources(
     altered = iter(await _alter_topics(context, topics, validate_only=validate_only))
     altered_groups = iter(await _alter_groups(context, groups, validate_only=validate_only))
     responses = []
+    message: str | None
     for resource, problem in zip(resources, problems, strict=True):
-        error_code, message = ErrorCode.INVALID_REQUEST, problem
-        if problem is None:
+        if problem is not None:
+            error_code, message = problem
+        else:
             result: ConfigResult | Outcome
             if resource.resource_type == ResourceType.GROUP:
                 result = next(altered_groups)
@@ -108,19 +110,20 @@ async def _alter_groups(
     return await changed_cluster(context, change, doubt=DOUBT)
 
 
-def _problem(context: BrokerContext, resource: Resource) -> str | None:
+def _problem(context: BrokerContext, resource: Resource) -> tuple[ErrorCode, str] | None:
     """Say why a resource cannot be altered, without a look at its changes; None: it may be."""
     name, broker_id = resource.wanted.name, context.broker_id
     if resource.resource_type == ResourceType.BROKER:
         if name not in {"", str(broker_id)}:
-            return (
+            message = (
                 f"Unexpected broker id, expected {broker_id} or empty string, but received {name}"
             )
+            return ErrorCode.INVALID_REQUEST, message
         return resource.problem
     if resource.problem is not None or resource.resource_type in CONTROLLERS:
         return resource.problem
     unknown = f"Unknown resource type {resource.resource_type}"
-    return REFUSALS.get(resource.resource_type, unknown)
+    return ErrorCode.INVALID_REQUEST, REFUSALS.get(resource.resource_type, unknown)
 
 
 def _is_seen(image: ClusterImage, result: ConfigResult) -> bool:

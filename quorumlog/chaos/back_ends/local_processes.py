@@ -315,8 +315,11 @@ class LocalProcesses:
         return max(known, key=lambda answer: int(answer["metadata_offset"]), default=None)
 
     def last_words(self, node_id: int) -> str:
-        """Return the last line of the node's output."""
-        return self.cluster.last_words(node_id)
+        """Return the last line of the node's output; "" if it has been started again."""
+        try:
+            return self.cluster.last_words(node_id)
+        except ClusterError:
+            return ""
 
     async def restore(self) -> None:
         """Let no node starve, and no topic change: all end with the run."""

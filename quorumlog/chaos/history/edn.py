@@ -1,15 +1,16 @@
 """EDN, the notation of Clojure's data: what histories of Jepsen are written in.
 
-The reader knows nil, booleans, numbers, strings, characters, keywords, symbols, lists, vectors,
-maps, sets, tags, comments and discarded forms. Lists and vectors are lists, sets are `EdnSet`, a
-tagged form is `Tagged`; a keyword is a `Keyword`, which is its name. Anything else is an EdnError
-with its line. Source: github.com/edn-format/edn.
+The reader knows nil, booleans, numbers, Clojure's ratios, strings, characters, keywords, symbols,
+lists, vectors, maps, sets, tags, comments and discarded forms. Lists and vectors are lists, sets
+are `EdnSet`, a tagged form is `Tagged`; a keyword is a `Keyword`, which is its name. Anything else
+is an EdnError with its line. Source: github.com/edn-format/edn.
 """
 
 import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final
 
 _DEPTH_MAX: Final = 64
@@ -28,6 +29,7 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _INTEGER: Final = re.compile(r"[+-]?\d+N?\Z")
+_RATIO: Final = re.compile(r"[+-]?\d+/\d+\Z")
 _FLOAT: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?M?\Z")
 _NAME: Final = re.compile(r"[A-Za-z_.*+!?$%&=<>/\-][\w.*+!?$%&=<>:/'#-]*\Z")
 _CLOSES: Final = {"[": "]", "(": ")", "{": "}", "#{": "}"}
@@ -45,6 +47,12 @@ class EdnError(ValueError):
 
 class Keyword(str):
     """`:name`, without the colon."""
+
+    __slots__ = ()
+
+
+class Ratio(str):
+    """`1/2`, as a text in lowest terms: a float would make two ratios one."""
 
     __slots__ = ()
 
@@ -188,17 +196,27 @@ def _atom(words: str, line: int) -> Any:
         return int(words.rstrip("N"))
     if _FLOAT.match(words):
         return float(words.rstrip("M"))
+    if _RATIO.match(words):
+        return _ratio(words, line)
     name = words[1:] if words.startswith(":") else words
     if not _NAME.match(name) and not (words.startswith(":") and re.match(r"[\w.-]+\Z", name)):
         raise EdnError(line, f"cannot read {words[:40]!r}")
     return Keyword(name) if words.startswith(":") else name
 
 
+def _ratio(words: str, line: int) -> int | Ratio:
+    try:
+        said = Fraction(words)
+    except ZeroDivisionError as error:
+        raise EdnError(line, f"a ratio of nothing: {words[:40]}") from error
+    return said.numerator if said.denominator == 1 else Ratio(said)
+
+
 def plain(value: Any) -> Any:
     """Return a form as JSON has it: keywords as texts, sets as lists, a tag left out."""
     if isinstance(value, Tagged):
         return plain(value.form)
-    if isinstance(value, Keyword):
+    if isinstance(value, Keyword | Ratio):
         return str(value)
     if isinstance(value, list):
         return [plain(one) for one in value]
@@ -214,6 +232,8 @@ def write_form(value: Any) -> str:
             return name
     match value:
         case str():
+            if isinstance(value, Ratio):
+                return str(value)
             is_keyword = isinstance(value, Keyword)
             return f":{value}" if is_keyword else json.dumps(value, ensure_ascii=False)
         case dict():

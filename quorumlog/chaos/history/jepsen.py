@@ -55,10 +55,11 @@ def table_of_rows(file: str, rows: Iterable[tuple[int, Any]]) -> pa.Table:
 
     Raises HistoryError with the file and the place.
     """
-    operations, places = [], []
+    operations: list[Operation] = []
+    places: list[int] = []
     for place, row in rows:
         try:
-            operations.append(_operation(row))
+            operations.append(_operation(len(operations), row))
         except KeyError as error:
             reason = f"it has no {error.args[0]}"
             raise HistoryError(f"{file}:{place}: not a Jepsen operation: {reason}") from error
@@ -93,7 +94,8 @@ def _parsed(text: bytes, name: str) -> Any:
         raise HistoryError(f"{name}: too many brackets within brackets") from error
 
 
-def _operation(row: Any) -> Operation:
+def _operation(number: int, row: Any) -> Operation:
+    """Return one operation; without an index or a time it has its number, from 0."""
     if not isinstance(row, dict):
         raise TypeError(f"{str(row)[:80]!r} is not an object")
     process, f, type_, value = _process(row["process"]), row["f"], row["type"], row.get("value")
@@ -116,8 +118,8 @@ def _operation(row: Any) -> Operation:
         known = ", ".join((*_MICRO_LISTS, *_KEY_LISTS, *_OTHERS))
         raise ValueError(f"f is {f!r}; the Kafka workload has {known}")
     return Operation(
-        index=_int("index", row["index"]),
-        time_ns=_int("time", row["time"]),
+        index=_int("index", row.get("index", number)),
+        time_ns=_int("time", row.get("time", number)),
         process=process,
         type=type_,
         f=str(f),

@@ -19,7 +19,7 @@ from quorumlog.metadata_quorum.controller.refusals import (
 )
 from quorumlog.metadata_quorum.image.records import GROUP_RESOURCE, Config, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
-from quorumlog.settings.groups import GROUP_SETTINGS, bounds_problem
+from quorumlog.settings.groups import GROUP_SETTINGS, bounds_problem, unknown_name
 from quorumlog.settings.kinds import BadValue
 from quorumlog.wire.codec.error_codes import ErrorCode
 
@@ -88,7 +88,7 @@ def _kept(name: str, value: str) -> str:
     """Return the normal form of a value."""
     setting = GROUP_SETTINGS.get(name)
     if setting is None:
-        raise TopicRefused(ErrorCode.INVALID_CONFIG, f"Unknown group config name: {name}")
+        raise TopicRefused(ErrorCode.INVALID_CONFIG, unknown_name(name))
     try:
         return setting.kind.normalize(value)
     except BadValue as error:

@@ -73,7 +73,8 @@ def changed(at: int, value: int, *, mended: bool = False) -> bytes:
         (changed(60, 9, mended=True), ErrorCode.INVALID_RECORD),
         (changed(57, 0x80, mended=True), ErrorCode.INVALID_RECORD),
         (changed(26, 1, mended=True), ErrorCode.INVALID_RECORD),  # the last offset delta
-        (changed(22, 5, mended=True), ErrorCode.INVALID_RECORD),  # no such compression
+        (changed(22, 5, mended=True), ErrorCode.UNKNOWN_SERVER_ERROR),  # no such compression
+        (changed(22, 7, mended=True), ErrorCode.UNKNOWN_SERVER_ERROR),
         (changed(22, 1, mended=True), ErrorCode.INVALID_RECORD),  # not gzip
         (changed(-1, 1, mended=True), ErrorCode.INVALID_RECORD),  # minus one headers
         (encode_batch(ONE) * 2, ErrorCode.INVALID_RECORD),

@@ -159,9 +159,9 @@ async def test_who_waits_for_a_topic_gets_nothing_of_the_next_one_of_its_name(
         assert produced.result().error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert append(replicas, acks=-1).base_offset == 0
         [answer] = await waiting
-        assert (answer.error_code, list(answer.records)) == (ErrorCode.UNKNOWN_TOPIC_ID, [])
+        assert (answer.error_code, list(answer.records)) == (ErrorCode.INCONSISTENT_TOPIC_ID, [])
         [late] = cast(list[FetchedPartition], fetch_from(replicas, spec))
-        assert late.error_code is ErrorCode.UNKNOWN_TOPIC_ID
+        assert late.error_code is ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 async def test_only_so_many_produces_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

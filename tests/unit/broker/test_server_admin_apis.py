@@ -184,11 +184,14 @@ async def test_what_is_wrong_with_a_change_is_said_and_nothing_is_changed(tmp_pa
             ([("retention.ms", 0, "x")], "INVALID_CONFIG", "Not a number"),
             ([("retention.ms", 0, None)], "INVALID_REQUEST", "Null value"),
             ([("retention.ms", 2, "5")], "INVALID_CONFIG", "not LIST"),
-            ([("retention.ms", 9, "5")], "INVALID_REQUEST", "Unknown operation type 9"),
+            ([("retention.ms", 9, "5")], "UNKNOWN_SERVER_ERROR", "Unknown operation type 9"),
             ([("flush.ms", 0, "5")] * 2, "INVALID_REQUEST", "duplicate config keys"),
         ):
             refused, why = await alter_some(connection, "t", *changes)
             assert (refused, message in (why or "")) == (error_code, True), (changes, why)
+        unknown = ("log.retention.ms", 9, "5")
+        refused, why = await alter_some(connection, "1", unknown, resource_type=BROKER_RESOURCE)
+        assert (refused, why) == ("INVALID_REQUEST", "Unknown operation type 9")
         refused, why = await alter_some(connection, "none", ("flush.ms", 0, "5"))
         assert (refused, why) == (
             "UNKNOWN_TOPIC_OR_PARTITION",

@@ -153,11 +153,11 @@ async def test_quotas_are_altered_and_described(tmp_path: Path) -> None:
                 entries=[entry("ann", 5.0), entry(None, 6.0), entry("bob", -1.0)]
             )
             altered = await connection.send(request, version=version)
-            assert [(one.entity[0].entity_name, one.error_code) for one in altered.entries] == [
-                ("ann", 0),
-                (None, 0),
-                ("bob", ErrorCode.INVALID_REQUEST),
-            ]
+            assert {one.entity[0].entity_name: one.error_code for one in altered.entries} == {
+                "ann": 0,
+                None: 0,
+                "bob": ErrorCode.INVALID_REQUEST,
+            }
         ann, default = (("user", "ann"),), (("user", None),)
         rates = {ann: {"producer_byte_rate": 5.0}, default: {"producer_byte_rate": 6.0}}
         assert await quotas(connection) == rates
@@ -180,6 +180,29 @@ async def test_quotas_are_altered_and_described(tmp_path: Path) -> None:
             assert message in said
         await connection.send(AlterClientQuotasRequest(entries=[entry("ann", 0, remove=True)]))
         assert await quotas(connection) == {default: rates[default]}
+
+
+async def test_answers_about_quotas_are_in_kafkas_order(tmp_path: Path) -> None:
+    names = ["request_percentage", "producer_byte_rate", "consumer_byte_rate"]
+    async with asking(tmp_path) as (_, connection):
+        for added in (names, ["controller_mutation_rate"]):
+            request = RequestEntryData(
+                entity=[
+                    RequestEntityData(entity_type="user", entity_name="ann"),
+                    RequestEntityData(entity_type="client-id", entity_name="c"),
+                ],
+                ops=[OpData(key=name, value=1.0) for name in added],
+            )
+            altered = await connection.send(AlterClientQuotasRequest(entries=[request]))
+            [answer] = altered.entries
+            assert [one.entity_type for one in answer.entity] == ["client-id", "user"]
+            [described] = (await connection.send(DescribeClientQuotasRequest())).entries or []
+            assert [one.entity_type for one in described.entity] == ["client-id", "user"]
+            assert [one.key.split("_")[0] for one in described.values] == (
+                ["consumer", "request", "producer"]
+                if added is names
+                else ["producer", "consumer", "controller", "request"]
+            )
 
 
 def upsertion(name: str, mechanism: int = 1, iterations: int = 4096) -> ScramCredentialUpsertion:

@@ -5,6 +5,7 @@ from pathlib import Path
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.list_config_resources import ListConfigResourcesRequest
+from quorumlog.wire.codec.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.groups.asking import asking, coordinator_is_ready, create, versions
 from tests.unit.broker.test_server_admin_apis import alter_some, replace_configs
@@ -88,3 +89,27 @@ async def test_a_running_group_goes_by_what_is_altered(tmp_path: Path) -> None:
         assert await alter(connection, "g", (HEARTBEAT, DELETE, None)) == "NONE"
         again = await connection.send(first_heartbeat(member_epoch=joined.member_epoch))
         assert again.heartbeat_interval_ms == 5000
+
+
+async def test_settings_of_other_types_of_groups_are_refused_with_a_sentence(
+    tmp_path: Path,
+) -> None:
+    async with asking(tmp_path) as (_, connection):
+        for name, subject in (
+            ("share.auto.offset.reset", "share groups (KIP-932)"),
+            ("streams.num.standby.replicas", "streams groups (KIP-1071)"),
+            ("consumer.assignment.interval.ms", "delayed and offloaded assignments (KIP-1263)"),
+        ):
+            said = await alter(connection, "g", (name, SET, "1"))
+            assert said == f"{name} is a setting of {subject}, which this cluster does not have"
+        said = await alter(connection, "g", ("share.nonsense", SET, "1"))
+        assert said == "Unknown group config name: share.nonsense"
+
+
+async def test_a_share_consumer_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        assert 76 in connection.api_versions
+        joining = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0)
+        refused = await connection.send(joining)
+        assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert "no share groups (KIP-932)" in (refused.error_message or "")

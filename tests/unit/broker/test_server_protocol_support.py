@@ -24,7 +24,7 @@ ApiVersions of an unknown version is answered in version 0 with UNSUPPORTED_VERS
 
 Clients ask AddPartitionsToTxn up to version 3; later ones, and WriteTxnMarkers, are between
 brokers. ConsumerGroupHeartbeat and ConsumerGroupDescribe are refused with UNSUPPORTED_VERSION while
-`group.version` is 0
+`group.version` is 0, ShareGroupHeartbeat always: there are no share groups
 ([decision 31](decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md)).
 
 ## What is not answered

@@ -31,6 +31,7 @@ from quorumlog.wire.codec.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.transactional import PRODUCER, idempotent, transactional
@@ -188,5 +189,8 @@ async def test_a_transactional_batch_needs_an_id_and_an_idempotent_one_does_not(
     async with asking(tmp_path) as (_, connection):
         await create(connection, "t", 1)
         refused = await produce(connection, transactional(0), 12, transactional_id=None)
+        assert refused == (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
+        nobodys = encode_batch([Record(0, 1, None, b"v")], is_transactional=True)
+        refused = await produce(connection, nobodys, 12, transactional_id=None)
         assert refused == (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
         assert await produce(connection, idempotent(0), 12) == (ErrorCode.NONE, 0)

@@ -19,6 +19,7 @@ def test_edn_is_read() -> None:
     first = {"a": [1, -2, 3], "b": ['x"', None], "c/d": Tagged("inst", "2020")}
     assert values(text) == [first, True, "a", 15.0]
     assert isinstance(next(iter(first)), str)
+    assert values("1/2 -4/6 4/2 a/b") == ["1/2", "-2/3", 2, "a/b"]
     assert [form.lines for form in read_forms("[{:a 1}\n {:b 2}\n\n3]")] == [(1, 2, 4)]
 
 
@@ -33,6 +34,7 @@ def test_edn_is_read() -> None:
         ("\n\n12ab", 3, "cannot read"),
         ("[" * 100, 1, "lie in each other"),
         ("#_", 1, "ends within a form"),
+        ("\n1/0", 2, "a ratio of nothing"),
     ],
 )
 def test_what_is_no_edn_names_its_line(text: str, line: int, reason: str) -> None:
@@ -43,6 +45,7 @@ def test_what_is_no_edn_names_its_line(text: str, line: int, reason: str) -> Non
 
 def test_edn_that_is_written_is_read_again() -> None:
     value = {Keyword("f"): Keyword("cas"), "x": [1, None, True, 'a\n"b'], Keyword("m"): {"k": 2}}
+    assert write_form(read_forms("[1/2]")[0].value) == "[1/2]"
     assert values(write_form(value)) == [value]
 
 
@@ -140,3 +143,22 @@ def test_a_line_that_is_no_operation_of_etcd_is_refused(tmp_path: Path) -> None:
     text = "INFO  jepsen.util - 0\t:invoke\t:read\tnil\nINFO  jepsen.util - 0\t:ok\t:read\t1.5\n"
     with pytest.raises(HistoryError, match="log:2: not an operation of Jepsen's etcd test"):
         read(tmp_path, text, "x.log")
+
+
+def test_a_kafka_history_needs_no_index_and_no_time(tmp_path: Path) -> None:
+    operations = [
+        ":process 0 :type :invoke :f :send :value [[:send 3 10]]",
+        ":process 1 :type :invoke :f :poll :value [[:poll]]",
+        ":process 0 :type :ok :f :send :value [[:send 3 [0 10]]]",
+        ":process 1 :type :ok :f :poll :value [[:poll {3 [[0 10]]}]]",
+    ]
+    bare = read(tmp_path, "\n".join(f"{{{one}}}" for one in operations))
+    numbered = [f"{{{one} :index {n} :time {n}}}" for n, one in enumerate(operations)]
+    assert bare == read(tmp_path, "\n".join(numbered))
+    assert [(row["f"], row["type"]) for row in bare] == [("send", "ok"), ("poll", "ok")]
+
+
+def test_a_register_may_hold_a_ratio(tmp_path: Path) -> None:
+    write = ":process 0 :f :write :value 1/2"
+    text = f"{{{write} :type :invoke}} {{{write} :type :ok}}"
+    assert micro(read(tmp_path, text)[0]) == [("write", "", 0, '"1/2"')]

@@ -170,7 +170,7 @@ class Fetches:
         elif driver is None:
             read.error_code = self._error_for_missing(fetch.topic_partition)
         elif fetch.topic_id is not None and fetch.topic_id != driver.topic_id:
-            read.error_code = ErrorCode.UNKNOWN_TOPIC_ID  # deleted, and made again by this name
+            read.error_code = ErrorCode.INCONSISTENT_TOPIC_ID  # made again by this name
         else:
             return driver
         return None

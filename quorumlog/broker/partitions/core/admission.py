@@ -29,6 +29,7 @@ from quorumlog.wire.codec.records import (
     CONTROL_BIT,
     HEADER_BYTES,
     MAGIC,
+    TRANSACTIONAL_BIT,
     BatchHeader,
     CorruptBatch,
     read_header,
@@ -44,8 +45,9 @@ RECORD_ERRORS_SHOWN: Final = 3  # in the message for the whole batch
 
 NO_TIMESTAMP: Final = -1
 ZSTD_SINCE: Final = 7  # the version of Produce (KIP-110)
+_COMPRESSIONS: Final = frozenset(Compression)
 _MAGIC_AT: Final = 16
-_COMPRESSION_AT: Final = 22
+_ATTRIBUTES_AT: Final = 22  # the low byte of two
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,16 @@ def is_zstd_too_early(records: Buffer, produce_version: int) -> bool:
         produce_version < ZSTD_SINCE
         and len(records) >= HEADER_BYTES
         and records[_MAGIC_AT] == MAGIC
-        and records[_COMPRESSION_AT] & COMPRESSION_MASK == Compression.ZSTD
+        and records[_ATTRIBUTES_AT] & COMPRESSION_MASK == Compression.ZSTD
+    )
+
+
+def is_transactional(records: Buffer) -> bool:
+    """Whether the first batch says that it belongs to a transaction (KIP-98)."""
+    return (
+        len(records) >= HEADER_BYTES
+        and records[_MAGIC_AT] == MAGIC
+        and bool(records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT)
     )
 
 
@@ -110,6 +121,10 @@ def admit(records: Buffer, limits: TopicLimits, wall_ms: int, at: TopicPartition
     framed = _judge_frame(records, limits)
     if framed.header is None or limits.is_internal:
         return framed
+    compression = framed.header.attributes & COMPRESSION_MASK
+    if compression not in _COMPRESSIONS:
+        reason = f"there is no compression type {compression}"
+        return Admission(ErrorCode.UNKNOWN_SERVER_ERROR, reason=reason)  # as Kafka
     return _judge_records(framed, framed.header, limits, wall_ms, at)
 
 

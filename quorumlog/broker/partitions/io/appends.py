@@ -44,7 +44,7 @@ TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait already"
 
 _MarkerAt = tuple[TransactionMarker, int]  # and the time
 _NOT_REFUSED: Final = ProduceResult(ErrorCode.NONE)
-_WITHOUT_ID: Final = ProduceResult(
+WITHOUT_TRANSACTIONAL_ID: Final = ProduceResult(
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     error_message="transactional records in a request without a transactional id",
 )
@@ -104,7 +104,7 @@ class Appends:
         elif header.producer_id < 0:  # so it is not transactional: `admit` sees to that
             self._append(driver, batch)
         elif header.is_transactional and transaction is None:
-            done(_WITHOUT_ID)
+            done(WITHOUT_TRANSACTIONAL_ID)
         elif not self._verified.take(batch):
             self._append_checked(driver, batch, None)
 

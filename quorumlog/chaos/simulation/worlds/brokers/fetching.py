@@ -135,7 +135,7 @@ class Fetching:
         if driver is None:
             return PartitionData(error_code=self._node.replicas.error_for_missing(asked.at))
         if driver.topic_id != asked.topic_id:
-            return PartitionData(error_code=ErrorCode.UNKNOWN_TOPIC_ID)
+            return PartitionData(error_code=ErrorCode.INCONSISTENT_TOPIC_ID)
         fetched = events.FollowerFetched(
             broker_id=asked.follower.node_id,
             broker_epoch=asked.broker_epoch,
