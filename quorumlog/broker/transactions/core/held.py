@@ -37,7 +37,9 @@ class HeldAdditions:
     While an id is busy, it has one window, which opens with the first addition. An addition that
     comes later than that is told to come again: what lasts long holds up the connection once.
 
-    # DEVIATION: Kafka tells each to come again at once.
+    Only additions for clients of transaction.version 2 wait: their epochs tell transactions apart.
+
+    # DEVIATION: Kafka answers each CONCURRENT_TRANSACTIONS at once.
     # docs/decisions/0136-an-addition-waits-for-the-end-of-the-last-transaction.md
     """
 

@@ -189,7 +189,7 @@ def test_a_tombstone_that_is_refused_leaves_the_id_as_it_was() -> None:
     driven = Coordination()
     producer = driven.begun()
     driven.tick(EXPIRY_MS)
-    request_id = driven.ask(add(producer, T0))
+    request_id = driven.ask(add(producer, T0, api_version=5))
     assert request_id not in driven.replies
     driven.fail_write()
     driven.commit_writes()
@@ -200,7 +200,7 @@ def test_an_addition_to_an_id_that_expires_meanwhile_is_of_no_id() -> None:
     driven = Coordination()
     producer = driven.begun()
     driven.tick(EXPIRY_MS)
-    request_id = driven.ask(add(producer, T0))
+    request_id = driven.ask(add(producer, T0, api_version=5))
     driven.commit_writes()
     answer = driven.replies[request_id].partitions
     assert answer == {T0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}
