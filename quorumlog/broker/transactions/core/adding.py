@@ -73,6 +73,10 @@ class Adding:
         """Answer all that waits."""
         self._refuse(self._held.take_all(), error_code)
 
+    def check_progress(self, transactional_id: str) -> None:
+        """Raise InvariantViolation if an addition waits for ever, or a deadline is for none."""
+        self._held.check_progress(transactional_id)
+
     def _refuse(self, additions: Sequence[Addition], error_code: ErrorCode) -> None:
         for one in additions:
             self._outbox.reply(one.request_id, one.request.refuse(error_code))

@@ -11,6 +11,7 @@ from typing import Final
 from quorumlog.broker.transactions.core.deadlines import Deadlines
 from quorumlog.broker.transactions.core.requests import AddOffsets, AddPartitions
 from quorumlog.broker.transactions.core.settings import TransactionSettings
+from quorumlog.invariants import require
 
 HELD_MAX: Final = 100  # of one transactional id
 
@@ -87,6 +88,17 @@ class HeldAdditions:
             late += window.held
             window.held = []
         return late
+
+    def check_progress(self, transactional_id: str) -> None:
+        """Raise InvariantViolation if additions wait without a deadline, or a deadline is left."""
+        window, has_deadline = (
+            self._windows.get(transactional_id),
+            transactional_id in self._deadlines,
+        )
+        require(
+            not (self.held(transactional_id) and not has_deadline), "an addition has a deadline"
+        )
+        require(window is not None or not has_deadline, "a deadline is for additions that wait")
 
     def take_all(self) -> list[Addition]:
         """Return what waits for any id."""

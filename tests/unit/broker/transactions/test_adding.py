@@ -16,6 +16,7 @@ from tests.support.transactions.coordination import (
     add,
     add_offsets,
     commit,
+    records_of,
     verify,
 )
 
@@ -186,6 +187,30 @@ def test_an_addition_waits_for_a_while_and_then_comes_again() -> None:
     )  # at once
     driven.write_markers()
     driven.added(following, T1)
+
+
+def test_a_refused_batch_that_completes_and_begins_leaves_neither_pending() -> None:
+    driven = Coordination()
+    producer = driven.opened()
+    driven.ask(commit(producer))
+    driven.commit_writes()
+    following = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
+    refused = driven.ask(add(following, T1, api_version=5))
+    driven.marked(driven.markers.pop())
+    assert [
+        one.metadata and one.metadata.state for one in records_of(driven.writes[0].records)
+    ] == [
+        TransactionState.COMPLETE_COMMIT,
+        TransactionState.ONGOING,
+    ]
+    driven.fail_write()
+    assert driven.replies[refused].partitions == {T1: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert driven.transaction.pending_changes == 0
+    driven.tick(SETTINGS.retry_backoff_max_ms)
+    driven.commit_writes()
+    assert driven.state is TransactionState.COMPLETE_COMMIT
+    assert not driven.transaction.is_busy
+    driven.added(following, T1, api_version=5)
 
 
 def test_not_too_many_additions_wait_for_one_id() -> None:
