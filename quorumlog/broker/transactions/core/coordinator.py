@@ -59,7 +59,7 @@ class TransactionCoordinator:
         self.transactions: Final[dict[str, Transaction]] = {}
         self._backoff: Final = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._outbox: Final = TransactionOutbox(transaction_version)
-        self._ending: Final = rules.ending(self._outbox)
+        self._ending: Final = rules.ending(settings, self._outbox)
         self._adding: Final = rules.adding(settings, self._outbox)
         self._markers: Final = rules.markers(self._outbox, self._backoff, self._adding)
         self._expiry: Final = rules.expiry(settings, self._outbox)
@@ -267,8 +267,7 @@ class TransactionCoordinator:
         if transaction.pending is not None:
             return None
         if transaction.state is TransactionState.ONGOING:
-            metadata = transaction.metadata
-            due_ms = metadata.start_ms + metadata.transaction_timeout_ms
+            due_ms = self._ending.deadline_ms(transaction.metadata)
         elif transaction.state in PREPARED:
             if transaction.awaits_markers:
                 return None
