@@ -157,9 +157,10 @@ def test_nothing_is_served_of_a_group_while_it_changes_its_protocol() -> None:
         DeleteGroup(group_id="g"),
     ):
         assert groups.replies[groups.ask(request)] is busy
+    sync = groups.replies[groups.ask(classic_sync("a", generation_id))]
+    assert sync.error_code is ErrorCode.REBALANCE_IN_PROGRESS
     for refused in (
         classic_join("a"),
-        classic_sync("a", generation_id),
         commit("a", generation_id),
         join("d"),
         DeleteOffsets(group_id="g", partitions=(T0,)),
