@@ -327,6 +327,19 @@ def test_a_classic_member_that_does_not_sync_is_removed() -> None:
     assert "a" not in groups.group.members
 
 
+def test_a_classic_member_that_has_synced_stays() -> None:
+    groups, _ = classic_group()
+    groups.answer(join("c"))
+    generation_id, has = rejoined(groups, "a", T0, T1)
+    generation_id, has = rejoined(groups, "a", *has)
+    for _ in range(6):  # beyond the rebalance timeout
+        groups.ask(classic_beat("a", generation_id))
+        groups.ask(heartbeat("c", groups.group.members["c"].current.member_epoch))
+        groups.tick(100)
+        groups.commit_writes()
+    assert "a" in groups.group.members
+
+
 def test_members_of_both_kinds_commit_with_what_they_know() -> None:
     groups, generation_id = classic_group()
     epoch = groups.beat(join("c")).member_epoch
