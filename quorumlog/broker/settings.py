@@ -183,6 +183,11 @@ class BrokerSettings:
     transactional_id_expiration_ms: int = integer(
         604_800_000, "How long a transactional id is kept that has no open transaction."
     )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = integer(
+        10_000,
+        "How often transactions that last too long are aborted: each at the next multiple of this; "
+        "1: as soon as its time is over.",
+    )
     transaction_state_log_num_partitions: int = integer(
         50, "The partitions of __transaction_state."
     )

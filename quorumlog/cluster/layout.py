@@ -43,6 +43,7 @@ FAST_DEFAULTS: Final[Mapping[str, str]] = {
     "offsets.topic.num.partitions": "8",
     "replica.lag.time.max.ms": "5000",
     "replica.socket.timeout.ms": "3000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1",
     "transaction.state.log.num.partitions": "8",
 }
 """What `--defaults fast` changes of Kafka's defaults, so that failover is quick on one machine.

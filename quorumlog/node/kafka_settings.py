@@ -34,8 +34,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms""",
         "a node has one Kafka listener and one control listener": """
             controller.listener.names early.start.listeners inter.broker.listener.name""",
-        "transactions have deadlines and no scans; two-phase commit is not there": """
-            transaction.abort.timed.out.transaction.cleanup.interval.ms
+        "transactional ids have deadlines and no scans; two-phase commit is not there": """
             transaction.remove.expired.transaction.cleanup.interval.ms
             transaction.two.phase.commit.enable""",
         "expressions of topics are looked at when topics change": """

@@ -131,7 +131,10 @@ def _takes_what_it_reports(patch: pytest.MonkeyPatch) -> None:
     def reconcile(current: Any, aim: Any, **others: Any) -> Any:
         after = RECONCILE(current, aim, **others)
         reported = others["reported"] or frozenset()
-        return after if after is current else replace(after, assigned=after.assigned | reported)
+        if after is current:
+            return after
+        assigned_at = dict.fromkeys(reported, after.member_epoch) | {**after.assigned_at}
+        return replace(after, assigned=after.assigned | reported, assigned_at=assigned_at)
 
     patch.setattr(heartbeats, "reconcile", reconcile)
 

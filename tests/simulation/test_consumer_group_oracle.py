@@ -15,6 +15,7 @@ from quorumlog.broker.groups.core.consumer.records import (
     RecordKind,
     TargetMemberValue,
     Value,
+    to_assigned,
     to_stored,
 )
 from quorumlog.broker.groups.core.records import (
@@ -103,7 +104,8 @@ class History:
 
     def gives(self, name: str, epoch: int, *indexes: int) -> None:
         stored = to_stored(some(*indexes))
-        current = CurrentAssignmentValue(member_epoch=epoch, assigned_partitions=stored)
+        assigned = to_assigned(some(*indexes), dict.fromkeys(some(*indexes), 0))
+        current = CurrentAssignmentValue(member_epoch=epoch, assigned_partitions=assigned)
         target = TargetMemberValue(topic_partitions=stored)
         self.write(
             (RecordKind.CURRENT_ASSIGNMENT, name, current), (RecordKind.TARGET_MEMBER, name, target)
@@ -297,17 +299,48 @@ def test_only_a_member_of_the_consumer_protocol_keeps_another_out() -> None:
     history.oracle.kept_out(successor)
 
 
-def test_a_commit_is_of_a_member_at_its_present_epoch() -> None:
+def test_a_commit_is_of_a_member_that_has_the_partition_since_its_epoch() -> None:
     history = History()
     history.tells(history.a, 1, 0)
     commit = history.commits(history.a, "kept")
     history.stores("kept")
     history.oracle.acknowledge(commit)
-    history.commits(history.a, "stale")
-    history.gives("a", 2, 0)
-    history.stores("stale")
+    history.commits(history.a, "since")
+    history.commits(history.a, "stale", index=1)
+    history.gives("a", 2, 0, 1)
+    history.stores("since")  # it has had partition 0 since epoch 1, and 1 since epoch 2
+    history.oracle.acknowledge(commit)
+    history.stores("stale", index=1)
     with broken("stale-commit"):
         history.oracle.acknowledge(commit)
+
+
+def test_a_member_that_had_a_partition_before_another_one_has_it_anew() -> None:
+    history = History()
+    history.tells(history.a, 1, 0)
+    history.commits(history.a, "late")
+    history.tells(history.a, 2)
+    history.oracle.gives_up(history.a, history.a.surplus)
+    history.tells(history.b, 2, 0)
+    history.oracle.leaves(history.b, for_a_while=False)
+    history.removes("b")
+    history.gives("a", 3, 0)
+    history.stores("late")
+    with broken("stale-commit"):
+        history.oracle.finish({})
+
+
+def test_a_classic_member_commits_at_its_very_generation() -> None:
+    history = History()
+    history.write(history.member("c"))
+    classic = history.client("c", is_classic=True)
+    history.gives("c", 1, 0)
+    history.oracle.synced(classic, 1, frozenset({at(0)}), some(0), is_replaced=False)
+    history.commits(classic, "old")
+    history.gives("c", 2, 0)
+    history.stores("old")
+    with broken("stale-commit"):
+        history.oracle.finish({})
 
 
 def test_a_member_that_was_removed_commits_no_more() -> None:

@@ -31,7 +31,8 @@ FIRST_VERSION_OF_BROKERS: Final = 4
 # DEVIATION: Kafka takes as many as a request holds: millions.
 # docs/decisions/0140-a-transaction-is-told-of-so-many-partitions-at-a-time.md
 PARTITIONS_MAX: Final = 10_000  # of one transaction in one request: 20 ms
-PARTITIONS_AT_ONCE: Final = 1000  # of several transactions, looked at without a break
+REFUSED_MAX: Final = 5 * PARTITIONS_MAX  # that an answer to a client names one by one
+PARTITIONS_AT_ONCE: Final = 1000  # looked at without a break
 
 
 @answers(AddPartitionsToTxnRequest, 0, 5)
@@ -44,8 +45,11 @@ def handle(
         if any(_count(one.topics) > PARTITIONS_MAX for one in request.transactions):
             return AddPartitionsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
         return _answer_broker(context, version, request)
-    if _count(request.v3_and_below_topics) > PARTITIONS_MAX:  # an answer would name each
-        raise Disconnect(f"AddPartitionsToTxn names more than {PARTITIONS_MAX} partitions")
+    count = _count(request.v3_and_below_topics)
+    if count > REFUSED_MAX:  # the answer to a client has a code for each partition, and no other
+        raise Disconnect(f"AddPartitionsToTxn names {count} partitions: more than {REFUSED_MAX}")
+    if count > PARTITIONS_MAX:
+        return _refuse_client(request)
     result = _ask(
         context,
         version,
@@ -60,6 +64,25 @@ def handle(
         )
 
     return when_done(result, respond)
+
+
+async def _refuse_client(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    """Answer INVALID_REQUEST for each partition: a producer ends with that, and does not retry."""
+    results = []
+    since_break = 0
+    for topic in request.v3_and_below_topics:
+        result = AddPartitionsToTxnTopicResult(name=topic.name)
+        for index in topic.partitions:
+            refused = AddPartitionsToTxnPartitionResult(
+                partition_index=index, partition_error_code=ErrorCode.INVALID_REQUEST
+            )
+            result.results_by_partition.append(refused)
+            since_break += 1
+            if since_break >= PARTITIONS_AT_ONCE:
+                since_break = 0
+                await asyncio.sleep(0)
+        results.append(result)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
 
 
 async def _answer_broker(

@@ -122,7 +122,9 @@ class Coordination(DrivenShard[TransactionCoordinator]):
         leader_epoch: int = 1,
         last_producer_id: int = 1001,
         rules: TransactionRules = SOUND,
+        settings: TransactionSettings = SETTINGS,
     ) -> None:
+        self.settings = settings
         self.transaction_version, self.leader_epoch = transaction_version, leader_epoch
         self.rules = rules
         self.last_producer_id = last_producer_id
@@ -136,7 +138,7 @@ class Coordination(DrivenShard[TransactionCoordinator]):
         self.load()
 
     def new(self) -> TransactionCoordinator:
-        return TransactionCoordinator(SETTINGS, self.transaction_version, self.rules)
+        return TransactionCoordinator(self.settings, self.transaction_version, self.rules)
 
     def step(self, event: Any) -> None:
         super().step(event)

@@ -84,4 +84,5 @@ class WaitingAdditions:
 
 
 def waits(request: Any, verdict: object) -> bool:
-    return isinstance(request, AddPartitions) and verdict == kips.WAIT
+    is_told_apart = isinstance(request, AddPartitions) and request.client_transaction_version == 2
+    return is_told_apart and verdict == kips.WAIT

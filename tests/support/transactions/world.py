@@ -386,13 +386,12 @@ class World:
     def check(self) -> None:
         check_log(self.coordination)
         self.check_outcomes()
-        due_ms = self.coordination.coordinator.next_deadline_ms
         self.waiting.check(self.coordination.now_ms, self.under_way)
-        decided = [name for name, one in self.models.items() if one.phase == "decided"]
         awaited = self.network.awaited()
-        for name in decided:
-            is_cared_for = name in self.under_way or name in awaited or due_ms is not None
-            assert is_cared_for, f"c: nobody will end {name}"
+        deadlines = self.coordination.coordinator._deadlines
+        for name, transaction in self.coordination.coordinator.transactions.items():
+            is_cared_for = name in self.under_way or name in awaited or name in deadlines
+            assert is_cared_for or not transaction.is_busy, f"c: nobody will end {name}"
 
     def check_outcomes(self) -> None:
         for partition in self.partitions.values():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.broker.handlers.add_partitions_to_txn import PARTITIONS_MAX
+from quorumlog.broker.handlers.add_partitions_to_txn import PARTITIONS_MAX, REFUSED_MAX
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -271,8 +271,8 @@ async def test_a_broker_verifies_and_adds_for_many_transactions(tmp_path: Path) 
             }
 
 
-async def test_a_request_that_names_too_many_partitions_is_refused_unread(tmp_path: Path) -> None:
-    async with asking(tmp_path) as (broker, connection):
+async def test_a_request_that_names_too_many_partitions_is_refused(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
         too_many = _topics([("t", range(PARTITIONS_MAX)), ("u", [0])])
         of_a_broker = AddPartitionsToTxnTransaction(transactional_id="x", topics=too_many)
         request = AddPartitionsToTxnRequest(transactions=[of_a_broker])
@@ -281,15 +281,26 @@ async def test_a_request_that_names_too_many_partitions_is_refused_unread(tmp_pa
             ErrorCode.INVALID_REQUEST,
             [],
         )
-        of_a_client = AddPartitionsToTxnRequest(v3_and_below_topics=too_many)
-        with pytest.raises(ConnectionLost):
-            await connection.send(of_a_client, version=3)
-        other = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
+        for version in range(4):
+            of_a_client = AddPartitionsToTxnRequest(v3_and_below_topics=too_many)
+            answer = await connection.send(of_a_client, version=version)
+            refused = codes(answer.results_by_topic_v3_and_below)
+            assert [*refused.values()] == ["INVALID_REQUEST"] * (PARTITIONS_MAX + 1)
         just_enough = AddPartitionsToTxnRequest(v3_and_below_topics=too_many[:1])
-        answer = await other.send(just_enough, version=3)
+        answer = await connection.send(just_enough, version=3)
         refused = codes(answer.results_by_topic_v3_and_below)
         assert [*refused.values()] == ["UNKNOWN_TOPIC_OR_PARTITION"] * PARTITIONS_MAX
-        await other.close()
+
+
+async def test_a_request_that_names_more_than_any_cluster_has_closes_the_connection(
+    tmp_path: Path,
+) -> None:
+    async with asking(tmp_path) as (_, connection):
+        absurd = AddPartitionsToTxnRequest(
+            v3_and_below_topics=_topics([("t", range(REFUSED_MAX + 1))])
+        )
+        with pytest.raises(ConnectionLost):
+            await connection.send(absurd, version=3)
 
 
 async def test_the_offsets_of_a_group_belong_to_a_transaction(tmp_path: Path) -> None:

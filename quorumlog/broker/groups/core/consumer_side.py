@@ -244,7 +244,8 @@ class ConsumerSide:
         if group is None:
             return None
         member_id, epoch = request.member_id, request.generation_id
-        return commit_refusal(group, member_id, epoch, api_version=request.api_version)
+        partitions = self.topics.partitions(request.offsets)
+        return commit_refusal(group, member_id, epoch, partitions, api_version=request.api_version)
 
     def transactional_refusal(self, request: CommitTransactionalOffsets) -> ErrorCode | None:
         """Return why a transaction may not commit offsets here; None: it is no consumer group."""
@@ -254,7 +255,9 @@ class ConsumerSide:
         if group is None:
             return None
         instance_id, epoch = request.group_instance_id, request.generation_id
-        return transactional_commit_refusal(group, request.member_id, instance_id, epoch)
+        return transactional_commit_refusal(
+            group, request.member_id, instance_id, epoch, self.topics.partitions(request.offsets)
+        )
 
     def fetch_refusal(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
         """Return why a member may not fetch offsets, or NONE."""

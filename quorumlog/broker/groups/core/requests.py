@@ -103,8 +103,14 @@ class Sync(GroupRequest[SyncResult]):
     assignments: Mapping[str, bytes] = field(default_factory=dict)
 
     def refuse(self, error_code: ErrorCode) -> SyncResult:
-        """Refuse without an assignment."""
-        return SyncResult(error_code=error_code)
+        """Refuse without an assignment. A coordinator that loads lets the member join again.
+
+        # DEVIATION: Kafka 4 answers COORDINATOR_LOAD_IN_PROGRESS, which ends a Java consumer: it
+        # knows that code from JoinGroup alone. The coordinators before Kafka 4 answered so.
+        # docs/decisions/0128-two-coordinators-share-one-log.md
+        """
+        is_loading = error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return SyncResult(error_code=ErrorCode.REBALANCE_IN_PROGRESS if is_loading else error_code)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from quorumlog.broker.transactions.core.requests import (
 )
 from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
-from quorumlog.broker.transactions.core.transaction import Transaction
+from quorumlog.broker.transactions.core.transaction import Transaction, bumps_epoch
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 
@@ -54,7 +54,7 @@ class Adding:
             self._verify(transaction, request_id, request)
         elif not transaction.is_busy:
             self._add(transaction, now_ms, [addition])
-        elif not self._held.hold(now_ms, addition):
+        elif not (_may_wait(request) and self._held.hold(now_ms, addition)):
             self._refuse([addition], ErrorCode.CONCURRENT_TRANSACTIONS)
 
     def go_on(self, transaction: Transaction | None, now_ms: int, transactional_id: str) -> None:
@@ -72,6 +72,10 @@ class Adding:
     def refuse_all(self, error_code: ErrorCode) -> None:
         """Answer all that waits."""
         self._refuse(self._held.take_all(), error_code)
+
+    def check_progress(self, transactional_id: str) -> None:
+        """Raise InvariantViolation if an addition waits for ever, or a deadline is for none."""
+        self._held.check_progress(transactional_id)
 
     def _refuse(self, additions: Sequence[Addition], error_code: ErrorCode) -> None:
         for one in additions:
@@ -128,3 +132,12 @@ class Adding:
             additions[-1].request.client_transaction_version,
         )
         return metadata, lambda _now_ms, error_code: self._refuse(additions, error_code)
+
+
+def _may_wait(request: AddPartitions | AddOffsets) -> bool:
+    """Whether the epoch of an addition tells its transaction apart from the one that ends.
+
+    An older client has one epoch for all its transactions. A late addition to its last transaction
+    would begin another one, of which the client has no record.
+    """
+    return bumps_epoch(request.client_transaction_version)

@@ -31,6 +31,7 @@ from quorumlog.broker.transactions.core.rules import SOUND, TransactionRules
 from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import PREPARED, TransactionState
 from quorumlog.broker.transactions.core.transaction import Transaction
+from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 NAME_BYTES_MAX: Final = 32_767  # of a string in a record
@@ -40,9 +41,12 @@ DUE_AT_ONCE: Final = 100  # ids that one tick looks at; the next tick is due at 
 class TransactionCoordinator:
     """Load: `replay_encoded` each committed record, then `loaded`; `step` from then on.
 
-    The invariants of a `Transaction` are checked after every step. What holds for all of them, and
-    only tests check (`tests/property/test_transactions.py`): what is committed is what the replayed
-    log says, and what is decided has a deadline, or waits for an event that must come.
+    The invariants of a `Transaction` are checked after every step, and one of progress:
+      5. A change is pending while its record is being written, or waits for a producer id, and at
+         no other time. So an id is busy only while an event must come, or it has a deadline.
+    What holds for all of them, and only tests check (`tests/property/test_transactions.py`): what
+    is committed is what the replayed log says, and what is decided has markers under way, or a
+    deadline of its own.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class TransactionCoordinator:
         self.transactions: Final[dict[str, Transaction]] = {}
         self._backoff: Final = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._outbox: Final = TransactionOutbox(transaction_version)
-        self._ending: Final = rules.ending(self._outbox)
+        self._ending: Final = rules.ending(settings, self._outbox)
         self._adding: Final = rules.adding(settings, self._outbox)
         self._markers: Final = rules.markers(self._outbox, self._backoff, self._adding)
         self._expiry: Final = rules.expiry(settings, self._outbox)
@@ -239,6 +243,7 @@ class TransactionCoordinator:
     def _note(self, transactional_id: str) -> None:
         """Check an id that may have changed, and note when to look at it again."""
         transaction = self.transactions.get(transactional_id)
+        self._check_progress(transactional_id, transaction)
         self._prepared.discard(transactional_id)
         if transaction is None:
             self._deadlines.set(transactional_id, None)
@@ -251,12 +256,18 @@ class TransactionCoordinator:
             self._prepared.add(transactional_id)
         self._deadlines.set(transactional_id, self._deadline_ms(transaction))
 
+    def _check_progress(self, transactional_id: str, transaction: Transaction | None) -> None:
+        """Raise InvariantViolation if an id waits for an event that does not come."""
+        under_way = self._outbox.changes_under_way(transactional_id)
+        pending = 0 if transaction is None else transaction.pending_changes
+        require(pending == under_way, f"5: {transactional_id}: {pending} pending, {under_way} come")
+        self._adding.check_progress(transactional_id)
+
     def _deadline_ms(self, transaction: Transaction) -> int | None:
         if transaction.pending is not None:
             return None
         if transaction.state is TransactionState.ONGOING:
-            metadata = transaction.metadata
-            due_ms = metadata.start_ms + metadata.transaction_timeout_ms
+            due_ms = self._ending.deadline_ms(transaction.metadata)
         elif transaction.state in PREPARED:
             if transaction.awaits_markers:
                 return None

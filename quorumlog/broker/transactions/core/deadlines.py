@@ -15,6 +15,9 @@ class Deadlines:
         """The earliest; None: there is none."""
         return self._in_order[0][0] if self._in_order else None
 
+    def __contains__(self, transactional_id: str) -> bool:
+        return transactional_id in self._of
+
     def set(self, transactional_id: str, deadline_ms: int | None) -> None:
         """Look at the id at that time, and at no other; None: not at all."""
         known_ms = self._of.pop(transactional_id, None)

@@ -8,11 +8,13 @@ For older clients the epoch cannot tell two transactions of one producer apart.
 from typing import Final
 
 from quorumlog.broker.transactions.core.outbox import TransactionOutbox, WriteDone
+from quorumlog.broker.transactions.core.records import TransactionMetadata
 from quorumlog.broker.transactions.core.requests import (
     EndTransaction,
     EndTransactionResult,
     ProducerIdAndEpoch,
 )
+from quorumlog.broker.transactions.core.settings import TransactionSettings
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.broker.transactions.core.transaction import (
     EPOCH_MAX,
@@ -34,8 +36,9 @@ _COMPLETE: Final = {
 class Ending:
     """Decides the outcome of a transaction, once."""
 
-    def __init__(self, outbox: TransactionOutbox) -> None:
+    def __init__(self, settings: TransactionSettings, outbox: TransactionOutbox) -> None:
         self._outbox: Final = outbox
+        self._abort_interval_ms: Final = settings.abort_interval_ms
 
     # --- EndTxn ---
 
@@ -139,6 +142,15 @@ class Ending:
         return EndTransactionResult(error_code=ErrorCode.NONE, producer=producer)
 
     # --- By the coordinator ---
+
+    def deadline_ms(self, open_transaction: TransactionMetadata) -> int:
+        """Return when an open transaction is to be aborted: when the next look is due, as in Kafka.
+
+        Kafka counts the looks from the start of a broker. Here they are the same for all
+        coordinators: multiples of the interval.
+        """
+        over_ms = open_transaction.start_ms + open_transaction.transaction_timeout_ms
+        return -(-over_ms // self._abort_interval_ms) * self._abort_interval_ms
 
     def fence(self, transaction: Transaction, now_ms: int, done: WriteDone) -> None:
         """Abort the open transaction, with an epoch that its producer does not have.

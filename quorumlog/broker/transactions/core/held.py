@@ -11,6 +11,7 @@ from typing import Final
 from quorumlog.broker.transactions.core.deadlines import Deadlines
 from quorumlog.broker.transactions.core.requests import AddOffsets, AddPartitions
 from quorumlog.broker.transactions.core.settings import TransactionSettings
+from quorumlog.invariants import require
 
 HELD_MAX: Final = 100  # of one transactional id
 
@@ -37,7 +38,9 @@ class HeldAdditions:
     While an id is busy, it has one window, which opens with the first addition. An addition that
     comes later than that is told to come again: what lasts long holds up the connection once.
 
-    # DEVIATION: Kafka tells each to come again at once.
+    Only additions for clients of transaction.version 2 wait: their epochs tell transactions apart.
+
+    # DEVIATION: Kafka answers each CONCURRENT_TRANSACTIONS at once.
     # docs/decisions/0136-an-addition-waits-for-the-end-of-the-last-transaction.md
     """
 
@@ -85,6 +88,17 @@ class HeldAdditions:
             late += window.held
             window.held = []
         return late
+
+    def check_progress(self, transactional_id: str) -> None:
+        """Raise InvariantViolation if additions wait without a deadline, or a deadline is left."""
+        window, has_deadline = (
+            self._windows.get(transactional_id),
+            transactional_id in self._deadlines,
+        )
+        require(
+            not (self.held(transactional_id) and not has_deadline), "an addition has a deadline"
+        )
+        require(window is not None or not has_deadline, "a deadline is for additions that wait")
 
     def take_all(self) -> list[Addition]:
         """Return what waits for any id."""

@@ -1,6 +1,6 @@
 """The effects of one step, the writes that are under way, and the producer ids to come."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -49,6 +49,7 @@ class TransactionOutbox:
         self.transaction_version = transaction_version
         self._effects: list[Effect] = []
         self._writes: deque[PendingWrite] = deque()
+        self._records: Counter[str] = Counter()  # under way, of each transactional id
         self._allocations: dict[str, AllocationDone] = {}
         self._last_write_id = 0
 
@@ -92,6 +93,7 @@ class TransactionOutbox:
         self._last_write_id += 1
         write_id = self._last_write_id
         self._writes.append(PendingWrite(write_id=write_id, records=records, done=done))
+        self._records.update(one.transactional_id for one in records)
         self._effects.append(AppendRecords(write_id=write_id, records=records))
 
     def allocate(self, transaction: Transaction, done: AllocationDone) -> None:
@@ -110,7 +112,15 @@ class TransactionOutbox:
         require(bool(self._writes), f"write {write_id} ended twice")
         write = self._writes.popleft()
         require(write.write_id == write_id, f"write {write_id} ended before {write.write_id}")
+        for record in write.records:
+            self._records[record.transactional_id] -= 1
+            if not self._records[record.transactional_id]:
+                del self._records[record.transactional_id]
         return write
+
+    def changes_under_way(self, transactional_id: str) -> int:
+        """Return how many changes of an id are being written, or wait for a producer id."""
+        return self._records[transactional_id] + (transactional_id in self._allocations)
 
     def allocated(self, transactional_id: str) -> AllocationDone | None:
         """Return the call that follows; None: an earlier coordinator had asked."""

@@ -78,6 +78,11 @@ class Transaction:
         return ProducerIdAndEpoch(self._metadata.producer_id, self._metadata.producer_epoch)
 
     @property
+    def pending_changes(self) -> int:
+        """How many changes are under way: two in one batch at most."""
+        return (self.pending is not None) + (self.pending_behind is not None)
+
+    @property
     def is_busy(self) -> bool:
         """Whether clients must wait: a change is under way, or the markers of a decision are."""
         return self.pending is not None or self.state in PREPARED

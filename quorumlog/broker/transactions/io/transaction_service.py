@@ -64,6 +64,7 @@ class TransactionService:
         self._settings: Final = TransactionSettings(
             transaction_max_timeout_ms=settings.transaction_max_timeout_ms,
             transactional_id_expiration_ms=settings.transactional_id_expiration_ms,
+            abort_interval_ms=settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
             hold_max_ms=settings.add_partitions_to_txn_retry_backoff_ms,
         )
         self._image = ClusterImage()

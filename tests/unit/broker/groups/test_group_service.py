@@ -19,7 +19,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
-from tests.support.groups.coordination import T0, beat, commit, join
+from tests.support.groups.coordination import T0, beat, commit, join, sync
 from tests.support.groups.memory_log import WHERE, MemoryLog, World, code
 
 
@@ -154,6 +154,15 @@ async def test_old_news_of_leadership_changes_nothing() -> None:
     world.service.became_leader(TopicPartition("other", 0), Epoch(9))
     world.service.resigned(TopicPartition("other", 0), Epoch(9))
     assert [*world.service.coordinators()] == []
+
+
+async def test_a_member_that_syncs_while_the_coordinator_loads_joins_again() -> None:
+    """A Java consumer ends with COORDINATOR_LOAD_IN_PROGRESS as the answer to SyncGroup."""
+    world = World()
+    world.service.became_leader(WHERE, Epoch(0))
+    assert (await world.service.ask(sync("a", 1))).error_code is ErrorCode.REBALANCE_IN_PROGRESS
+    assert (await world.service.ask(join())).error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    world.service.stop()
 
 
 async def test_a_higher_epoch_of_the_same_leader_keeps_the_groups() -> None:

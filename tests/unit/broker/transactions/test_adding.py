@@ -16,6 +16,7 @@ from tests.support.transactions.coordination import (
     add,
     add_offsets,
     commit,
+    records_of,
     verify,
 )
 
@@ -110,7 +111,10 @@ def test_while_the_last_transaction_ends_the_next_waits_for_it() -> None:
     producer = driven.opened()
     driven.ask(commit(producer))
     following = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
-    late, next_one = driven.ask(add(producer, T1)), driven.ask(add(following, T1))
+    late, next_one = (
+        driven.ask(add(producer, T1, api_version=5)),
+        driven.ask(add(following, T1, api_version=5)),
+    )
     driven.commit_writes()
     assert driven.error_of(verify(following, T0)) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert not {late, next_one} & driven.replies.keys()
@@ -120,12 +124,26 @@ def test_while_the_last_transaction_ends_the_next_waits_for_it() -> None:
     assert driven.transaction.metadata.partitions == (T1,)
 
 
+@pytest.mark.parametrize("version", [0, 3])
+def test_an_addition_of_an_older_client_begins_no_transaction_after_the_last(version: int) -> None:
+    """Its epoch is that of both: it may be a late one of the transaction that ends."""
+    driven = Coordination()
+    producer = driven.opened(api_version=version)
+    driven.ask(commit(producer, api_version=3))
+    driven.commit_writes()
+    for request in (add(producer, T1, api_version=version), add_offsets(producer)):
+        assert driven.error_of(request) is ErrorCode.CONCURRENT_TRANSACTIONS
+    driven.write_markers()
+    assert driven.state is TransactionState.COMPLETE_COMMIT
+    assert driven.writes == []
+
+
 def test_additions_that_have_waited_are_one_record() -> None:
     driven = Coordination()
     producer = driven.opened(T0)
-    first = driven.ask(add(producer, T1))
-    waiting = [driven.ask(add(producer, T0, one)) for one in (T2, T3)]
-    known = driven.ask(add(producer, T0))
+    first = driven.ask(add(producer, T1, api_version=5))
+    waiting = [driven.ask(add(producer, T0, one, api_version=5)) for one in (T2, T3)]
+    known = driven.ask(add(producer, T0, api_version=5))
     driven.commit_write()
     assert driven.replies[first].partitions == {T1: ErrorCode.NONE}
     assert driven.replies[known].partitions == {T0: ErrorCode.NONE}
@@ -139,7 +157,7 @@ def test_additions_that_have_waited_are_one_record() -> None:
 def test_additions_that_have_waited_share_a_refusal() -> None:
     driven = Coordination()
     producer = driven.opened(T0)
-    asked = [driven.ask(add(producer, one)) for one in (T1, T2, T3)]
+    asked = [driven.ask(add(producer, one, api_version=5)) for one in (T1, T2, T3)]
     driven.fail_write()
     assert [one in driven.replies for one in asked] == [True, False, False]
     driven.fail_write()
@@ -157,23 +175,49 @@ def test_an_addition_waits_for_a_while_and_then_comes_again() -> None:
     driven.ask(commit(producer))
     driven.commit_writes()
     following = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
-    first = driven.ask(add(following, T1))
+    first = driven.ask(add(following, T1, api_version=5))
     driven.tick(SETTINGS.hold_max_ms - 1)
-    second = driven.ask(add(following, T2))
+    second = driven.ask(add(following, T2, api_version=5))
     assert not {first, second} & driven.replies.keys()
     driven.tick(1)
     told = [driven.replies[first].partitions[T1], driven.replies[second].partitions[T2]]
     assert told == [ErrorCode.CONCURRENT_TRANSACTIONS] * 2
-    assert driven.error_of(add(following, T1)) is ErrorCode.CONCURRENT_TRANSACTIONS  # at once
+    assert (
+        driven.error_of(add(following, T1, api_version=5)) is ErrorCode.CONCURRENT_TRANSACTIONS
+    )  # at once
     driven.write_markers()
     driven.added(following, T1)
+
+
+def test_a_refused_batch_that_completes_and_begins_leaves_neither_pending() -> None:
+    driven = Coordination()
+    producer = driven.opened()
+    driven.ask(commit(producer))
+    driven.commit_writes()
+    following = ProducerIdAndEpoch(producer.producer_id, producer.epoch + 1)
+    refused = driven.ask(add(following, T1, api_version=5))
+    driven.marked(driven.markers.pop())
+    assert [
+        one.metadata and one.metadata.state for one in records_of(driven.writes[0].records)
+    ] == [
+        TransactionState.COMPLETE_COMMIT,
+        TransactionState.ONGOING,
+    ]
+    driven.fail_write()
+    assert driven.replies[refused].partitions == {T1: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert driven.transaction.pending_changes == 0
+    driven.tick(SETTINGS.retry_backoff_max_ms)
+    driven.commit_writes()
+    assert driven.state is TransactionState.COMPLETE_COMMIT
+    assert not driven.transaction.is_busy
+    driven.added(following, T1, api_version=5)
 
 
 def test_not_too_many_additions_wait_for_one_id() -> None:
     driven = Coordination()
     producer = driven.opened()
-    driven.ask(add(producer, T1))
-    asked = [driven.ask(add(producer, T2)) for _ in range(HELD_MAX + 1)]
+    driven.ask(add(producer, T1, api_version=5))
+    asked = [driven.ask(add(producer, T2, api_version=5)) for _ in range(HELD_MAX + 1)]
     assert [*driven.replies[asked.pop()].partitions.values()] == [ErrorCode.CONCURRENT_TRANSACTIONS]
     assert not {*asked} & driven.replies.keys()
     driven.commit_writes()
@@ -185,7 +229,7 @@ def test_a_coordinator_that_is_replaced_lets_nobody_wait() -> None:
     producer = driven.opened()
     driven.ask(commit(producer))
     driven.commit_writes()
-    request_id = driven.ask(add(producer, T1))
+    request_id = driven.ask(add(producer, T1, api_version=5))
     [sent] = driven.markers
     driven.marked(sent, {T0: ErrorCode.TRANSACTION_COORDINATOR_FENCED})
     assert driven.replies[request_id].partitions == {T1: ErrorCode.NOT_COORDINATOR}

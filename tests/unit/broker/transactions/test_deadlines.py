@@ -1,6 +1,7 @@
 """What time alone does: transactions that last too long, ids that nobody uses."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from quorumlog.broker.transactions.core.requests import EndTransaction, Producer
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.transactions.coordination import (
+    SETTINGS,
     START_MS,
     T0,
     Coordination,
@@ -53,6 +55,26 @@ def test_a_transaction_that_lasts_too_long_is_aborted_with_another_epoch() -> No
     driven.write_markers()
     assert driven.error_of(commit(producer)) is ErrorCode.PRODUCER_FENCED  # KAFKA-20785
     assert driven.ended(abort(producer)).epoch == producer.epoch + 1  # it may go on
+
+
+@pytest.mark.parametrize(
+    ("interval_ms", "over_ms", "aborted_ms"),
+    [(1, 10_000, 10_000), (10_000, 10_000, 10_000), (10_000, 10_001, 20_000), (3000, 9999, 12_000)],
+)
+def test_timed_out_transactions_are_aborted_at_multiples_of_an_interval(
+    interval_ms: int, over_ms: int, aborted_ms: int
+) -> None:
+    settings = replace(SETTINGS, abort_interval_ms=interval_ms)
+    driven = Coordination(settings=settings, now_ms=0)
+    producer = driven.begun(transaction_timeout_ms=5000)
+    driven.tick(over_ms - 5000 - driven.now_ms)
+    driven.added(producer, T0)
+    assert driven.now_ms == over_ms - 5000
+    driven.tick(aborted_ms - driven.now_ms - 1)
+    assert driven.writes == []
+    driven.tick(1)
+    driven.commit_writes()
+    assert driven.state is PREPARE_ABORT
 
 
 @pytest.mark.parametrize("transaction_version", [0, 1])
@@ -189,7 +211,7 @@ def test_a_tombstone_that_is_refused_leaves_the_id_as_it_was() -> None:
     driven = Coordination()
     producer = driven.begun()
     driven.tick(EXPIRY_MS)
-    request_id = driven.ask(add(producer, T0))
+    request_id = driven.ask(add(producer, T0, api_version=5))
     assert request_id not in driven.replies
     driven.fail_write()
     driven.commit_writes()
@@ -200,7 +222,7 @@ def test_an_addition_to_an_id_that_expires_meanwhile_is_of_no_id() -> None:
     driven = Coordination()
     producer = driven.begun()
     driven.tick(EXPIRY_MS)
-    request_id = driven.ask(add(producer, T0))
+    request_id = driven.ask(add(producer, T0, api_version=5))
     driven.commit_writes()
     answer = driven.replies[request_id].partitions
     assert answer == {T0: ErrorCode.INVALID_PRODUCER_ID_MAPPING}

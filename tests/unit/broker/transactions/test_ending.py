@@ -1,9 +1,15 @@
 """EndTxn: who may end which transaction, and how (KIP-98, KIP-890)."""
 
+from collections.abc import Callable
+
 import pytest
 
 from quorumlog.broker.transactions.core.events import TransactionVersionChanged
-from quorumlog.broker.transactions.core.requests import NO_PRODUCER, ProducerIdAndEpoch
+from quorumlog.broker.transactions.core.requests import (
+    NO_PRODUCER,
+    EndTransaction,
+    ProducerIdAndEpoch,
+)
 from quorumlog.broker.transactions.core.states import TransactionState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.transactions.coordination import (
@@ -232,3 +238,14 @@ def test_a_new_level_holds_from_the_next_record_on() -> None:
     assert driven.error_of(init()) is ErrorCode.CONCURRENT_TRANSACTIONS
     assert driven.log[-1].value_version == 1
     assert driven.transaction.metadata.client_transaction_version == 2
+
+
+@pytest.mark.parametrize("end", [commit, abort])
+def test_an_epoch_before_the_last_transaction_is_fenced(end: Callable[..., EndTransaction]) -> None:
+    driven = Coordination()
+    first = driven.opened()
+    second = driven.ended(commit(first))
+    driven.added(second, T0)
+    driven.ended(commit(second))
+    assert driven.error_of(commit(second)) is ErrorCode.NONE  # repeated
+    assert driven.error_of(end(first)) is ErrorCode.PRODUCER_FENCED

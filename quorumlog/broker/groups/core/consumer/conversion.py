@@ -90,6 +90,7 @@ def to_consumer_records(
             state=MemberState.UNREVOKED_PARTITIONS if pending else MemberState.STABLE,
             assigned=assignments[member_id],
             pending_revocation=pending,
+            assigned_at=dict.fromkeys(assignments[member_id] | pending, group.generation_id),
         )
         stored = TargetMemberValue(topic_partitions=to_stored(assignments[member_id]))
         values[RecordKey(RecordKind.MEMBER, group.group_id, member_id)] = classic_metadata(

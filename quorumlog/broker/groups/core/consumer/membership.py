@@ -71,6 +71,7 @@ class Membership:
             previous_member_epoch=member.current.member_epoch,
             state=MemberState.STABLE,
             pending_revocation=NO_PARTITIONS,
+            assigned_at=dict.fromkeys(member.current.assigned, 0),
         )
         changes.write(RecordKind.CURRENT_ASSIGNMENT, away.to_value(), member.member_id)
 

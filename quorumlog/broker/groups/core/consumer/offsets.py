@@ -1,12 +1,17 @@
 """Which members of a consumer group may commit and fetch offsets. Source: KIP-848.
 
-A member names its epoch where a classic member names its generation. In a group without
-members, a client that is no member may commit, as in a classic group.
+A member names its epoch where a classic member names its generation. A commit at an older epoch is
+taken if the member has owned the partitions since then (KIP-1251): the response with its newest
+epoch may be on its way. In a group without members, a client that is no member may commit, as in a
+classic group.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
+from quorumlog.broker.groups.core.consumer.partitions import TopicIdPartition
+from quorumlog.broker.groups.core.consumer.reconciliation import CurrentAssignment
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 MEMBER_EPOCH_SINCE_VERSION: Final = 9  # of OffsetCommit and OffsetFetch
@@ -16,11 +21,15 @@ def commit_refusal(
     group: ConsumerGroup,
     member_id: str,
     member_epoch: int,
+    partitions: Iterable[TopicIdPartition | None],
     *,
     api_version: int,
     is_transactional: bool = False,
 ) -> ErrorCode:
-    """Return why OffsetCommit (or TxnOffsetCommit) is refused, or NONE."""
+    """Return why OffsetCommit (or TxnOffsetCommit) is refused, or NONE.
+
+    `partitions`: of which offsets are committed; None stands for a topic that does not exist.
+    """
     if member_epoch < 0 and not group.members:
         return ErrorCode.NONE
     member = group.members.get(member_id)
@@ -29,17 +38,33 @@ def commit_refusal(
     knows_epochs = is_transactional or api_version >= MEMBER_EPOCH_SINCE_VERSION
     if not member.is_classic and not knows_epochs:
         return ErrorCode.UNSUPPORTED_VERSION
+    if not member.is_classic and _has_owned_since(member.current, member_epoch, partitions):
+        return ErrorCode.NONE
     return _epoch_refusal(group, member_id, member_epoch)
 
 
+def _has_owned_since(
+    current: CurrentAssignment, member_epoch: int, partitions: Iterable[TopicIdPartition | None]
+) -> bool:
+    """Whether a member at this older epoch had all of the partitions, and still owns them."""
+    if member_epoch >= current.member_epoch:
+        return False
+    epochs = (current.assigned_at.get(one) if one is not None else None for one in partitions)
+    return all(epoch is not None and epoch <= member_epoch for epoch in epochs)
+
+
 def transactional_commit_refusal(
-    group: ConsumerGroup, member_id: str, group_instance_id: str | None, member_epoch: int
+    group: ConsumerGroup,
+    member_id: str,
+    group_instance_id: str | None,
+    member_epoch: int,
+    partitions: Iterable[TopicIdPartition | None],
 ) -> ErrorCode:
     """Return why TxnOffsetCommit is refused, or NONE. A producer may name no member."""
     if member_epoch < 0 and not member_id and group_instance_id is None:
         return ErrorCode.NONE
     error_code = commit_refusal(
-        group, member_id, member_epoch, api_version=0, is_transactional=True
+        group, member_id, member_epoch, partitions, api_version=0, is_transactional=True
     )
     is_stale = error_code is ErrorCode.STALE_MEMBER_EPOCH  # producers do not know this code
     return ErrorCode.ILLEGAL_GENERATION if is_stale else error_code

@@ -6,7 +6,7 @@ follows as others give it up. Source: KIP-848 (the reconciliation process).
 """
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from quorumlog.broker.groups.core.consumer.partitions import (
@@ -16,8 +16,9 @@ from quorumlog.broker.groups.core.consumer.partitions import (
 )
 from quorumlog.broker.groups.core.consumer.records import (
     CurrentAssignmentValue,
+    assignment_epochs_of,
     from_stored,
-    to_stored,
+    to_assigned,
 )
 from quorumlog.broker.groups.core.consumer.states import MemberState
 from quorumlog.wire.codec.identifiers import TopicId
@@ -31,6 +32,8 @@ class CurrentAssignment:
 
     It owns `assigned` and `pending_revocation`. A member whose last answer was lost comes with
     `previous_member_epoch`; that is its present epoch if only its partitions have changed.
+    `assigned_at`: for each partition that it owns, the member epoch at which it was assigned. A
+    commit of the member at that epoch or a later one is not stale (KIP-1251).
     """
 
     member_epoch: int = 0
@@ -38,6 +41,7 @@ class CurrentAssignment:
     state: MemberState = MemberState.STABLE
     assigned: Partitions = NO_PARTITIONS
     pending_revocation: Partitions = NO_PARTITIONS
+    assigned_at: Mapping[TopicIdPartition, int] = field(default_factory=dict)
 
     @property
     def owned(self) -> Partitions:
@@ -54,19 +58,22 @@ class CurrentAssignment:
             member_epoch=self.member_epoch,
             previous_member_epoch=self.previous_member_epoch,
             state=self.state,
-            assigned_partitions=to_stored(self.assigned),
-            partitions_pending_revocation=to_stored(self.pending_revocation),
+            assigned_partitions=to_assigned(self.assigned, self.assigned_at),
+            partitions_pending_revocation=to_assigned(self.pending_revocation, self.assigned_at),
         )
 
     @classmethod
     def from_value(cls, value: CurrentAssignmentValue) -> "CurrentAssignment":
         """Return what a record says."""
+        default = max(value.member_epoch, 0)  # of a static member that is away, it is negative
+        owned = [*value.assigned_partitions, *value.partitions_pending_revocation]
         return cls(
             member_epoch=value.member_epoch,
             previous_member_epoch=value.previous_member_epoch,
             state=MemberState(value.state),
             assigned=from_stored(value.assigned_partitions),
             pending_revocation=from_stored(value.partitions_pending_revocation),
+            assigned_at=assignment_epochs_of(owned, default),
         )
 
 
@@ -138,13 +145,22 @@ def _changed(
     member_epoch: int | None = None,
     state: MemberState | None = None,
 ) -> CurrentAssignment:
-    """Return it changed; the epoch until now is the previous one, even if it stays."""
+    """Return it changed; the epoch until now is the previous one, even if it stays.
+
+    A partition that the member had and keeps was assigned when it was; one that it is given again
+    while it has yet to give it up is assigned anew.
+    """
+    epoch = current.member_epoch if member_epoch is None else member_epoch
+    known = current.assigned_at
+    assigned_at = {one: known[one] for one in pending_revocation}
+    assigned_at |= {one: known[one] if one in current.assigned else epoch for one in assigned}
     changed = replace(
         current,
-        member_epoch=current.member_epoch if member_epoch is None else member_epoch,
+        member_epoch=epoch,
         state=current.state if state is None else state,
         assigned=assigned,
         pending_revocation=pending_revocation,
+        assigned_at=assigned_at,
     )
     if changed == current:
         return current

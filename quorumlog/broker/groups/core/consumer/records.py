@@ -4,17 +4,21 @@ Keys by version: 3 the group, 4 metadata of its topics (which Kafka 4.0 wrote an
 member, 6 the target assignment, 7 a member's part of it, 8 what a member has, 16 a regular
 expression. Values are of version 0, each behind its version as an int16; an empty value (None) is a
 tombstone. Tagged fields that a newer version adds are skipped. Sources: the schemas of Kafka's
-group coordinator, KIP-848, KIP-1101.
+group coordinator, KIP-848, KIP-1101, KIP-1251.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
 from struct import Struct as Packer
 from typing import Final, NamedTuple, TypeVar
 
-from quorumlog.broker.groups.core.consumer.partitions import Partitions, partitions_of
+from quorumlog.broker.groups.core.consumer.partitions import (
+    Partitions,
+    TopicIdPartition,
+    partitions_of,
+)
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicId
 from quorumlog.wire.codec.message import ZERO_UUID, Field, Message, Struct
@@ -167,6 +171,25 @@ class StoredPartitions(Struct):
 
 
 @dataclass(slots=True, kw_only=True)
+class AssignedPartitions(Struct):
+    """Partitions of one topic that a member owns.
+
+    `assignment_epochs`: the member epoch at which it got each; None, as brokers before Kafka 4.3
+    write it: not recorded.
+    """
+
+    topic_id: bytes = ZERO_UUID
+    partitions: list[int] = field(default_factory=list)
+    assignment_epochs: list[int] | None = None
+
+    FIELDS = (
+        Field("topic_id", "uuid", "0+"),
+        Field("partitions", ["int32"], "0+"),
+        Field("assignment_epochs", ["int32"], "0+", nullable="0+", tag=0),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
 class TargetMemberValue(Message):
     """A ConsumerGroupTargetAssignmentMemberValue."""
 
@@ -184,8 +207,8 @@ class CurrentAssignmentValue(Message):
     member_epoch: int = 0
     previous_member_epoch: int = 0
     state: int = 0
-    assigned_partitions: list[StoredPartitions] = field(default_factory=list)
-    partitions_pending_revocation: list[StoredPartitions] = field(default_factory=list)
+    assigned_partitions: list[AssignedPartitions] = field(default_factory=list)
+    partitions_pending_revocation: list[AssignedPartitions] = field(default_factory=list)
 
     VERSIONS = range(1)
     FLEXIBLE_SINCE = 0
@@ -193,8 +216,8 @@ class CurrentAssignmentValue(Message):
         Field("member_epoch", "int32", "0+"),
         Field("previous_member_epoch", "int32", "0+"),
         Field("state", "int8", "0+"),
-        Field("assigned_partitions", [StoredPartitions], "0+"),
-        Field("partitions_pending_revocation", [StoredPartitions], "0+"),
+        Field("assigned_partitions", [AssignedPartitions], "0+"),
+        Field("partitions_pending_revocation", [AssignedPartitions], "0+"),
     )
 
 
@@ -338,27 +361,59 @@ def estimated_size(record: ConsumerGroupRecord) -> int:
     """Return how many bytes the record takes, about: partitions are most of it."""
     match record.value:
         case TargetMemberValue(topic_partitions=stored):
-            topics = stored
+            return 100 + sum(24 + 4 * len(one.partitions) for one in stored)
         case CurrentAssignmentValue() as value:
-            topics = value.assigned_partitions + value.partitions_pending_revocation
+            owned = value.assigned_partitions + value.partitions_pending_revocation
+            return 100 + sum(30 + 8 * len(one.partitions) for one in owned)
         case _:
-            topics = []
-    return 100 + sum(24 + 4 * len(one.partitions) for one in topics)
+            return 100
 
 
 def to_stored(partitions: Partitions) -> list[StoredPartitions]:
     """Return them topic by topic, in order."""
-    by_topic: dict[TopicId, list[int]] = {}
-    for topic_id, partition in sorted(partitions):
-        by_topic.setdefault(topic_id, []).append(partition)
     return [
         StoredPartitions(topic_id=topic_id, partitions=indexes)
-        for topic_id, indexes in by_topic.items()
+        for topic_id, indexes in _by_topic(partitions).items()
     ]
 
 
-def from_stored(stored: list[StoredPartitions]) -> Partitions:
+def to_assigned(
+    partitions: Partitions, assigned_at: Mapping[TopicIdPartition, int]
+) -> list[AssignedPartitions]:
+    """Return them topic by topic, in order, with the member epoch at which each was assigned."""
+    return [
+        AssignedPartitions(
+            topic_id=topic_id,
+            partitions=indexes,
+            assignment_epochs=[assigned_at[one] for one in partitions_of(topic_id, indexes)],
+        )
+        for topic_id, indexes in _by_topic(partitions).items()
+    ]
+
+
+def _by_topic(partitions: Partitions) -> dict[TopicId, list[int]]:
+    by_topic: dict[TopicId, list[int]] = {}
+    for topic_id, partition in sorted(partitions):
+        by_topic.setdefault(topic_id, []).append(partition)
+    return by_topic
+
+
+def from_stored(stored: Sequence[StoredPartitions | AssignedPartitions]) -> Partitions:
     """Return the partitions of all topics."""
     return frozenset(
         chain.from_iterable(partitions_of(TopicId(one.topic_id), one.partitions) for one in stored)
     )
+
+
+def assignment_epochs_of(
+    stored: Sequence[AssignedPartitions], default: int
+) -> dict[TopicIdPartition, int]:
+    """Return the epoch at which each partition was assigned; `default` where none is recorded."""
+    found: dict[TopicIdPartition, int] = {}
+    for one in stored:
+        epochs = one.assignment_epochs
+        if epochs is None or len(epochs) != len(one.partitions):
+            epochs = [default] * len(one.partitions)
+        partitions = partitions_of(TopicId(one.topic_id), one.partitions)
+        found.update(zip(partitions, epochs, strict=True))
+    return found

@@ -7,13 +7,14 @@ Names are tried outside of the step, unless they are few: some expressions take 
 docs/decisions/0139-names-are-tried-outside-of-the-step.md
 """
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, Protocol
 
+from quorumlog.broker.groups.core.consumer.partitions import TopicIdPartition
 from quorumlog.invariants import require
-from quorumlog.wire.codec.identifiers import TopicId
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 
 IsMatch = Callable[[str], bool]
 EXPRESSIONS_MAX: Final = 100  # whose matches are kept; clients choose how many there are
@@ -185,6 +186,12 @@ class Topics:
         return frozenset(
             found.topic_id for name in names if (found := self.by_name.get(name)) is not None
         )
+
+    def partitions(self, named: Iterable[TopicPartition]) -> Iterator[TopicIdPartition | None]:
+        """Yield partitions with the ids of their topics; None: there is no topic of that name."""
+        for where in named:
+            found = self.by_name.get(where.topic)
+            yield None if found is None else TopicIdPartition(found.topic_id, where.partition)
 
     def metadata_hash(self, names: Iterable[str]) -> int:
         """Return a number that changes when one of these topics comes, goes or grows; 0: none is.

@@ -1,5 +1,7 @@
 """Which members of a consumer group commit and fetch offsets, and how the group is described."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from quorumlog.broker.groups.core.consumer.descriptions import (
@@ -11,6 +13,7 @@ from quorumlog.broker.groups.core.consumer.descriptions import (
 )
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup
 from quorumlog.broker.groups.core.consumer.offsets import commit_refusal, fetch_refusal
+from quorumlog.broker.groups.core.consumer.partitions import TopicIdPartition
 from quorumlog.broker.groups.core.consumer.records import ClassicMemberMetadata
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.groups.consumer.coordination import (
@@ -46,28 +49,91 @@ def shared(*, classic: bool = False) -> ConsumerCoordination:
 def test_a_member_commits_with_its_epoch(
     member_id: str, epoch: int, version: int, refusal: ErrorCode
 ) -> None:
-    group = shared().group
-    assert commit_refusal(group, member_id, epoch, api_version=version) is refusal
+    groups = shared()
+    partitions = groups.topics.some("t", 0)
+    found = commit_refusal(groups.group, member_id, epoch, partitions, api_version=version)
+    assert found is refusal
+
+
+def test_an_older_epoch_commits_what_the_member_has_owned_since() -> None:
+    """KIP-1251. Member a: 2 and 3 since epoch 1, at epoch 3; 0 and 1 were b's in epoch 2."""
+    groups = shared()
+    some = groups.topics.some
+    told = groups.beat(heartbeat("a", 1))
+    kept = told.assignment or frozenset()
+    moved = some("t", 0, 1, 2, 3) - kept
+
+    def refusal(epoch: int, partitions: Iterable[TopicIdPartition | None]) -> ErrorCode:
+        return commit_refusal(groups.group, "a", epoch, partitions, api_version=9)
+
+    assert refusal(1, kept | moved) is ErrorCode.NONE  # it has yet to give the others up
+    groups.beat(heartbeat("a", 1, owned=kept))
+    assert groups.group.members["a"].current.member_epoch == 2
+    assert refusal(1, kept) is ErrorCode.NONE
+    assert refusal(1, moved) is ErrorCode.STALE_MEMBER_EPOCH
+    assert refusal(1, kept | moved) is ErrorCode.STALE_MEMBER_EPOCH
+    assert refusal(1, [None]) is ErrorCode.STALE_MEMBER_EPOCH
+    assert refusal(2, moved) is ErrorCode.NONE  # its present epoch: the client knows
+    assert refusal(0, kept) is ErrorCode.STALE_MEMBER_EPOCH
+    assert refusal(3, kept) is ErrorCode.STALE_MEMBER_EPOCH
+    groups.beat(heartbeat("b", 2))
+    groups.beat(heartbeat("b", -1))
+    groups.beat(heartbeat("a", 2))
+    assert groups.group.members["a"].current.assigned == kept | moved
+    assert refusal(1, kept) is ErrorCode.NONE
+    assert refusal(2, kept) is ErrorCode.NONE
+    assert refusal(2, moved) is ErrorCode.STALE_MEMBER_EPOCH  # it has them again since epoch 3
+    groups.check_replayed()
+
+
+def test_a_partition_that_comes_back_before_it_was_given_up_is_assigned_anew() -> None:
+    groups = shared()
+    groups.beat(heartbeat("a", 1))
+    [*pending] = groups.group.members["a"].current.pending_revocation
+    groups.beat(heartbeat("b", -1))
+    has = groups.group.members["a"].current.assigned
+    groups.beat(heartbeat("a", 1, owned=has))
+    current = groups.group.members["a"].current
+    assert current.assigned >= {*pending}
+    assert {current.assigned_at[one] for one in pending} == {3}
+    assert {current.assigned_at[one] for one in has} == {1}
+
+
+def test_a_static_member_that_is_back_has_all_since_the_beginning() -> None:
+    groups = ConsumerCoordination()
+    groups.beat(join("a", instance_id="i"))
+    groups.beat(heartbeat("a", -2, instance_id="i"))
+    assert {*groups.group.members["a"].current.assigned_at.values()} == {0}
+    groups.beat(join("a2", instance_id="i"))
+    assert {*groups.group.members["a2"].current.assigned_at.values()} == {0}
+    groups.check_replayed()
+
+
+def test_members_of_an_upgraded_group_own_since_its_generation() -> None:
+    groups = shared(classic=True)
+    partitions = groups.topics.some("t", 0)
+    refusal = commit_refusal(groups.group, "a", 0, partitions, api_version=9)
+    assert refusal is ErrorCode.ILLEGAL_GENERATION  # a classic member names its generation exactly
 
 
 def test_a_transaction_commits_with_the_epoch_in_any_version() -> None:
     group = shared().group
-    allowed = commit_refusal(group, "a", 1, api_version=3, is_transactional=True)
+    allowed = commit_refusal(group, "a", 1, (), api_version=3, is_transactional=True)
     assert allowed is ErrorCode.NONE
-    stale = commit_refusal(group, "a", 2, api_version=3, is_transactional=True)
+    stale = commit_refusal(group, "a", 2, (), api_version=3, is_transactional=True)
     assert stale is ErrorCode.STALE_MEMBER_EPOCH
 
 
 def test_a_classic_member_commits_with_its_generation() -> None:
     group = shared(classic=True).group
-    assert commit_refusal(group, "a", 1, api_version=7) is ErrorCode.NONE
-    assert commit_refusal(group, "a", 2, api_version=7) is ErrorCode.ILLEGAL_GENERATION
+    assert commit_refusal(group, "a", 1, (), api_version=7) is ErrorCode.NONE
+    assert commit_refusal(group, "a", 2, (), api_version=7) is ErrorCode.ILLEGAL_GENERATION
 
 
 def test_anybody_commits_for_a_group_without_members() -> None:
     group = ConsumerGroup("g")
-    assert commit_refusal(group, "", -1, api_version=2) is ErrorCode.NONE
-    assert commit_refusal(group, "a", 1, api_version=9) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit_refusal(group, "", -1, (), api_version=2) is ErrorCode.NONE
+    assert commit_refusal(group, "a", 1, (), api_version=9) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize(

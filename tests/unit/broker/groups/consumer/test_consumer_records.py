@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.groups.core.consumer.partitions import TopicIdPartition
+from quorumlog.broker.groups.core.consumer.reconciliation import CurrentAssignment
 from quorumlog.broker.groups.core.consumer.records import (
+    AssignedPartitions,
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupRecord,
@@ -116,11 +118,15 @@ RECORDS: dict[str, tuple[RecordKind, str, Value, str, str]] = {
             member_epoch=6,
             previous_member_epoch=5,
             state=MemberState.UNREVOKED_PARTITIONS,
-            assigned_partitions=[StoredPartitions(topic_id=ID, partitions=[1])],
-            partitions_pending_revocation=[StoredPartitions(topic_id=ID, partitions=[2])],
+            assigned_partitions=[AssignedPartitions(topic_id=ID, partitions=[1])],
+            partitions_pending_revocation=[
+                AssignedPartitions(topic_id=ID, partitions=[2], assignment_epochs=[4])
+            ],
         ),
         "0008 0001 67 0001 6d",
-        f"0000 00000006 00000005 01 02 {ID_HEX} 02 00000001 00 02 {ID_HEX} 02 00000002 00 00",
+        # the epochs of KIP-1251: tag 0, 5 bytes: one number; null is left out
+        f"0000 00000006 00000005 01 02 {ID_HEX} 02 00000001 00 "
+        f"02 {ID_HEX} 02 00000002 01 00 05 02 00000004 00",
     ),
     "regular expression": (
         RecordKind.REGULAR_EXPRESSION,
@@ -162,18 +168,23 @@ def test_a_value_of_a_newer_version_is_refused(name: str) -> None:
         decode(key, b"\x00\x01" + data[2:])
 
 
+@pytest.mark.parametrize(
+    ("member_epoch", "epochs", "expected"),
+    [(6, [4, 5], [4, 5]), (6, None, [6, 6]), (-2, None, [0, 0]), (6, [4], [6, 6])],
+    ids=["of Kafka 4.3", "of an older broker", "of a static member that is away", "too few"],
+)
+def test_partitions_without_an_epoch_were_assigned_at_the_present_one(
+    member_epoch: int, epochs: list[int] | None, expected: list[int]
+) -> None:
+    stored = AssignedPartitions(topic_id=ID, partitions=[1, 7], assignment_epochs=epochs)
+    value = CurrentAssignmentValue(member_epoch=member_epoch, assigned_partitions=[stored])
+    current = CurrentAssignment.from_value(value)
+    places = [TopicIdPartition(TopicId(ID), index) for index in (1, 7)]
+    assert [current.assigned_at[one] for one in places] == expected
+
+
 def test_what_newer_versions_add_as_tagged_fields_is_skipped() -> None:
-    """Kafka 4.3 adds assignment epochs (KIP-1251) and the time of the target (KIP-1263)."""
-    current = bytes.fromhex(
-        f"0000 00000006 00000005 00 02 {ID_HEX} 02 00000001 01 00 05 02 00000004 01 00"
-    )
-    found = decode(bytes.fromhex("0008 0001 67 0001 6d"), current)
-    assert found is not None
-    assert found.value == CurrentAssignmentValue(
-        member_epoch=6,
-        previous_member_epoch=5,
-        assigned_partitions=[StoredPartitions(topic_id=ID, partitions=[1])],
-    )
+    """Kafka 4.3 adds the time of the target (KIP-1263)."""
     target = bytes.fromhex("0000 00000007 01 00 08 00000000000003e8")
     found = decode(bytes.fromhex("0006 0001 67"), target)
     assert found is not None

@@ -157,9 +157,10 @@ def test_nothing_is_served_of_a_group_while_it_changes_its_protocol() -> None:
         DeleteGroup(group_id="g"),
     ):
         assert groups.replies[groups.ask(request)] is busy
+    sync = groups.replies[groups.ask(classic_sync("a", generation_id))]
+    assert sync.error_code is ErrorCode.REBALANCE_IN_PROGRESS
     for refused in (
         classic_join("a"),
-        classic_sync("a", generation_id),
         commit("a", generation_id),
         join("d"),
         DeleteOffsets(group_id="g", partitions=(T0,)),
@@ -324,6 +325,19 @@ def test_a_classic_member_that_does_not_sync_is_removed() -> None:
         groups.tick(100)
         groups.commit_writes()
     assert "a" not in groups.group.members
+
+
+def test_a_classic_member_that_has_synced_stays() -> None:
+    groups, _ = classic_group()
+    groups.answer(join("c"))
+    generation_id, has = rejoined(groups, "a", T0, T1)
+    generation_id, has = rejoined(groups, "a", *has)
+    for _ in range(6):  # beyond the rebalance timeout
+        groups.ask(classic_beat("a", generation_id))
+        groups.ask(heartbeat("c", groups.group.members["c"].current.member_epoch))
+        groups.tick(100)
+        groups.commit_writes()
+    assert "a" in groups.group.members
 
 
 def test_members_of_both_kinds_commit_with_what_they_know() -> None:

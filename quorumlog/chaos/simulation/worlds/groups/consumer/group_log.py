@@ -48,6 +48,7 @@ class GroupLog:
     members: each with its instance id, whichever protocol the group has.
     epochs: what the log says that they are at: epochs, or the generation.
     currents, targets: of members of a consumer group.
+    since: the epoch from which on a member of a consumer group has owned a partition, by its name.
     said: what each member was ever given at an epoch.
     removals: how often a member was left out. It may come back under its id, and in a group that
     was deleted meanwhile the epochs begin again.
@@ -60,6 +61,7 @@ class GroupLog:
         self.epochs: Final[dict[str, int]] = {}
         self.currents: Final[dict[str, Partitions]] = {}
         self.targets: Final[dict[str, Partitions]] = {}
+        self.since: Final[dict[str, dict[TopicPartition, int]]] = {}
         self.said: Final[dict[tuple[str, int], set[Partitions]]] = defaultdict(set)
         self.said_by_name: Final[dict[tuple[str, int], set[Named]]] = defaultdict(set)
         self.removals: Final[dict[str, int]] = defaultdict(int)
@@ -157,6 +159,12 @@ class GroupLog:
             case CurrentAssignmentValue():
                 self.epochs[name] = value.member_epoch
                 assigned = self.currents[name] = from_stored(value.assigned_partitions)
+                pending = from_stored(value.partitions_pending_revocation)
+                before = self.since.get(name, {})
+                self.since[name] = {
+                    one: before.get(one, value.member_epoch)
+                    for one in self.names_of(assigned | pending)
+                }
                 self.said[name, value.member_epoch].add(assigned)
                 self._say(name, value.member_epoch, self.names_of(assigned))
             case None:
@@ -180,6 +188,7 @@ class GroupLog:
                 self.targets.pop(name, None)
             case RecordKind.CURRENT_ASSIGNMENT:
                 self.currents.pop(name, None)
+                self.since.pop(name, None)
                 self.epochs.pop(name, None)
             case _:
                 pass

@@ -4,6 +4,7 @@ With each life it chooses a protocol anew: so groups are upgraded and downgraded
 used. It gives partitions up at once, slowly, or not at all until it is fenced.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -53,7 +54,8 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 LEAVES: Final = 0.06  # the chance that a member leaves instead of a commit
 SUBSCRIBES_ANEW: Final = 0.04
 RETURNS_ANEW: Final = 0.5  # the chance that a static member comes back for other topics
-OLD_COMES: Final = 0.1  # the chance that an old heartbeat comes again
+OLD_COMES: Final = 0.1  # the chance that an old heartbeat comes again, and an old commit
+REMEMBERED: Final = 8  # commits that may come again
 AWAY_US_MAX: Final = (SESSION_MS * 500, 1_000_000)  # with the silence before, beyond a session
 CHOOSES: Final = 0.1  # the chance that a static member chooses now what it reads in the end
 CHOOSES_GIVING_UP: Final = 0.7  # the same, while it has something to give up
@@ -103,6 +105,10 @@ class GroupMember(MemberProcess):
         self._speaker: Speaker | None = None  # None: it is away
         self._life = 0  # the number of the life
         self._positions: dict[TopicIdPartition, int] = {}  # of what it may commit
+        self._sent: Final = deque[CommitOffsets](maxlen=REMEMBERED)  # in this life
+        self._late: Final = deque[CommitOffsets](
+            maxlen=REMEMBERED
+        )  # without right to what is in it
         self._is_stopped = False
         self.has_chosen = False  # what it subscribes to in the end
         self._commits: Final = Commits[MemberCommit](
@@ -142,6 +148,8 @@ class GroupMember(MemberProcess):
         self._hang_up()
         self._commits.boot()
         self._positions.clear()
+        self._sent.clear()
+        self._late.clear()
         is_classic = self.rng.random() < self._options.classic_share
         if self._life == 1 and self._options.begins_classic:
             is_classic = True
@@ -190,11 +198,13 @@ class GroupMember(MemberProcess):
             self._maybe_repeat()
 
     def _maybe_repeat(self) -> None:
-        """Let a copy of an old heartbeat come in, of which nobody awaits the answer."""
+        """Let copies of old requests come in, of which nobody awaits the answers."""
         if isinstance(self._speaker, Heartbeating) and self.rng.random() < OLD_COMES:
             old = self._speaker.old_request()
             if old is not None:
                 self._send(old, lambda: True, lambda _: None)
+            if self._late:
+                self._send(self._late.popleft(), lambda: True, lambda _: None)
 
     def _look_elsewhere(self) -> None:
         self._coordinator = None
@@ -238,9 +248,24 @@ class GroupMember(MemberProcess):
 
     def takes(self, answered: Answered, epoch: int, assigned: Partitions | None) -> None:
         """Take what a heartbeat of KIP-848 was told."""
-        before = self.client.surplus
+        before, is_newer = self.client.surplus, epoch > self.client.epoch
         self._oracle.told(self.client, epoch, assigned, is_replaced=answered.is_replaced)
+        if is_newer:
+            self._note_late_commits()
         self._give_up_later(before)
+
+    def _note_late_commits(self) -> None:
+        """Note the commits of partitions that it had given up before this epoch began.
+
+        From now on they are stale, even if it is assigned these partitions again. An older commit
+        of a partition that it still has is not: Kafka relies on the order of a connection there.
+        """
+        names = self.catalogue.names
+        has = {TopicPartition(names[one.topic_id], one.partition) for one in self.client.has}
+        late = [one for one in self._sent if has.isdisjoint(one.offsets)]
+        for one in late:
+            self._sent.remove(one)
+        self._late.extend(late)
 
     def syncs(self, answered: Answered, generation_id: int, named: Named) -> None:
         """Take what a SyncGroup was told: the topics that have these names now."""
@@ -362,6 +387,7 @@ class GroupMember(MemberProcess):
                 for where, position in positions.items()
             },
         )
+        self._sent.append(request)
         self._commits.commit(commit, request)
 
     def _leave_for_a_while(self) -> None:

@@ -57,7 +57,9 @@ class _TakesTheReport(Heartbeats):
         after = super().next_assignment(group, member_id, reported)
         if after == current:
             return after
-        return replace(after, assigned=after.assigned | (reported or NO_PARTITIONS))
+        reported = reported or NO_PARTITIONS
+        assigned_at = dict.fromkeys(reported, after.member_epoch) | {**after.assigned_at}
+        return replace(after, assigned=after.assigned | reported, assigned_at=assigned_at)
 
 
 @CONSUMER_MUTANTS.breaks("a member is given whatever it reports")

@@ -312,12 +312,28 @@ class ConsumerOracle:
         check(is_due, f"{rule}: {client.member_id} was {times}")
 
     def stored(self, tag: str) -> None:
-        """Check that this was committed by a member, at its epoch where the log has the commit."""
+        """Check that this was committed by a member, at its epoch where the log has the commit.
+
+        A member of the consumer protocol may be at an older epoch, if it has owned the partition
+        since then (KIP-1251).
+        """
         commit = self._commits.get(tag)
-        if commit is not None:
-            epoch = self._log.epochs.get(commit.member_id)
-            rule = f"stale-commit: {commit.member_id} committed {tag} at {commit.epoch}"
-            check(epoch == commit.epoch, f"{rule}, where the log has {epoch}")
+        if commit is None:
+            return
+        member_id, epoch = commit.member_id, self._log.epochs.get(commit.member_id)
+        if epoch == commit.epoch:
+            return
+        rule = f"stale-commit: {member_id} committed {tag} at {commit.epoch}"
+        may_be_older = epoch is not None and epoch > commit.epoch and self._is_consumer(member_id)
+        check(may_be_older, f"{rule}, where the log has {epoch}")
+        [where] = [where for where, one in commit.positions.items() if one.tag == tag]
+        since = self._log.since.get(member_id, {}).get(where)
+        has_owned = since is not None and since <= commit.epoch
+        check(has_owned, f"{rule}, and has owned {where} since {since}")
+
+    def _is_consumer(self, member_id: str) -> bool:
+        client = self._clients.get(member_id)
+        return client is not None and not client.is_classic
 
     # --- commits ---
 
