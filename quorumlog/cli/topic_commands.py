@@ -1,17 +1,27 @@
 """`quorumlog topics`: create, list, describe, grow, delete, delete-records."""
 
-from typing import Annotated, Any
+import asyncio
+from typing import Annotated, Any, Final
 
 import typer
 
 from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, TopicSettings, command_group
-from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings
+from quorumlog.cli.options import (
+    DEFAULT_DIR,
+    Dir,
+    Internal,
+    Json,
+    TopicSettings,
+    command_group,
+)
+from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings, say
 from quorumlog.cli.partition_lines import partition_line
-from quorumlog.client import Admin, NewTopic, TopicPartition
+from quorumlog.client import Admin, KafkaError, NewTopic, TopicPartition
+from quorumlog.client.descriptions import TopicDescription
 
 app = command_group("Create, list, describe, grow and delete topics.")
 
+QUORUM_TIMEOUT_S: Final = 2.0  # an election takes less
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 
 
@@ -43,10 +53,15 @@ def create(
 
 @app.command(name="list")
 def list_topics(
-    bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
+    internal: Internal = False,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
 ) -> None:
     """List the topics, without the internal ones."""
-    names = ask_admin(bootstrap, directory, Admin.list_topics)
+    names = ask_admin(
+        bootstrap, directory, lambda admin: admin.list_topics(include_internal=internal)
+    )
     outcome({"topics": names}, *names, json=json)
 
 
@@ -54,8 +69,19 @@ def list_topics(
 def describe(
     name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
 ) -> None:
-    """Show the leader, replicas and ISR of each partition."""
-    topic = ask_admin(bootstrap, directory, lambda admin: admin.describe_topics([name]))[name]
+    """Show the leader, replicas and ISR of each partition.
+
+    One broker answers. If no controller answers it, what it shows is its last state: a line on
+    stderr says so.
+    """
+
+    async def work(admin: Admin) -> tuple[TopicDescription, bool]:
+        found, has_quorum = await asyncio.gather(admin.describe_topics([name]), _has_quorum(admin))
+        return found[name], has_quorum
+
+    topic, has_quorum = ask_admin(bootstrap, directory, work)
+    if not has_quorum:
+        say("NO QUORUM: no active controller answers; what follows is one broker's last state")
     rows: list[dict[str, Any]] = [
         {
             "partition": index,
@@ -69,7 +95,20 @@ def describe(
         for index, view in sorted(topic.partitions.items())
     ]
     lines = (partition_line(row["partition"], row) for row in rows)
-    outcome({"name": topic.name, "partitions": rows}, *lines, json=json)
+    described = {"name": topic.name, "has_quorum": has_quorum, "partitions": rows}
+    outcome(described, *lines, json=json)
+
+
+async def _has_quorum(admin: Admin) -> bool:
+    """Tell whether the leader of the metadata quorum answers soon; True if it cannot be asked."""
+    try:
+        async with asyncio.timeout(QUORUM_TIMEOUT_S):
+            await admin.describe_quorum()
+    except TimeoutError:
+        return False
+    except KafkaError as error:
+        return not error.passing
+    return True
 
 
 @app.command()

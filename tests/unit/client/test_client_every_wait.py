@@ -194,7 +194,7 @@ async def offering() -> AsyncIterator[AdminCluster]:
 async def test_a_request_of_an_administrator_that_waits_is_said(api: str, said: Said) -> None:
     # ApiVersions is the first request of each connection.
     is_first = api == "ApiVersions"
-    text = f"no broker accepts a connection for {api}" if is_first else f"does not answer {api}"
+    text = "does not answer a connection attempt" if is_first else f"does not answer {api}"
     async with offering() as cluster, Admin(cluster.bootstrap) as admin:
         cluster.fault = silent(api)
         call = asyncio.ensure_future(ADMIN[api](admin))
