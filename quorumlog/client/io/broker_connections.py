@@ -72,6 +72,7 @@ class BrokerConnections:
             return broker.connection
         now_ms = self._loop.time() * 1000
         if broker.opening is None and now_ms >= broker.retry_at_ms and not self._is_closed:
+            broker.opening_since_ms = now_ms
             broker.opening = self._tasks.start(self._open(node.broker_id, broker))
         return None
 
@@ -127,7 +128,6 @@ class BrokerConnections:
         return broker
 
     async def _open(self, broker_id: int, broker: _Broker) -> None:
-        broker.opening_since_ms = self._loop.time() * 1000
         late = self._loop.call_later(absences.REPORT_AFTER_MS / 1000, self._on_late)
         try:
             async with asyncio.timeout(self._settings.socket_connection_setup_timeout_ms / 1000):

@@ -313,6 +313,7 @@ async def test_a_leader_that_takes_connections_and_answers_none_is_said(said: Sa
         cluster.fault = silent("ApiVersions")
         await producer.send("t", b"")
         await said("t-0: its leader, broker 1, cannot be reached: 127.0.0.1")
+        await said("no answer to a connection attempt (for 0 s)")
         await producer.stop(timeout_ms=0)
 
 
