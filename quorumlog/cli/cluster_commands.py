@@ -8,10 +8,19 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from quorumlog.cli.options import DEFAULT_DIR, Brokers, Controllers, Dir, Json, NodeSettings
+from quorumlog.cli.options import (
+    DEFAULT_DIR,
+    Brokers,
+    Controllers,
+    Dir,
+    Internal,
+    Json,
+    NodeSettings,
+)
 from quorumlog.cli.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
+    EXIT_NO_QUORUM,
     EXIT_USAGE,
     cluster_errors,
     data,
@@ -20,7 +29,7 @@ from quorumlog.cli.output import (
     parse_settings,
     say,
 )
-from quorumlog.cli.partition_lines import partition_line
+from quorumlog.cli.status_lines import status_lines
 from quorumlog.cluster import LocalCluster, running_clusters
 from quorumlog.cluster.layout import CLUSTER_FILE, CONTROL_PORT_STEP, FIRST_ID
 
@@ -261,8 +270,16 @@ def _stop(clusters: list[running_clusters.RunningCluster], *, json: bool) -> Non
         data("no cluster runs")
 
 
-def status(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = False) -> None:
+def status(
+    directory: Dir = DEFAULT_DIR,
+    everything: All = False,
+    internal: Internal = False,
+    json: Json = False,
+) -> None:
     """Show the nodes, the active controller, and the state of every partition.
+
+    Ends with status 3 if fewer than a majority of the voters answer: what it shows then is the
+    last state that one node knows. It ends with status 1 if no node answers.
 
     With --all, the running clusters of this user: where they are, and their processes.
     """
@@ -274,9 +291,12 @@ def status(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = F
     if json:
         document(described)
     else:
-        _print_status(described)
+        for line in status_lines(described, internal=internal):
+            data(line)
     if not any(node["answers"] for node in described["nodes"]):
         raise typer.Exit(EXIT_FAILED)
+    if not described["quorum"]["has_majority"]:
+        raise typer.Exit(EXIT_NO_QUORUM)
 
 
 def _show_all(clusters: list[running_clusters.RunningCluster], *, json: bool) -> None:
@@ -300,22 +320,3 @@ def _show_all(clusters: list[running_clusters.RunningCluster], *, json: bool) ->
             data(f"  node {node.node_id}  {node.kafka:21}  pid {node.pid}")
     if not clusters:
         data("no cluster runs")
-
-
-def _print_status(described: dict[str, Any]) -> None:
-    controller = described["controller_id"]
-    active = "none" if controller is None or controller < 0 else f"node {controller}"
-    data(f"cluster {described['cluster_id']}   active controller {active}")
-    for node in described["nodes"]:
-        state = "stopped"
-        if node["pid"] is not None:
-            state = f"pid {node['pid']}" if node["answers"] else f"pid {node['pid']}, no answer"
-            if node["fenced"]:
-                state += ", fenced"
-        data(
-            f"  node {node['id']}  {'+'.join(node['roles']):17}  {node['kafka'] or '':21}  {state}"
-        )
-    for name, topic in sorted(described["topics"].items()):
-        data(f"  topic {name}")
-        for index, partition in enumerate(topic["partitions"]):
-            data(f"    {partition_line(index, partition)}")

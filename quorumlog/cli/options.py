@@ -61,6 +61,7 @@ Dir = Annotated[
     Path, typer.Option("--dir", metavar="DIR", help="The directory that holds the cluster.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, errors too.")]
+Internal = Annotated[bool, typer.Option("--internal", help="Show internal topics, too.")]
 Controllers = Annotated[
     int | None,
     typer.Option(metavar="C", min=1, help="With --brokers: nodes that are controllers only."),

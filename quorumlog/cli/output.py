@@ -14,6 +14,7 @@ import typer
 EXIT_VALID: Final = 0
 EXIT_FAILED: Final = 1  # also: the verdict is invalid
 EXIT_UNKNOWN: Final = 2
+EXIT_NO_QUORUM: Final = 3  # of `status`: fewer than a majority of the voters answer
 EXIT_USAGE: Final = 64
 EXIT_INTERRUPTED: Final = 130
 

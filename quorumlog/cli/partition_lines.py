@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def partition_line(index: int, partition: Mapping[str, Any]) -> str:
+def partition_line(index: int, partition: Mapping[str, Any], leader_lack: str | None = None) -> str:
     """Return who leads a partition; without a leader, for which brokers it waits.
 
+    `leader_lack`: why the leader does not lead in fact: "dead", "paused"; None: it may.
     `elr` and `last_known_elr` are None if an older release does not say them.
     """
+    lack = "" if leader_lack is None else f" ({leader_lack})"
     line = (
-        f"{index:>4}  leader {partition['leader']}  epoch {partition['leader_epoch']}"
+        f"{index:>4}  leader {partition['leader']}{lack}  epoch {partition['leader_epoch']}"
         f"  isr {partition['isr']}  replicas {partition['replicas']}"
     )
     elr, last_known = partition.get("elr"), partition.get("last_known_elr")

@@ -1,20 +1,29 @@
 """`quorumlog topics`: create, list, describe, grow, delete, delete-records."""
 
-from typing import Annotated, Any
+import asyncio
+from typing import Annotated, Any, Final
 
 import typer
 
 from quorumlog.cli.config_commands import OF_THE_TOPIC
 from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, TopicSettings, command_group
-from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings
+from quorumlog.cli.options import (
+    DEFAULT_DIR,
+    Dir,
+    Internal,
+    Json,
+    TopicSettings,
+    command_group,
+)
+from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings, say
 from quorumlog.cli.partition_lines import partition_line
-from quorumlog.client import Admin, NewTopic, TopicPartition
+from quorumlog.client import Admin, KafkaError, NewTopic, TopicPartition
 from quorumlog.client.descriptions import TopicDescription
 from quorumlog.storage.io.checkpoints import uuid_to_text
 
 app = command_group("Create, list, describe, grow and delete topics.")
 
+QUORUM_TIMEOUT_S: Final = 2.0  # an election takes less
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 
 
@@ -46,26 +55,39 @@ def create(
 
 @app.command(name="list")
 def list_topics(
-    bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
+    internal: Internal = False,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
 ) -> None:
     """List the topics, without the internal ones."""
-    names = ask_admin(bootstrap, directory, Admin.list_topics)
-    outcome({"topics": names}, *names, json=json, empty="no topics but internal ones")
+    names = ask_admin(
+        bootstrap, directory, lambda admin: admin.list_topics(include_internal=internal)
+    )
+    empty = "no topics" if internal else "no topics but internal ones"
+    outcome({"topics": names}, *names, json=json, empty=empty)
 
 
 @app.command()
 def describe(
     name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
 ) -> None:
-    """Show a topic's id, settings and partitions."""
+    """Show a topic's id, settings and partitions.
 
-    async def work(admin: Admin) -> tuple[TopicDescription, dict[str, str | None]]:
-        topic = (await admin.describe_topics([name]))[name]
-        settings = await admin.describe_configs("topic", name)
-        own = {key: one.value for key, one in settings.items() if one.source == OF_THE_TOPIC}
-        return topic, dict(sorted(own.items()))
+    One broker answers. If no controller answers it, what it shows is its last state: a line on
+    stderr says so.
+    """
 
-    topic, own = ask_admin(bootstrap, directory, work)
+    async def work(admin: Admin) -> tuple[TopicDescription, dict[str, str | None], bool]:
+        found, configs, has_quorum = await asyncio.gather(
+            admin.describe_topics([name]), admin.describe_configs("topic", name), _has_quorum(admin)
+        )
+        own = {key: one.value for key, one in configs.items() if one.source == OF_THE_TOPIC}
+        return found[name], dict(sorted(own.items())), has_quorum
+
+    topic, own, has_quorum = ask_admin(bootstrap, directory, work)
+    if not has_quorum:
+        say("NO QUORUM: no active controller answers; what follows is one broker's last state")
     rows: list[dict[str, Any]] = [
         {
             "partition": index,
@@ -82,8 +104,26 @@ def describe(
     settings = ", ".join(f"{key}={value}" for key, value in own.items())
     title = f"{topic.name}  id {topic_id}  {settings or 'no settings of its own'}"
     lines = (partition_line(row["partition"], row) for row in rows)
-    described = {"name": topic.name, "topic_id": topic_id, "configs": own, "partitions": rows}
+    described = {
+        "name": topic.name,
+        "topic_id": topic_id,
+        "configs": own,
+        "has_quorum": has_quorum,
+        "partitions": rows,
+    }
     outcome(described, title, *lines, json=json)
+
+
+async def _has_quorum(admin: Admin) -> bool:
+    """Tell whether the leader of the metadata quorum answers soon; True if it cannot be asked."""
+    try:
+        async with asyncio.timeout(QUORUM_TIMEOUT_S):
+            await admin.describe_quorum()
+    except TimeoutError:
+        return False
+    except KafkaError as error:
+        return not error.passing
+    return True
 
 
 @app.command()

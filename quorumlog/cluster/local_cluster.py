@@ -12,7 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from quorumlog.cluster import layout, ports, registry, settings_check
+from quorumlog.cluster import cluster_status, layout, ports, registry, settings_check
+from quorumlog.cluster.cluster_status import NodeState
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
 from quorumlog.cluster.forked import spawn_together
 from quorumlog.cluster.layout import ClusterSpec, NodeSpec
@@ -318,38 +319,60 @@ class LocalCluster:
 
     def node_status(self, node_id: int) -> dict[str, Any] | None:
         """Ask a node about itself and the cluster (GET /api/v1/status); None: no answer."""
-        import http.client  # to start a cluster needs no HTTP
+        return _status_at(self.spec.control_address(self.spec.node(node_id)))
 
-        host, _, port = self.spec.control_address(self.spec.node(node_id)).rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=_STATUS_TIMEOUT_S)
-        try:
-            connection.request("GET", "/api/v1/status")
-            answer: dict[str, Any] = json.loads(connection.getresponse().read())
-        except (OSError, ValueError, http.client.HTTPException):
-            return None
-        finally:
-            connection.close()
-        return answer
+    def state(self, node_id: int) -> NodeState:
+        """Return the state of a node's process; NO_ANSWER if it runs: it is not asked."""
+        return self._process(node_id).state()
+
+    def _views(self, addresses: Mapping[int, str]) -> dict[int, dict[str, Any]]:
+        """Ask nodes about the cluster, all at once; those that do not answer are left out."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
+            answers = dict(zip(addresses, pool.map(_status_at, addresses.values()), strict=True))
+        return {node_id: answer for node_id, answer in answers.items() if answer is not None}
 
     def status(self) -> dict[str, Any]:
-        """Describe the cluster as its best-informed running node sees it, and which nodes run."""
-        views = {node_id: self.node_status(node_id) for node_id in self.running()}
-        known = [view for view in views.values() if view is not None]
-        best = max(known, key=lambda view: int(view["metadata_offset"]), default=None)
+        """Describe the cluster as its best-informed running node sees it, and which nodes run.
+
+        `quorum`: which voters answer, whether they are a majority, and whose view it is. Without a
+        majority `controller_id` is None, and `topics` are the past. `state`: see NodeState.
+        """
+        states = {node.id: self.state(node.id) for node in self.spec.nodes}
+        asked = {
+            node.id: self.spec.control_address(node)
+            for node in self.spec.nodes
+            if states[node.id] is NodeState.NO_ANSWER
+        }
+        views = self._views(asked)
+        best_id = cluster_status.best_view(views)
+        best = None if best_id is None else views[best_id]
+        configured = [node.id for node in self.spec.nodes if "controller" in node.roles]
+        voters = cluster_status.voters_of(best, configured)
+        views |= self._views(  # voters that joined by hand
+            {node_id: at for node_id, at in voters.items() if at and node_id not in states}
+        )
+        states |= dict.fromkeys(views, NodeState.RUNNING)
+        quorum = cluster_status.describe_quorum(voters, views)
+        topics = best["topics"] if best else {}
         return {
             "dir": str(self.directory.resolve()),
             "cluster_id": self.spec.cluster_id,
             "bootstrap": self.bootstrap,
-            "controller_id": best["controller_id"] if best else None,
+            "controller_id": cluster_status.active_controller(quorum, views),
+            "quorum": quorum,
             "nodes": [
                 {
                     **self.describe_node(node),
-                    "answers": views.get(node.id) is not None,
+                    "state": states[node.id].value,
+                    "answers": node.id in views,
                     "fenced": None if best is None else best["fenced"].get(str(node.id)),
                 }
                 for node in self.spec.nodes
             ],
-            "topics": best["topics"] if best else {},
+            "partitions": cluster_status.describe_partitions(topics, states),
+            "topics": topics,
         }
 
     def describe_node(self, node: NodeSpec) -> dict[str, Any]:
@@ -395,6 +418,22 @@ def _temporary_path() -> Path:
     return (
         Path(tempfile.gettempdir()).absolute() / f"{registry.TEMPORARY_PREFIX}{os.urandom(8).hex()}"
     )
+
+
+def _status_at(address: str) -> dict[str, Any] | None:
+    """Ask the control listener at `host:port` for its node's status; None: no answer."""
+    import http.client  # to start a cluster needs no HTTP
+
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_STATUS_TIMEOUT_S)
+    try:
+        connection.request("GET", "/api/v1/status")
+        answer: dict[str, Any] = json.loads(connection.getresponse().read())
+    except (OSError, ValueError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    return answer
 
 
 def _found(directory: Path) -> ClusterSpec | None:

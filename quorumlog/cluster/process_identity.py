@@ -30,6 +30,16 @@ def started(pid: int) -> str | None:
     return None if fields[_STATE] in "ZX" else f"{_boot_id()}:{fields[_START_TIME]}"
 
 
+def is_paused(pid: int) -> bool:
+    """Tell whether a process is stopped by a signal (SIGSTOP): state T."""
+    if not _PROC.joinpath("self", "stat").exists():
+        return _ask_ps(pid).startswith("T")
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[_STATE] == "T"
+    except (OSError, UnicodeDecodeError, IndexError):
+        return False
+
+
 def is_running(pid: int, start: str) -> bool:
     """Tell whether the process that had this id and started then still runs."""
     return started(pid) == start
@@ -44,7 +54,12 @@ def _boot_id() -> str:
 
 
 def _started_by_ps(pid: int) -> str | None:
-    """Ask `ps`: macOS has no /proc."""
+    state, _, start = _ask_ps(pid).partition(" ")
+    return None if not start or state.startswith("Z") else start.strip()
+
+
+def _ask_ps(pid: int) -> str:
+    """Return the state and the time of the start by `ps`, as macOS has no /proc; "": no answer."""
     command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
     environment = {**os.environ, "LC_ALL": "C"}
     try:
@@ -57,6 +72,5 @@ def _started_by_ps(pid: int) -> str | None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    state, _, start = answer.stdout.strip().partition(" ")
-    return None if not start or state.startswith("Z") else start.strip()
+        return ""
+    return answer.stdout.strip()

@@ -21,11 +21,12 @@ from signal import Signals
 from typing import Any, Final, Protocol
 
 from quorumlog.cluster import layout, lifeline, process_identity, registry
+from quorumlog.cluster.cluster_status import NodeState
 from quorumlog.cluster.errors import ClusterError, NodeFailed
 from quorumlog.cluster.layout import NodeSpec
 from quorumlog.cluster.time_limit import LOOK_EVERY_S, TimeLimit
 from quorumlog.node.lock import is_held
-from quorumlog.node.progress import blank, progress_file
+from quorumlog.node.progress import blank, exit_status_in, progress_file
 
 _LOG_TAIL_BYTES: Final = 4096
 _EXIT_POLL_S: Final = 0.005
@@ -120,6 +121,22 @@ class NodeProcess:
             return None
         text = self._pid_file.read_text().strip()
         return int(text) if text else None
+
+    def state(self) -> NodeState:
+        """Return the state of the process; NO_ANSWER while it runs: it was not asked."""
+        pid = self.pid
+        if pid is not None:
+            is_paused = process_identity.is_paused(pid)
+            return NodeState.PAUSED if is_paused else NodeState.NO_ANSWER
+        if not self._pid_file.exists():
+            return NodeState.NOT_STARTED
+        try:
+            status = exit_status_in(progress_file(self._pid_file).read_text(errors="replace"))
+        except OSError:
+            status = None
+        if status is None:
+            return NodeState.KILLED
+        return NodeState.STOPPED if status == 0 else NodeState.EXITED
 
     def _is_locked(self) -> bool:
         if not self._pid_file.exists():

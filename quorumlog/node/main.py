@@ -28,7 +28,7 @@ from quorumlog.node.lock import AlreadyRunning, hold
 from quorumlog.node.node import Node
 from quorumlog.node.open_files import raise_open_files_limit
 from quorumlog.node.parent import Parent
-from quorumlog.node.progress import progress_file, report
+from quorumlog.node.progress import note_end, progress_file, report
 from quorumlog.node.room import Room, StartEnded
 from quorumlog.node.substitutes import Substitutes
 from quorumlog.storage.errors import DiskExhausted, StorageError, lacks_room
@@ -72,7 +72,10 @@ def main(arguments: Sequence[str], substitutes: Substitutes | None = None) -> in
         )
     raise_open_files_limit()
     try:
-        return _run_node(config, substitutes or Substitutes(), given, parent)
+        status = _run_node(config, substitutes or Substitutes(), given, parent)
+        if given.pid_file in _locks:
+            note_end(progress_file(given.pid_file), status)
+        return status
     finally:
         parent.clean_up()
 

@@ -1,6 +1,7 @@
 """What a node that starts or stops says of its progress: a text in a file beside its `node.pid`.
 
 The first line is the progress. The lines behind it give the reasons why the node is not ready.
+A process that ends by itself writes its exit status in the end.
 The process that waits for the node reads it. It is no answer of the control listener, which does
 not serve yet, or no more, at every moment at which a node may be slow.
 docs/decisions/0052-time-limits-of-nodes-are-renewed-by-progress.md
@@ -8,7 +9,7 @@ docs/decisions/0052-time-limits-of-nodes-are-renewed-by-progress.md
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from quorumlog.storage.errors import NO_ROOM
 
 INTERVAL_S: Final = 0.25
 _FINAL: Final = "it cannot get ready: "
+_ENDED: Final = "ended with status "
 
 
 class Obstacles:
@@ -57,6 +59,21 @@ def reasons_in(text: str) -> list[str]:
 def final_reason_in(text: str) -> str | None:
     """Return why the node cannot get ready; None: it may."""
     return next((line for line in reasons_in(text) if line.startswith(_FINAL)), None)
+
+
+def note_end(path: Path, status: int) -> None:
+    """Write how the process ends, in place of its progress. A killed one writes nothing.
+
+    An error of the disk is of no consequence: the node then counts as killed.
+    """
+    with suppress(OSError), _blank(path) as file:
+        file.write(f"{_ENDED}{status}\n".encode())
+
+
+def exit_status_in(text: str) -> int | None:
+    """Return how the last process has ended, by the text of its file; None: it does not say."""
+    number = text.strip().removeprefix(_ENDED)
+    return int(number) if text.startswith(_ENDED) and number.isdecimal() else None
 
 
 def progress_file(pid_file: Path) -> Path:

@@ -108,12 +108,15 @@ class Wait:
         text = str(error)
         self._error = text if not about or about == self._subject else f"{about}: {text}"
 
-    def cause(self, now_ms: float) -> str | None:
-        """Return why it lasts, as far as is known."""
+    def report(self, now_ms: float) -> str | None:
+        """Return what is waited for, and why; None if no cause is known yet."""
         overdue = [one for one in self._attempts if one.overdue_ms <= now_ms]
+        cause = self._error
         if overdue:
-            return min(overdue, key=lambda one: one.began_ms).lack()
-        return self._error
+            cause = min(overdue, key=lambda one: one.began_ms).lack()
+            if self._subject is None:
+                return cause  # it names the API
+        return None if cause is None else f"{self.subject}: {cause}"
 
 
 class Waits:
@@ -141,14 +144,13 @@ class Waits:
         """Return what to log now: of waits with one subject, the first."""
         notices = []
         for wait in self._open:
-            cause = wait.cause(now_ms)
-            if now_ms < self._due_ms(wait) or cause is None:
+            report = wait.report(now_ms)
+            if now_ms < self._due_ms(wait) or report is None:
                 continue
             reported_ms = self._reported(wait.subject)
             if reported_ms is None or now_ms - reported_ms >= REPORT_AGAIN_MS:
                 seconds = (now_ms - wait.since_ms) / 1000
-                text = f"{wait.subject}: {cause} (for {seconds:.0f} s)"
-                notices.append(Notice(text, is_over=False))
+                notices.append(Notice(f"{report} (for {seconds:.0f} s)", is_over=False))
                 reported_ms = now_ms
             wait.reported_ms = reported_ms
         return notices

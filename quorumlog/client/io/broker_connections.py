@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
@@ -19,6 +19,7 @@ from quorumlog.client.io.lookout import Failure
 from quorumlog.client.io.unreachable import at
 from quorumlog.client.settings import Address, CommonSettings
 from quorumlog.tasks import Tasks, log_failure
+from quorumlog.wire.codec.message import Request
 from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection, RequestTimedOut
 
 _logger: Final = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class BrokerConnections:
             return broker.connection
         now_ms = self._loop.time() * 1000
         if broker.opening is None and now_ms >= broker.retry_at_ms and not self._is_closed:
+            broker.opening_since_ms = now_ms
             broker.opening = self._tasks.start(self._open(node.broker_id, broker))
         return None
 
@@ -126,7 +128,6 @@ class BrokerConnections:
         return broker
 
     async def _open(self, broker_id: int, broker: _Broker) -> None:
-        broker.opening_since_ms = self._loop.time() * 1000
         late = self._loop.call_later(absences.REPORT_AFTER_MS / 1000, self._on_late)
         try:
             async with asyncio.timeout(self._settings.socket_connection_setup_timeout_ms / 1000):
@@ -183,3 +184,20 @@ class BrokerConnections:
         for broker in self._brokers.values():
             self._drop(broker)
         await self._tasks.join()
+
+
+def api_of(request: Request[Any]) -> str:
+    """Return the name of a request's API."""
+    return type(request).__name__.removesuffix("Request")
+
+
+def unsupported(broker_id: int, connection: KafkaConnection, request: Request[Any]) -> str:
+    """Describe that a broker and this client have no version of an API in common."""
+    api = api_of(request)
+    theirs, ours = connection.api_versions.get(request.API_KEY), request.VERSIONS
+    if theirs is None:
+        return f"this cluster has no {api}: broker {broker_id} does not offer it"
+    return (
+        f"{api}: broker {broker_id} speaks versions {theirs.start} to {theirs.stop - 1},"
+        f" this client {ours.start} to {ours.stop - 1}"
+    )

@@ -11,15 +11,16 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Final
 
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction, shuffle
 from quorumlog.client.core.absences import may_appear
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import MetadataCache, Node, TopicView
+from quorumlog.client.core.waits import Attempt
 from quorumlog.client.errors import KafkaError, answered, known
-from quorumlog.client.io.broker_connections import BrokerConnections
+from quorumlog.client.io.broker_connections import BrokerConnections, api_of, unsupported
 from quorumlog.client.io.closing import Close, begin_closing
 from quorumlog.client.io.lookout import Failure, Lookout
 from quorumlog.client.io.metadata_source import MetadataSource
@@ -42,6 +43,7 @@ _logger: Final = logging.getLogger(__name__)
 
 BACKOFF_RESET_MS: Final = 1_000  # without a request for metadata: the next one is sent at once
 QUESTION_TIMEOUT_MS: Final = 5_000  # for what a live broker answers without waiting for others
+NEXT_BROKER_MS: Final = 1_000  # without a connection: another one is tried, where any will do
 UNKNOWN_TOPIC_MS: Final = 3_000
 """A topic that was just created is known to every broker by then; any other does not exist."""
 MESSAGE_MAX: Final = 200  # of an error that shows a whole request
@@ -167,6 +169,12 @@ class Cluster:
         node = self.metadata.nodes.get(broker_id)
         return node is None or self._connections[purpose].is_failing(node)
 
+    def _is_out_of_reach(self, broker_id: int, purpose: Purpose) -> bool:
+        """Tell whether the broker fails, or has not answered a connection attempt for a while."""
+        node = self.metadata.nodes.get(broker_id)
+        silent = None if node is None else self._connections[purpose].why_silent(node)
+        return silent is not None or self.is_failing(broker_id, purpose)
+
     def leader(self, topic_partition: TopicPartition) -> Leader | None:
         """Return the leader if it is known and connected; otherwise find it."""
         leader = self.metadata.leader(topic_partition)
@@ -192,9 +200,9 @@ class Cluster:
         `version_min`: what older versions leave out of the request would be missed.
         `expected_ms`: how long the broker may take for it before that is worth a line in the log.
         """
-        with self.lookout.asking(_api(request), expected_ms=expected_ms) as attempt:
+        with self.lookout.asking(api_of(request), expected_ms=expected_ms) as attempt:
             if broker_id is None:
-                broker_id = await self.any_broker()
+                broker_id = await self.any_broker(attempt)
             attempt.broker = self.name_of(broker_id)
             connection = await self.connect(broker_id, purpose)
             attempt.is_sent = True
@@ -220,15 +228,15 @@ class Cluster:
             if version_max is not None:
                 version = min(version, version_max)
             if version < version_min:
-                needed = f"version {version_min} of {_api(request)} is needed"
+                needed = f"version {version_min} of {api_of(request)} is needed"
                 message = f"{needed}, and broker {broker_id} answers {version} at most"
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message, definite=True)
             return await connection.send(request, version=version, timeout_ms=timeout_ms)
         except UnsupportedVersion as error:
-            message = _unsupported(broker_id, connection, request)
+            message = unsupported(broker_id, connection, request)
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message, definite=True) from error
         except UnencodableMessage as error:
-            message = f"{_api(request)} cannot be written: {str(error)[:MESSAGE_MAX]}"
+            message = f"{api_of(request)} cannot be written: {str(error)[:MESSAGE_MAX]}"
             raise KafkaError(ErrorCode.INVALID_REQUEST, message, definite=True) from error
         except (ConnectionLost, RequestTimedOut) as error:
             self.request_update()
@@ -265,14 +273,22 @@ class Cluster:
             return why
         return next(filter(None, (one.why_silent(node) for one in others)), None)
 
-    async def any_broker(self) -> int:
-        """Return a broker that can be reached. Raises KafkaError (definite) if there is none."""
+    async def any_broker(self, attempt: Attempt) -> int:
+        """Return a broker that can be reached. Raises KafkaError (definite) if there is none.
+
+        `attempt` gets the broker that is tried. A broker that does not answer soon, as one that is
+        paused, is left for the next.
+        """
         brokers = list(self.metadata.nodes)
         shuffle(brokers)
-        for broker_id in sorted(brokers, key=lambda one: self.is_failing(one, Purpose.CONTROL)):
+        brokers.sort(key=lambda one: self._is_out_of_reach(one, Purpose.CONTROL))
+        for broker_id in brokers:
+            attempt.broker = self.name_of(broker_id)
+            is_last = broker_id == brokers[-1]
             try:
-                await self.connect(broker_id, Purpose.CONTROL)
-            except KafkaError:
+                async with asyncio.timeout(None if is_last else NEXT_BROKER_MS / 1000):
+                    await self.connect(broker_id, Purpose.CONTROL)
+            except (KafkaError, TimeoutError):
                 continue
             return broker_id
         why = "; ".join(self._why_unreachable(broker_id) for broker_id in brokers)
@@ -395,20 +411,6 @@ class Cluster:
             if not waiting.done():
                 waiting.set_result(None)
         self._changed()
-
-
-def _api(request: Request[Any]) -> str:
-    return type(request).__name__.removesuffix("Request")
-
-
-def _unsupported(broker_id: int, connection: KafkaConnection, request: Request[Any]) -> str:
-    theirs, ours = connection.api_versions.get(request.API_KEY), request.VERSIONS
-    if theirs is None:
-        return f"this cluster has no {_api(request)}: broker {broker_id} does not offer it"
-    return (
-        f"{_api(request)}: broker {broker_id} speaks versions {theirs.start} to {theirs.stop - 1},"
-        f" this client {ours.start} to {ours.stop - 1}"
-    )
 
 
 def _absent(

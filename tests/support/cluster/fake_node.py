@@ -14,7 +14,7 @@ from pathlib import Path
 
 from quorumlog.node.lock import hold
 from quorumlog.node.parent import Parent
-from quorumlog.node.progress import progress_file
+from quorumlog.node.progress import note_end, progress_file
 
 STEPS = 4
 
@@ -62,6 +62,7 @@ def main() -> int:
         given.parent_fd, pid_file=given.pid_file, temporary_directory=given.temporary_directory
     )
     asyncio.run(serve(parent, given.ready_fd, given.pid_file, behaviour.get(node_id)))
+    note_end(progress_file(given.pid_file), 0)
     parent.clean_up()
     lock.close()
     return 0

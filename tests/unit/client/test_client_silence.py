@@ -12,7 +12,12 @@ from quorumlog.client.core.leaders import Leader
 from quorumlog.client.io import cluster as cluster_module
 from quorumlog.client.settings import ConsumerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.support.client.fake_cluster import METADATA, T, fake_cluster
+from quorumlog.wire.codec.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tests.support.client.fake_cluster import METADATA, PRODUCE, T, fake_cluster
 from tests.support.client.fake_group import FIND, group_cluster
 
 LOGGER = "quorumlog.client.io.lookout"
@@ -239,3 +244,39 @@ async def test_a_silent_cluster_does_not_make_what_is_missing_seem_found(
         await cluster.start(1)
         await polled(consumer, said("the cluster: found"))
         assert "typo-0: found" not in caplog.text
+
+
+async def test_records_that_a_leader_refuses_are_said(said: Said) -> None:
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Producer(cluster.bootstrap, linger_ms=0) as producer,
+    ):
+        few = ErrorCode.NOT_ENOUGH_REPLICAS
+        cluster.fault = lambda _, api: few if api == PRODUCE else None
+        delivery = await producer.send("t", b"")
+        await said("t-0: its leader does not take records: NOT_ENOUGH_REPLICAS")
+        cluster.fault = lambda _, __: None
+        await delivery
+        await said("t-0: found")
+
+
+async def test_a_position_that_a_leader_does_not_return_is_said(
+    said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Consumer(cluster.bootstrap, default_api_timeout_ms=5_000) as consumer,
+    ):
+        one = ListOffsetsPartitionResponse(
+            partition_index=0, error_code=ErrorCode.OFFSET_NOT_AVAILABLE
+        )
+        topic = ListOffsetsTopicResponse(name="t", partitions=[one])
+        refused = ListOffsetsResponse(topics=[topic])
+        monkeypatch.setattr(cluster, "list_offsets", lambda _: refused)
+        consumer.assign([T])
+        await said("t-0: its leader returns no offset: OFFSET_NOT_AVAILABLE")
+        asked = asyncio.ensure_future(consumer.end_offsets([T]))
+        await said("ListOffsets: t-0: OFFSET_NOT_AVAILABLE")
+        asked.cancel()

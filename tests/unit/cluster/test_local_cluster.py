@@ -22,6 +22,8 @@ from quorumlog.cluster import (
     process_identity,
     registry,
 )
+from quorumlog.cluster.cluster_status import NodeState
+from quorumlog.node.progress import note_end, progress_file
 
 Make = Callable[..., LocalCluster]
 
@@ -269,6 +271,24 @@ def test_a_node_that_had_to_be_killed_is_told(make: Make, monkeypatch: pytest.Mo
     cluster.start()
     assert 2 in cluster.stop()
     assert pids(cluster) == [None, None]
+
+
+def test_the_state_of_a_node_is_that_of_its_process(make: Make) -> None:
+    cluster = make(nodes=3)
+    assert cluster.state(1) is NodeState.NOT_STARTED
+    cluster.start()
+    assert cluster.state(1) is NodeState.NO_ANSWER  # it runs; nobody has asked it
+    cluster.pause(1)
+    cluster.kill(2)
+    cluster.stop_node(3)
+    opened = LocalCluster.open(cluster.directory)
+    states = [opened.state(node.id) for node in opened.nodes]
+    assert states == [NodeState.PAUSED, NodeState.KILLED, NodeState.STOPPED]
+    cluster.start_node(3)
+    cluster.kill(3)
+    assert opened.state(3) is NodeState.KILLED
+    note_end(progress_file(layout.pid_file(cluster.directory, 3)), 70)
+    assert opened.state(3) is NodeState.EXITED
 
 
 def test_a_node_that_is_not_waited_for_costs_no_descriptor(make: Make) -> None:

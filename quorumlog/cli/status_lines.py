@@ -1,0 +1,79 @@
+"""The lines of `quorumlog status`, for people."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from quorumlog.cli.partition_lines import partition_line
+from quorumlog.cluster.cluster_status import NodeState, leader_lack
+from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
+
+Described = Mapping[str, Any]
+
+
+def status_lines(described: Described, *, internal: bool) -> Iterator[str]:
+    """Yield the lines of what `LocalCluster.status` returned; `internal`: all topics."""
+    states = {node["id"]: NodeState(node["state"]) for node in described["nodes"]}
+    quorum, topics = described["quorum"], described["topics"]
+    if not quorum["has_majority"] and not all(state.is_dead for state in states.values()):
+        yield _no_quorum(quorum)
+    controller = described["controller_id"]
+    active = "none" if controller is None else f"node {controller}"
+    yield f"cluster {described['cluster_id']}   active controller {active}"
+    for node in described["nodes"]:
+        yield (
+            f"  node {node['id']}  {'+'.join(node['roles']):17}"
+            f"  {node['kafka'] or '':21}  {_state_of(node)}"
+        )
+    if quorum["view_of"] is not None:
+        yield _summary(described)
+    folded = {} if internal else {name: topics[name] for name in topics if name in INTERNAL_TOPICS}
+    for name, topic in sorted(topics.items()):
+        if name in folded:
+            continue
+        yield f"  topic {name}"
+        for index, partition in enumerate(topic["partitions"]):
+            yield f"    {partition_line(index, partition, leader_lack(partition, states))}"
+    if folded:
+        count = sum(len(topic["partitions"]) for topic in folded.values())
+        names = _counted(len(folded), "internal topic")
+        yield f"  {names}, {_counted(count, 'partition')}: --internal shows them"
+
+
+def _no_quorum(quorum: Described) -> str:
+    count, total = len(quorum["answering"]), len(quorum["voters"])
+    verb = "answers" if count == 1 else "answer"
+    line = f"NO QUORUM: {count} of {_counted(total, 'voter')} {verb}"
+    view_of = quorum["view_of"]
+    return line if view_of is None else f"{line}; what follows is node {view_of}'s last state"
+
+
+def _state_of(node: Described) -> str:
+    """Return the state of a node's process, its id while it runs, and whether it is fenced."""
+    state = NodeState(node["state"])
+    if state.is_dead:
+        return state.value
+    words = [f"pid {node['pid']}"]
+    if state is not NodeState.RUNNING:
+        words.append(state.value)
+    if node["fenced"]:
+        words.append("fenced")
+    return ", ".join(words)
+
+
+def _summary(described: Described) -> str:
+    nodes, counts = described["nodes"], described["partitions"]
+    answering = sum(node["answers"] for node in nodes)
+    parts = [f"{answering} of {_counted(len(nodes), 'node')}"]
+    lacks = {
+        "with fewer in-sync replicas": counts["fewer_in_sync"],
+        "without a leader": counts["without_leader"],
+        "led by a node that does not answer": counts["leader_not_answering"],
+    }
+    parts += [f"{_counted(count, 'partition')} {lack}" for lack, count in lacks.items() if count]
+    if len(parts) == 1:
+        parts.append(f"{_counted(counts['total'], 'partition')}, all in sync")
+    return "  " + ", ".join(parts)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,143 @@
+"""What `status` says of a cluster, by its processes and by the answers of its nodes."""
+
+from typing import Any
+
+import pytest
+from typer import Exit
+
+from quorumlog.cli import cluster_commands
+from quorumlog.cli.output import EXIT_FAILED, EXIT_NO_QUORUM
+from quorumlog.cli.status_lines import status_lines
+from quorumlog.cluster import LocalCluster, cluster_status
+from quorumlog.cluster.cluster_status import NodeState
+
+RUNNING, PAUSED, KILLED = NodeState.RUNNING, NodeState.PAUSED, NodeState.KILLED
+
+
+def partition(leader: int, isr: list[int]) -> dict[str, Any]:
+    return {"leader": leader, "leader_epoch": 4, "isr": isr, "replicas": [1, 2, 3]}
+
+
+TOPICS = {
+    "o": {"partitions": [partition(2, [2, 3]), partition(3, [1, 2, 3]), partition(-1, [])]},
+    "__consumer_offsets": {"partitions": [partition(1, [1, 2, 3])] * 8},
+}
+
+
+def view(node_id: int, *, active: int, offset: int = 9) -> dict[str, Any]:
+    return {
+        "metadata_offset": offset,
+        "fenced": {"1": True, "2": False},
+        "topics": TOPICS,
+        "quorum": {
+            "voters": [{"id": voter, "address": f"h:{voter}"} for voter in (1, 2, 3)],
+            "leader_epoch": 5,
+            "is_active_controller": node_id == active,
+        },
+    }
+
+
+def described(*states: NodeState, active: int = -1) -> dict[str, Any]:
+    of = dict(enumerate(states, 1))
+    views = {number: view(number, active=active) for number, at in of.items() if at is RUNNING}
+    best_id = cluster_status.best_view(views)
+    best = None if best_id is None else views[best_id]
+    quorum = cluster_status.describe_quorum(cluster_status.voters_of(best, of), views)
+    topics = {} if best is None else TOPICS
+    return {
+        "cluster_id": "c",
+        "controller_id": cluster_status.active_controller(quorum, views),
+        "quorum": quorum,
+        "nodes": [
+            {
+                "id": number,
+                "roles": ["broker", "controller"],
+                "kafka": f"h:{number}",
+                "pid": None if state.is_dead else 70 + number,
+                "state": state.value,
+                "answers": number in views,
+                "fenced": None if best is None else best["fenced"].get(str(number)),
+            }
+            for number, state in of.items()
+        ],
+        "partitions": cluster_status.describe_partitions(topics, of),
+        "topics": topics,
+    }
+
+
+def lines(*states: NodeState, active: int = -1, internal: bool = False) -> list[str]:
+    of = described(*states, active=active)
+    return [" ".join(line.split()) for line in status_lines(of, internal=internal)]
+
+
+def test_a_cluster_without_a_majority_has_no_controller_and_dead_leaders() -> None:
+    assert lines(PAUSED, KILLED, RUNNING, active=3) == [
+        "NO QUORUM: 1 of 3 voters answers; what follows is node 3's last state",
+        "cluster c active controller none",
+        "node 1 broker+controller h:1 pid 71, paused, fenced",
+        "node 2 broker+controller h:2 killed",
+        "node 3 broker+controller h:3 pid 73",
+        "1 of 3 nodes, 2 partitions with fewer in-sync replicas, 1 partition without a leader,"
+        " 9 partitions led by a node that does not answer",
+        "topic o",
+        "0 leader 2 (dead) epoch 4 isr [2, 3] replicas [1, 2, 3]",
+        "1 leader 3 epoch 4 isr [1, 2, 3] replicas [1, 2, 3]",
+        "2 leader -1 epoch 4 isr [] replicas [1, 2, 3]",
+        "1 internal topic, 8 partitions: --internal shows them",
+    ]
+
+
+def test_a_dead_leader_is_marked_while_a_majority_elects_the_next() -> None:
+    shown = lines(RUNNING, KILLED, RUNNING, active=3)
+    assert shown[0] == "cluster c active controller node 3"
+    assert "0 leader 2 (dead) epoch 4 isr [2, 3] replicas [1, 2, 3]" in shown
+
+
+def test_a_dead_controller_is_not_active() -> None:
+    assert lines(RUNNING, KILLED, RUNNING, active=2)[0] == "cluster c active controller none"
+
+
+def test_internal_topics_are_shown_if_asked_for() -> None:
+    shown = lines(RUNNING, RUNNING, RUNNING, active=1, internal=True)
+    assert "topic __consumer_offsets" in shown
+    assert not any("--internal" in line for line in shown)
+
+
+def test_a_cluster_that_was_stopped_is_no_alarm() -> None:
+    assert lines(*[NodeState.STOPPED] * 3)[0] == "cluster c active controller none"
+    assert lines(KILLED, PAUSED, KILLED)[0] == "NO QUORUM: 0 of 3 voters answer"
+
+
+def test_the_view_is_that_of_the_node_that_has_seen_most() -> None:
+    views = {1: view(1, active=0, offset=3), 2: view(2, active=0, offset=8)}
+    assert cluster_status.best_view(views) == 2
+    assert cluster_status.best_view({}) is None
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ((RUNNING, KILLED, KILLED), EXIT_NO_QUORUM),
+        ((NodeState.STOPPED, KILLED, KILLED), EXIT_FAILED),
+    ],
+)
+def test_the_exit_status_says_that_there_is_no_majority(
+    states: tuple[NodeState, ...], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(described(*states), monkeypatch)
+    with pytest.raises(Exit) as ended:
+        cluster_commands.status()
+    assert ended.value.exit_code == expected
+
+
+def test_the_exit_status_is_0_with_a_majority(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(described(RUNNING, RUNNING, KILLED), monkeypatch)
+    cluster_commands.status()
+
+
+def opened(status: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Opened:
+        def status(self) -> dict[str, Any]:
+            return status
+
+    monkeypatch.setattr(LocalCluster, "open", lambda *_: Opened())
