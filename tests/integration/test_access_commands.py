@@ -3,7 +3,7 @@
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from quorumlog.cluster import LocalCluster
 from tests.support.cli.in_process import CommandLine
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("access_commands")]
-Run = Callable[..., str]
+Run = CommandLine
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from typing import Unpack
 
 from quorumlog.client.consumer import ITERATION_POLL_MS, Consumer, Records
 from quorumlog.client.records import ConsumerRecord, GroupMetadata, TopicPartition
-from quorumlog.client.settings import BootstrapServers, ConsumerOptions
+from quorumlog.client.settings import BootstrapServers, ConsumerOptions, with_servers
 from quorumlog.client.sync.blocking import Blocking, blocking, on_loop
 
 
@@ -15,6 +15,7 @@ class SyncConsumer(Blocking[Consumer]):
     The methods of a RebalanceListener run on the event loop that all blocking clients share.
     """
 
+    @with_servers
     def __init__(
         self, bootstrap_servers: BootstrapServers, **options: Unpack[ConsumerOptions]
     ) -> None:
