@@ -25,7 +25,7 @@ from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers.driver import Driver
 from quorumlog.chaos.drivers.registry import check_capable, load_driver
 from quorumlog.chaos.faults.registry import fault_and_role
-from quorumlog.chaos.figures import figures
+from quorumlog.chaos.figures import LoadMeter, OfferedLoad, figures
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
 from quorumlog.chaos.interruption import Interruption
 from quorumlog.chaos.nemesis import Nemesis, check_schedule
@@ -106,6 +106,7 @@ class RunSummary:
     not_met: tuple[str, ...]  # faults that were asked for, and never had their turn
     reads_complete: bool
     seconds: float
+    load: OfferedLoad
     topic_settings: Mapping[str, str]  # in force, as the cluster says
 
 
@@ -272,7 +273,9 @@ class _Phases:
         nemesis = self._nemesis()
         clients = workload.clients(setup)
         async with self._watched([topic.name for topic in workload.topics(setup)]):
-            is_whole = await self._break_under_load(clients, nemesis)
+            meter = LoadMeter(setup.options.rate, time.monotonic())
+            is_whole = await self._break_under_load(clients, nemesis, meter)
+            meter.observe(time.monotonic(), self._acknowledged())
             self.progress("final reads", 0.0, self._figures())
             complete = await clients.final_reads(
                 FINAL_READS_TIMEOUT_S if is_whole else BROKEN_READS_TIMEOUT_S
@@ -288,6 +291,7 @@ class _Phases:
             not_met=tuple(name for name in faults_asked_for(self.settings) if name not in done),
             reads_complete=complete,
             seconds=time.monotonic() - started_s,
+            load=meter.load(),
             topic_settings=settings_in_force,
         )
 
@@ -326,19 +330,35 @@ class _Phases:
 
         return Nemesis(self.back_end, self.schedule, topic=self.settings.topic, record=record)
 
-    async def _break_under_load(self, clients: Clients, nemesis: Nemesis | None) -> bool:
+    async def _break_under_load(
+        self, clients: Clients, nemesis: Nemesis | None, meter: LoadMeter
+    ) -> bool:
         """Let the clients work while faults come and go; return whether the cluster is whole."""
         working = asyncio.Event()
         working.set()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(clients.work(working))
+            measuring = tasks.create_task(self._measure(meter))
             try:
                 await self._lasting("warm up", WARM_UP_S)
                 is_whole = await self._faults(nemesis)
                 await self._lasting("heal", COOL_DOWN_S)
             finally:
                 working.clear()
+                measuring.cancel()
         return is_whole
+
+    async def _measure(self, meter: LoadMeter) -> None:
+        """Observe the load now and then, until it is cancelled."""
+        while True:
+            await asyncio.sleep(_TICK_S)
+            meter.observe(time.monotonic(), self._acknowledged())
+
+    def _acknowledged(self) -> int:
+        """Return how many of the offered operations have succeeded."""
+        messages, operations = self.history.messages, self.history.operations
+        offers = find_workload(self.settings.workload).offers
+        return sum(messages["ok", f] if f == "send" else operations["ok", f] for f in offers)
 
     async def _lasting(self, phase: str, seconds: float) -> None:
         """Let the workload go on for a while and show it."""

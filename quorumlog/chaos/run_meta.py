@@ -73,6 +73,7 @@ def meta_at_end(started: Mapping[str, Any], summary: "RunSummary") -> dict[str, 
         **started,
         "topic_settings": dict(summary.topic_settings),
         "seconds": round(summary.seconds, 1),
+        "load": summary.load.as_json(),
         "faults_carried_out": summary.faults,
         "faults_not_met": list(summary.not_met),
     }

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from quorumlog.chaos.back_ends.back_end import BackEndFailed
 from quorumlog.chaos.drivers.registry import DriverUnavailable
 from quorumlog.chaos.faults.fault import MILLION
+from quorumlog.chaos.figures import faults_text
 from quorumlog.chaos.history import HistoryError
 from quorumlog.chaos.history.files import JSON_LINES
 from quorumlog.chaos.mutants import mutant_module
@@ -102,13 +103,12 @@ def run_command(
     config: options.Config = None,
     mutant: options.MutantName = None,
     node_module: options.NodeModule = None,
+    min_acknowledged: options.MinAcknowledged = 0.0,
     json: Json = False,
 ) -> None:
     """Break a cluster under load; judge what clients saw. Exit status 0: valid, 1: not, 2: unknown.
 
     \b
-      quorumlog chaos run --fault kill,pause --duration 60s --out run
-      quorumlog chaos run --mutant high-watermark --fault pause_kill --partitions 1
       quorumlog chaos run --bootstrap host:9092 --fault none --driver confluent
     """
     conf = check_engine(engine, master, spark_conf)
@@ -135,14 +135,16 @@ def run_command(
             replication_factor=replication,
         )
         summary = _run_with_progress(replace(settings, command=("quorumlog", *sys.argv[1:])))
-        verdict, report = judge(out, engine=engine, master=master, conf=conf)
+        doubt = summary.load.doubt(min_acknowledged)
+        verdict, report = judge(out, engine=engine, master=master, conf=conf, doubt=doubt)
     _show(summary, verdict, out, report if json else None)
 
 
 def _show(summary: RunSummary, verdict: "Verdict", out: Path, report: Path | None) -> NoReturn:
     """Print the verdict, as JSON if there is a `report` to name in it, and end with its status."""
     if report is not None:
-        document({**verdict.as_json(), "out": str(out.resolve()), "report": str(report.resolve())})
+        paths = {"out": str(out.resolve()), "report": str(report.resolve())}
+        document({**verdict.as_json(), "load": summary.load.as_json(), **paths})
     else:
         _print(summary, verdict, out)
     raise typer.Exit(EXIT_STATUS[verdict.valid])
@@ -233,12 +235,10 @@ def _run_with_progress(settings: RunSettings) -> RunSummary:
 
 
 def _print(summary: RunSummary, verdict: "Verdict", out: Path) -> None:
-    faults = f"{summary.faults} {'fault' if summary.faults == 1 else 'faults'}"
-    data(
-        f"{summary.figures}; {faults} ({verdict.figures.get('faults', 0)} steps) "
-        f"in {summary.seconds:.0f} s"
-    )
+    faults = faults_text(summary.faults, verdict.figures.get("faults", 0))
+    data(f"{summary.figures}; {faults} in {summary.seconds:.0f} s")
     if summary.not_met:
         data(f"not met, for lack of time: {', '.join(summary.not_met)}")
     print_verdict(verdict)
+    data(summary.load.text())
     data(f"history  {out}\nreport   {out / REPORT_FILE}")

@@ -98,6 +98,15 @@ Config = Annotated[
     list[str] | None,
     typer.Option("--config", metavar="NAME=VALUE", help="A setting of the nodes; repeat."),
 ]
+MinAcknowledged = Annotated[
+    float,
+    typer.Option(
+        metavar="PERCENT",
+        help="Unknown, not valid, if the cluster acknowledges less of what is offered: for CI.",
+        min=0,
+        max=100,
+    ),
+]
 MutantName = Annotated[
     str | None,
     typer.Option(

@@ -1,8 +1,10 @@
 """Finds the cluster of a command, and reports a missing one."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
@@ -10,6 +12,7 @@ import typer
 from quorumlog.cli.options import DEFAULT_DIR
 from quorumlog.cli.output import EXIT_FAILED, cluster_errors, fail, say
 from quorumlog.client import KafkaError
+from quorumlog.client.settings import addresses
 
 if TYPE_CHECKING:
     from quorumlog.client import Admin
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 _ELSEWHERE: Final = "127.0.0.1:9092"
+_REFUSED_MAX_S: Final = 1.0
+_REFUSED_PAUSE_S: Final = 0.1
 
 Bootstrap = Annotated[
     str | None,
@@ -30,18 +35,47 @@ Bootstrap = Annotated[
 def resolve(bootstrap: str | None, directory: Path = DEFAULT_DIR) -> str:
     """Return the addresses to connect to. Ends the command if `directory`'s cluster is down."""
     if bootstrap is not None:
-        return bootstrap
+        return _listening(bootstrap)
     from quorumlog.cluster import LocalCluster
     from quorumlog.cluster.layout import CLUSTER_FILE
 
     if directory == DEFAULT_DIR and not (directory / CLUSTER_FILE).exists():
         say(f"no cluster in {directory} (`quorumlog up` makes one): connecting to {_ELSEWHERE}")
-        return _ELSEWHERE
+        return _listening(_ELSEWHERE)
     with cluster_errors():
         cluster = LocalCluster.open(directory)
     if not cluster.running():
         fail(f"the cluster in {directory} does not run; `quorumlog up` starts it")
     return cluster.bootstrap
+
+
+def _listening(bootstrap: str) -> str:
+    """Return the addresses. Ends the command if every one refuses connections for a second.
+
+    A client waits longer, for brokers that start later; a person waits for the command.
+    """
+    try:
+        places = addresses(bootstrap)
+    except ValueError as error:
+        fail(str(error), EXIT_FAILED)
+    deadline_s = monotonic() + _REFUSED_MAX_S
+    while all(_refuses(*place) for place in places):
+        if monotonic() > deadline_s:
+            names = ", ".join(f"{host}:{port}" for host, port in places)
+            fail(f"connection refused by {names}: no process listens there", EXIT_FAILED)
+        sleep(_REFUSED_PAUSE_S)
+    return bootstrap
+
+
+def _refuses(host: str, port: int) -> bool:
+    """Tell whether no process listens there. What else may be wrong, the client explains."""
+    try:
+        socket.create_connection((host, port), timeout=_REFUSED_MAX_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def run(work: Coroutine[Any, Any, _Result]) -> _Result:

@@ -108,15 +108,19 @@ def judge(
     engine: "EngineChoice",
     master: str | None,
     conf: Mapping[str, str] = MappingProxyType({}),
+    doubt: str = "",
 ) -> "tuple[Verdict, Path]":
     """Check a run, and leave the verdict and a report beside its history.
 
-    Returns the verdict and where the report is. Raises HistoryError and SparkUnavailable: the
-    history stays, and can be checked again.
+    `doubt`: why the run proves too little to be valid, if it does. Returns the verdict and where
+    the report is. Raises HistoryError and SparkUnavailable: the history stays, and can be checked
+    again.
     """
     from quorumlog.chaos.run_directory import REPORT_FILE, VERDICT_FILE
 
     verdict = _judge(str(directory), model=None, engine=engine, master=master, conf=conf)
+    if doubt:
+        verdict = verdict.doubted(doubt)
     text = json_module.dumps(verdict.as_json(), indent=2) + "\n"
     (directory / VERDICT_FILE).write_text(text, encoding="utf-8")
     path = directory / REPORT_FILE

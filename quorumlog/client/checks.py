@@ -6,6 +6,7 @@ from typing import Any, Final, TypeVar
 from quorumlog.client.records import GroupMetadata, OffsetAndMetadata
 from quorumlog.wire.codec.identifiers import TopicPartition
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 INT64_MAX: Final = 2**63 - 1
@@ -30,6 +31,13 @@ def checked_all(given: Iterable[T], kind: type[T], name: str) -> list[T]:
         if not isinstance(one, kind):
             raise TypeError(f"a list of {name} is wanted, not of {one!r}")
     return listed
+
+
+def checked_mapping(given: Mapping[K, T], what: str) -> Mapping[K, T]:
+    """Return it. Raises TypeError unless it is a dict; `what`: as `topic to partitions`."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"a dict of {what} is wanted, not {given!r}")
+    return given
 
 
 def checked_partition(partition: TopicPartition) -> TopicPartition:
@@ -105,9 +113,7 @@ def _iterable(value: Any, what: str) -> Iterable[Any]:
 
 
 def _mapping(value: Any, what: str) -> Mapping[Any, Any]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"a dict of TopicPartition to {what} is wanted, not {value!r}")
-    return value
+    return checked_mapping(value, f"TopicPartition to {what}")
 
 
 def checked_subscription(

@@ -36,6 +36,7 @@ from quorumlog.client.settings import (
     ConsumerOptions,
     ConsumerSettings,
     build,
+    with_servers,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -64,6 +65,7 @@ class Consumer(AsyncClient[_Opened]):
     The keyword arguments are those of ConsumerSettings. Use it in one task of one event loop.
     """
 
+    @with_servers
     def __init__(
         self, bootstrap_servers: BootstrapServers, **options: Unpack[ConsumerOptions]
     ) -> None:

@@ -29,6 +29,7 @@ from quorumlog.client.settings import (
     ProducerOptions,
     ProducerSettings,
     build,
+    with_servers,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -102,6 +103,7 @@ class Producer(AsyncClient[_Opened]):
     The keyword arguments are those of ProducerSettings. Use it on one event loop.
     """
 
+    @with_servers
     def __init__(
         self, bootstrap_servers: BootstrapServers, **options: Unpack[ProducerOptions]
     ) -> None:

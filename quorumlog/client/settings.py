@@ -5,12 +5,13 @@ an editor know the keyword arguments (PEP 692). A test keeps the two in step.
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 from quorumlog.client.offset_resets import parse_offset_reset
-from quorumlog.client.unsupported_settings import why_unsupported
+from quorumlog.client.unsupported_settings import instead_of, why_unsupported
 
 Acks = Literal["all", 0, 1, -1]
 CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -21,6 +22,8 @@ IsolationLevel = Literal["read_uncommitted", "read_committed"]
 Assignor = Literal["range", "roundrobin", "cooperative-sticky"]
 BootstrapServers = str | Sequence[str]
 Address = tuple[str, int]
+
+P = ParamSpec("P")
 
 INT32_MAX = 2**31 - 1
 PORT_MAX = 65_535
@@ -107,7 +110,7 @@ class ProducerSettings(CommonSettings):
     enable_idempotence: bool | None = None
     max_in_flight: int = IN_FLIGHT_MAX
     linger_ms: float = 5
-    batch_size: int = 16_384
+    batch_size: int = 16_384  # at 0 each record is a batch of its own, as in Kafka
     buffer_memory: int = 33_554_432
     max_block_ms: int = 60_000
     max_request_size: int = 1_048_576
@@ -258,14 +261,50 @@ def build(
             why = why_unsupported(name)
             if why is not None:
                 raise TypeError(f"setting {name!r} is not supported yet: {why}")
-            near = difflib.get_close_matches(name, list(kinds), n=1, cutoff=0.4)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"unknown setting {name!r}{hint}")
+            raise TypeError(f"unknown setting {name!r}{_hint(name, kinds)}")
         if not _fits(kinds[name], value):
             error = ValueError if get_origin(kinds[name]) is Literal else TypeError
             raise error(f"{name} must be {_described(kinds[name])}, not {value!r}")
     values: dict[str, Any] = {**options}  # the dataclass checks what it is given
     return cls(bootstrap_servers=bootstrap_servers, **values)
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    """Return what to do instead of an unknown setting; "" if nothing is close.
+
+    A name is close if each of its words is: `session_timeout_ms` is none for `consumer_timeout_ms`.
+    """
+    if (instead := instead_of(name)) is not None:
+        return f": {instead}"
+    for near in difflib.get_close_matches(name, list(known)):
+        words = [near.replace("_", ""), *near.split("_")]
+        if all(difflib.get_close_matches(word, words, n=1) for word in name.split("_")):
+            return f"; did you mean {near!r}?"
+    return ""
+
+
+def with_servers(init: Callable[P, None]) -> Callable[P, None]:
+    """Return the constructor of a client; it explains a call without one place for servers.
+
+    The wrapped one raises TypeError without the servers, and for more arguments than them that
+    have no name.
+    """
+
+    @wraps(init)
+    def checked(*given: P.args, **options: P.kwargs) -> None:
+        client, *places = given
+        kind = type(client).__name__
+        if not places and "bootstrap_servers" not in options:
+            raise TypeError(f"{kind}: bootstrap_servers is missing: {kind}('host:port', ...)")
+        if len(places) > 1:
+            raise TypeError(
+                f"{kind} takes bootstrap_servers, and settings by their names:"
+                f" {kind}('host:port', client_id=...), not {places[1]!r} without a name"
+                + ("; subscribe([...]) takes the topics" if "Consumer" in kind else "")
+            )
+        init(*given, **options)
+
+    return checked
 
 
 def addresses(bootstrap_servers: BootstrapServers) -> list[Address]:

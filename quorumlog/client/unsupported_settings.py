@@ -29,6 +29,18 @@ _REASONS: Final[Mapping[str, str]] = {
     "value_deserializer": _SERIALIZERS,
     "value_serializer": _SERIALIZERS,
 }
+_OF_OTHERS: Final[Mapping[str, str]] = {
+    "api_version": "versions are agreed upon with each broker",
+    "consumer_timeout_ms": "poll(timeout_ms) returns after that time",
+    "loop": "a client belongs to the event loop that it is started in",
+    "topic": "subscribe([...]) takes the topics",
+    "topics": "subscribe([...]) takes the topics",
+}
+
+
+def instead_of(name: str) -> str | None:
+    """Return what takes the place of a setting of other Python clients; None for other names."""
+    return _OF_OTHERS.get(name)
 
 
 def why_unsupported(name: str) -> str | None:

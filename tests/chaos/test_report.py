@@ -7,12 +7,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from quorumlog.chaos.checkers import check_history
+from quorumlog.chaos.figures import OfferedLoad
 from quorumlog.chaos.history import Message, read_history, write_meta
 from quorumlog.chaos.history.pairing import table_of
 from quorumlog.chaos.report import write_report
 from quorumlog.chaos.report.chart import number, ticks
 from quorumlog.chaos.report.plots import latency_plot, rate_plot
 from quorumlog.chaos.report.series import key_points, run_series
+from quorumlog.chaos.run import RunSettings, RunSummary
+from quorumlog.chaos.run_meta import meta_at_end, meta_at_start
+from quorumlog.chaos.schedule import Schedule
 from tests.support.chaos.hand_made_histories import History, rows_of
 from tests.support.chaos.random_histories import good, lose
 
@@ -74,6 +78,43 @@ def test_an_empty_history_has_a_report_too(tmp_path: Path) -> None:
     assert "<h1>Unknown</h1>" in page
     assert "<li>Not known: the history is empty</li>" in page
     assert "<svg" not in page
+
+
+def test_what_explains_a_run_is_in_words_and_its_load_is_under_the_verdict(tmp_path: Path) -> None:
+    history = History().sent(1).nemesis("kill", "1").nemesis("start", "1").final((0, 1), end=1)
+    load = {"offered": 10_800, "acknowledged": 98, "silent_s": 17.0}
+    meta = {"started_wall_ns": 1, "duration_s": 15.0, "config": {"num.io.threads": "4"}}
+    write_meta(tmp_path, {**meta, "load": load, "faults_carried_out": 7, "dense": True})
+    page = report_of(history.table(), tmp_path)
+    banner, _, rest = page.partition("</header>")
+    assert "The cluster acknowledged 0 % of the offered operations; the longest time" in banner
+    assert "<th>settings of the nodes (--config)</th><td>num.io.threads=4</td>" in rest
+    assert "<th>every offset holds a record</th><td>yes</td>" in rest
+    assert "<b>7</b><span>faults (1 step)</span>" in rest
+    assert not re.search(r"<th>\w*_\w*</th>", rest)
+    assert "wall_ns" not in page
+
+
+def test_every_name_that_a_run_writes_into_its_meta_has_words(tmp_path: Path) -> None:
+    settings = RunSettings(out=tmp_path, command=("quorumlog",))
+    load = OfferedLoad(offered=1, acknowledged=1, silent_s=0.0)
+    summary = RunSummary(
+        figures="",
+        sends_ok=1,
+        faults=1,
+        not_met=("kill",),
+        reads_complete=True,
+        seconds=1.0,
+        load=load,
+        topic_settings={"retention.ms": "1"},
+    )
+    write_meta(
+        tmp_path, meta_at_end(meta_at_start(settings, Schedule(seed=1, duration_us=1)), summary)
+    )
+    page = report_of(History().sent(1).final((0, 1), end=1).table(), tmp_path)
+    names = re.findall(r"<th>([^<]*)</th><td>", page)
+    assert len(names) > 15
+    assert not [name for name in names if "_" in name or name.endswith((" s", " ns"))]
 
 
 def test_nothing_of_a_history_is_taken_for_html(tmp_path: Path) -> None:

@@ -94,6 +94,11 @@ class Verdict:
     engine: str = "local"
     seconds: float = 0.0
 
+    def doubted(self, reason: str) -> "Verdict":
+        """Return the verdict with one more reason to be unknown; an invalid one stays invalid."""
+        reasons = [*self.unknown_because, reason]
+        return replace(self, valid=worst([self.valid, "unknown"]), unknown_because=reasons)
+
     def as_json(self) -> dict[str, Any]:
         """Return the object that `verify --json` prints; its keys are stable."""
         return {

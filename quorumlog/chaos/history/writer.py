@@ -57,6 +57,7 @@ class HistoryWriter:
         self._digest = hashlib.sha256()  # of all lines; the end row names that of those before it
         # Written, by outcome and f. A message of an `info` that has an offset was acknowledged: ok.
         self.messages: Final[Counter[tuple[str, str]]] = Counter()
+        self.operations: Final[Counter[tuple[str, str]]] = Counter()  # by outcome and f, too
         self.furthest: Final[dict[str, int]] = {}  # key -> the highest known offset
         told = {name: said for name, said in self.meta.items() if name in _HEADER_FIELDS}
         try:
@@ -138,6 +139,7 @@ class HistoryWriter:
             for message in operation.messages:
                 furthest = self.furthest.get(message.key, UNKNOWN_OFFSET)
                 self.furthest[message.key] = max(message.offset, furthest)
+        self.operations[operation.type, operation.f] += 1
         known = 0
         if operation.type == "info":
             known = sum(message.offset != UNKNOWN_OFFSET for message in operation.messages)

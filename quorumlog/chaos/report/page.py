@@ -9,6 +9,7 @@ from typing import Any, Final
 from quorumlog.chaos.checkers import CheckResult, Severity, Verdict
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED
 from quorumlog.chaos.cluster_states import ClusterState
+from quorumlog.chaos.figures import OfferedLoad, faults_text
 from quorumlog.chaos.report.fault_plot import band_labels, fault_plot
 from quorumlog.chaos.report.plots import (
     lag_plot,
@@ -37,8 +38,31 @@ _FIGURES: Final = (
     ("polled", "records polled"),
     ("finally_polled", "of them in the final reads"),
     ("keys", "topic-partitions"),
-    ("faults", "steps of faults"),
 )
+_STEPS: Final = "faults"  # the figure of a verdict
+_META: Final[Mapping[str, str]] = {  # of meta.json, in words; other names are shown as they are
+    "started_at": "started",
+    "quorumlog": "version of quorumlog",
+    "python": "version of Python",
+    "workload_options": "options of the workload",
+    "dense": "every offset holds a record",
+    "controllers": "nodes that are controllers only",
+    "duration_s": "time of faults, in seconds",
+    "network": "links are cut by",
+    "bootstrap": "cluster that the run did not start",
+    "control": "how that was broken",
+    "partitions": "partitions of the topic",
+    "replication_factor": "replicas of a partition",
+    "config": "settings of the nodes (--config)",
+    "node_module": "module of the nodes",
+    "driver_version": "library of the driver",
+    "schedule": "schedule of the faults",
+    "topic_settings": "settings of the topic",
+    "seconds": "time of the run, in seconds",
+    "faults_not_met": "faults without their turn",
+}
+# Shown elsewhere on the page, or the same as another.
+_META_LEFT_OUT: Final = frozenset({"started_wall_ns", "load", "faults_carried_out"})
 
 
 def render(
@@ -52,9 +76,9 @@ def render(
     """Return the whole page as text. `states` may be empty: nothing was watched."""
     leaders = state_plot(states, band_labels(series), series.duration_s)
     sections = [
-        _banner(verdict, name),
+        _banner(verdict, OfferedLoad.from_json(meta.get("load")), name),
         _section("Anomalies", _anomalies(verdict)) if verdict.results else "",
-        _section("What was seen", _figures(verdict, series) + _meta(meta)),
+        _section("What was seen", _figures(verdict, series, meta) + _meta(meta)),
         *(
             _section(f"Offsets of {key} over time", offsets_plot(series, key, witnesses))
             for key, witnesses in _bad_keys(verdict, series.keys_with_offsets()).items()
@@ -80,7 +104,7 @@ def _section(title: str, body: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{body}</section>"
 
 
-def _banner(verdict: Verdict, name: str) -> str:
+def _banner(verdict: Verdict, load: OfferedLoad | None, name: str) -> str:
     style, word, words = _BANNERS[verdict.valid]
     bad = {result.name for result in verdict.results if result.severity is Severity.INVALID}
     if bad == {NODE_ENDED}:
@@ -92,9 +116,14 @@ def _banner(verdict: Verdict, name: str) -> str:
     return (
         f'<header class="{style}"><p class="run">{escape(name)}</p><h1>{word}</h1><p>{words}</p>'
         f"{f'<ul>{reasons}</ul>' if reasons else ''}"
+        f"{f'<p>{escape(_sentence(load.text()))}</p>' if load is not None else ''}"
         f'<p class="run">{verdict.operations:,} operations, checked in {verdict.seconds:.1f} s '
         f"({escape(verdict.engine)})</p></header>"
     )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _is_news(result: CheckResult) -> bool:
@@ -113,10 +142,11 @@ def _news(result: CheckResult, meanings: Mapping[str, str]) -> str:
     return f"{text} First: value {first['value']} at {first['invoked_ns'] / 1e9:.2f} s, {beside}."
 
 
-def _figures(verdict: Verdict, series: RunSeries) -> str:
-    figures = verdict.figures
+def _figures(verdict: Verdict, series: RunSeries, meta: Mapping[str, Any]) -> str:
+    figures = {name: figure for name, figure in verdict.figures.items() if name != _STEPS}
     names = dict(_FIGURES) if "acknowledged" in figures else {name: name for name in figures}
     shown = [(f"{figures.get(name, 0):,}", words) for name, words in names.items()]
+    shown.append(_faults(meta.get("faults_carried_out"), verdict.figures.get(_STEPS, 0)))
     shown.append((f"{series.duration_s:.1f} s", "duration"))
     if "worst_lag_ns" in figures:
         shown.append((f"{figures['worst_lag_ns'] / 1e6:,.0f} ms", "worst reader's lag"))
@@ -124,18 +154,32 @@ def _figures(verdict: Verdict, series: RunSeries) -> str:
     return f'<div class="figures">{tiles}</div>'
 
 
+def _faults(carried_out: object, steps: int) -> tuple[str, str]:
+    """Return a figure and its words; a history of another tool knows steps of faults only."""
+    if not isinstance(carried_out, int):
+        return f"{steps:,}", "steps of faults"
+    number, _, words = faults_text(carried_out, steps).partition(" ")
+    return number, words
+
+
 def _meta(meta: Mapping[str, Any]) -> str:
     rows = "".join(
-        f"<tr><th>{escape(str(name))}</th><td>{escape(_plain(value))}</td></tr>"
+        f"<tr><th>{escape(_META.get(name, name.replace('_', ' ')))}</th>"
+        f"<td>{escape(_plain(value))}</td></tr>"
         for name, value in meta.items()
-        if value not in (None, "", [], {})
+        if name not in _META_LEFT_OUT and value not in (None, "", [], {})
     )
     return f"<table>{rows}</table>" if rows else ""
 
 
 def _plain(value: Any) -> str:
+    """Return a value of meta.json as text: items of a list, `name=value` of a dict."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
         return ", ".join(str(item) for item in value)
+    if isinstance(value, dict) and not any(isinstance(one, list | dict) for one in value.values()):
+        return ", ".join(f"{name}={_plain(one)}" for name, one in value.items())
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -226,4 +226,5 @@ WORKLOAD: Final = Workload(
     clients=CompactedRegister,
     topics=partial(one_topic, config=_COMPACTED),
     model="register",
+    offers=frozenset({"write"}),
 )

@@ -135,4 +135,5 @@ WORKLOAD: Final = Workload(
     clients=MetadataLinearizable,
     model="topics",
     requires=frozenset({"topics"}),
+    offers=frozenset({"create", "delete"}),
 )

@@ -151,4 +151,5 @@ WORKLOAD: Final = Workload(
     options=TxnAppendOptions,
     clients=TxnAppend,
     requires=frozenset({"transactions"}),
+    offers=frozenset({"txn"}),
 )

@@ -274,4 +274,5 @@ WORKLOAD: Final = Workload(
     topics=partial(one_topic, config=_COMPACTED),
     model="bank",
     requires=frozenset({"transactions"}),
+    offers=frozenset({"transfer"}),
 )

@@ -83,6 +83,7 @@ class Workload(Generic[O_co]):
     model: the checker that judges the history, by its name in checkers.registry.
     dense: every offset of its topics holds a record: no transactions, no compaction, no retention.
     requires: the capabilities that its driver must have (drivers.driver.CAPABILITIES).
+    offers: the operations (`f`) that its option `rate` counts: of sends, their messages.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Workload(Generic[O_co]):
     model: str = "kafka_log"
     dense: bool = False
     requires: frozenset[str] = frozenset()
+    offers: frozenset[str] = frozenset({"send"})
 
     def read_options(self, given: Mapping[str, Option]) -> O_co:
         """Return the options with these values, which may be text, and defaults for the rest.

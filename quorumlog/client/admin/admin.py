@@ -25,6 +25,7 @@ from quorumlog.client.settings import (
     BootstrapServers,
     IsolationLevel,
     build,
+    with_servers,
 )
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Request, ResponseT
@@ -44,6 +45,7 @@ class Admin(AsyncClient[Asker]):
     has passed; it repeats a change only while it is certain that nothing was changed.
     """
 
+    @with_servers
     def __init__(
         self, bootstrap_servers: BootstrapServers, **options: Unpack[AdminOptions]
     ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin import topics
 from quorumlog.client.admin.asker import LEFT_OUT, Asker
-from quorumlog.client.checks import checked_partitions
+from quorumlog.client.checks import checked_all, checked_partitions
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import check, labelled
@@ -92,7 +92,9 @@ async def log_dirs(
     asker: Asker, brokers: Iterable[int] | None
 ) -> dict[int, dict[str, about.LogDirDescription]]:
     """See Admin.describe_log_dirs."""
-    wanted = sorted((await describe(asker)).nodes) if brokers is None else list(brokers)
+    if brokers is None:
+        brokers = sorted((await describe(asker)).nodes)
+    wanted = checked_all(brokers, int, "broker ids")
     found = await asyncio.gather(*(_log_dirs_of(asker, broker_id) for broker_id in wanted))
     return dict(zip(wanted, found, strict=True))
 

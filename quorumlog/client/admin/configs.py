@@ -7,7 +7,7 @@ from typing import Final
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import LEFT_OUT, Asker
 from quorumlog.client.admin.choices import ConfigText, ResourceKind
-from quorumlog.client.checks import checked_names
+from quorumlog.client.checks import checked_mapping, checked_names
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import check, labelled
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -77,7 +77,7 @@ async def alter(
             name=setting, config_operation=operation, value=as_text(setting, value)
         )
         for operation, settings in ((_SET, values), (_APPEND, append), (_SUBTRACT, subtract))
-        for setting, value in settings.items()
+        for setting, value in checked_mapping(settings, "settings to values").items()
     ]
     changes += [
         alter_configs_.AlterableConfig(name=setting, config_operation=_DELETE, value=None)

@@ -6,6 +6,7 @@ from typing import Final
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker
 from quorumlog.client.admin.choices import UpgradeKind
+from quorumlog.client.checks import checked_mapping
 from quorumlog.client.io.cluster import check, labelled
 from quorumlog.wire.codec.messages import update_features as update_
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
@@ -44,7 +45,7 @@ async def update(
     """See Admin.update_features."""
     if kind not in _KINDS:
         raise ValueError(f"kind {kind!r} is none of {', '.join(map(repr, _KINDS))}")
-    if not levels:
+    if not checked_mapping(levels, "features to levels"):
         raise ValueError("no feature is given")
     updates = [
         update_.FeatureUpdateKey(

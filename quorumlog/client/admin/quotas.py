@@ -5,7 +5,7 @@ from typing import Final
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import LEFT_OUT, Asker
-from quorumlog.client.checks import checked_names
+from quorumlog.client.checks import checked_mapping, checked_names
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import check, labelled
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -60,8 +60,8 @@ async def alter(
     validate_only: bool,
 ) -> None:
     """See Admin.alter_client_quotas."""
-    named = _checked_entity(entity)
-    ops = [alter_.OpData(key=key, value=_number(key, one)) for key, one in values.items()]
+    named, numbers = _checked_entity(entity), checked_mapping(values, "quotas to numbers")
+    ops = [alter_.OpData(key=key, value=_number(key, one)) for key, one in numbers.items()]
     ops += [
         alter_.OpData(key=key, value=_NO_VALUE, remove=True)
         for key in checked_names(delete, "quotas")

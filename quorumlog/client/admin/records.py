@@ -7,6 +7,7 @@ from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Answers, Asker
 from quorumlog.client.admin.choices import OffsetSpec
 from quorumlog.client.checks import (
+    checked_mapping,
     checked_offset,
     checked_partition,
     checked_partitions,
@@ -39,10 +40,8 @@ async def offsets(
     isolation_level: IsolationLevel,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     """See Admin.list_offsets."""
-    if not isinstance(specs, Mapping):
-        raise TypeError(f"a dict of TopicPartition to a time or a name is wanted, not {specs!r}")
     timestamps: dict[TopicPartition, int] = {}
-    for name, spec in specs.items():
+    for name, spec in checked_mapping(specs, "TopicPartition to a time or a name").items():
         if isinstance(spec, str) and spec not in _SPECS:
             known = ", ".join(map(repr, _SPECS))
             raise ValueError(f"{name}: {spec!r} is none of {known}, nor a time in ms")
@@ -54,9 +53,7 @@ async def offsets(
 
 async def delete(asker: Asker, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     """See Admin.delete_records. A repetition is harmless."""
-    if not isinstance(before, Mapping):
-        raise TypeError(f"a dict of TopicPartition to offset is wanted, not {before!r}")
-    for name, offset in before.items():
+    for name, offset in checked_mapping(before, "TopicPartition to offset").items():
         checked_partition(name)
         if offset != TO_HIGH_WATERMARK:
             checked_offset(offset)

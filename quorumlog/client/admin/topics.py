@@ -8,7 +8,7 @@ from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker, check_all
 from quorumlog.client.admin.choices import Election
 from quorumlog.client.admin.configs import as_text
-from quorumlog.client.checks import checked_names, checked_partitions
+from quorumlog.client.checks import checked_all, checked_mapping, checked_names, checked_partitions
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.metadata_cache import MetadataCache, PartitionView
 from quorumlog.client.errors import KafkaError, answered, known
@@ -32,10 +32,7 @@ PAGE_PARTITIONS: Final = 2_000  # of one answer of DescribeTopicPartitions, as K
 
 async def create(asker: Asker, topics: Iterable[about.NewTopic], *, validate_only: bool) -> None:
     """See Admin.create_topics."""
-    wanted = list(topics)
-    for topic in wanted:
-        if not isinstance(topic, about.NewTopic):
-            raise TypeError(f"a list of NewTopic is wanted, not {topic!r}: NewTopic({topic!r})")
+    wanted = checked_all(topics, about.NewTopic, "NewTopic")
     request = create_topics_.CreateTopicsRequest(
         topics=[_creatable(topic) for topic in wanted],
         timeout_ms=asker.settings.request_timeout_ms,
@@ -89,10 +86,8 @@ async def grow(
     asker: Asker, counts: Mapping[str, int | about.NewPartitions], *, validate_only: bool
 ) -> None:
     """See Admin.create_partitions."""
-    if not isinstance(counts, Mapping):
-        raise TypeError(f"a dict of topic to number of partitions is wanted, not {counts!r}")
     topics = []
-    for name, wanted in counts.items():
+    for name, wanted in checked_mapping(counts, "topic to number of partitions").items():
         if isinstance(wanted, int):
             wanted = about.NewPartitions(wanted)  # noqa: PLW2901 - the same, spelt out
         if not isinstance(wanted, about.NewPartitions):

@@ -7,7 +7,7 @@ from typing import Final
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin import topics
 from quorumlog.client.admin.asker import Answers, Asker
-from quorumlog.client.checks import checked_names, checked_partitions
+from quorumlog.client.checks import checked_all, checked_names, checked_partitions
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.transaction_requests import CoordinatorType
 from quorumlog.client.errors import KafkaError, answered
@@ -53,7 +53,7 @@ class TransactionAdmin:
             raise TypeError(f"a pattern is a str, not {pattern!r}")
         request = ListTransactionsRequest(
             state_filters=checked_names(states, "states"),
-            producer_id_filters=[*producer_ids],
+            producer_id_filters=checked_all(producer_ids, int, "producer ids"),
             transactional_id_pattern=pattern,
         )
         about_pattern = "" if pattern is None else f", ids that match {pattern!r}"

@@ -53,7 +53,8 @@ async def alter(
 ) -> None:
     """See Admin.alter_user_scram_credentials."""
     new = checked_all(upsertions, about.NewScramCredential, "NewScramCredential")
-    gone = [(user, _code(mechanism)) for user, mechanism in deletions]
+    pairs = checked_all(deletions, tuple, "(user, mechanism)")
+    gone = [(user, _code(mechanism)) for user, mechanism in pairs]
     if not new and not gone:
         raise ValueError("no credential is given: upsertions or deletions")
     request = alter_.AlterUserScramCredentialsRequest(

@@ -4,7 +4,7 @@ from typing import Unpack
 
 from quorumlog.client.admin import Admin
 from quorumlog.client.admin.transactions import TransactionAdmin
-from quorumlog.client.settings import AdminOptions, BootstrapServers
+from quorumlog.client.settings import AdminOptions, BootstrapServers, with_servers
 from quorumlog.client.sync.blocking import Blocking, Part, blocking
 
 
@@ -19,6 +19,7 @@ class SyncTransactionAdmin(Part[TransactionAdmin]):
 class SyncAdmin(Blocking[Admin]):
     """Admin without an event loop."""
 
+    @with_servers
     def __init__(
         self, bootstrap_servers: BootstrapServers, **options: Unpack[AdminOptions]
     ) -> None:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, Unpack
 
 from quorumlog.client.consumer import ITERATION_POLL_MS, Consumer, Records
 from quorumlog.client.records import ConsumerRecord, GroupMetadata, TopicPartition
-from quorumlog.client.settings import BootstrapServers, ConsumerOptions
+from quorumlog.client.settings import BootstrapServers, ConsumerOptions, with_servers
 from quorumlog.client.sync.blocking import Blocking, blocking, on_loop
 
 Result = TypeVar("Result")
@@ -18,6 +18,7 @@ class SyncConsumer(Blocking[Consumer]):
     The methods of a RebalanceListener run on the event loop that all blocking clients share.
     """
 
+    @with_servers
     def __init__(
         self, bootstrap_servers: BootstrapServers, **options: Unpack[ConsumerOptions]
     ) -> None:

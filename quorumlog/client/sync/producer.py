@@ -7,7 +7,7 @@ from typing import Final, Unpack
 from quorumlog.client.io.delivery import Delivery
 from quorumlog.client.producer import Producer, SendOptions
 from quorumlog.client.records import RecordMetadata
-from quorumlog.client.settings import BootstrapServers, ProducerOptions
+from quorumlog.client.settings import BootstrapServers, ProducerOptions, with_servers
 from quorumlog.client.sync.blocking import Blocking, blocking, on_loop
 from quorumlog.client.sync.loop_thread import LoopThread
 
@@ -39,6 +39,7 @@ class SyncProducer(Blocking[Producer]):
 
     _holds_records = True
 
+    @with_servers
     def __init__(
         self, bootstrap_servers: BootstrapServers, **options: Unpack[ProducerOptions]
     ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.chaos.schedule import Schedule
+from quorumlog.cli import connect
 from quorumlog.cli.connect import resolve
 from quorumlog.cli.main import COMMANDS, main
 from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID
@@ -115,6 +116,20 @@ def test_with_json_what_is_wrong_is_one_document(
     assert call(*arguments, "--json", monkeypatch=monkeypatch) != EXIT_VALID
     document = json.loads(capsys.readouterr().out)
     assert said in str(document.get("error") or document["unknown_because"])
+
+
+@pytest.mark.parametrize("words", [("topics", "list"), ("produce", "t"), ("consume", "t")])
+def test_addresses_that_refuse_are_named_without_a_client_that_tries_on(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(connect, "_REFUSED_MAX_S", 0.2)
+    servers = ("--bootstrap", "127.0.0.1:1,127.0.0.1:2")
+    assert call(*words, *servers, monkeypatch=monkeypatch) == EXIT_FAILED
+    assert capsys.readouterr().err == (
+        "quorumlog: connection refused by 127.0.0.1:1, 127.0.0.1:2: no process listens there\n"
+    )
+    assert call(*words, "--bootstrap", "127.0.0.1", monkeypatch=monkeypatch) == EXIT_FAILED
+    assert "'127.0.0.1' is not host:port" in capsys.readouterr().err
 
 
 def test_json_behind_two_dashes_is_no_option(
@@ -225,6 +240,7 @@ def test_the_address_of_a_cluster_that_no_option_names_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(connect, "_refuses", lambda *_: False)
     assert resolve(None) == "127.0.0.1:9092"
     assert "no cluster in quorumlog-data" in capsys.readouterr().err
 

@@ -1,20 +1,24 @@
 """Options of `chaos run` and `simulate nodes` arrive where the run is made, and are told again."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.faults.fault import StepFault
 from quorumlog.chaos.faults.registry import STEP_FAULTS
+from quorumlog.chaos.figures import OfferedLoad
 from quorumlog.chaos.node_simulation.forked import RunFailed
 from quorumlog.chaos.node_simulation.settings import NodesSettings
-from quorumlog.chaos.run import Progress, RunSettings
+from quorumlog.chaos.run import Progress, RunSettings, RunSummary
 from quorumlog.cli import chaos_commands, simulate_nodes
 from quorumlog.cli.main import main
 from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE
+from tests.support.chaos.hand_made_histories import History
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
@@ -124,3 +128,47 @@ def test_without_a_terminal_a_run_leaves_no_bars(
     monkeypatch.setattr(chaos_commands, "run", go_through_phases)
     call(monkeypatch, "chaos", "run", "--out", str(tmp_path / "run"))
     assert capsys.readouterr().err == "quorumlog: not here\n"
+
+
+@pytest.mark.parametrize(
+    ("least", "status", "word"), [("0", 0, "Valid"), ("9.5", EXIT_UNKNOWN, "Unknown")]
+)
+def test_a_run_that_acknowledged_less_than_is_required_is_unknown(  # noqa: PLR0917 - fixtures
+    least: str,
+    status: int,
+    word: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    load = OfferedLoad(offered=100, acknowledged=9, silent_s=2.0)
+
+    def run(settings: RunSettings) -> RunSummary:
+        settings.out.mkdir()
+        history = History().sent(1).final((0, 1), end=1)
+        pq.write_table(history.table(), settings.out / "history.parquet")
+        return RunSummary(
+            figures="1 send",
+            sends_ok=1,
+            faults=1,
+            not_met=(),
+            reads_complete=True,
+            seconds=1.0,
+            load=load,
+            topic_settings={},
+        )
+
+    monkeypatch.setattr(chaos_commands, "_run_with_progress", run)
+    words = ("--min-acknowledged", least)
+    out = tmp_path / "text"
+    assert call(monkeypatch, "chaos", "run", "--out", str(out), *words) == status
+    assert f"\n{load.text()}\n" in capsys.readouterr().out
+    assert f"<h1>{word}</h1>" in (out / "report.html").read_text()
+    assert call(monkeypatch, "verify", str(out)) == 0  # the history itself is valid
+    capsys.readouterr()
+    out = tmp_path / "document"
+    assert call(monkeypatch, "chaos", "run", "--out", str(out), *words, "--json") == status
+    document = json.loads(capsys.readouterr().out)
+    assert document["load"] == {"offered": 100, "acknowledged": 9, "silent_s": 2.0}
+    assert document["valid"] == json.loads((out / "verdict.json").read_text())["valid"]
+    assert bool(document["unknown_because"]) == (status == EXIT_UNKNOWN)

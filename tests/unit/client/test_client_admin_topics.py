@@ -42,7 +42,7 @@ async def test_what_is_no_topic_is_refused_before_it_is_sent() -> None:
     async with cluster_and_admin() as (cluster, admin):
         cluster.offer(create_topics_.CreateTopicsRequest, created())
         wrong: Any = ["x"]
-        with pytest.raises(TypeError, match="a list of NewTopic is wanted, not 'x'"):
+        with pytest.raises(TypeError, match="a list of NewTopic is wanted, not of 'x'"):
             await admin.create_topics(wrong)
         wrong = {"retention.ms": [1]}
         with pytest.raises(TypeError, match=r"setting 'retention\.ms': a str, int, float or bool"):

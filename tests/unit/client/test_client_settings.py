@@ -1,6 +1,7 @@
 """Settings of the clients: Kafka's names and defaults, and what is refused by name."""
 
 from dataclasses import fields
+from inspect import signature
 from typing import Any, get_type_hints
 
 import pytest
@@ -17,6 +18,7 @@ from quorumlog.client.settings import (
     addresses,
     build,
 )
+from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 
 KINDS = [
     (AdminSettings, AdminOptions),
@@ -39,9 +41,26 @@ def test_a_mistyped_setting_names_the_nearest() -> None:
     options = {"sesion_timeout_ms": 5}
     with pytest.raises(TypeError, match="did you mean 'session_timeout_ms'"):
         Consumer("x:1", **options)
+    options = {"consumer_timeout_ms": 5}
+    with pytest.raises(TypeError, match=r"'consumer_timeout_ms': poll\(timeout_ms\) returns"):
+        Consumer("x:1", **options)
+    for far in ("zzz", "acks_of_all_replicas", "idle_timeout_ms"):  # a word of it is no setting's
+        options = {far: 5}
+        with pytest.raises(TypeError, match=rf"unknown setting '{far}'$"):
+            Producer("x:1", **options)
     options = {"zzz": 5}
     with pytest.raises(TypeError, match=r"unknown setting 'zzz'$"):
         Admin("x:1", **options)
+
+
+@pytest.mark.parametrize("kind", [Admin, Consumer, Producer, SyncAdmin, SyncConsumer, SyncProducer])
+def test_servers_have_the_only_place_of_a_call(kind: Any) -> None:
+    name = kind.__name__
+    with pytest.raises(TypeError, match=rf"^{name}: bootstrap_servers is missing: {name}\('host"):
+        kind()
+    with pytest.raises(TypeError, match=rf"^{name} takes bootstrap_servers, .*not 'x:1' without"):
+        kind("orders", "x:1")
+    assert [*signature(kind).parameters] == ["bootstrap_servers", "options"]
 
 
 @pytest.mark.parametrize(
