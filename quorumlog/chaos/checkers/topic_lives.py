@@ -85,6 +85,7 @@ def _check_key(rows: Sequence[Row], partial: Partial) -> None:
     count(
         partial,
         acknowledged=len(log),
+        polled=sum(map(len, delivered.values())),
         recreated=sum(row.kind == "recreate" for row in known),
         **{kind: len(delivered[kind]) for kind in _READERS},
     )
