@@ -19,6 +19,7 @@ DONE = {
     "list_offsets": {("list_offsets", "ok"): 20, ("final_list_offsets", "ok"): 5},
     "compacted_register": {("read", "ok"): 10, ("write", "ok"): 20},
     "metadata_linearizable": {("create", "ok"): 6, ("delete", "ok"): 4},
+    "recreated_topic": {("recreate", "ok"): 1, ("poll", "ok"): 10, ("send", "ok"): 20},
     "txn_append": {("txn", "ok"): 8, ("txn", "fail"): 1, ("poll", "ok"): 4},
     "txn_transfer": {("transfer", "ok"): 8, ("transfer", "fail"): 1, ("read", "ok"): 2},
     "consume_transform_produce": {("txn", "ok"): 4, ("txn", "fail"): 1, ("committed", "ok"): 2},

@@ -25,7 +25,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 class Life:
-    """A cluster's topic `x`, its producer, and what it got in the present life of the topic."""
+    """The topic `x` of a cluster, with its administrator and its producer."""
 
     def __init__(self, admin: Admin, producer: Producer) -> None:
         self.admin = admin
@@ -150,6 +150,26 @@ def test_without_a_policy_a_recreated_topic_is_an_error(cluster: LocalCluster) -
             assert await read(consumer, b"b") == [b"b"]
 
     asyncio.run(main())
+
+
+def test_a_position_below_the_log_start_moves_with_one_line_of_the_log(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with (
+            living(cluster) as life,
+            Consumer(cluster.bootstrap, client_id="late", auto_offset_reset="earliest") as consumer,
+        ):
+            await life.send(b"a", b"b", b"c", b"d")
+            await life.admin.delete_records({X: 3})
+            consumer.assign([X])
+            consumer.seek(X, 1)
+            assert await read(consumer, b"d") == [b"d"]
+
+    asyncio.run(main())
+    moved = [one.getMessage() for one in caplog.records if "moves from" in one.getMessage()]
+    why = "offset 1 is out of range (auto_offset_reset=earliest)"
+    assert moved == [f"late: x-0: the position moves from 1 to 3: {why}"]
 
 
 class Listening(RebalanceListener):

@@ -42,6 +42,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: OffsetCommitR
                 offset=part.committed_offset,
                 leader_epoch=part.committed_leader_epoch,
                 metadata=part.committed_metadata or "",
+                topic_id=context.image.topics[topic.name].topic_id,
             )
 
     def respond(result: CommitResult) -> OffsetCommitResponse:

@@ -1,5 +1,6 @@
 """OffsetFetch (9): committed offsets of one group, or of several from v8 on (KIP-709).
 
+An offset that was committed for a former topic of the same name is not returned.
 Source: KIP-848 (member epochs, v9), KAFKA-14690 (topics by id, v10).
 """
 
@@ -10,7 +11,7 @@ from typing import TypeVar
 from quorumlog.broker.groups.core.requests import CommittedOffset
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -134,6 +135,11 @@ def _fetch(
     if isinstance(coordinator, ErrorCode):
         return coordinator, dict.fromkeys(partitions or ())
     committed = coordinator.fetch_offsets(group_id, partitions)
+    former = {where for where, offset in committed.items() if _is_of_former(context, where, offset)}
+    if partitions is None:
+        committed = {where: one for where, one in committed.items() if where not in former}
+    else:
+        committed = {**committed, **dict.fromkeys(former)}
     if not require_stable:
         return ErrorCode.NONE, committed
     unstable = coordinator.transactional.unstable(group_id)
@@ -141,6 +147,16 @@ def _fetch(
         where: ErrorCode.UNSTABLE_OFFSET_COMMIT if where in unstable else offset
         for where, offset in committed.items()
     }
+
+
+def _is_of_former(
+    context: BrokerContext, where: TopicPartition, committed: CommittedOffset | None
+) -> bool:
+    """Tell whether the offset is of another topic than the one that has the name now."""
+    topic = context.image.topics.get(where.topic)
+    if topic is None or committed is None:
+        return False
+    return committed.topic_id not in {ZERO_TOPIC_ID, topic.topic_id}
 
 
 def _by_topic(

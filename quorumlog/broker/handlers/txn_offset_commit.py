@@ -41,6 +41,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: TxnOffsetComm
                 offset=part.committed_offset,
                 leader_epoch=part.committed_leader_epoch,
                 metadata=part.committed_metadata or "",
+                topic_id=context.image.topics[topic.name].topic_id,
             )
 
     def respond(result: CommitResult) -> TxnOffsetCommitResponse:

@@ -15,6 +15,7 @@ from quorumlog.chaos.checkers import (
     list_offsets,
     rw_register,
     sets,
+    topic_lives,
     topics,
 )
 from quorumlog.chaos.checkers.calls import frozen
@@ -30,6 +31,7 @@ CHECKERS: Final[Mapping[str, Checker]] = {
         kafka_log.CHECKER,
         group_log.CHECKER,
         list_offsets.CHECKER,
+        topic_lives.CHECKER,
         *(linearizable(model) for model in MODELS.values()),
         sets.SET,
         sets.SET_FULL,

@@ -13,6 +13,7 @@ from quorumlog.chaos.workloads import (
     idempotent_send,
     list_offsets,
     metadata_linearizable,
+    recreated_topic,
     txn_append,
     txn_transfer,
 )
@@ -28,6 +29,7 @@ WORKLOADS: Final[Mapping[str, Workload[Any]]] = {
         compacted_register,
         list_offsets,
         metadata_linearizable,
+        recreated_topic,
         txn_append,
         txn_transfer,
         consume_transform_produce,

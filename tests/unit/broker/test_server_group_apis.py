@@ -1,8 +1,10 @@
 """The group APIs, asked over a connection, in the versions that clients send."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.delete_groups import DeleteGroupsRequest
 from quorumlog.wire.codec.messages.describe_groups import DescribeGroupsRequest
 from quorumlog.wire.codec.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -140,3 +142,29 @@ async def test_offsets_without_a_group_and_a_coordinator_elsewhere(tmp_path: Pat
         assert group.group_state == "Empty"
         [listed] = (await connection.send(ListGroupsRequest())).groups
         assert (listed.group_id, listed.protocol_type) == ("g", "")
+
+
+async def test_an_offset_of_a_former_topic_of_the_name_is_not_returned(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        topic_id = await create(connection, "t")
+        await coordinator_is_ready(connection)
+        offset = OffsetCommitRequestPartition(partition_index=1, committed_offset=7)
+        topic = OffsetCommitRequestTopic(name="t", topic_id=topic_id, partitions=[offset])
+        await connection.send(OffsetCommitRequest(group_id="g", topics=[topic]))
+        await check_offsets(connection, topic_id)
+        coordinator = broker.context.groups.coordinator("g")
+        assert not isinstance(coordinator, ErrorCode)
+        offsets = coordinator.committed.offsets["g"]
+        at = TopicPartition("t", 1)
+        assert offsets[at].topic_id == topic_id
+        offsets[at] = replace(offsets[at], topic_id=b"1" * 16)  # its deletion is not written yet
+        named = OffsetFetchRequestTopics(name="t", topic_id=topic_id, partition_indexes=[1])
+        for version in versions(9):
+            if version < 8:
+                continue
+            group = OffsetFetchRequestGroup(group_id="g", topics=[named])
+            everything = OffsetFetchRequestGroup(group_id="g", topics=None)
+            request = OffsetFetchRequest(groups=[group, everything])
+            one, all_there_are = (await connection.send(request, version=version)).groups
+            assert [part.committed_offset for part in one.topics[0].partitions] == [-1]
+            assert all_there_are.topics == []

@@ -14,11 +14,11 @@ from quorumlog.broker.groups.core.effects import (
     VerifyTransaction,
     WriteMarker,
 )
-from quorumlog.broker.groups.core.records import Key, LogRecord
+from quorumlog.broker.groups.core.records import Key, LogRecord, OffsetRecord
 from quorumlog.broker.groups.core.requests import Result
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Offset
+from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 WriteDone = Callable[[int, ErrorCode], None]
@@ -135,6 +135,15 @@ class GroupOutbox:
     def keys_under_way(self) -> frozenset[Key]:
         """Return the keys of the records that are being written."""
         return frozenset(record.subject for write in self._writes for record in write.records)
+
+    def offsets_under_way(self) -> set[tuple[str, TopicPartition]]:
+        """Return the groups and partitions of the offsets that are being written."""
+        return {
+            (record.group_id, record.topic_partition)
+            for write in self._writes
+            for record in write.records
+            if isinstance(record, OffsetRecord)
+        }
 
     def drain(self) -> list[Effect]:
         """Return the effects since the last call, in order."""

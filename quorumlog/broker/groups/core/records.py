@@ -1,10 +1,10 @@
 """The records of `__consumer_offsets`, in Kafka's own format.
 
-Written: OffsetCommitKey 1 with value 3, GroupMetadataKey 2 with value 3, each behind its version as
-an int16; an empty value (None) is a tombstone. Read: the same keys (and offset key 0), values 0 to
-4. `consumer/records.py` has the keys of consumer groups. Other keys are of kinds of groups that are
-not served here: skipped. Source: the schemas of Kafka's group coordinator; what a newer version
-appends is ignored.
+Written: OffsetCommitKey 1 with value 4 (3 without a topic id), GroupMetadataKey 2 with value 3,
+each behind its version as an int16; an empty value (None) is a tombstone. Read: the same keys (and
+offset key 0), values 0 to 4. `consumer/records.py` has the keys of consumer groups. Other keys are
+of kinds of groups that are not served here: skipped. Source: the schemas of Kafka's group
+coordinator; what a newer version appends is ignored.
 """
 
 from dataclasses import dataclass, field
@@ -15,13 +15,14 @@ from quorumlog.broker.groups.core.consumer import records as consumer_records
 from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord, RecordKey
 from quorumlog.broker.groups.core.requests import CommittedOffset
 from quorumlog.wire.codec.errors import MalformedFrame
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.message import Field, Message, Struct
 from quorumlog.wire.codec.schemas import decode_message, encode_message
 
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
 VALUE_VERSION: Final = 3  # that is written
+WITH_TOPIC_ID: Final = 4  # of an offset
 NAME_BYTES_MAX: Final = 32_767  # of any string in a record
 _VERSION: Final = Packer(">h")
 MessageT = TypeVar("MessageT", bound=Message)
@@ -147,7 +148,10 @@ def encode(record: LogRecord) -> tuple[bytes, bytes | None]:
 
 
 def _value(value: CommittedOffset | StoredGroup | None) -> bytes | None:
-    return None if value is None else _versioned(VALUE_VERSION, value)
+    if value is None:
+        return None
+    has_id = isinstance(value, CommittedOffset) and value.topic_id != ZERO_TOPIC_ID
+    return _versioned(WITH_TOPIC_ID if has_id else VALUE_VERSION, value)
 
 
 def _versioned(version: int, message: Message) -> bytes:

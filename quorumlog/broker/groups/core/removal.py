@@ -55,12 +55,16 @@ class OffsetRemoval:
             self._outbox.reply(request_id, result)
 
     def handle_topics_deleted(self, group_ids: Iterable[str], topics: Iterable[str]) -> None:
-        """Delete the offsets of these groups in deleted topics."""
+        """Delete the offsets of these groups in deleted topics, also those under way."""
         deleted = frozenset(topics)
+        offsets = {
+            (group_id, where)
+            for group_id in group_ids
+            for where in self._transactional.partitions(group_id)
+        }
         records = [
             OffsetRecord(group_id=group_id, topic_partition=where, committed=None)
-            for group_id in group_ids
-            for where in sorted(self._transactional.partitions(group_id))
+            for group_id, where in sorted(offsets | self._outbox.offsets_under_way())
             if where.topic in deleted
         ]
         if records:

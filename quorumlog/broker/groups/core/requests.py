@@ -157,8 +157,8 @@ class Leave(GroupRequest[LeaveResult]):
 class CommittedOffset(Message):
     """The next offset to consume: an OffsetCommitValue of `__consumer_offsets`. Never changed.
 
-    `leader_epoch` -1: not known. Times in ms since 1970. `topic_id`: zeros if not known; brokers of
-    Apache Kafka 4.3 write it, in version 4, and this one does not.
+    `leader_epoch` -1: not known. Times in ms since 1970. `topic_id`: the topic that had the name at
+    the commit; zeros if a former release has written the record, which is of version 3 then.
     """
 
     offset: int = -1

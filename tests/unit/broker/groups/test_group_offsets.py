@@ -279,6 +279,14 @@ def test_offsets_of_a_deleted_topic_are_forgotten() -> None:
     assert offset(group) is None
 
 
+def test_an_offset_that_is_written_while_its_topic_is_deleted_is_forgotten() -> None:
+    group = Coordination()
+    group.ask(commit(5))
+    group.step(events.TopicsDeleted(topics=("t",)))
+    group.commit_writes()
+    assert offset(group) is None
+
+
 def test_a_reloaded_coordinator_knows_members_generation_and_offsets() -> None:
     group = Coordination()
     group.stable("a", "b")

@@ -79,7 +79,7 @@ def test_a_record_has_the_bytes_of_kafkas(
     assert decode(key, value) == record
 
 
-def test_an_offset_that_names_the_topics_id_is_read() -> None:
+def test_an_offset_that_names_the_topics_id_is_read_and_written() -> None:
     value = bytes.fromhex(
         "0004 0000000000000005 00000002 02 6d 00000000000003e8"  # as before, with a compact string
         "01 00 10 000102030405060708090a0b0c0d0e0f"  # one tagged field: tag 0, 16 bytes
@@ -89,6 +89,7 @@ def test_an_offset_that_names_the_topics_id_is_read() -> None:
     assert found.committed is not None
     assert found.committed.topic_id == bytes(range(16))
     assert (found.committed.offset, found.committed.metadata) == (5, "m")
+    assert encode(found) == (OFFSET_KEY, value)
 
 
 def test_a_flexible_generation_is_read() -> None:

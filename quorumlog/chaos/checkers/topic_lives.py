@@ -1,0 +1,131 @@
+"""The check of a topic that is deleted and created again: each reader reads each of its lives.
+
+A key is a partition in one life of the topic. The log of a key is what was acknowledged in it, by
+offset. Readers are compared by kind: the members of a group are one reader. One rule: a kind that
+was delivered a record was delivered every acknowledged record below it, sooner or later. A position
+or a committed offset that is used in a later life breaks it, because each life begins at offset 0.
+
+A leader that has not yet heard of the deletion may acknowledge a record in the former topic. If two
+are acknowledged at one offset (`elsewhere`), no reader need have them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from quorumlog.chaos.checkers.checker import Checker, Facts
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
+from quorumlog.chaos.checkers.findings import (
+    ENTRIES,
+    Findings,
+    Row,
+    count,
+    entries_of,
+    rows_by_key,
+    rows_of,
+)
+from quorumlog.chaos.checkers.judgement import judge
+from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity, Verdict
+
+ANOMALIES: Final = (
+    NODE_ENDED_ANOMALY,
+    Anomaly(
+        name="skipped-record",
+        meaning="Readers were delivered a record, and never an acknowledged one below it in the"
+        " same life of the topic.",
+    ),
+    Anomaly(
+        name="elsewhere",
+        meaning="Two records were acknowledged at one offset: a leader that did not know of the"
+        " deletion wrote one to the former topic.",
+        severity=Severity.ALLOWED,
+    ),
+)
+_MODEL: Final = "topic_lives"
+_TEXT: Final = "each life of the topic was read from its first record on"
+_READERS: Final = ("alone", "classic", "consumer")
+_OPERATIONS: Final = frozenset({"send", "poll", "recreate"})
+_KINDS: Final = frozenset({"send", "recreate", *_READERS})
+
+
+def explode(table: pa.Table) -> pa.Table:
+    """Return an entry for each micro-operation; `extra` is 0."""
+    return entries_of(rows_of(table, _KINDS, _MODEL, _OPERATIONS))
+
+
+def check(entries: pa.Table, facts: Facts) -> Partial:
+    """Check all keys of `entries`; each key's entries must all be there, in any order."""
+    del facts
+    partial = Partial()
+    for rows in rows_by_key(entries, partial):
+        _check_key(rows, partial)
+    return partial
+
+
+def _check_key(rows: Sequence[Row], partial: Partial) -> None:
+    known = [row for row in rows if row.outcome == "ok"]
+    findings = Findings(partial, rows[0].key, ANOMALIES)
+    log: dict[int, Row] = {}
+    doubled = set()
+    for row in (row for row in known if row.kind == "send"):
+        other = log.setdefault(row.offset, row)
+        if other is not row:
+            findings.add("elsewhere", f"offset {row.offset}", ("one", other), ("other", row))
+            doubled.add(row.offset)
+    log = {offset: row for offset, row in log.items() if offset not in doubled}
+    delivered = {kind: [row for row in known if row.kind == kind] for kind in _READERS}
+    for kind in _READERS:
+        got = {row.offset: row for row in delivered[kind] if _is_in(log, row)}
+        top = max(got, default=0)
+        for offset in sorted(log.keys() - got.keys()):
+            if offset < top:
+                note = f"{kind}: offset {offset}"
+                findings.add("skipped-record", note, ("sent", log[offset]), ("later", got[top]))
+    count(
+        partial,
+        acknowledged=len(log),
+        polled=sum(map(len, delivered.values())),
+        recreated=sum(row.kind == "recreate" for row in known),
+        **{kind: len(delivered[kind]) for kind in _READERS},
+    )
+
+
+def _is_in(log: Mapping[int, Row], row: Row) -> bool:
+    """Tell whether the record is acknowledged there: else a retry may have put it elsewhere."""
+    sent = log.get(row.offset)
+    return sent is not None and sent.value == row.value
+
+
+def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
+    """Merge what was found, and judge."""
+    return judge(
+        partials,
+        bands,
+        facts,
+        model=_MODEL,
+        text=_TEXT,
+        anomalies=ANOMALIES,
+        missing=_missing,
+    )
+
+
+def _missing(merged: Partial) -> list[str]:
+    wanted = {
+        "acknowledged": "no send was acknowledged",
+        "recreated": "the topic was never created again",
+        **{kind: f"no reader of the kind {kind!r} was delivered a record" for kind in _READERS},
+    }
+    return [reason for name, reason in wanted.items() if not merged.counts.get(name)]
+
+
+CHECKER: Final = Checker(
+    model=_MODEL,
+    text=_TEXT,
+    anomalies=ANOMALIES,
+    operations=_OPERATIONS,
+    entries=ENTRIES,
+    explode=explode,
+    check=check,
+    conclude=conclude,
+)
