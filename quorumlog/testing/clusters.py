@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,10 +13,17 @@ from quorumlog.chaos.back_ends.equipment import Equipment, started
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.run_directory import CLUSTER_DIRECTORY
 from quorumlog.cluster import LocalCluster
+from quorumlog.cluster.layout import log_file
 from quorumlog.testing.options import OPTIONS
 from quorumlog.testing.trial import Trial, store_directory
 
 _WORKER: Final = "PYTEST_XDIST_WORKER"
+_TAIL_BYTES: Final = 8_192
+_LINES_MAX: Final = 5
+_LINE_CHARS_MAX: Final = 300
+
+CLUSTERS: Final = pytest.StashKey[list[LocalCluster]]()
+"""Clusters that a test made besides `quorumlog_cluster`."""
 
 
 def cluster_for_one(
@@ -54,6 +62,16 @@ def cluster_for_many(
     finally:
         if not asked.keep and request.session.testsfailed == failed_before:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def last_lines(cluster: LocalCluster) -> Iterator[str]:
+    """Yield the last lines of each node's log, with the node in front of each."""
+    for node in cluster.nodes:
+        with suppress(OSError), log_file(cluster.directory, node.id).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+            for line in lines[-_LINES_MAX:]:
+                yield f"node {node.id}: {line[:_LINE_CHARS_MAX]}"
 
 
 def watch(cluster: LocalCluster, trial: Trial) -> None:
