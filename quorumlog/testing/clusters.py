@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +41,25 @@ def cluster_for_one(
         yield back_end
 
 
+class MakeCluster:
+    """Starts clusters for one test, besides `quorumlog_cluster`; they end with the test."""
+
+    def __init__(self, trial: Trial, item: pytest.Item, stack: ExitStack) -> None:
+        self._trial: Final = trial
+        self._made: Final = item.stash.setdefault(CLUSTERS, [])
+        self._stack: Final = stack
+
+    def __call__(self, **options: Any) -> LocalCluster:
+        """Start a cluster of these arguments of LocalCluster. Raises what that raises."""
+        self._trial.store.mkdir(parents=True, exist_ok=True)
+        number = len(self._made) + 2  # the first is quorumlog_cluster
+        cluster = LocalCluster(self._trial.store / f"{CLUSTER_DIRECTORY}-{number}", **options)
+        self._stack.enter_context(started(cluster, Equipment()))
+        self._made.append(cluster)
+        watch(cluster, self._trial)
+        return cluster
+
+
 def cluster_for_many(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -65,7 +84,8 @@ def cluster_for_many(
 
 
 def last_lines(cluster: LocalCluster) -> Iterator[str]:
-    """Yield the last lines of each node's log, with the node in front of each."""
+    """Yield where a cluster's files are, and the last lines of each node's log."""
+    yield f"in {cluster.directory}"
     for node in cluster.nodes:
         with suppress(OSError), log_file(cluster.directory, node.id).open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))

@@ -5,6 +5,7 @@ It imports nothing but pytest and small modules beside it; whatever a test does 
 
 import time
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
@@ -15,11 +16,14 @@ from quorumlog.testing.trial import TRIAL, Trial
 
 if TYPE_CHECKING:
     from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+    from quorumlog.client.settings import ProducerOptions
+    from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
     from quorumlog.cluster import LocalCluster
     from quorumlog.testing.chaos_run import ChaosRun
+    from quorumlog.testing.clusters import MakeCluster
     from quorumlog.testing.history import History
     from quorumlog.testing.manual_nemesis import ManualNemesis
-    from quorumlog.testing.topics import FreshTopic
+    from quorumlog.testing.topics import FreshTopic, MakeTopic
 
 _CHAOS_RUN: Final = "chaos_run"
 
@@ -215,12 +219,86 @@ def topic(
     topic_options: dict[str, Any],
 ) -> "FreshTopic":
     """Return the name of a new topic, which begins with the name of the test."""
+    from quorumlog.testing.topics import create_topic, fresh_name
+
+    _prepare(request, quorumlog_cluster, quorumlog_trial)
+    return create_topic(quorumlog_cluster, fresh_name(request.node.name), topic_options)
+
+
+@pytest.fixture
+def make_topic(
+    request: pytest.FixtureRequest, quorumlog_cluster: "LocalCluster", quorumlog_trial: Trial
+) -> "MakeTopic":
+    """Return what makes topics: `make_topic("orders", partitions=3)`."""
+    from quorumlog.testing.topics import MakeTopic
+
+    _prepare(request, quorumlog_cluster, quorumlog_trial)
+    return MakeTopic(quorumlog_cluster, request.node.name)
+
+
+def _prepare(request: pytest.FixtureRequest, cluster: "LocalCluster", trial: Trial) -> None:
+    """Watch a cluster that outlives the test, and clean it before a topic is made, if asked."""
     from quorumlog.testing.clusters import watch
-    from quorumlog.testing.topics import create_topic
 
     if request.config.stash[OPTIONS].cluster_scope != "function":
-        watch(quorumlog_cluster, quorumlog_trial)
-    return create_topic(quorumlog_cluster, request.node.name, topic_options)
+        watch(cluster, trial)
+    if "clean_cluster" in request.fixturenames:
+        request.getfixturevalue("clean_cluster")
+
+
+@pytest.fixture
+def clean_cluster(quorumlog_cluster: "LocalCluster") -> "LocalCluster":
+    """Return the cluster without the topics, groups and open transactions of earlier tests."""
+    from quorumlog.testing.clean_state import clean
+
+    clean(quorumlog_cluster)
+    return quorumlog_cluster
+
+
+@pytest.fixture
+def quorumlog_make_cluster(
+    request: pytest.FixtureRequest, quorumlog_trial: Trial
+) -> Iterator["MakeCluster"]:
+    """Yield what starts more clusters, which end with the test: `...(nodes=1)`."""
+    from quorumlog.testing.clusters import MakeCluster
+
+    with ExitStack() as stack:
+        yield MakeCluster(quorumlog_trial, request.node, stack)
+
+
+@pytest.fixture
+def quorumlog_admin(quorumlog_cluster: "LocalCluster") -> Iterator["SyncAdmin"]:
+    """Yield an administrator of the cluster."""
+    from quorumlog.client.sync import SyncAdmin
+
+    with SyncAdmin(quorumlog_cluster.bootstrap) as admin:
+        yield admin
+
+
+@pytest.fixture
+def quorumlog_producer(quorumlog_cluster: "LocalCluster") -> Iterator["SyncProducer"]:
+    """Yield a producer; a record that a test leaves behind fails after 30 s."""
+    from quorumlog.client.sync import SyncProducer
+
+    options: ProducerOptions = {"request_timeout_ms": 10_000, "delivery_timeout_ms": 30_000}
+    with SyncProducer(quorumlog_cluster.bootstrap, **options) as producer:
+        yield producer
+
+
+@pytest.fixture
+def quorumlog_consumer(
+    request: pytest.FixtureRequest, quorumlog_cluster: "LocalCluster"
+) -> Iterator["SyncConsumer"]:
+    """Yield a consumer that begins at the earliest record, with a group of the test's own."""
+    from quorumlog.client.sync import SyncConsumer
+    from quorumlog.testing.topics import fresh_name
+
+    with SyncConsumer(
+        quorumlog_cluster.bootstrap,
+        group_id=fresh_name(request.node.name),
+        auto_offset_reset="earliest",
+    ) as consumer:
+        yield consumer
 
 
 @pytest.fixture
