@@ -88,8 +88,8 @@ def ruled_out(file: Path) -> str:
     if jepsen.is_ours(file):
         return ""
     return (
-        "; nor is it EDN (no map or vector of maps at its begin), a log of Jepsen's etcd test (no"
-        f" 'INFO jepsen.util - ' there), or Jepsen's JSON ({jepsen.why_not_jepsen(file)})"
+        "; nor is it EDN (no map or vector of maps at its beginning), a log of Jepsen's etcd test"
+        f" (no 'INFO jepsen.util - ' there), or Jepsen's JSON ({jepsen.why_not_jepsen(file)})"
     )
 
 

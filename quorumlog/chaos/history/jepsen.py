@@ -59,7 +59,7 @@ def why_not_jepsen(file: Path) -> str | None:
     except (ValueError, RecursionError):
         return "its first line is no JSON"
     if not isinstance(first, dict):
-        return "its first line is neither an object nor the begin of an array"
+        return "its first line is neither an object nor the beginning of an array"
     ours = [name for name in _OURS if name in first]
     if ours:
         return f"its first line has {ours[0]}, as only quorumlog's own lines have"

@@ -202,7 +202,7 @@ def test_json_is_told_by_its_structure(
     ("text", "said"),
     [
         ("hello\n", "its first line is no JSON"),
-        ("7\n", "its first line is neither an object nor the begin of an array"),
+        ("7\n", "its first line is neither an object nor the beginning of an array"),
         ('{"process": 0, "value": 3}\n', "its first line has no type"),
         ('{"process": 0, "type": "ok"}\n', "its first line has neither f nor value"),
     ],
