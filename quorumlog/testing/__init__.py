@@ -1,24 +1,39 @@
 """The pytest plugin: clusters to test against, faults in the middle of a test, proof by a history.
 
 pytest loads `plugin` by its entry point; what a test does not use is not imported.
-docs/testing.md teaches it. The names here are for annotations.
+docs/testing.md teaches it. The names here are for annotations, and two functions that wait.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from quorumlog.testing.chaos_run import ChaosRun
+    from quorumlog.testing.clusters import MakeCluster
     from quorumlog.testing.history import History
     from quorumlog.testing.manual_nemesis import ManualNemesis
-    from quorumlog.testing.topics import FreshTopic
+    from quorumlog.testing.topics import FreshTopic, MakeTopic
+    from quorumlog.testing.waiting import wait_for_leaders, wait_until_lag_is_zero
 
-__all__ = ["ChaosRun", "FreshTopic", "History", "ManualNemesis"]
+__all__ = [
+    "ChaosRun",
+    "FreshTopic",
+    "History",
+    "MakeCluster",
+    "MakeTopic",
+    "ManualNemesis",
+    "wait_for_leaders",
+    "wait_until_lag_is_zero",
+]
 
 _HOME = {
     "ChaosRun": "quorumlog.testing.chaos_run",
     "History": "quorumlog.testing.history",
     "ManualNemesis": "quorumlog.testing.manual_nemesis",
+    "MakeCluster": "quorumlog.testing.clusters",
     "FreshTopic": "quorumlog.testing.topics",
+    "MakeTopic": "quorumlog.testing.topics",
+    "wait_for_leaders": "quorumlog.testing.waiting",
+    "wait_until_lag_is_zero": "quorumlog.testing.waiting",
 }
 
 

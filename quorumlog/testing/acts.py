@@ -5,22 +5,56 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from typing import Any, Final, Self
 
+from quorumlog.chaos.back_ends.back_end import NodeUnavailable
+
 NodeIds = tuple[int, ...]
 
 
-class Act:
-    """One verb of the nemesis. Without an event loop it is done; a coroutine may await it."""
+class NoSuchNode(Exception):
+    """No node holds the role; the message says which one, and what was known."""
 
-    def __init__(self, future: "Future[NodeIds]") -> None:
+
+class NoSuchLink(Exception):
+    """A fault on links would break nothing, as in a cluster of one node."""
+
+
+MISTAKES: Final = (ValueError, NoSuchNode, NoSuchLink, NodeUnavailable)
+"""Errors whose message says all: the traceback ends with the line of the test."""
+
+
+def is_mistake(info: Any) -> bool:
+    """Return whether pytest shows no frame of ours for this ExceptionInfo."""
+    return info is None or isinstance(info.value, MISTAKES)
+
+
+__tracebackhide__ = is_mistake  # of every function in this module
+
+
+class Act:
+    """One verb of the nemesis. Without an event loop it is done; a coroutine may await it.
+
+    `seen` is called before its error is raised to the test.
+    """
+
+    def __init__(self, future: "Future[NodeIds]", seen: Callable[[], object]) -> None:
         self._future: Final = future
+        self._seen: Final = seen
 
     @property
     def node_ids(self) -> NodeIds:
         """The nodes that it was done to. Waits until it is done."""
-        return self._future.result()
+        self._seen()
+        try:
+            return self._future.result()
+        except MISTAKES as error:
+            raise error.with_traceback(None) from None
 
     def __await__(self) -> Generator[Any, None, Self]:
-        yield from asyncio.wrap_future(self._future).__await__()
+        self._seen()
+        try:
+            yield from asyncio.wrap_future(self._future).__await__()
+        except MISTAKES as error:
+            raise error.with_traceback(None) from None
         return self
 
 

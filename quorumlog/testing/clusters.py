@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,10 +13,17 @@ from quorumlog.chaos.back_ends.equipment import Equipment, started
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.run_directory import CLUSTER_DIRECTORY
 from quorumlog.cluster import LocalCluster
+from quorumlog.cluster.layout import log_file
 from quorumlog.testing.options import OPTIONS
 from quorumlog.testing.trial import Trial, store_directory
 
 _WORKER: Final = "PYTEST_XDIST_WORKER"
+_TAIL_BYTES: Final = 8_192
+_LINES_MAX: Final = 5
+_LINE_CHARS_MAX: Final = 300
+
+CLUSTERS: Final = pytest.StashKey[list[LocalCluster]]()
+"""Clusters that a test made besides `quorumlog_cluster`."""
 
 
 def cluster_for_one(
@@ -31,6 +39,25 @@ def cluster_for_one(
     with started(cluster, Equipment(links=with_links), seed=seed) as back_end:
         watch(cluster, trial)
         yield back_end
+
+
+class MakeCluster:
+    """Starts clusters for one test, besides `quorumlog_cluster`; they end with the test."""
+
+    def __init__(self, trial: Trial, item: pytest.Item, stack: ExitStack) -> None:
+        self._trial: Final = trial
+        self._made: Final = item.stash.setdefault(CLUSTERS, [])
+        self._stack: Final = stack
+
+    def __call__(self, **options: Any) -> LocalCluster:
+        """Start a cluster of these arguments of LocalCluster. Raises what that raises."""
+        self._trial.store.mkdir(parents=True, exist_ok=True)
+        number = len(self._made) + 2  # the first is quorumlog_cluster
+        cluster = LocalCluster(self._trial.store / f"{CLUSTER_DIRECTORY}-{number}", **options)
+        self._stack.enter_context(started(cluster, Equipment()))
+        self._made.append(cluster)
+        watch(cluster, self._trial)
+        return cluster
 
 
 def cluster_for_many(
@@ -54,6 +81,17 @@ def cluster_for_many(
     finally:
         if not asked.keep and request.session.testsfailed == failed_before:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def last_lines(cluster: LocalCluster) -> Iterator[str]:
+    """Yield where a cluster's files are, and the last lines of each node's log."""
+    yield f"in {cluster.directory}"
+    for node in cluster.nodes:
+        with suppress(OSError), log_file(cluster.directory, node.id).open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+            for line in lines[-_LINES_MAX:]:
+                yield f"node {node.id}: {line[:_LINE_CHARS_MAX]}"
 
 
 def watch(cluster: LocalCluster, trial: Trial) -> None:

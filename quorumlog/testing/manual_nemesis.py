@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -29,7 +30,15 @@ from quorumlog.chaos.faults.rows import details_of
 from quorumlog.chaos.nemesis import STOP
 from quorumlog.chaos.registered import registered
 from quorumlog.client.sync.loop_thread import LoopThread
-from quorumlog.testing.acts import Act, NodeIds, Passing
+from quorumlog.testing.acts import (
+    MISTAKES,
+    Act,
+    NodeIds,
+    NoSuchLink,
+    NoSuchNode,
+    Passing,
+    is_mistake,
+)
 
 Record = Callable[[str, str, str], object]
 """Called with (f, node, details): writes a row of the nemesis into a history."""
@@ -41,12 +50,7 @@ _ROLE_POLL_S: Final = 0.05
 _BROKEN_BY: Final = {"start": "kill", "resume": "pause"}
 
 
-class NoSuchNode(Exception):
-    """No node holds the role; the message says which one, and what was known."""
-
-
-class NoSuchLink(Exception):
-    """A fault on links would break nothing, as in a cluster of one node."""
+__tracebackhide__ = is_mistake  # of every function in this module
 
 
 class _Imposed(NamedTuple):
@@ -106,30 +110,40 @@ class ManualNemesis:
         loop = self._loop
         if loop is None:
             return
-        begun = list(self._begun)
         try:
             loop.run(self._after_others(self._healed(starts=self._outlives)))
         finally:
             self._loop = None
             loop.release(self)
-        for future in begun:
+        for future in self._begun:
             future.result()
+
+    def complaint(self) -> str | None:
+        """Wait for the verbs that no code has awaited; return the error of the first that failed.
+
+        It is reported once: by this, or at the end of the block.
+        """
+        errors = [error for future in self._begun if (error := future.exception()) is not None]
+        self._begun.clear()
+        if not errors:
+            return None
+        return f"a verb of the nemesis that was not awaited has failed: {errors[0]}"
 
     def kill(self, target: Target = "any", *, topic: str | None = None) -> Act:
         """SIGKILL to the nodes; they are gone when it is done, and stay so until `start`."""
-        return self._begin(self._break("kill", target, topic))
+        return self._begin(self._break("kill", target, topic), target)
 
     def pause(self, target: Target = "any", *, topic: str | None = None) -> Act:
         """SIGSTOP to the nodes: their connections stay open, and nothing answers."""
-        return self._begin(self._break("pause", target, topic))
+        return self._begin(self._break("pause", target, topic), target)
 
     def resume(self, target: int | Sequence[int] | None = None) -> Act:
         """SIGCONT to the nodes; None: to all that are paused."""
-        return self._begin(self._mend("resume", target))
+        return self._begin(self._mend("resume", target), target)
 
     def start(self, target: int | Sequence[int] | None = None) -> Act:
         """Start the nodes again and wait until they take part; None: all that do not run."""
-        return self._begin(self._mend("start", target))
+        return self._begin(self._mend("start", target), target)
 
     def heal(self) -> Act:
         """Resume and start whatever is broken, and wait until every node takes part."""
@@ -150,7 +164,8 @@ class ManualNemesis:
 
         `client` is a target, too. Raises ValueError for a fault or a parameter that there is not.
         """
-        return self._begin(self._impose(link_fault(fault, parameters), target, topic, object()))
+        kind = link_fault(fault, parameters)
+        return self._begin(self._impose(kind, target, topic, object()), target)
 
     def isolate(self, target: Target, *, topic: str | None = None) -> Act:
         """Cut the nodes off from all other nodes, and from the clients."""
@@ -182,7 +197,7 @@ class ManualNemesis:
         """Return a block for whose time a fault on links lasts."""
         kind, of_block = link_fault(fault, parameters), object()
         return Passing(
-            lambda: self._begin(self._impose(kind, target, topic, of_block)),
+            lambda: self._begin(self._impose(kind, target, topic, of_block), target),
             lambda _: self._begin(self._lift(of_block)),
         )
 
@@ -202,12 +217,32 @@ class ManualNemesis:
         """Heal, and block until it is done, in a coroutine too."""
         self._blocking(self._healed())
 
-    def _begin(self, work: Coroutine[Any, Any, NodeIds]) -> Act:
-        future = self._thread(work).begin(self._after_others(work))
-        self._begun.append(future)
+    def _begin(self, work: Coroutine[Any, Any, NodeIds], target: Target | None = None) -> Act:
+        loop = self._thread(work)
+        self._check(work, target)
+        future = loop.begin(self._after_others(work))
         if not _in_coroutine():
             self._wait(future)
-        return Act(future)
+        else:
+            self._begun.append(future)
+        return Act(future, partial(self._see, future))
+
+    def _check(self, work: Coroutine[Any, Any, NodeIds], target: Target | None) -> None:
+        """Raise for a target that there cannot be, at the line of the call also if no await is."""
+        try:
+            if isinstance(target, str):
+                if target != CLIENT:
+                    _known(target)
+            elif target is not None:
+                self._named(target)
+        except MISTAKES as error:
+            work.close()
+            raise error.with_traceback(None) from None
+
+    def _see(self, future: "Future[NodeIds]") -> None:
+        """Note that the test learns how a verb has ended."""
+        if future in self._begun:
+            self._begun.remove(future)
 
     def _blocking(self, work: Coroutine[Any, Any, NodeIds]) -> NodeIds:
         return self._wait(self._thread(work).begin(self._after_others(work)))
@@ -215,10 +250,10 @@ class ManualNemesis:
     def _wait(self, future: "Future[NodeIds]") -> NodeIds:
         try:
             return future.result()
+        except MISTAKES as error:
+            raise error.with_traceback(None) from None
         except BaseException:
             future.cancel()
-            if future in self._begun:
-                self._begun.remove(future)  # its error is told here
             raise
 
     def _thread(self, work: Coroutine[Any, Any, NodeIds]) -> LoopThread:

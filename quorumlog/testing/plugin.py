@@ -3,8 +3,10 @@
 It imports nothing but pytest and small modules beside it; whatever a test does not use stays out.
 """
 
+import time
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 
@@ -14,11 +16,14 @@ from quorumlog.testing.trial import TRIAL, Trial
 
 if TYPE_CHECKING:
     from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+    from quorumlog.client.settings import ProducerOptions
+    from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
     from quorumlog.cluster import LocalCluster
     from quorumlog.testing.chaos_run import ChaosRun
+    from quorumlog.testing.clusters import MakeCluster
     from quorumlog.testing.history import History
     from quorumlog.testing.manual_nemesis import ManualNemesis
-    from quorumlog.testing.topics import FreshTopic
+    from quorumlog.testing.topics import FreshTopic, MakeTopic
 
 _CHAOS_RUN: Final = "chaos_run"
 
@@ -49,11 +54,23 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return None if seed is None else f"quorumlog: seed {seed}"
 
 
+def _names(marker: pytest.Mark) -> tuple[str, ...]:
+    """Return the names that a mark `parametrize` gives values to."""
+    names = marker.args[0] if marker.args else marker.kwargs.get("argnames", ())
+    return tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else (*names,)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """In a worker of xdist, let a wrong mark be an error of the collection.
 
     A usage error would end the worker, and xdist would report its loss instead of the reason.
+    Before that, give parameters of `quorumlog_cluster_options` the scope of that fixture.
     """
+    for marker in metafunc.definition.iter_markers("parametrize"):
+        if "quorumlog_cluster_options" in _names(marker):
+            keywords = cast(dict[str, Any], marker.kwargs)
+            keywords.setdefault("scope", metafunc.config.stash[OPTIONS].cluster_scope)
     wrong = ""
     if _is_worker(metafunc.config):
         try:
@@ -64,10 +81,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         pytest.fail(wrong, pytrace=False)
 
 
+@pytest.hookimpl(trylast=True)  # what is deselected is not checked
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Check every mark before a test runs, and give each marked test its run."""
+    """Check every mark before a test runs, and give each marked test its run.
+
+    What depends on the seed, as whether a fault fits into the duration, is an error of that test.
+    """
     for item in items:
-        is_marked = read_mark(item, with_seed=not _is_worker(item.config)) is not None
+        is_marked = read_mark(item, with_seed=False) is not None
         if is_marked and isinstance(item, pytest.Function) and _CHAOS_RUN not in item.fixturenames:
             item.fixturenames.append(_CHAOS_RUN)
 
@@ -75,8 +96,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Let a test fail whose verdict is not valid, if it did not look at it itself."""
-    yield
     trial = item.stash.get(TRIAL, None)
+    if trial is not None:
+        trial.began_s = time.monotonic()
+    yield
     for complaint in trial.complaints() if trial is not None else ():
         pytest.fail(complaint, pytrace=False)
 
@@ -89,6 +112,10 @@ def pytest_runtest_makereport(
     del call
     report = yield
     trial = item.stash.get(TRIAL, None)
+    if report.failed:
+        last_lines = list(_last_lines(item))
+        if last_lines:
+            report.sections.append(("the ends of the nodes' logs", "\n".join(last_lines)))
     if trial is None:
         return report
     if report.failed:
@@ -98,6 +125,16 @@ def pytest_runtest_makereport(
     item.user_properties += [told for told in trial.properties() if told[0] not in known]
     report.user_properties = list(item.user_properties)
     return report
+
+
+def _last_lines(item: pytest.Item) -> Iterator[str]:
+    """Yield the last lines of the nodes' logs, of the clusters that a test uses."""
+    if {"quorumlog_cluster", "quorumlog_make_cluster"} & {*getattr(item, "fixturenames", ())}:
+        from quorumlog.testing.clusters import CLUSTERS, last_lines
+
+        one = getattr(item, "funcargs", {}).get("quorumlog_cluster")
+        for cluster in [*filter(None, [one]), *item.stash.get(CLUSTERS, [])]:
+            yield from last_lines(cluster)
 
 
 @pytest.fixture
@@ -126,7 +163,13 @@ def chaos_run(request: pytest.FixtureRequest, quorumlog_trial: Trial) -> "ChaosR
     _require_checks()
     from quorumlog.testing.chaos_run import carry_out
 
-    mark = read_mark(request.node)
+    mark, wrong = None, ""
+    try:
+        mark = read_mark(request.node)
+    except pytest.UsageError as error:
+        wrong = str(error)
+    if wrong:
+        pytest.fail(wrong, pytrace=False)
     if mark is None:
         raise pytest.UsageError(f"{request.node.nodeid}: chaos_run needs @pytest.mark.chaos(...)")
     return carry_out(mark, quorumlog_trial)
@@ -185,12 +228,86 @@ def topic(
     topic_options: dict[str, Any],
 ) -> "FreshTopic":
     """Return the name of a new topic, which begins with the name of the test."""
+    from quorumlog.testing.topics import create_topic, fresh_name
+
+    _prepare(request, quorumlog_cluster, quorumlog_trial)
+    return create_topic(quorumlog_cluster, fresh_name(request.node.name), topic_options)
+
+
+@pytest.fixture
+def make_topic(
+    request: pytest.FixtureRequest, quorumlog_cluster: "LocalCluster", quorumlog_trial: Trial
+) -> "MakeTopic":
+    """Return what makes topics: `make_topic("orders", partitions=3)`."""
+    from quorumlog.testing.topics import MakeTopic
+
+    _prepare(request, quorumlog_cluster, quorumlog_trial)
+    return MakeTopic(quorumlog_cluster, request.node.name)
+
+
+def _prepare(request: pytest.FixtureRequest, cluster: "LocalCluster", trial: Trial) -> None:
+    """Watch a cluster that outlives the test, and clean it before a topic is made, if asked."""
     from quorumlog.testing.clusters import watch
-    from quorumlog.testing.topics import create_topic
 
     if request.config.stash[OPTIONS].cluster_scope != "function":
-        watch(quorumlog_cluster, quorumlog_trial)
-    return create_topic(quorumlog_cluster, request.node.name, topic_options)
+        watch(cluster, trial)
+    if "clean_cluster" in request.fixturenames:
+        request.getfixturevalue("clean_cluster")
+
+
+@pytest.fixture
+def clean_cluster(quorumlog_cluster: "LocalCluster") -> "LocalCluster":
+    """Return the cluster without the topics, groups and open transactions of earlier tests."""
+    from quorumlog.testing.clean_state import clean
+
+    clean(quorumlog_cluster)
+    return quorumlog_cluster
+
+
+@pytest.fixture
+def quorumlog_make_cluster(
+    request: pytest.FixtureRequest, quorumlog_trial: Trial
+) -> Iterator["MakeCluster"]:
+    """Yield what starts more clusters, which end with the test: `...(nodes=1)`."""
+    from quorumlog.testing.clusters import MakeCluster
+
+    with ExitStack() as stack:
+        yield MakeCluster(quorumlog_trial, request.node, stack)
+
+
+@pytest.fixture
+def quorumlog_admin(quorumlog_cluster: "LocalCluster") -> Iterator["SyncAdmin"]:
+    """Yield an administrator of the cluster."""
+    from quorumlog.client.sync import SyncAdmin
+
+    with SyncAdmin(quorumlog_cluster.bootstrap) as admin:
+        yield admin
+
+
+@pytest.fixture
+def quorumlog_producer(quorumlog_cluster: "LocalCluster") -> Iterator["SyncProducer"]:
+    """Yield a producer; a record that a test leaves behind fails after 30 s."""
+    from quorumlog.client.sync import SyncProducer
+
+    options: ProducerOptions = {"request_timeout_ms": 10_000, "delivery_timeout_ms": 30_000}
+    with SyncProducer(quorumlog_cluster.bootstrap, **options) as producer:
+        yield producer
+
+
+@pytest.fixture
+def quorumlog_consumer(
+    request: pytest.FixtureRequest, quorumlog_cluster: "LocalCluster"
+) -> Iterator["SyncConsumer"]:
+    """Yield a consumer that begins at the earliest record, with a group of the test's own."""
+    from quorumlog.client.sync import SyncConsumer
+    from quorumlog.testing.topics import fresh_name
+
+    with SyncConsumer(
+        quorumlog_cluster.bootstrap,
+        group_id=fresh_name(request.node.name),
+        auto_offset_reset="earliest",
+    ) as consumer:
+        yield consumer
 
 
 @pytest.fixture
@@ -212,6 +329,7 @@ def nemesis(
         record=quorumlog_trial.note,
         outlives=request.config.stash[OPTIONS].cluster_scope != "function",
     )
+    quorumlog_trial.judges.append(nemesis.complaint)
     with nemesis:
         yield nemesis
 
@@ -219,6 +337,12 @@ def nemesis(
 @pytest.fixture
 def history(request: pytest.FixtureRequest, quorumlog_trial: Trial) -> Iterator["History"]:
     """Yield what records the operations of the test's own clients, and judges them."""
+    if read_mark(request.node, with_seed=False) is not None:
+        pytest.fail(
+            "@pytest.mark.chaos has a history of its own: ask for the fixture `chaos_run`"
+            " (chaos_run.history, chaos_run.verdict) instead of `history`",
+            pytrace=False,
+        )
     _require_checks()
     from quorumlog.testing.history import History
 

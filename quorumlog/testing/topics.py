@@ -2,24 +2,18 @@
 
 import re
 import secrets
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from quorumlog.client import NewTopic
 from quorumlog.client.sync import SyncAdmin
+from quorumlog.testing.waiting import wait_for_leaders
 
 if TYPE_CHECKING:
     from quorumlog.cluster import LocalCluster
 
 _NAME_MAX: Final = 80
 _REPLICAS: Final = 3
-_KNOWN_TIMEOUT_S: Final = 15.0
-_POLL_S: Final = 0.02
-
-
-class TopicUnknown(Exception):
-    """A topic was created, and a broker did not hear of it in time."""
 
 
 class FreshTopic(str):
@@ -39,44 +33,59 @@ class FreshTopic(str):
         return f"{self}-{partition}"
 
 
-def create_topic(cluster: "LocalCluster", test_name: str, options: Mapping[str, Any]) -> FreshTopic:
-    """Create a topic whose name begins with that of the test; return when every broker knows it.
+class MakeTopic:
+    """Makes topics for one test."""
+
+    def __init__(self, cluster: "LocalCluster", test_name: str) -> None:
+        self._cluster: Final = cluster
+        self._test_name: Final = test_name
+
+    def __call__(
+        self,
+        name: str | None = None,
+        partitions: int = 1,
+        *,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str | int | float | bool] | None = None,
+    ) -> FreshTopic:
+        """Create a topic of this name; None: a new name, which begins with that of the test.
+
+        Returns when every running broker has its leaders. replication_factor: 3, or as many as
+        there are brokers. Raises KafkaError: TOPIC_ALREADY_EXISTS, unless the test uses
+        `clean_cluster`, and others.
+        """
+        options: dict[str, Any] = {"num_partitions": partitions, "configs": configs or {}}
+        if replication_factor is not None:
+            options["replication_factor"] = replication_factor
+        return create_topic(self._cluster, name or fresh_name(self._test_name), options)
+
+
+def create_topic(cluster: "LocalCluster", name: str, options: Mapping[str, Any]) -> FreshTopic:
+    """Create a topic; return when every running broker has its leaders.
 
     Without options it has one partition, on three brokers or as many as there are. Raises
     KafkaError, and TypeError for an option that NewTopic does not have.
     """
     brokers = sum(node.is_broker for node in cluster.nodes)
     wanted = {"num_partitions": 1, "replication_factor": min(_REPLICAS, brokers), **options}
-    name = f"{topic_name(test_name)}-{secrets.token_hex(3)}"
     with SyncAdmin(cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(name, **wanted)])
-    return FreshTopic(name, _wait_until_known(cluster, name))
+    return FreshTopic(name, len(wait_for_leaders(cluster, name)))
 
 
 def topics_of(cluster: "LocalCluster") -> list[str]:
     """Return the topics of a cluster, without Kafka's own."""
-    return sorted(name for name in cluster.status()["topics"] if not name.startswith("__"))
+    return sorted(filter(is_of_users, cluster.status()["topics"]))
 
 
-def _wait_until_known(cluster: "LocalCluster", name: str) -> int:
-    """Return the number of partitions once every running broker has heard of their leaders."""
-    deadline_s = time.monotonic() + _KNOWN_TIMEOUT_S
-    brokers = {node.id for node in cluster.nodes if node.is_broker}
-    while True:
-        running = brokers.intersection(cluster.running())
-        views = [_leaders(cluster.node_status(node_id), name) for node_id in sorted(running)]
-        if all(views):
-            return len(views[0])
-        if time.monotonic() > deadline_s:
-            raise TopicUnknown(f"topic {name} is not known to every broker: {views}")
-        time.sleep(_POLL_S)
+def is_of_users(topic: str) -> bool:
+    """Return whether a topic is none of Kafka's own."""
+    return not topic.startswith("__")
 
 
-def _leaders(status: Mapping[str, Any] | None, name: str) -> list[int]:
-    """Return the leaders that a broker knows; none if one of them is not known."""
-    known = [] if status is None else status["topics"].get(name, {"partitions": []})["partitions"]
-    leaders = [int(partition["leader"]) for partition in known]
-    return leaders if all(leader >= 0 for leader in leaders) else []
+def fresh_name(test_name: str) -> str:
+    """Return a name that no other topic or group has; it begins with that of the test."""
+    return f"{topic_name(test_name)}-{secrets.token_hex(3)}"
 
 
 def topic_name(test_name: str) -> str:

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _SEEDS: Final = 1_000_000
 _NAME_MAX: Final = 100
+_ACTS_MAX: Final = 20
 _BASE: Final = "quorumlog"  # in pytest's temporary directory
 
 
@@ -38,6 +40,8 @@ class Trial:
         self.command: tuple[str, ...] | None = None  # what repeats it; None: pytest does
         self.has_failed = False
         self.judges: list[Callable[[], str | None]] = []  # each says what is wrong, if anything
+        self.began_s = time.monotonic()  # the body of the test
+        self._deeds: Final[list[tuple[float, str, str, str]]] = []  # of the nemesis
         self._seed: int | None = None
 
     def seed(self, of_mark: int | None = None) -> int:
@@ -47,7 +51,8 @@ class Trial:
         return self._seed
 
     def note(self, f: str, node: str, details: str) -> None:
-        """Write a row of the nemesis into the history of the test, if it has one."""
+        """Note an act of the nemesis: for the report of a failure, and in the history, if any."""
+        self._deeds.append((time.monotonic() - self.began_s, f, node, details))
         if self.record is not None:
             self.record(f, node, details)
 
@@ -76,9 +81,29 @@ class Trial:
     def lines(self) -> list[str]:
         """Return what to say below a failure."""
         lines = [] if self.verdict is None else describe(self.verdict)
+        lines += self._acts()
         if self.store.exists():
             lines.append(f"kept    {self.store}")
+            if self._options.store is None:
+                lines.append(f"        {self._retention()}; --quorumlog-store DIR keeps it")
         return [*lines, f"repeat  {shlex.join(self.command or self._pytest_command())}"]
+
+    def _acts(self) -> Iterator[str]:
+        """Yield the last acts of the nemesis: `kill 2 at 1.3 s (partition-leader)`."""
+        from quorumlog.chaos.faults.rows import read_details
+
+        for at_s, f, node, details in self._deeds[-_ACTS_MAX:]:
+            read = read_details(details)
+            remark = details if read is None else read[2]
+            yield (
+                f"nemesis {f} {node}".rstrip() + f" at {at_s:.1f} s" + f" ({remark})" * bool(remark)
+            )
+
+    def _retention(self) -> str:
+        if self._item.config.option.basetemp is not None:
+            return "the next run of pytest with this --basetemp removes it"
+        count = self._item.config.getini("tmp_path_retention_count")
+        return f"pytest removes it after {count} runs"
 
     def _pytest_command(self) -> tuple[str, ...]:
         seed = () if self._seed is None else ("--quorumlog-seed", str(self._seed))

@@ -40,12 +40,12 @@ def nodes_in(directory: str) -> list[int]:
     return [entry.pid for entry in registry.running() if entry.directory.startswith(directory)]
 
 
-@pytest.mark.timeout(400)  # eight tests with clusters, of which three carry out runs
+@pytest.mark.timeout(400)  # nine tests with clusters, of which three carry out runs
 def test_the_example_project_passes_with_two_workers(project: Path) -> None:
     done = run_pytest(project, "-n", "2", "--junitxml=out.xml", "--basetemp=base", timeout_s=380)
     assert done.returncode == 0, done.stdout + done.stderr
     cases = list(ElementTree.parse(project / "out.xml").iter("testcase"))
-    assert len(cases) == 8
+    assert len(cases) == 9
     properties = {
         case.get("name"): {one.get("name"): one.get("value") for one in case.iter("property")}
         for case in cases

@@ -6,7 +6,8 @@ from client import OrderDesk
 
 from quorumlog import Consumer, LocalCluster, Producer
 from quorumlog.client import TopicPartition
-from quorumlog.testing import FreshTopic, ManualNemesis
+from quorumlog.client.sync import SyncConsumer
+from quorumlog.testing import FreshTopic, MakeTopic, ManualNemesis, wait_until_lag_is_zero
 
 
 def test_every_node_is_back_after_the_test_that_killed_it(
@@ -36,3 +37,18 @@ def test_a_coroutine_awaits_the_nemesis(
         return None
 
     assert asyncio.run(place_and_read()) == b"after"
+
+
+def test_an_application_with_names_of_its_own(
+    clean_cluster: LocalCluster, make_topic: MakeTopic, quorumlog_consumer: SyncConsumer
+) -> None:
+    """Whatever earlier tests have left in the cluster, `orders` is new."""
+    orders = make_topic("orders", partitions=3)
+    with OrderDesk(clean_cluster.bootstrap, orders) as desk:
+        assert desk.place(1) == 0
+    quorumlog_consumer.subscribe([orders])
+    while not (polled := quorumlog_consumer.poll(1_000)):
+        pass
+    assert [record.value for records in polled.values() for record in records] == [b"1"]
+    quorumlog_consumer.commit()
+    wait_until_lag_is_zero(clean_cluster, quorumlog_consumer.group_metadata().group_id)

@@ -55,7 +55,10 @@ def read_history(path: str | Path) -> "pa.Table":
             return parquet.read_operations(file)
         if (table := foreign.read_foreign(file)) is not None:
             return table
-        return lines.read_lines(file)
+        try:
+            return lines.read_lines(file)
+        except HistoryError as error:
+            raise HistoryError(f"{error}{foreign.ruled_out(file)}") from error
     except OSError as error:
         raise HistoryError(f"{file}: {error}") from error
 

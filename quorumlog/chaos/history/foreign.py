@@ -80,6 +80,19 @@ def read_foreign(file: Path) -> pa.Table | None:
     return None
 
 
+def ruled_out(file: Path) -> str:
+    """Return why no format of `read_foreign` fits; "" if the file is plainly ours.
+
+    Raises OSError.
+    """
+    if jepsen.is_ours(file):
+        return ""
+    return (
+        "; nor is it EDN (no map or vector of maps at its beginning), a log of Jepsen's etcd test"
+        f" (no 'INFO jepsen.util - ' there), or Jepsen's JSON ({jepsen.why_not_jepsen(file)})"
+    )
+
+
 def is_foreign(file: Path) -> bool:
     """Tell whether `read_foreign` reads this file. Raises OSError."""
     head = _head(file)

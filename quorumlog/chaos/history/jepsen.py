@@ -9,6 +9,7 @@ the namespace.
 """
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from quorumlog.chaos.history.lines import END, HEADER, LINE_BYTES_MAX
 from quorumlog.chaos.history.model import (
     IN_TXN,
     INVOKE,
@@ -32,22 +34,56 @@ from quorumlog.chaos.history.pairing import EventError, table_of
 _KEY_LISTS: Final = ("assign", "subscribe")
 _MICRO_LISTS: Final = ("send", "poll", "txn")
 _OTHERS: Final = ("crash", "debug-topic-partitions")
-_HEAD_BYTES: Final = 1 << 16  # an operation that opens a history is far shorter
+_OURS: Final = (HEADER, END, "time_ns", "messages", "micro")  # fields of our lines alone
 _TXN: Final = "txn"
+_ORDER: Final = frozenset({"index", "time"})
 _INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 def looks_like_jepsen(file: Path) -> bool:
     """Tell Jepsen's JSON from our JSON lines by the first operation. Raises OSError."""
-    with file.open("rb") as opened:
-        first_line = opened.read(_HEAD_BYTES).lstrip().partition(b"\n")[0]
-    if first_line.startswith(b"["):
-        return True
+    return why_not_jepsen(file) is None
+
+
+def why_not_jepsen(file: Path) -> str | None:
+    """Return why the first line begins no history in Jepsen's JSON; None: it does.
+
+    An operation of Jepsen's has a type, and an f or a value; `time` and `index` may be absent, as
+    elle-cli takes it. Raises OSError.
+    """
+    line = _first_line(file)
+    if line.startswith(b"["):
+        return None
     try:
-        first = json.loads(first_line)
+        first = json.loads(line)
+    except (ValueError, RecursionError):
+        return "its first line is no JSON"
+    if not isinstance(first, dict):
+        return "its first line is neither an object nor the beginning of an array"
+    ours = [name for name in _OURS if name in first]
+    if ours:
+        return f"its first line has {ours[0]}, as only quorumlog's own lines have"
+    if "type" not in first:
+        return "its first line has no type"
+    return None if {"f", "value"} & first.keys() else "its first line has neither f nor value"
+
+
+def is_ours(file: Path) -> bool:
+    """Return whether the first line has a field that only our JSON lines have. Raises OSError."""
+    try:
+        first = json.loads(_first_line(file))
     except (ValueError, RecursionError):
         return False
-    return isinstance(first, dict) and "time" in first and "time_ns" not in first
+    return isinstance(first, dict) and any(name in first for name in _OURS)
+
+
+def _first_line(file: Path) -> bytes:
+    """Return the first line that is not blank, without a byte order mark."""
+    with file.open("rb") as opened:
+        line = opened.readline(LINE_BYTES_MAX).removeprefix(BOM_UTF8)
+        while line and not line.strip():
+            line = opened.readline(LINE_BYTES_MAX)
+    return line.strip()
 
 
 def table_of_rows(file: str, rows: Iterable[tuple[int, Any]]) -> pa.Table:
@@ -57,9 +93,13 @@ def table_of_rows(file: str, rows: Iterable[tuple[int, Any]]) -> pa.Table:
     """
     operations: list[Operation] = []
     places: list[int] = []
-    for place, row in rows:
+    rows = [*rows]
+    stated = {name for _, row in rows if isinstance(row, dict) for name in _ORDER & row.keys()}
+    for number, (place, row) in enumerate(rows):
         try:
-            operations.append(_operation(len(operations), row))
+            # Without an index or a time, as elle-cli takes it, the order of the rows stands.
+            order = dict.fromkeys(_ORDER - stated, number)
+            operations.append(_operation(row | order if isinstance(row, dict) else row))
         except KeyError as error:
             reason = f"it has no {error.args[0]}"
             raise HistoryError(f"{file}:{place}: not a Jepsen operation: {reason}") from error
@@ -76,7 +116,7 @@ def table_of_rows(file: str, rows: Iterable[tuple[int, Any]]) -> pa.Table:
 
 def rows_of_json(file: Path) -> Iterator[tuple[int, Any]]:
     """Yield each operation with its line, or with its place from 1 in an array."""
-    text = file.read_bytes()
+    text = file.read_bytes().removeprefix(BOM_UTF8)
     if text.lstrip().startswith(b"["):
         yield from enumerate(_parsed(text, str(file)), start=1)
         return
@@ -94,8 +134,7 @@ def _parsed(text: bytes, name: str) -> Any:
         raise HistoryError(f"{name}: too many brackets within brackets") from error
 
 
-def _operation(number: int, row: Any) -> Operation:
-    """Return one operation; without an index or a time it has its number, from 0."""
+def _operation(row: Any) -> Operation:
     if not isinstance(row, dict):
         raise TypeError(f"{str(row)[:80]!r} is not an object")
     process, f, type_, value = _process(row["process"]), row["f"], row["type"], row.get("value")
@@ -118,8 +157,8 @@ def _operation(number: int, row: Any) -> Operation:
         known = ", ".join((*_MICRO_LISTS, *_KEY_LISTS, *_OTHERS))
         raise ValueError(f"f is {f!r}; the Kafka workload has {known}")
     return Operation(
-        index=_int("index", row.get("index", number)),
-        time_ns=_int("time", row.get("time", number)),
+        index=_int("index", row["index"]),
+        time_ns=_int("time", row["time"]),
         process=process,
         type=type_,
         f=str(f),

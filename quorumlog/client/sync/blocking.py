@@ -62,18 +62,24 @@ class Blocking(Waiting[ClientT]):
 
     def __init__(self, client: ClientT) -> None:
         super().__init__(client)
-        self._loop: Final = LoopThread.acquire(client)
         self._is_open = True
         self._calls: Final[Calls] = set()  # those under way
         self._lock: Final = threading.RLock()
-        self._drop: Final = weakref.finalize(self, _drop, type(self).__name__, client, self._loop)
-        self._drop.atexit = False  # `_at_exit` closes it
+        try:
+            loop = LoopThread.acquire(client)
+            drop = weakref.finalize(self, _drop, type(self).__name__, client, loop)
+            drop.atexit = False  # `_at_exit` closes it
+        except BaseException:
+            LoopThread.release_shared(client)
+            raise
+        self._loop: Final = loop
+        self._drop: Final = drop
         try:
             self._run(client.start())
+            _open.add(self)
         except BaseException:
             self._close(client.stop())
             raise
-        _open.add(self)
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         if not self._is_open:

@@ -104,7 +104,11 @@ class LoopThread:
         self._thread: Final = threading.Thread(
             target=self._serve, name="quorumlog-client", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # it may run all the same
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            raise
 
     def _serve(self) -> None:
         self._loop.run_forever()
@@ -120,6 +124,12 @@ class LoopThread:
                 cls.shared = cls()
             cls.shared.users.add(user)
             return cls.shared
+
+    @classmethod
+    def release_shared(cls, user: object) -> None:
+        """Undo `acquire`, which may have been interrupted at any moment."""
+        if cls.shared is not None:
+            cls.shared.release(user)
 
     @property
     def is_here(self) -> bool:

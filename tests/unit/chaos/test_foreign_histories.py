@@ -1,11 +1,14 @@
 """What other tools wrote is read as it is, or refused with the line that is wrong."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from quorumlog.chaos.history import HistoryError, read_history
 from quorumlog.chaos.history.edn import EdnError, Keyword, Tagged, read_forms, write_form
+from quorumlog.chaos.history.files import is_foreign
+from quorumlog.chaos.verify import verify_history
 
 
 def values(text: str) -> list[object]:
@@ -162,3 +165,83 @@ def test_a_register_may_hold_a_ratio(tmp_path: Path) -> None:
     write = ":process 0 :f :write :value 1/2"
     text = f"{{{write} :type :invoke}} {{{write} :type :ok}}"
     assert micro(read(tmp_path, text)[0]) == [("write", "", 0, '"1/2"')]
+
+
+LINES_OF: dict[str, list[dict[str, object]]] = {
+    "rw-register": [
+        {"process": 0, "type": "invoke", "f": "txn", "value": [["w", "x", 3]]},
+        {"process": 0, "type": "ok", "f": "txn", "value": [["w", "x", 3]]},
+        {"process": 1, "type": "invoke", "f": "txn", "value": [["r", "x", None]]},
+        {"process": 1, "type": "ok", "f": "txn", "value": [["r", "x", 3]]},
+    ],
+    "list-append": [
+        {"process": 0, "type": "invoke", "value": [["append", "x", 3]]},
+        {"process": 0, "type": "ok", "value": [["append", "x", 3]]},
+        {"process": 1, "type": "invoke", "value": [["r", "x", None]]},
+        {"process": 1, "type": "ok", "value": [["r", "x", [3]]]},
+    ],
+    "cas-register": [
+        {"process": 0, "type": "invoke", "f": "write", "value": 3},
+        {"process": 0, "type": "ok", "f": "write", "value": 3},
+        {"process": 1, "type": "invoke", "f": "read"},
+        {"process": 1, "type": "ok", "f": "read", "value": 3},
+    ],
+    "kafka_log": [
+        {"process": 0, "type": "invoke", "f": "send", "value": [["send", "0", 3]]},
+        {"process": 0, "type": "ok", "f": "send", "value": [["send", "0", [0, 3]]]},
+        {"process": 1, "type": "invoke", "f": "poll", "value": [["poll"]]},
+        {"process": 1, "type": "ok", "f": "poll", "value": [["poll", {"0": [[0, 3]]}]]},
+    ],
+}
+NEMESIS_LINE: dict[str, object] = {
+    "process": "nemesis",
+    "type": "info",
+    "f": "start",
+    "value": None,
+}
+
+
+@pytest.mark.parametrize("fields", [(), ("index",), ("time",), ("index", "time")], ids=str)
+@pytest.mark.parametrize("has_nemesis", [False, True], ids=["clients", "nemesis first"])
+@pytest.mark.parametrize("begin", ["", "\n\n", "\ufeff"], ids=["plain", "blank", "mark"])
+@pytest.mark.parametrize("model", LINES_OF)
+def test_json_is_told_by_its_structure(
+    tmp_path: Path, model: str, fields: tuple[str, ...], has_nemesis: bool, begin: str
+) -> None:
+    rows = [NEMESIS_LINE] * has_nemesis + LINES_OF[model]
+    rows = [row | dict.fromkeys(fields, number) for number, row in enumerate(rows)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    as_lines = read(tmp_path, begin + lines, "history.json")
+    assert is_foreign(tmp_path / "history.json")
+    assert as_lines == read(tmp_path, begin + json.dumps(rows), "history.json")
+    assert len(as_lines) == 2 + has_nemesis
+    (tmp_path / "history.json").write_text(begin + lines)
+    verdict = verify_history(tmp_path / "history.json", model=model, engine="local")
+    assert verdict.valid is True, verdict.unknown_because
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hello\n", "its first line is no JSON"),
+        ("7\n", "its first line is neither an object nor the beginning of an array"),
+        ('{"process": 0, "value": 3}\n', "its first line has no type"),
+        ('{"process": 0, "type": "ok"}\n', "its first line has neither f nor value"),
+    ],
+)
+def test_a_file_of_no_format_is_refused_with_what_rules_each_out(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "history.txt"
+    file.write_text(text)
+    with pytest.raises(HistoryError, match=r"history.txt:1: .*; nor is it EDN") as error:
+        read_history(file)
+    assert f"or Jepsen's JSON ({said})" in str(error.value)
+
+
+def test_a_line_of_ours_that_is_wrong_names_its_fault_alone(tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    file.write_text('{"index": 0, "time_ns": 0, "type": "ok", "f": "send", "process": "x"}\n')
+    with pytest.raises(HistoryError) as error:
+        read_history(file)
+    assert str(error.value).endswith("process is not an integer: 'x'")

@@ -221,6 +221,19 @@ def test_a_transaction_after_an_interrupted_transaction(coordinator: Coordinatin
         producer.commit_transaction()  # the error of the block's begin has not ended it
 
 
+@pytest.mark.filterwarnings("ignore:unclosed SyncProducer:ResourceWarning")  # interrupted between
+def test_an_interrupted_start_leaves_nothing_open(brokers: FakeCluster) -> None:
+    def then() -> None:
+        with SyncProducer(brokers.bootstrap, linger_ms=0) as producer:
+            producer.send("t", b"v").result(30)
+
+    with SyncProducer(brokers.bootstrap):
+        connections = count_of_connections(brokers)
+        everywhere(lambda: SyncProducer(brokers.bootstrap).close(), then)
+        until(lambda: count_of_connections(brokers) == connections)
+    until(lambda: threads() == [])
+
+
 @pytest.mark.parametrize("kind", ["producer", "member"])
 def test_an_interrupted_close_closes(group: GroupCluster, kind: str) -> None:
     """At once if it is repeated, else in the background; a record that was sent is delivered."""

@@ -77,7 +77,6 @@ def test_a_project_without_our_fixtures_runs_as_before(pytester: pytest.Pytester
         ("options={'rte': 3}", "append_read has no option 'rte'"),
         ("duration='5 minutes'", "duration = '5 minutes': write 30, '30s', '500ms' or '2m'"),
         ("duration=-1", "duration = -1"),
-        ("duration='1ms', seed=1", "has no room for a fault"),
         ("seed='7'", "seed = '7': a whole number is expected"),
         ("simulated=1", "simulated = 1: True or False is expected"),
         ("faults=7", "faults = 7: names are expected"),
@@ -101,6 +100,174 @@ def test_a_mistyped_mark_is_a_usage_error_before_any_test(
     result.assert_outcomes()
     assert "test_marked: @pytest.mark.chaos: " in result.stderr.str()
     assert said in result.stderr.str()
+
+
+def test_a_duration_without_room_for_a_fault_is_an_error_of_its_test_alone(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        def test_other(): pass
+        @pytest.mark.chaos(duration="1ms", seed=1)
+        def test_marked(): pass
+        """
+    )
+    result = run(pytester)
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*test_marked: @pytest.mark.chaos: duration*no room for a fault*"])
+    result.stdout.no_fnmatch_line("*another exception*")
+    assert "::test_marked: @pytest.mark.chaos" not in run(pytester, "-k", "other").stdout.str()
+
+
+def test_a_mistyped_mark_of_a_deselected_test_ends_nothing(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        def test_other(): pass
+        @pytest.mark.chaos(faults=["kil"])
+        def test_marked(): pass
+        """
+    )
+    run(pytester, "-k", "other").assert_outcomes(passed=1, deselected=1)
+
+
+def test_a_marked_test_has_the_history_of_its_run(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+        @pytest.mark.chaos(simulated=True, duration="1s", faults=[])
+        def test_both(chaos_run, history): pass
+        """
+    )
+    result = run(pytester)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["@pytest.mark.chaos has a history of its own: ask for the*"])
+
+
+NEMESIS = """
+import asyncio
+import pytest
+from quorumlog.testing.manual_nemesis import ManualNemesis
+from tests.support.testing.fake_back_end import FakeBackEnd
+
+@pytest.fixture
+def quorumlog_back_end():
+    back_end = FakeBackEnd({("partition-leader", "orders"): [2]})
+    back_end.refuses = {3}
+    return back_end
+"""
+
+
+@pytest.mark.parametrize("is_coroutine", [False, True])
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [
+        ("kill('partition-leadr')", "did you mean partition-leader"),
+        ("kill(7)", "there is no node 7"),
+        ("kill(3)", "NodeUnavailable: kill: no"),
+        ("inflict('dely', 'all')", "did you mean delay"),
+    ],
+)
+def test_a_mistake_in_a_verb_is_shown_at_the_line_of_the_test(
+    pytester: pytest.Pytester, verb: str, said: str, is_coroutine: bool
+) -> None:
+    body = f"def test_it(nemesis):\n    nemesis.{verb}\n"
+    if is_coroutine:
+        body = (
+            "def test_it(nemesis):\n    async def work():\n"
+            f"        await nemesis.{verb}\n    asyncio.run(work())\n"
+        )
+    pytester.makepyfile(NEMESIS + body)
+    result = run(pytester)
+    result.assert_outcomes(failed=1)
+    shown = result.stdout.str()
+    assert f"> {' ' * 8 if is_coroutine else ' ' * 4}".rstrip() in shown
+    assert f"nemesis.{verb}" in shown
+    assert said in shown
+    assert "manual_nemesis.py" not in shown
+    assert "acts.py" not in shown
+    assert "futures" not in shown
+
+
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [
+        ("kill('partition-leadr')", "did you mean partition-leader"),
+        ("kill(3)", "a verb of the nemesis that was not awaited has failed: kill: no"),
+    ],
+)
+def test_a_verb_that_no_code_awaits_fails_its_test(
+    pytester: pytest.Pytester, verb: str, said: str
+) -> None:
+    pytester.makepyfile(
+        NEMESIS + "def test_it(nemesis):\n    async def work():\n"
+        f"        nemesis.{verb}\n    asyncio.run(work())\n"
+    )
+    result = run(pytester)
+    result.assert_outcomes(failed=1)  # and no error at its end
+    assert said in result.stdout.str()
+
+
+def test_an_awaited_verb_whose_error_is_expected_is_no_failure(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        NEMESIS + "def test_it(nemesis):\n    async def work():\n"
+        "        with pytest.raises(Exception, match='kill: no'):\n"
+        "            await nemesis.kill(3)\n    asyncio.run(work())\n"
+    )
+    run(pytester).assert_outcomes(passed=1)
+
+
+def test_a_failure_shows_what_the_nemesis_did_and_how_long_its_files_stay(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        NEMESIS + "def test_it(nemesis, history):\n"
+        "    nemesis.kill(1)\n    with nemesis.paused('any'): pass\n    assert False\n"
+    )
+    result = run(pytester, "--quorumlog-seed", "3")
+    result.stdout.re_match_lines_random(
+        [
+            r"nemesis kill 1 at \d+\.\d s \(named\)",
+            r"nemesis pause \d at \d+\.\d s \(any\)",
+            r"nemesis resume \d at \d+\.\d s",
+            r"kept    .*test_it",
+            r"        pytest removes it after \d+ runs; --quorumlog-store DIR keeps it",
+        ]
+    )
+    kept = run(pytester, "--quorumlog-seed", "3", "--quorumlog-store", "runs").stdout.str()
+    assert "pytest removes it" not in kept
+
+
+@pytest.mark.parametrize("scope", ["function", "session"])
+def test_the_options_of_a_cluster_may_be_parameters(pytester: pytest.Pytester, scope: str) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def options_seen(): return []
+
+        @pytest.mark.parametrize("quorumlog_cluster_options", [{"nodes": 1}, {"nodes": 5}])
+        @pytest.mark.parametrize("value", [1, 2])
+        def test_it(quorumlog_cluster, value, options_seen):
+            options_seen.append(quorumlog_cluster)
+
+        def test_all_were_used(options_seen):
+            assert sorted(each["nodes"] for each in options_seen) == [1, 1, 5, 5]
+        """
+    )
+    pytester.makeconftest(
+        f"""
+        import pytest
+
+        @pytest.fixture(scope={scope!r})
+        def quorumlog_cluster(quorumlog_cluster_options):
+            return dict(quorumlog_cluster_options)
+        """
+    )
+    result = run(pytester, "-o", f"quorumlog_cluster_scope={scope}")
+    result.assert_outcomes(passed=5)
 
 
 @pytest.mark.parametrize(
