@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from quorumlog.client.async_client import AsyncClient
+from quorumlog.client.io.closing import close_all
 from quorumlog.client.sync.loop_thread import CLOSED, Calls, LoopThread, cancel
 
 Parameters = ParamSpec("Parameters")
@@ -115,7 +116,7 @@ class Blocking(Waiting[ClientT]):
                 return
             self._drop.detach()
             _open.discard(self)
-            self._loop.run(stop)
+            self._loop.run(close_all(lambda: stop))  # goes on without a caller that is interrupted
             self._loop.run(cancel(self._calls))
             self._loop.release(self._client)
         except BaseException:

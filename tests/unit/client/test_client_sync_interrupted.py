@@ -146,7 +146,8 @@ def test_a_poll_after_an_interrupted_poll(brokers: FakeCluster, timeout_ms: floa
 
 def test_any_call_after_an_interrupted_poll(group: GroupCluster) -> None:
     with member(group) as consumer:
-        calls = itertools.cycle([consumer.commit, consumer.poll, lambda: consumer.seek(T, 3)])
+        actions: list[Callable[[], Any]] = [consumer.commit, consumer.poll]
+        calls = itertools.cycle([*actions, lambda: consumer.seek(T, 3)])
         everywhere(lambda: consumer.poll(1), lambda: call_next(calls))
     assert threads() == []
 
