@@ -190,7 +190,7 @@ def consume(
 
 
 def _offset_reset(start: str) -> str:
-    """Return the client's setting. Ends the command for what is no place."""
+    """Return the value of auto_offset_reset. Ends the command for any other text."""
     if start in {"beginning", "end"}:
         return {"beginning": "earliest", "end": "latest"}[start]
     reset = BY_DURATION + start.removeprefix(BY_DURATION)

@@ -50,7 +50,7 @@ class MakeCluster:
         self._stack: Final = stack
 
     def __call__(self, **options: Any) -> LocalCluster:
-        """Start a cluster of these arguments of LocalCluster. Raises what that raises."""
+        """Start a cluster of these arguments of LocalCluster. Raises ClusterError."""
         self._trial.store.mkdir(parents=True, exist_ok=True)
         number = len(self._made) + 2  # the first is quorumlog_cluster
         cluster = LocalCluster(self._trial.store / f"{CLUSTER_DIRECTORY}-{number}", **options)

@@ -81,11 +81,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         pytest.fail(wrong, pytrace=False)
 
 
-@pytest.hookimpl(trylast=True)  # what is deselected is not checked
+@pytest.hookimpl(trylast=True)  # deselected tests are not checked
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Check every mark before a test runs, and give each marked test its run.
 
-    What depends on the seed, as whether a fault fits into the duration, is an error of that test.
+    A mistake that depends on the seed, as a duration too short for a fault, is an error of that
+    test.
     """
     for item in items:
         is_marked = read_mark(item, with_seed=False) is not None
@@ -238,7 +239,7 @@ def topic(
 def make_topic(
     request: pytest.FixtureRequest, quorumlog_cluster: "LocalCluster", quorumlog_trial: Trial
 ) -> "MakeTopic":
-    """Return what makes topics: `make_topic("orders", partitions=3)`."""
+    """Return a factory of topics: `make_topic("orders", partitions=3)`."""
     from quorumlog.testing.topics import MakeTopic
 
     _prepare(request, quorumlog_cluster, quorumlog_trial)
@@ -268,7 +269,7 @@ def clean_cluster(quorumlog_cluster: "LocalCluster") -> "LocalCluster":
 def quorumlog_make_cluster(
     request: pytest.FixtureRequest, quorumlog_trial: Trial
 ) -> Iterator["MakeCluster"]:
-    """Yield what starts more clusters, which end with the test: `...(nodes=1)`."""
+    """Yield a factory of more clusters, which end with the test: `...(nodes=1)`."""
     from quorumlog.testing.clusters import MakeCluster
 
     with ExitStack() as stack:

@@ -48,7 +48,7 @@ class MakeTopic:
         replication_factor: int | None = None,
         configs: Mapping[str, str | int | float | bool] | None = None,
     ) -> FreshTopic:
-        """Create a topic of this name; None: a new name, which begins with that of the test.
+        """Create a topic of this name; None: a new one, after the test.
 
         Returns when every running broker has its leaders. replication_factor: 3, or as many as
         there are brokers. Raises KafkaError: TOPIC_ALREADY_EXISTS, unless the test uses
@@ -84,7 +84,7 @@ def is_of_users(topic: str) -> bool:
 
 
 def fresh_name(test_name: str) -> str:
-    """Return a name that no other topic or group has; it begins with that of the test."""
+    """Return a name that no other topic or group has; it begins with the name of the test."""
     return f"{topic_name(test_name)}-{secrets.token_hex(3)}"
 
 

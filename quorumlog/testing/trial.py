@@ -41,7 +41,7 @@ class Trial:
         self.has_failed = False
         self.judges: list[Callable[[], str | None]] = []  # each says what is wrong, if anything
         self.began_s = time.monotonic()  # the body of the test
-        self._deeds: Final[list[tuple[float, str, str, str]]] = []  # of the nemesis
+        self._acts_done: Final[list[tuple[float, str, str, str]]] = []  # of the nemesis
         self._seed: int | None = None
 
     def seed(self, of_mark: int | None = None) -> int:
@@ -52,7 +52,7 @@ class Trial:
 
     def note(self, f: str, node: str, details: str) -> None:
         """Note an act of the nemesis: for the report of a failure, and in the history, if any."""
-        self._deeds.append((time.monotonic() - self.began_s, f, node, details))
+        self._acts_done.append((time.monotonic() - self.began_s, f, node, details))
         if self.record is not None:
             self.record(f, node, details)
 
@@ -90,9 +90,11 @@ class Trial:
 
     def _acts(self) -> Iterator[str]:
         """Yield the last acts of the nemesis: `kill 2 at 1.3 s (partition-leader)`."""
+        if not self._acts_done:
+            return
         from quorumlog.chaos.faults.rows import read_details
 
-        for at_s, f, node, details in self._deeds[-_ACTS_MAX:]:
+        for at_s, f, node, details in self._acts_done[-_ACTS_MAX:]:
             read = read_details(details)
             remark = details if read is None else read[2]
             yield (
