@@ -295,10 +295,10 @@ class GroupCoordinator(ReplayedGroups):
             self._to_clean.reverse()
         before_ms = now_ms - self._settings.offsets_retention_minutes * 60_000
         under_way, changing = self._outbox.keys_under_way(), self._outbox.groups_under_way()
-        looked_at = 0
-        while self._to_clean and looked_at < CLEANED_AT_ONCE:
+        examined = 0
+        while self._to_clean and examined < CLEANED_AT_ONCE:
             group_id = self._to_clean.pop()
-            looked_at += 1 + len(self.committed.offsets.get(group_id, ()))
+            examined += 1 + len(self.committed.offsets.get(group_id, ()))
             if self.consumer_side.is_replacing(group_id):
                 continue
             if self._has_members(group_id):

@@ -260,7 +260,9 @@ class TransactionCoordinator:
         """Raise InvariantViolation if an id waits for an event that does not come."""
         under_way = self._outbox.changes_under_way(transactional_id)
         pending = 0 if transaction is None else transaction.pending_changes
-        require(pending == under_way, f"5: {transactional_id}: {pending} pending, {under_way} come")
+        require(
+            pending == under_way, f"5: {transactional_id}: {pending} pending, {under_way} under way"
+        )
         self._adding.check_progress(transactional_id)
 
     def _deadline_ms(self, transaction: Transaction) -> int | None:

@@ -144,10 +144,10 @@ class Ending:
     # --- By the coordinator ---
 
     def deadline_ms(self, open_transaction: TransactionMetadata) -> int:
-        """Return when an open transaction is to be aborted: when the next look is due, as in Kafka.
+        """Return when an open transaction is to be aborted, in ms since 1970.
 
-        Kafka counts the looks from the start of a broker. Here they are the same for all
-        coordinators: multiples of the interval.
+        It is the first multiple of the abort interval at which the timeout is over. Kafka scans at
+        this interval, counted from the start of a broker.
         """
         over_ms = open_transaction.start_ms + open_transaction.transaction_timeout_ms
         return -(-over_ms // self._abort_interval_ms) * self._abort_interval_ms
