@@ -53,7 +53,7 @@ class Obstacles:
 
 def reasons_in(text: str) -> list[str]:
     """Return the reasons in the text of a file."""
-    return [line for line in text.splitlines()[1:] if line]
+    return [line for line in text.splitlines()[1:] if line and not line.startswith(_ENDED)]
 
 
 def final_reason_in(text: str) -> str | None:
@@ -62,18 +62,19 @@ def final_reason_in(text: str) -> str | None:
 
 
 def note_end(path: Path, status: int) -> None:
-    """Write how the process ends, in place of its progress. A killed one writes nothing.
+    """Write how the process ends, below an empty progress. A killed one writes nothing.
 
     An error of the disk is of no consequence: the node then counts as killed.
     """
     with suppress(OSError), _blank(path) as file:
-        file.write(f"{_ENDED}{status}\n".encode())
+        file.write(f"\n{_ENDED}{status}\n".encode())
 
 
 def exit_status_in(text: str) -> int | None:
     """Return how the last process has ended, by the text of its file; None: it does not say."""
-    number = text.strip().removeprefix(_ENDED)
-    return int(number) if text.startswith(_ENDED) and number.isdecimal() else None
+    line = text.strip()
+    number = line.removeprefix(_ENDED)
+    return int(number) if line != number and number.isdecimal() else None
 
 
 def progress_file(pid_file: Path) -> Path:

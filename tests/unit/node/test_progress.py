@@ -74,3 +74,16 @@ async def test_another_error_is_raised(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(os, "pwrite", pwrite)
     with pytest.raises(OSError, match="Input/output"):
         await progress.report(tmp_path / "node.progress", lambda: "opening logs: 1 of 2")
+
+
+def test_the_exit_status_is_neither_progress_nor_a_reason(tmp_path: Path) -> None:
+    file = progress.progress_file(tmp_path / "node.pid")
+    file.write_text("closing logs: 70 of 90")
+    assert progress.exit_status_in(file.read_text()) is None
+    progress.note_end(file, 70)
+    text = file.read_text()
+    assert progress.exit_status_in(text) == 70
+    assert text.partition("\n")[0] == ""
+    assert progress.reasons_in(text) == []
+    progress.blank(file)
+    assert progress.exit_status_in(file.read_text()) is None
