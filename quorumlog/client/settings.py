@@ -270,7 +270,7 @@ def build(
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
-    """Return what to do instead of an unknown setting; "" if nothing is close.
+    """Return the replacement for an unknown setting, or a close name; "" if there is neither.
 
     A name is close if each of its words is: `session_timeout_ms` is none for `consumer_timeout_ms`.
     """

@@ -39,7 +39,7 @@ _OF_OTHERS: Final[Mapping[str, str]] = {
 
 
 def instead_of(name: str) -> str | None:
-    """Return what takes the place of a setting of other Python clients; None for other names."""
+    """Return the replacement for a setting of other Python clients; None for other names."""
     return _OF_OTHERS.get(name)
 
 

@@ -1,4 +1,4 @@
-"""The name of every model, and what it says of a valid history.
+"""The names of the models, each with its statement about a valid history.
 
 No checker is imported: `chaos list` shows the models where numpy and pyarrow are not installed.
 """
@@ -12,7 +12,7 @@ TOPICS: Final = "topics"
 
 
 def linearizable_text(model: str) -> str:
-    """Return what the checker of a sequential model says of a valid history."""
+    """Return the statement of a sequential model about a valid history."""
     return f"every key is linearizable as a {model}"
 
 

@@ -1,0 +1,107 @@
+"""The wheel, installed with nothing but its dependencies, works as a new user tries it.
+
+It needs a package index, as the set-up of the tests does. Extras are absent, so that a command that
+imports one by mistake fails here. The environment has neither the checkout nor its packages.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import every_help
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600), pytest.mark.xdist_group("wheel")]
+ROOT = Path(__file__).parents[2]
+PLUGIN_TEST = """
+from quorumlog.client.sync import SyncConsumer, SyncProducer
+from quorumlog.client import TopicPartition
+
+
+def test_a_record_survives_its_leader(quorumlog_cluster, topic, nemesis):
+    with SyncProducer(quorumlog_cluster.bootstrap) as producer:
+        producer.send_and_wait(topic, b"one")
+        nemesis.kill("partition-leader")
+        producer.send_and_wait(topic, b"two")
+    with SyncConsumer(quorumlog_cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        values = []
+        while len(values) < 2:
+            for records in consumer.poll(1_000).values():
+                values += [record.value for record in records]
+    assert values == [b"one", b"two"]
+"""
+
+
+class Installation:
+    """A virtual environment of its own, and commands of it."""
+
+    def __init__(self, directory: Path) -> None:
+        """Build the wheel, and install it with pytest."""
+        self.directory = directory
+        self._bin = directory / "venv" / "bin"
+        self._run([sys.executable, "-m", "venv", str(directory / "venv")])
+        pip = [str(self._bin / "pip"), "--quiet", "--disable-pip-version-check"]
+        self._run([*pip, "wheel", "--no-deps", "--wheel-dir", str(directory), str(ROOT)])
+        [wheel] = directory.glob("*.whl")
+        self._run([*pip, "install", "--no-compile", str(wheel), "pytest>=9.0,<10"])
+
+    def python(self, *words: str) -> str:
+        """Run Python, and return what it prints. Raises CalledProcessError."""
+        return self._run([str(self._bin / "python"), *words])
+
+    def quorumlog(self, *words: str, lines: str = "") -> str:
+        """Run a command of quorumlog, and return what it prints. Raises CalledProcessError."""
+        return self._run([str(self._bin / "quorumlog"), *words], lines)
+
+    def _run(self, words: list[str], lines: str = "") -> str:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return subprocess.run(
+            words,
+            input=lines,
+            cwd=self.directory,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    installation = Installation(tmp_path_factory.mktemp("wheel"))
+    yield installation
+    installation.quorumlog("down", "--all")
+
+
+def test_every_command_shows_its_help(installed: Installation) -> None:
+    assert "None" in installed.python(
+        "-c", "import importlib.util as u; print(u.find_spec('numpy'))"
+    )
+    shown = installed.python(every_help.__file__).splitlines()
+    assert shown == [" ".join(words) for words in every_help.every_command()]
+    assert "not here: histories and checks need" in installed.quorumlog("chaos", "list", "models")
+
+
+def test_records_go_through_a_cluster(installed: Installation) -> None:
+    up = json.loads(installed.quorumlog("up", "--detach", "--port", "0", "--json"))
+    assert len(up["nodes"]) == 3
+    installed.quorumlog("topics", "create", "orders", "--replication", "3")
+    installed.quorumlog("produce", "orders", lines="a\nb\nc\n")
+    read = installed.quorumlog("consume", "orders", "--from", "beginning", "--max", "3")
+    assert sorted(read.splitlines()) == ["a", "b", "c"]
+    installed.quorumlog("down")
+
+
+def test_a_core_is_simulated(installed: Installation) -> None:
+    shown = installed.quorumlog("simulate", "--seeds", "1", "--duration", "5s")
+    assert "no invariant broke" in shown
+
+
+def test_the_plugin_kills_a_leader(installed: Installation) -> None:
+    (installed.directory / "test_survival.py").write_text(PLUGIN_TEST)
+    assert "1 passed" in installed.python("-m", "pytest", "-q", "test_survival.py")
