@@ -18,7 +18,10 @@ class RebalanceListener:
         """Handle added partitions. None of them was read yet, so `seek` works."""
 
     async def on_partitions_revoked(self, partitions: Partitions) -> None:
-        """Handle partitions that go to other members. This is the last moment to commit."""
+        """Handle partitions that go to other members, or whose topic is deleted (KIP-848).
+
+        This is the last moment to commit.
+        """
 
     async def on_partitions_lost(self, partitions: Partitions) -> None:
         """Handle lost partitions: other members may read them already."""

@@ -42,7 +42,7 @@ class Reset:
 
 
 class Move(NamedTuple):
-    """Records were skipped or come again: the place moved, and the user did not ask for it."""
+    """A position that moved although the user did not seek: records are skipped or come again."""
 
     topic_partition: TopicPartition
     old_offset: int
@@ -70,9 +70,9 @@ class Position:
 
     topic_id: the topic that all of this is about; zeros until it is known, or if the cluster has no
         topic ids. `is_assigned_id`: a coordinator assigned it, and only another assignment ends it.
-    lost: the offset that a reset takes the place of, and the cause.
-    previous: the place in the topic of this name that was read before. Metadata of a broker that
-        lags behind name that topic once more.
+    lost: the offset at which records were missing, and the cause, until a reset finds the next one.
+    previous: the place in the topic of this name that was read before: metadata of a broker that
+        lags behind may name that topic once more.
     """
 
     topic_partition: TopicPartition

@@ -115,8 +115,7 @@ class Positions:
         return moves
 
     def _note_move(self, position: Position, old_offset: int, offset: int, cause: str) -> None:
-        if offset != old_offset:
-            self._moves.append(Move(position.topic_partition, old_offset, offset, cause))
+        self._moves.append(Move(position.topic_partition, old_offset, offset, cause))
 
     # --- which topic a place is in ---
 
@@ -141,7 +140,7 @@ class Positions:
         left = Place(position.topic_id, position.offset, position.epoch)
         previous, position.previous = position.previous, left
         position.topic_id, position.consumed = topic_id, None
-        position.preferred_replica = -1
+        position.preferred_replica = position.high_watermark = -1
         cause = "the topic was deleted and created again"
         if previous is not None and previous.topic_id == topic_id:
             position.place(previous.offset, previous.epoch)
@@ -305,7 +304,8 @@ class Positions:
         elif self.settings.auto_offset_reset == "none":
             self._reset_by_policy(position, ErrorCode.OFFSET_OUT_OF_RANGE, cause)
         else:
-            self._note_move(position, position.offset, min(end_offset, position.offset), cause)
+            if end_offset < position.offset:
+                self._note_move(position, position.offset, end_offset, cause)
             position.place(min(end_offset, position.offset), -1)
 
     def _keep(self, position: Position, answer: PartitionData) -> bool:
