@@ -32,9 +32,7 @@ def test_what_each_node_has_for_itself_is_refused_for_three(tmp_path: Path, name
 
 def test_the_environment_is_no_way_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUORUMLOG_CONFIG_ADVERTISED_LISTENERS", LISTENER)
-    with pytest.raises(
-        InvalidArgument, match=r"\.listeners \(in the environment\): each"
-    ):
+    with pytest.raises(InvalidArgument, match=r"\.listeners \(in the environment\): each"):
         LocalCluster(tmp_path, nodes=3).check()
     assert LocalCluster(tmp_path, nodes=1).check() == []
 
