@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from quorumlog.addresses import host_and_port
 from quorumlog.metadata_quorum.image import BrokerImage
 
 
@@ -12,8 +13,7 @@ class PeerAddresses:
     def __init__(self, set_addresses: Mapping[int, str]) -> None:
         """`set_addresses`: `host:port`, by broker id."""
         self._set: Final = {
-            broker_id: (address.rpartition(":")[0], int(address.rpartition(":")[2]))
-            for broker_id, address in set_addresses.items()
+            broker_id: host_and_port(address) for broker_id, address in set_addresses.items()
         }
 
     def of(self, broker: BrokerImage) -> tuple[str, int]:

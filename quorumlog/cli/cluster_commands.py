@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
+from quorumlog.addresses import host_and_port
 from quorumlog.cli.options import (
     DEFAULT_DIR,
     Brokers,
@@ -164,7 +165,7 @@ def _refuse_another(
         "--controllers": (controllers, apart.count("controller")),
         "--brokers": (brokers, apart.count("broker")),
         "--first-id": (first_id, cluster.nodes[0].id),
-        "--port": (port or None, int(cluster.nodes[0].kafka.rpartition(":")[2])),
+        "--port": (port or None, host_and_port(cluster.nodes[0].kafka)[1]),
     }
     for option, (asked, found) in held.items():
         if asked not in {None, found}:

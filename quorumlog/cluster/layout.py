@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from quorumlog.addresses import address_text, host_and_port
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.ports import free_ports
 from quorumlog.cluster.roles import BROKER
@@ -31,6 +32,7 @@ FORMAT: Final = 1
 FIRST_ID: Final = 1
 LAST_ID: Final = 2**31 - 1  # a node id is an int32
 CONTROL_PORT_STEP: Final = 10_000  # `--port 9092`: Kafka on 9092, control on 19092
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - of what is everywhere
 
 FAST_DEFAULTS: Final[Mapping[str, str]] = {
     "broker.heartbeat.interval.ms": "500",
@@ -85,11 +87,19 @@ class ClusterSpec:
     @property
     def bootstrap(self) -> str:
         """The Kafka addresses of all brokers, as clients want them."""
-        return ",".join(self._advertised(node) for node in self.nodes if node.is_broker)
+        return ",".join(self.client_address(node) for node in self.nodes if node.is_broker)
 
-    def _advertised(self, node: NodeSpec) -> str:
-        listeners = self.detours.get(node.id, {}).get("advertised.listeners", node.kafka)
-        return listeners.rpartition("://")[2]
+    def client_address(self, node: NodeSpec) -> str:
+        """Return the address that a node advertises to clients, `host:port`."""
+        text = self._set_for(node).get("advertised.listeners")
+        return text.rpartition("://")[2] if text else self.kafka_address(node)
+
+    def kafka_address(self, node: NodeSpec) -> str:
+        """Return the address of a node's Kafka listener, `host:port`."""
+        return self._set_for(node).get("listeners", node.kafka).rpartition("://")[2]
+
+    def _set_for(self, node: NodeSpec) -> Mapping[str, str]:
+        return {**self.config, **self.detours.get(node.id, {})}
 
     def control_address(self, node: NodeSpec) -> str:
         """Return the address of a node's control listener, `host:port`."""
@@ -115,9 +125,12 @@ def plan(
     """Lay out a new cluster: one node per entry of `roles`; port 0 takes free ports.
 
     The node ids count up from `first_id`. The Kafka ports count up from `port`, and each control
-    port is CONTROL_PORT_STEP above the Kafka port of its node. Raises InvalidArgument.
+    port is CONTROL_PORT_STEP above the Kafka port of its node. Where the Kafka listeners are on all
+    addresses, the control listeners are on the loopback one: all nodes are on this machine. Raises
+    InvalidArgument.
     """
-    count = len(roles)
+    count, host = len(roles), host.strip("[]")
+    control_host = _LOOPBACK.get(host, host)
     if not 0 <= first_id <= LAST_ID - count:
         raise InvalidArgument(f"--first-id {first_id}: choose one from 0 to {LAST_ID - count}")
     if port:
@@ -135,8 +148,8 @@ def plan(
         NodeSpec(
             id=first_id + index,
             roles=node_roles,
-            kafka=f"{host}:{ports[index]}",
-            control=f"{host}:{ports[count + index]}",
+            kafka=address_text(host, ports[index]),
+            control=address_text(control_host, ports[count + index]),
         )
         for index, node_roles in enumerate(roles)
     )
@@ -261,8 +274,8 @@ def load(directory: Path) -> ClusterSpec:
             NodeSpec(
                 id=int(node["id"]),
                 roles=tuple(node["roles"]),
-                kafka=str(node["kafka"]),
-                control=str(node["control"]),
+                kafka=address_text(*host_and_port(node["kafka"])),
+                control=address_text(*host_and_port(node["control"])),
             )
             for node in document["nodes"]
         )
@@ -285,11 +298,11 @@ def node_properties(
     """Everything that one node is told, under Kafka's names where Kafka has one.
 
     Without `settings`, only what is its own: its id, its addresses, and the voters. Detours replace
-    what they name.
+    what they name; so do the settings, of the listener of a node that is alone.
     """
     detours = spec.detours.get(node.id, {})
     for name, value in _own_properties(directory, spec, node):
-        if name not in detours:
+        if name not in detours and not (settings and name in spec.config):
             yield name, value
     yield from sorted(detours.items())
     if settings:
@@ -312,11 +325,6 @@ def _own_properties(
     secret = secret_file(directory)
     if secret is not None:
         yield "control.shared.secret.file", str(secret)
-
-
-def port_of(address: str) -> int:
-    """Return the port of `host:port`."""
-    return int(address.rpartition(":")[2])
 
 
 def node_directory(directory: Path, node_id: int) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from quorumlog.addresses import host_and_port
 from quorumlog.cluster import cluster_status, layout, ports, registry, settings_check
 from quorumlog.cluster.cluster_status import NodeState
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
@@ -83,7 +84,8 @@ class LocalCluster:
         self._processes = {node.id: self._process_of(spec, node) for node in spec.nodes}
 
     def _process_of(self, spec: ClusterSpec, node: NodeSpec) -> NodeProcess:
-        return NodeProcess(self.directory, spec.cluster_id, node, self._program)
+        shown = replace(node, kafka=spec.client_address(node))
+        return NodeProcess(self.directory, spec.cluster_id, shown, self._program)
 
     def _is_used(self, spec: ClusterSpec) -> bool:
         """Tell whether a cluster that was never ready holds data, or is being started."""
@@ -181,14 +183,15 @@ class LocalCluster:
 
     def _require_ports(self, node: NodeSpec) -> None:
         """Raise ClusterError if the node could not listen: it names the port and its process."""
-        kafka_port, control_port = layout.port_of(node.kafka), layout.port_of(node.control)
+        kafka = self.spec.kafka_address(node)
+        kafka_port, control_port = host_and_port(kafka)[1], host_and_port(node.control)[1]
         is_derived = control_port == kafka_port + layout.CONTROL_PORT_STEP
         derived = f", its Kafka port + {layout.CONTROL_PORT_STEP}" if is_derived else ""
         wanted = {node.control: f"control port{derived}"}
         if node.is_broker:
-            wanted = {node.kafka: "Kafka port", **wanted}
+            wanted = {kafka: "Kafka port", **wanted}
         for address, what in wanted.items():
-            found = ports.obstacle(address.rpartition(":")[0], layout.port_of(address))
+            found = ports.obstacle(*host_and_port(address))
             if found is not None:
                 raise ClusterError(
                     f"{address} (node {node.id}, {what}): {found.reason}; "
@@ -383,7 +386,7 @@ class LocalCluster:
         return {
             **asdict(node),
             "roles": list(node.roles),
-            "kafka": node.kafka if node.is_broker else None,
+            "kafka": self.spec.client_address(node) if node.is_broker else None,
             "pid": self.pid(node.id),
         }
 
@@ -424,8 +427,8 @@ def _status_at(address: str) -> dict[str, Any] | None:
     """Ask the control listener at `host:port` for its node's status; None: no answer."""
     import http.client  # to start a cluster needs no HTTP
 
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_STATUS_TIMEOUT_S)
+    host, port = host_and_port(address)
+    connection = http.client.HTTPConnection(host, port, timeout=_STATUS_TIMEOUT_S)
     try:
         connection.request("GET", "/api/v1/status")
         answer: dict[str, Any] = json.loads(connection.getresponse().read())

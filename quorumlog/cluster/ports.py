@@ -64,9 +64,14 @@ _choosing: Final = threading.Lock()
 os.register_at_fork(after_in_child=_blocks.let_go)
 
 
+def family_of(host: str) -> socket.AddressFamily:
+    """Return the family of sockets that bind a host: IPv6 for an address of it, else IPv4."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
 def _bound_alone(host: str, port: int) -> socket.socket | None:
     """Return a socket that has the port, or None if any other has it, or a part of it yet."""
-    probe = socket.socket()  # without SO_REUSEADDR: it takes no port that closes yet
+    probe = socket.socket(family_of(host))  # no SO_REUSEADDR: it takes no port that closes yet
     try:
         probe.bind((host, port))
     except OSError:
@@ -102,8 +107,7 @@ class Obstacle(NamedTuple):
 
 def obstacle(host: str, port: int) -> Obstacle | None:
     """Return why a node cannot listen at `host:port`, or None if it can."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with socket.socket(family_of(host)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

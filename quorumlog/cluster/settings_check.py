@@ -7,9 +7,47 @@ leaves no trace.
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 from quorumlog.cluster.errors import InvalidArgument
 from quorumlog.cluster.layout import ClusterSpec, node_properties
+
+_IN_ENVIRONMENT: Final = " (in the environment)"
+_ADDRESSES: Final = (
+    "All addresses follow from the host and the port of the cluster (--port, or host= and port= of "
+    "LocalCluster). "
+)
+_ONE_NODE: Final = "A cluster of one node takes it (--nodes 1). "
+_BY_HAND: Final = (
+    "Otherwise write a node.properties for each node, and start it by python -m quorumlog.node FILE"
+)
+_NEW: Final = "A new cluster makes its own."
+_BELOW: Final = "The logs of each node are below --dir."
+_VOTERS: Final = "The voters are the nodes with the role controller."
+OF_EACH_NODE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "node.id": f"The ids count up from --first-id. {_BY_HAND}",
+        "cluster.id": f"{_NEW} {_BY_HAND}",
+        "process.roles": f"Give --controllers and --brokers. {_BY_HAND}",
+        "listeners": f"{_ADDRESSES}{_ONE_NODE}{_BY_HAND}",
+        "advertised.listeners": f"{_ADDRESSES}{_ONE_NODE}{_BY_HAND}",
+        "control.listener": f"{_ADDRESSES}{_BY_HAND}",
+        "controller.quorum.voters": f"{_VOTERS} {_BY_HAND}",
+        "control.shared.secret.file": f"{_NEW} {_BY_HAND}",
+        "log.dirs": f"{_BELOW} {_BY_HAND}",
+        "metadata.log.dir": f"{_BELOW} {_BY_HAND}",
+        "peer.control.addresses": _BY_HAND,
+        "peer.kafka.addresses": _BY_HAND,
+    }
+)
+"""The settings that cannot be the same on all nodes -> what to do instead.
+
+`broker.rack` is none of them: all nodes of this machine may be in the same rack.
+"""
+_OF_ONE_NODE: Final = frozenset(
+    {"listeners", "advertised.listeners", "peer.control.addresses", "peer.kafka.addresses"}
+)
 
 
 def laid_over(recorded: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
@@ -29,6 +67,20 @@ def laid_over(recorded: Mapping[str, str], given: Mapping[str, str]) -> dict[str
     return merged
 
 
+def _require_common(given: Mapping[str, str], *, is_alone: bool) -> None:
+    """Refuse a setting that each node must have for itself. `given`: name -> where it was given.
+
+    Raises InvalidArgument with the way out.
+    """
+    for name in sorted(given.keys() & OF_EACH_NODE.keys()):
+        if is_alone and name in _OF_ONE_NODE:
+            continue
+        raise InvalidArgument(
+            f"setting {name}{given[name]}: each node has its own; it cannot be set for all of "
+            f"them. {OF_EACH_NODE[name]}"
+        )
+
+
 def _require_known(name: str) -> None:
     from quorumlog.node import config
 
@@ -46,12 +98,10 @@ def check(directory: Path, spec: ClusterSpec) -> list[str]:
     from quorumlog.node import config  # it loads the settings classes of every part of a node
 
     environment = config.from_environment(os.environ)
+    given = {**dict.fromkeys(environment, _IN_ENVIRONMENT), **dict.fromkeys(spec.config, "")}
+    _require_common(given, is_alone=len(spec.nodes) == 1)
     for node in spec.nodes:
         own = dict(node_properties(directory, spec, node, settings=False))
-        if fixed := sorted(own.keys() & spec.config.keys()):
-            raise InvalidArgument(
-                f"setting {fixed[0]}: each node has its own; it cannot be set for all of them"
-            )
         try:
             config.build({**own, **spec.config, **environment})
         except config.ConfigError as error:

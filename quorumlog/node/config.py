@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from quorumlog.addresses import address_text, host_and_port
 from quorumlog.broker.settings import BrokerSettings, LifecycleSettings
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -40,7 +41,7 @@ class Address:
     port: int
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return address_text(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +242,7 @@ def _check_together(config: NodeConfig) -> None:
         raise ConfigError(
             f"listeners={config.kafka}: clients cannot connect to that; set advertised.listeners"
         )
-    if config.control_address.rpartition(":")[0] in _EVERYWHERE:
+    if host_and_port(config.control_address)[0] in _EVERYWHERE:
         raise ConfigError(f"control.listener={config.control}: other nodes cannot connect to that")
     interval_ms = config.lifecycle.broker_heartbeat_interval_ms
     session_ms = config.controller.broker_session_timeout_ms
@@ -300,7 +301,7 @@ def _address(name: str, text: str) -> Address:
     is_number = port.isascii() and port.isdecimal()
     if not colon or not host or not is_number or not 0 < int(port[:6]) <= 65_535:
         raise ConfigError(f"{name}={text}: write it as host:port")
-    return Address(host=host, port=int(port))
+    return Address(host=host.strip("[]"), port=int(port))
 
 
 def _bootstrap(text: str | None) -> tuple[str, ...]:

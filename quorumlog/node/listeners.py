@@ -2,6 +2,7 @@
 
 import socket
 
+from quorumlog.addresses import address_text
 from quorumlog.broker.server.server import BACKLOG
 from quorumlog.node.config import Address
 from quorumlog.node.errors import StartFailed
@@ -32,4 +33,4 @@ def listen(name: str, bound: socket.socket) -> None:
         bound.listen(BACKLOG)
     except OSError as error:
         host, port, *_ = bound.getsockname()
-        raise StartFailed(f"{name}={host}:{port}: {error.strerror}") from error
+        raise StartFailed(f"{name}={address_text(host, port)}: {error.strerror}") from error

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from quorumlog.addresses import host_and_port
 from quorumlog.chaos.back_ends.equipment import Equipment, started
 from quorumlog.chaos.faults.drop_request import DropRequests
 from quorumlog.chaos.faults.fault import StepFault
@@ -22,7 +23,6 @@ from quorumlog.chaos.history import read_history
 from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.network import link_proxy
 from quorumlog.chaos.network.link_proxy import LinkProxy, ProxyFailed
-from quorumlog.chaos.network.route import address_of
 from quorumlog.chaos.network.routes import plan_routes
 from quorumlog.chaos.run import RunSettings, run
 from quorumlog.chaos.schedule import Action, Schedule
@@ -120,7 +120,7 @@ def test_a_port_of_a_forwarder_that_is_in_use_is_an_error(tmp_path: Path) -> Non
     cluster = LocalCluster(tmp_path, nodes=1)
     routes = plan_routes(cluster.nodes)
     with (
-        socket.create_server(address_of(routes[0].listen)),
+        socket.create_server(host_and_port(routes[0].listen)),
         pytest.raises(
             ProxyFailed,
             match=rf"{routes[0].listen} .the forwarder clients->1.: Address already in use",

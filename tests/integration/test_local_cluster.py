@@ -57,6 +57,16 @@ def test_killing_all_nodes_at_once_loses_nothing(tmp_path: Path) -> None:
         assert asyncio.run(read_all(again.bootstrap, "kept")) == [*range(COUNT + 10)]
 
 
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+def test_a_cluster_on_an_address_of_ipv6_replicates_and_fails_over() -> None:
+    with LocalCluster(nodes=3, host="::1") as cluster:
+        asyncio.run(create(cluster.bootstrap, "kept"))
+        asyncio.run(produce(cluster.bootstrap, "kept", range(10)))
+        cluster.kill(cluster.status()["controller_id"])
+        asyncio.run(produce(cluster.bootstrap, "kept", range(10, 20)))
+        assert asyncio.run(read_all(cluster.bootstrap, "kept")) == [*range(20)]
+
+
 def test_killing_each_role_in_turn_loses_nothing_acknowledged() -> None:
     with LocalCluster(nodes=3) as cluster:
         asyncio.run(create(cluster.bootstrap, "kept"))

@@ -1,5 +1,6 @@
 """AddRaftVoter (80): makes a controller a voter of the quorum. Source: KIP-853, KIP-1186."""
 
+from quorumlog.addresses import address_text
 from quorumlog.broker.responses.voter_answers import changed_voters
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import NewVoter
@@ -28,11 +29,10 @@ async def handle(
             error_code=ErrorCode.INVALID_REQUEST, error_message="the voter has no listener"
         )
     listener = request.listeners[0]
-    host = f"[{listener.host}]" if ":" in listener.host else listener.host
     voter = NewVoter(
         voter_id=BrokerId(request.voter_id),
         directory_id=uuid_to_text(request.voter_directory_id),
-        address=f"{host}:{listener.port}",
+        address=address_text(listener.host, listener.port),
     )
     result = await changed_voters(
         context.controller.add_voter(voter, ack_when_committed=request.ack_when_committed),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from quorumlog.addresses import host_and_port
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
@@ -106,6 +107,6 @@ def _nodes(quorum: QuorumDescription) -> Iterator[Node]:
     """
     addresses = {**quorum.observer_addresses, **quorum.voter_addresses}
     for node_id, address in sorted(addresses.items()):
-        host, _, port = address.rpartition(":")
-        listener = Listener(name=LISTENER_NAME, host=host.strip("[]"), port=int(port or 0))
+        host, port = host_and_port(address) if address else ("", 0)
+        listener = Listener(name=LISTENER_NAME, host=host, port=port)
         yield Node(node_id=node_id, listeners=[listener] if address else [])

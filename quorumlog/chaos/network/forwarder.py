@@ -11,11 +11,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
 
+from quorumlog.addresses import host_and_port
 from quorumlog.chaos.network.direction import Direction
 from quorumlog.chaos.network.exchange import Exchange
 from quorumlog.chaos.network.link_state import LinkState
-from quorumlog.chaos.network.route import Route, address_of
+from quorumlog.chaos.network.route import Route
 from quorumlog.chaos.network.splitters import Message
+from quorumlog.cluster.ports import family_of
 from quorumlog.tasks import Tasks
 
 _PROBE_PAUSE_S: Final = 0.02
@@ -31,7 +33,7 @@ class Target:
     """A listener of a node: whether a process listens there."""
 
     def __init__(self, address: str, tasks: Tasks) -> None:
-        self._host, self._port = address_of(address)
+        self._host, self._port = host_and_port(address)
         self._tasks: Final = tasks
         self._probing: asyncio.Task[None] | None = None
         self.is_up = False
@@ -90,11 +92,12 @@ class Forwarder:
         Without SO_REUSEADDR no other socket can have the port meanwhile. `again`: connections of
         ours may still have it.
         """
-        bound = socket.socket()
+        at = host_and_port(self.route.listen)
+        bound = socket.socket(family_of(at[0]))
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, again)
         bound.setblocking(False)
         try:
-            bound.bind(address_of(self.route.listen))
+            bound.bind(at)
         except OSError as error:
             bound.close()
             raise PortInUse(
@@ -168,7 +171,7 @@ class Forwarder:
         loop, connection = asyncio.get_running_loop(), Connection(self)
         try:
             await self._healed.wait()
-            await loop.create_connection(connection.upper_end, *address_of(self.route.target))
+            await loop.create_connection(connection.upper_end, *host_and_port(self.route.target))
             self.connections.add(connection)
             await loop.connect_accepted_socket(connection.lower_end, accepted)
         except OSError:

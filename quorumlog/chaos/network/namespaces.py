@@ -21,10 +21,11 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Final, Self
 
+from quorumlog.addresses import host_and_port
 from quorumlog.chaos.faults.links import CLIENTS, Cut, Effect, Link, LinkRule, Rate, Reset
 from quorumlog.chaos.network.links import LinksFailed
 from quorumlog.cluster import process_identity
-from quorumlog.cluster.layout import NodeSpec, port_of
+from quorumlog.cluster.layout import NodeSpec
 
 EFFECTS: Final[frozenset[type[Effect]]] = frozenset({Cut, Rate, Reset})
 """What the kernel does without knowing what a request is."""
@@ -177,7 +178,7 @@ class Namespaces:
         }
 
     def _moved(self, node: NodeSpec, address: str) -> str:
-        return f"{self._address(str(node.id))}:{port_of(address)}"
+        return f"{self._address(str(node.id))}:{host_and_port(address)[1]}"
 
     # --- rules ---
 
@@ -263,7 +264,8 @@ class Namespaces:
         for link in rule.links:
             if (node := nodes.get(link.destination)) is None:
                 continue  # no party dials the clients
-            ports = f"( dport = :{port_of(node.kafka)} or dport = :{port_of(node.control)} )"
+            kafka, control = (host_and_port(at)[1] for at in (node.kafka, node.control))
+            ports = f"( dport = :{kafka} or dport = :{control} )"
             to = ("dst", self._address(link.destination), "and", ports)
             _do("ss", *self._socket_at(link.source), "-K", "-t", "state", "connected", *to)
 

@@ -12,9 +12,3 @@ class Route:
     link: Link  # its plane is `kafka` or `control`
     listen: str
     target: str
-
-
-def address_of(text: str) -> tuple[str, int]:
-    """Return the host and the port of `host:port`."""
-    host, _, port = text.rpartition(":")
-    return host.strip("[]"), int(port)

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from quorumlog.addresses import address_text, host_and_port
 from quorumlog.chaos.faults.links import CLIENTS, Link, Plane
-from quorumlog.chaos.network.route import Route, address_of
+from quorumlog.chaos.network.route import Route
 from quorumlog.cluster.layout import NodeSpec
 from quorumlog.cluster.ports import free_ports
 
@@ -14,10 +15,10 @@ _LISTENERS: Final[tuple[Plane, ...]] = ("kafka", "control")
 def plan_routes(nodes: Sequence[NodeSpec]) -> list[Route]:
     """Give each node an address of its own for each listener of each other, and clients theirs."""
     wanted = _dialled(nodes)
-    host = address_of(nodes[0].control)[0]
+    host, _ = host_and_port(nodes[0].control)
     ports = free_ports(host, len(wanted))
     return [
-        Route(link=link, listen=f"{host}:{port}", target=target)
+        Route(link=link, listen=address_text(host, port), target=target)
         for (link, target), port in zip(wanted, ports, strict=True)
     ]
 

@@ -9,6 +9,7 @@ from typing import IO, Final
 
 from aiohttp import web
 
+from quorumlog.addresses import address_text
 from quorumlog.chaos.store.pages import list_page, run_page
 from quorumlog.chaos.store.runs import StoredRun, find_run, find_runs, matching
 
@@ -43,7 +44,7 @@ class StoreServer:
         site = web.TCPSite(self._runner, self._host, self._port)
         await site.start()
         host, port, *_ = self._runner.addresses[0]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        return f"http://{address_text(host, port)}/"
 
     async def stop(self) -> None:
         """Stop listening and end open requests."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping
 
+from quorumlog.addresses import address_text
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin import topics
 from quorumlog.client.admin.asker import LEFT_OUT, Asker
@@ -63,8 +64,7 @@ async def quorum(asker: Asker) -> about.QuorumDescription:
 
 
 def _address(listener: describe_quorum_.Listener) -> str:
-    host = f"[{listener.host}]" if ":" in listener.host else listener.host
-    return f"{host}:{listener.port}"
+    return address_text(listener.host, listener.port)
 
 
 def _replica(state: describe_quorum_.ReplicaState) -> about.QuorumReplica:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from quorumlog.addresses import address_text
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
 from quorumlog.client.core import absences
@@ -94,7 +95,7 @@ class BrokerConnections:
         """Return the address, and why the last attempt to reach it failed, as far as is known."""
         broker = self._brokers.get(node.broker_id)
         if broker is None or broker.address != node.address or not broker.cause:
-            return f"{node.host}:{node.port}"
+            return address_text(node.host, node.port)
         return broker.cause
 
     def why_silent(self, node: Node) -> Failure | None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import web
 
+from quorumlog.addresses import host_and_port
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
 from quorumlog.tasks import Tasks, log_failure
@@ -30,11 +31,11 @@ _logger: Final = logging.getLogger(__name__)
 
 async def no_process_listens(address: str) -> bool:
     """Tell whether a connection to `host:port` is refused, on every address of the host."""
-    host, _, port = address.rpartition(":")
+    host, port = host_and_port(address)
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             found = await asyncio.get_running_loop().getaddrinfo(
-                host, int(port), type=socket.SOCK_STREAM
+                host, port, type=socket.SOCK_STREAM
             )
             for *_, target in found:
                 try:

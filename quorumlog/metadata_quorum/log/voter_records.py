@@ -8,6 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from quorumlog.addresses import address_text, host_and_port
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.core.voter_sets import Voter, VoterSet
 from quorumlog.storage.io.checkpoints import uuid_from_text, uuid_to_text
@@ -86,8 +87,8 @@ def _encoded(message: VotersRecord | KRaftVersionRecord) -> bytes:
 
 
 def _encode_voter(voter: Voter) -> voters_record.Voter:
-    host, _, port = voter.address.rpartition(":")
-    endpoint = voters_record.Endpoint(name=_LISTENER, host=host, port=int(port or 0))
+    host, port = host_and_port(voter.address) if voter.address else ("", 0)
+    endpoint = voters_record.Endpoint(name=_LISTENER, host=host, port=port)
     return voters_record.Voter(
         voter_id=voter.voter_id,
         voter_directory_id=uuid_from_text(voter.directory_id),
@@ -108,7 +109,7 @@ def _decode_voters(value: bytes) -> VoterSet:
 def _decode_voter(voter: voters_record.Voter) -> Voter:
     if voter.voter_id < 0:
         raise ValueError(f"voter {voter.voter_id}")
-    address = next((f"{one.host}:{one.port}" for one in voter.endpoints), "")
+    address = next((address_text(one.host, one.port) for one in voter.endpoints), "")
     return Voter(
         voter_id=BrokerId(voter.voter_id),
         directory_id=uuid_to_text(voter.voter_directory_id),

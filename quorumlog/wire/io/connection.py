@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
+from quorumlog.addresses import address_text
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.message import Buffer, Request, Response
@@ -123,10 +124,11 @@ class KafkaConnection:
             async with asyncio.timeout(request_timeout_ms / 1000):
                 await connection._loop.create_connection(lambda: connection._protocol, host, port)
         except TimeoutError as error:
-            raise RequestTimedOut(f"no connection to {host}:{port} in time") from error
+            address = address_text(host, port)
+            raise RequestTimedOut(f"no connection to {address} in time") from error
         # An impossible name or port; or the interpreter exits, and no thread looks up names.
         except (OSError, ValueError, OverflowError, RuntimeError) as error:
-            raise ConnectionLost(f"{host}:{port}: {error}") from error
+            raise ConnectionLost(f"{address_text(host, port)}: {error}") from error
         try:
             await connection._learn_versions()
         except BaseException:

@@ -38,6 +38,19 @@ def test_node_ids_count_up_from_the_first_and_are_kept(tmp_path: Path) -> None:
     assert "controller.quorum.voters=0@127.0.0.1:19092,1@127.0.0.1:19093" in text
 
 
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_the_addresses_of_ipv6_have_brackets(tmp_path: Path, host: str) -> None:
+    spec = layout.plan([BOTH, BOTH], host=host, port=9092, config={})
+    assert spec.bootstrap == "[::1]:9092,[::1]:9093"
+    layout.save(tmp_path, spec)
+    text = layout.properties_file(tmp_path, 2).read_text()
+    assert "listeners=PLAINTEXT://[::1]:9093\n" in text
+    assert "controller.quorum.voters=1@[::1]:19092,2@[::1]:19093\n" in text
+    old = tmp_path / "cluster.json"
+    old.write_text(old.read_text().replace("[::1]", "::1"))  # as an earlier release wrote it
+    assert layout.load(tmp_path) == spec
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -1,0 +1,15 @@
+"""The text of an address: `host:port`, and `[host]:port` where the host is an address of IPv6.
+
+Without the brackets, most clients read the end of such a host as its port (RFC 3986, 3.2.2).
+"""
+
+
+def address_text(host: str, port: int | str) -> str:
+    """Return the text of an address. The host may have its brackets already."""
+    return f"[{host.strip('[]')}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Return the host, without brackets, and the port. Raises ValueError if there is no port."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
