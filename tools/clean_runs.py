@@ -61,7 +61,9 @@ _SEEDS_AT_ONCE: Final = 20
 
 def workload_of(seed: int) -> str:
     """Return the workload of a seed: three of five are append_read."""
-    return "append_read" if seed % 5 < 3 else OTHER_WORKLOADS[(seed // 5 + seed) % 5]
+    turn, place = divmod(seed, 5)
+    others = OTHER_WORKLOADS
+    return "append_read" if place < 3 else others[(2 * turn + place - 3) % len(others)]
 
 
 def transactions_workload_of(seed: int) -> str:
@@ -110,9 +112,10 @@ def _whole_nodes(wanted: Sequence[NodesSettings]) -> Iterator[dict[str, Any]]:
 
 def real_command(seed: int) -> list[str]:
     """Return the command of a run on real processes: all of it follows from the seed."""
-    workload = ("append_read", *OTHER_WORKLOADS)[seed % 6]
+    workloads = ("append_read", *OTHER_WORKLOADS)
+    workload = workloads[seed % len(workloads)]
     drivers = DRIVERS.get(workload, ("client",))
-    driver = drivers[seed // 6 % len(drivers)]
+    driver = drivers[seed // len(workloads) % len(drivers)]
     faults = REAL_FAULTS[seed % len(REAL_FAULTS)]
     options = ["--workload", workload, "--driver", driver, "--fault", faults, "--overlap"]
     return ["quorumlog", "chaos", "run", *options, "--duration", "15s", "--seed", str(seed)]

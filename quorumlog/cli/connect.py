@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
+from quorumlog.addresses import address_text
 from quorumlog.cli.options import DEFAULT_DIR
 from quorumlog.cli.output import EXIT_FAILED, cluster_errors, fail, say
 from quorumlog.client import KafkaError
@@ -61,7 +62,7 @@ def _listening(bootstrap: str) -> str:
     deadline_s = monotonic() + _REFUSED_MAX_S
     while all(_refuses(*place) for place in places):
         if monotonic() > deadline_s:
-            names = ", ".join(f"{host}:{port}" for host, port in places)
+            names = ", ".join(address_text(*place) for place in places)
             fail(f"connection refused by {names}: no process listens there", EXIT_FAILED)
         sleep(_REFUSED_PAUSE_S)
     return bootstrap

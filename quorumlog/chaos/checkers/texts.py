@@ -19,6 +19,7 @@ def linearizable_text(model: str) -> str:
 TEXTS: Final[Mapping[str, str]] = {
     "kafka_log": "every partition is one log: what was acknowledged is there, once, in order",
     "group_log": "the group was delivered every acknowledged record, and its commits were kept",
+    "topic_lives": "each life of the topic was read from its first record on",
     "list_offsets": "offsets by time are those of the log",
     **{name: linearizable_text(name) for name in MODELS},
     "set": "every acknowledged element is in the last read, and nothing else that was not added",

@@ -26,6 +26,7 @@ from quorumlog.chaos.checkers.findings import (
     rows_of,
 )
 from quorumlog.chaos.checkers.judgement import judge
+from quorumlog.chaos.checkers.texts import TEXTS
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity, Verdict
 
 ANOMALIES: Final = (
@@ -43,7 +44,7 @@ ANOMALIES: Final = (
     ),
 )
 _MODEL: Final = "topic_lives"
-_TEXT: Final = "each life of the topic was read from its first record on"
+_TEXT: Final = TEXTS[_MODEL]
 _READERS: Final = ("alone", "classic", "consumer")
 _OPERATIONS: Final = frozenset({"send", "poll", "recreate"})
 _KINDS: Final = frozenset({"send", "recreate", *_READERS})

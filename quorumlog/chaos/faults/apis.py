@@ -62,6 +62,7 @@ _KAFKA: Final[Mapping[int, str]] = {
     69: "ConsumerGroupDescribe",
     74: "ListConfigResources",
     75: "DescribeTopicPartitions",
+    76: "ShareGroupHeartbeat",
     80: "AddRaftVoter",
     81: "RemoveRaftVoter",
 }

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from quorumlog.addresses import address_text
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.settings import Address
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -34,6 +35,9 @@ class Node(NamedTuple):
     def address(self) -> Address:
         """Host and port."""
         return self.host, self.port
+
+    def __str__(self) -> str:
+        return address_text(self.host, self.port)
 
 
 @dataclass(slots=True, kw_only=True)

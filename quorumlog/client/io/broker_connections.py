@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from quorumlog.addresses import address_text
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_fraction
 from quorumlog.client.core import absences
@@ -95,7 +94,7 @@ class BrokerConnections:
         """Return the address, and why the last attempt to reach it failed, as far as is known."""
         broker = self._brokers.get(node.broker_id)
         if broker is None or broker.address != node.address or not broker.cause:
-            return address_text(node.host, node.port)
+            return str(node)
         return broker.cause
 
     def why_silent(self, node: Node) -> Failure | None:
@@ -111,7 +110,7 @@ class BrokerConnections:
         since_ms = broker.opening_since_ms
         if broker.opening is None or self._loop.time() * 1000 - since_ms < OVERDUE_AFTER_MS:
             return None
-        return Failure(f"{node.host}:{node.port}: no answer to a connection attempt", since_ms)
+        return Failure(f"{node}: no answer to a connection attempt", since_ms)
 
     def has(self, node: Node) -> bool:
         """Tell whether there is a live connection to `node`."""

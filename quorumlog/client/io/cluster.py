@@ -212,7 +212,7 @@ class Cluster:
     def name_of(self, broker_id: int) -> str:
         """Return a broker's id and address, for people."""
         node = self.metadata.nodes.get(broker_id)
-        return f"broker {broker_id}" + (f" at {node.host}:{node.port}" if node is not None else "")
+        return f"broker {broker_id}" + ("" if node is None else f" at {node}")
 
     async def _send_over(
         self,
