@@ -110,10 +110,11 @@ class Fetcher:
     def _start_requests(self, now_ms: float) -> float:
         if self.missing_is_error:
             self._report_missing(now_ms)
-        looking = self._in_known_topics(now_ms, PositionState.LOOKING)
+        waiting = self._positions.waiting(now_ms, PositionState.LOOKING)
+        looking = [position for position in waiting if self._may_look_up(position)]
         if looking:
             self._start(looking, self._find_committed(looking))
-        resetting = self._in_known_topics(now_ms, PositionState.RESETTING)
+        resetting = self._positions.waiting(now_ms, PositionState.RESETTING)
         if resetting:
             self._start(resetting, self._find_offsets(resetting))
         for broker_id, asks in self._by_broker(now_ms).items():
@@ -124,26 +125,28 @@ class Fetcher:
                 self._start(positions, self._fetch(connection, broker_id, asks))
         return self._positions.wake_at_ms(now_ms)
 
-    def _in_known_topics(self, now_ms: float, state: PositionState) -> list[Position]:
-        """List the positions to look up: those in the topic that metadata name.
+    def _may_look_up(self, position: Position) -> bool:
+        """Tell whether the group's offset may be asked for: the topic's id must be known.
 
-        The coordinator looks an assigned topic up by its id, whatever metadata name.
+        The coordinator has an assigned topic, whatever metadata name.
         """
-        found = []
-        for position in self._positions.waiting(now_ms, state):
-            view = self._cluster.metadata.topics.get(position.topic_partition.topic)
-            is_known = view is not None and bool(view.partitions)
-            if is_known and view is not None:
-                is_known = self._positions.maybe_enter(position, view.topic_id)
-            if is_known or (position.is_assigned_id and state is PositionState.LOOKING):
-                found.append(position)
-                continue
-            try:
-                self._cluster.add_topics([position.topic_partition.topic])
-            except KafkaError as error:  # a name that the leader of a classic group made up
-                self._report(error, [position])
-            self._cluster.request_update()
-        return found
+        is_known = self._look_up_committed is None or position.is_assigned_id
+        if is_known or self._is_in_topic(position):
+            return True
+        try:
+            self._cluster.add_topics([position.topic_partition.topic])
+        except KafkaError as error:  # a name that the leader of a classic group made up
+            self._report(error, [position])
+        self._cluster.request_update()
+        return False
+
+    def _is_in_topic(self, position: Position) -> bool:
+        """Tell whether the position is in the topic that metadata name, if they name it."""
+        view = self._cluster.metadata.topics.get(position.topic_partition.topic)
+        is_there = view is not None and bool(view.partitions)
+        return (
+            is_there and view is not None and self._positions.maybe_enter(position, view.topic_id)
+        )
 
     def follow_topics(self) -> None:
         """Let positions leave topics that are deleted, for the new topics of these names.
@@ -243,7 +246,10 @@ class Fetcher:
             self._positions.handle_committed(position, found.get(position.topic_partition))
 
     async def _find_offsets(self, positions: list[Position]) -> None:
-        resets = {one.topic_partition: one.reset for one in positions}
+        self._cluster.add_topics({position.topic_partition.topic for position in positions})
+        resets = {one.topic_partition: one.reset for one in positions if self._is_in_topic(one)}
+        if len(resets) < len(positions):
+            self._cluster.request_update()
         wall_ms = clock.wall_clock_ms()
         timestamps = {name: reset.asked_timestamp(wall_ms) for name, reset in resets.items()}
         isolation = self._settings.isolation_level
@@ -258,7 +264,7 @@ class Fetcher:
         self._without_offset = refused
         for position in positions:
             answer = found.get(position.topic_partition)
-            is_current = position.reset is resets[position.topic_partition]
+            is_current = position.reset is resets.get(position.topic_partition)
             if answer is not None and is_current:
                 self._positions.handle_offset(position, answer.offset, answer.leader_epoch)
         self._log_moves()

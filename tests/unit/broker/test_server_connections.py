@@ -108,7 +108,7 @@ async def test_a_refused_request_that_is_sent_again_and_again_has_one_line_for_e
                 peer.writer.write(struct.pack(">i", len(newer)) + newer)
                 assert await peer.is_closed()
     said = [line.partition(" ")[2] for line in caplog.messages]
-    reason = "closed: API key 3 version 99 is not supported"
+    reason = "closed: Metadata v99 is not supported"
     assert said == [f"('tool 1'): {reason}", f"('other 1'): {reason}", reason]
 
 
