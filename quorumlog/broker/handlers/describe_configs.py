@@ -95,10 +95,15 @@ def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfi
         value=entry.value,
         read_only=entry.read_only,
         config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
         config_type=entry.config_type,
         documentation=entry.documentation if request.include_documentation else None,
         synonyms=[
-            DescribeConfigsSynonym(name=level.name, value=level.value, source=level.source)
+            DescribeConfigsSynonym(
+                name=level.name,
+                value=None if entry.is_sensitive else level.value,
+                source=level.source,
+            )
             for level in levels
         ],
     )
