@@ -34,7 +34,7 @@ REFUSALS: Final[Mapping[int, str]] = MappingProxyType(
 CONTROLLERS: Final = frozenset({ResourceType.TOPIC, ResourceType.GROUP})
 """What the controller decides about, whatever it is named."""
 HINTS_MAX: Final = 20
-"""How many unknown names of a request are compared with the known names, which costs time."""
+"""How many unknown names of a request are logged and compared with the known names."""
 DOUBT: Final = "the configuration may have been altered"
 
 
@@ -122,20 +122,23 @@ def _log_without_effect(context: BrokerContext, resource: Resource) -> None:
     """Log the names of a broker that were set and that nothing goes by; their values are secret."""
     if resource.resource_type != ResourceType.BROKER:
         return
-    table, whose = context.static.table, resource.wanted.name or "all brokers"
+    table, name = context.static.table, resource.wanted.name
+    whose = f"broker {name}" if name else "all brokers"
     names = resource.wanted.given_names
     ignored = sorted(name for name in names if name in table and table[name].without_effect)
     if ignored:
         _logger.warning(
-            "these settings of Apache Kafka were altered for broker %s and have no effect here: %s",
+            "these settings of Apache Kafka were altered for %s and have no effect here: %s",
             whose,
             ", ".join(ignored),
         )
     unknown = sorted(name for name in names if name not in table)
     if unknown:
-        hints = [_with_hint(name, table) for name in unknown[:HINTS_MAX]] + unknown[HINTS_MAX:]
+        hints = [_with_hint(name, table) for name in unknown[:HINTS_MAX]]
+        if len(unknown) > HINTS_MAX:
+            hints.append(f"and {len(unknown) - HINTS_MAX} more")
         _logger.warning(
-            "unknown settings were altered for broker %s; nothing reads them: %s",
+            "unknown settings were altered for %s; nothing reads them: %s",
             whose,
             ", ".join(hints),
         )
@@ -143,7 +146,7 @@ def _log_without_effect(context: BrokerContext, resource: Resource) -> None:
 
 def _with_hint(name: str, known: Iterable[str]) -> str:
     near = nearest_name(name, known)
-    return f"{name} (did you mean {near}?)" if near else name
+    return f"{name!r} (did you mean {near}?)" if near else repr(name)  # a name may have any letters
 
 
 def _problem(context: BrokerContext, resource: Resource) -> tuple[ErrorCode, str] | None:
