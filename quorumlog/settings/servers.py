@@ -401,28 +401,24 @@ class BrokerConfig:
         self, static: StaticConfig, own: Mapping[str, str], cluster: Mapping[str, str]
     ) -> None:
         self.table: Final = static.table
-        self.unknown: Final = sorted({*own, *cluster} - {*static.table})
+        self.unknown: Final = sorted(name for name in {*own, *cluster} if name not in self.table)
+        valid_own, valid_cluster = in_force(own), in_force(cluster)
+        self.texts: Final[Mapping[str, str]] = {**static.texts, **valid_cluster, **valid_own}
         self._static: Final = static
-        self._altered: Final = tuple(
-            ({**{name: of[name] for name in self.unknown if name in of}, **in_force(of)}, source)
-            for of, source in (
-                (own, ConfigSource.DYNAMIC_BROKER),
-                (cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER),
-            )
+        self._altered: Final = (
+            (own, valid_own, ConfigSource.DYNAMIC_BROKER),
+            (cluster, valid_cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER),
         )
-        self.texts: Final[Mapping[str, str]] = {
-            **static.texts,
-            **in_force(cluster),
-            **in_force(own),
-        }
 
     def levels(self, name: str) -> list[Level]:
         """Return the values that a setting is given, the first in force, and its defaults.
 
         `name` is in `table` or in `unknown`: the names that were altered and that nothing reads.
         """
-        altered = [Level(name, of[name], source) for of, source in self._altered if name in of]
-        return altered + (self._static.levels(name) if name in self.table else [])
+        if name not in self.table:
+            return [Level(name, of[name], source) for of, _, source in self._altered if name in of]
+        altered = [Level(name, of[name], source) for _, of, source in self._altered if name in of]
+        return altered + self._static.levels(name)
 
 
 _ANY_WHOLE: Final = kinds.whole(ConfigType.LONG, -LONG_MAX, LONG_MAX)
