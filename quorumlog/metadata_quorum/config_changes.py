@@ -38,6 +38,11 @@ class ConfigChanges:
     replaces_all: bool = False
     is_broker: bool = False
 
+    @property
+    def given_names(self) -> list[str]:
+        """The settings that get a value: each change but a deletion."""
+        return [one.name for one in self.changes if one.operation is not ConfigOperation.DELETE]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigResult:

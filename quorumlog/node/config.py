@@ -3,7 +3,7 @@
 Later sources win: defaults, file, environment (`QUORUMLOG_CONFIG_NUM_PARTITIONS=...`), flags. An
 unknown name is an error that suggests the nearest known one, because clusters lose data by mistyped
 settings that are ignored. A node takes a setting of Apache Kafka that has no effect here and
-reports it; it refuses a setting that asks for protection: `kafka_settings`.
+reports it; it refuses a setting that asks for protection: `settings.kafka_names`.
 """
 
 import difflib
@@ -17,8 +17,13 @@ from quorumlog.addresses import address_text, host_and_port
 from quorumlog.broker.settings import BrokerSettings, LifecycleSettings
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.settings import ControllerSettings
-from quorumlog.node.kafka_settings import WITHOUT_EFFECT, asks_for_nothing, is_protection
 from quorumlog.settings.groups import bounds_problem, group_limits
+from quorumlog.settings.kafka_names import (
+    NO_PROTECTION,
+    WITHOUT_EFFECT,
+    asks_for_nothing,
+    is_protection,
+)
 from quorumlog.settings.kinds import BadValue
 from quorumlog.settings.servers import NODE_ID, ServerSetting, StaticConfig, table_of
 from quorumlog.storage.core.settings import LogSettings
@@ -160,10 +165,7 @@ def check_names(values: Mapping[str, str]) -> None:
         if is_protection(name):
             if asks_for_nothing(name, value):
                 continue
-            raise ConfigError(
-                f"{name}: not supported yet; there is no TLS, SASL or authorization here, "
-                "and what comes is served in plain text"
-            )
+            raise ConfigError(f"{name}: {NO_PROTECTION}")
         near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"unknown setting {name or '(no name)'}{hint}")

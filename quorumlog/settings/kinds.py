@@ -27,6 +27,7 @@ T = TypeVar("T")
 class ConfigType(IntEnum):
     """The type of a setting, as in DescribeConfigs (KIP-569)."""
 
+    UNKNOWN = 0
     BOOLEAN = 1
     STRING = 2
     INT = 3

@@ -4,13 +4,20 @@ The classes that read settings have them as fields, made here: `integer`, `long`
 and `row`. So a field is a row, too. What changes while a node runs: DYNAMIC.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from quorumlog.settings import kinds
+from quorumlog.settings.kafka_names import (
+    ALTERED_WITHOUT_EFFECT,
+    NO_PROTECTION,
+    WITHOUT_EFFECT,
+    is_protection,
+)
 from quorumlog.settings.kinds import INT_MAX, LONG_MAX, BadValue, ConfigType, Kind, text_of
 from quorumlog.settings.topics import TOPIC_SETTINGS, Alias, TopicConfig, TopicSetting
 
@@ -233,11 +240,29 @@ def rows_of(group: type[Any]) -> dict[str, ServerSetting[Any]]:
 
 
 def table_of(*groups: type[Any]) -> Mapping[str, ServerSetting[Any]]:
-    """Return the rows of these classes, of IDENTITY, and those behind the settings of topics."""
+    """Return the rows of these classes and those that every node has.
+
+    Every node has IDENTITY, the rows behind the settings of topics, and the rows without effect
+    that can be altered.
+    """
     rows = [*IDENTITY, *(_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server)]
+    rows += _altered_without_effect()
     for group in groups:
         rows += rows_of(group).values()
     return MappingProxyType({row.name: row for row in sorted(rows, key=lambda row: row.name)})
+
+
+def _altered_without_effect() -> list[ServerSetting[Any]]:
+    return [
+        ServerSetting(
+            name=name,
+            kind=kind,
+            default=default,
+            documentation="A setting of Apache Kafka.",
+            without_effect=WITHOUT_EFFECT[name],
+        )
+        for name, (kind, default) in ALTERED_WITHOUT_EFFECT.items()
+    ]
 
 
 def texts_of(*settings: Any) -> dict[str, str]:
@@ -317,41 +342,82 @@ class StaticConfig:
 
 
 def dynamic_settings() -> dict[str, ServerSetting[Any]]:
-    """Return what can be altered while a broker runs: what holds for topics, and a few others.
+    """Return the settings that can be altered while a broker runs, with and without effect.
 
-    # DEVIATION: Kafka alters addresses, security and threads, too, and min.insync.replicas for
-    # the whole cluster. docs/decisions/0091-a-brokers-settings-of-topics-change-while-it-runs.md
+    # DEVIATION: Kafka alters addresses and security, too, and min.insync.replicas for the whole
+    # cluster; it limits by how much a number of threads changes.
+    # docs/decisions/0091-a-brokers-settings-of-topics-change-while-it-runs.md
     """
     fixed = {TopicConfig.min_insync_replicas.server}
     rows = [_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server]
     rows += [FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE, ALTER_LOG_DIRS_RATE]
     rows += [LOG_CLEANER_BACKOFF, LOG_CLEANER_RATE, MAX_CONNECTIONS, PRODUCER_ID_EXPIRATION]
+    rows += _altered_without_effect()
     return {row.name: row for row in rows if row.name not in fixed}
 
 
 DYNAMIC: Final[Mapping[str, ServerSetting[Any]]] = MappingProxyType(dynamic_settings())
 
 
+def read_only_names(table: Mapping[str, ServerSetting[Any]]) -> frozenset[str]:
+    """Return every name that a node with these rows reads, or ignores, at its start alone."""
+    aliases = {alias.name for setting in table.values() for alias in setting.aliases}
+    return frozenset({*table, *aliases, *WITHOUT_EFFECT} - {*DYNAMIC})
+
+
+def why_not_altered(names: Iterable[str], read_only: frozenset[str]) -> str | None:
+    """Return why a running broker cannot get values for these names; None: it can.
+
+    A setting that would protect is refused with the reason that a node gives at its start.
+    """
+    names = sorted(names)
+    fixed = [name for name in names if name in read_only]
+    if fixed:
+        return f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
+    return next((f"{name}: {NO_PROTECTION}" for name in names if is_protection(name)), None)
+
+
+def in_force(altered: Mapping[str, str]) -> dict[str, str]:
+    """Return the altered settings that a node goes by, with their values in normal form.
+
+    A controller of another release may have kept a name as unknown, and its value unchecked.
+    """
+    valid = {}
+    for name, value in altered.items():
+        if name in DYNAMIC:
+            with suppress(BadValue):
+                valid[name] = DYNAMIC[name].kind.normalize(value)
+    return valid
+
+
 class BrokerConfig:
     """The configuration of a broker that is in force: as it started, and what was altered since.
 
-    `own` was altered for this broker, `cluster` for all.
+    `own` was altered for this broker, `cluster` for all. A setting that is read at the start alone
+    keeps its value, whatever a controller of another release has altered.
     """
 
     def __init__(
         self, static: StaticConfig, own: Mapping[str, str], cluster: Mapping[str, str]
     ) -> None:
         self.table: Final = static.table
-        self.texts: Final[Mapping[str, str]] = {**static.texts, **cluster, **own}
+        self.unknown: Final = sorted(name for name in {*own, *cluster} if name not in self.table)
+        valid_own, valid_cluster = in_force(own), in_force(cluster)
+        self.texts: Final[Mapping[str, str]] = {**static.texts, **valid_cluster, **valid_own}
         self._static: Final = static
         self._altered: Final = (
-            (own, ConfigSource.DYNAMIC_BROKER),
-            (cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+            (own, valid_own, ConfigSource.DYNAMIC_BROKER),
+            (cluster, valid_cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER),
         )
 
     def levels(self, name: str) -> list[Level]:
-        """Return the values that a setting is given, the first in force, and its defaults."""
-        altered = [Level(name, of[name], source) for of, source in self._altered if name in of]
+        """Return the values that a setting is given, the first in force, and its defaults.
+
+        `name` is in `table` or in `unknown`: the names that were altered and that nothing reads.
+        """
+        if name not in self.table:
+            return [Level(name, of[name], source) for of, _, source in self._altered if name in of]
+        altered = [Level(name, of[name], source) for _, of, source in self._altered if name in of]
         return altered + self._static.levels(name)
 
 

@@ -10,6 +10,8 @@ from quorumlog.metadata_quorum.controller_client import (
     NewTopic,
     TopicResult,
 )
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.settings.servers import BrokerConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.wire.codec.messages.create_topics import (
@@ -43,9 +45,11 @@ async def handle(
     if wanted:
         results |= await _create(context, wanted, request)
     given = {topic.name: topic.configs for topic in wanted}
+    image, broker = context.image, context.config  # once: it checks each altered value
     return CreateTopicsResponse(
         topics=[
-            _outcome(context, result, given.get(result.name, {})) for result in results.values()
+            _outcome(image, broker, result, given.get(result.name, {}))
+            for result in results.values()
         ]
     )
 
@@ -96,7 +100,7 @@ async def _create(
 
 
 def _outcome(
-    context: BrokerContext, result: TopicResult, given: Mapping[str, str]
+    image: ClusterImage, broker: BrokerConfig, result: TopicResult, given: Mapping[str, str]
 ) -> CreatableTopicResult:
     is_fine = result.error_code is ErrorCode.NONE
     return CreatableTopicResult(
@@ -107,14 +111,14 @@ def _outcome(
         num_partitions=result.partitions,
         replication_factor=result.replication_factor,
         # Never null: Java's admin client does not expect that.
-        configs=_configs(context, result, given) if is_fine else [],
+        configs=_configs(image, broker, result, given) if is_fine else [],
     )
 
 
 def _configs(
-    context: BrokerContext, result: TopicResult, given: Mapping[str, str]
+    image: ClusterImage, broker: BrokerConfig, result: TopicResult, given: Mapping[str, str]
 ) -> list[CreatableTopicConfigs]:
-    topic = context.image.topics.get(result.name)
+    topic = image.topics.get(result.name)
     own = given
     if topic is not None and topic.topic_id == result.topic_id:
         own = topic.configs  # as the controller understood them
@@ -125,5 +129,5 @@ def _configs(
             read_only=entry.read_only,
             config_source=entry.source,
         )
-        for entry in topic_entries(context.config, own)
+        for entry in topic_entries(broker, own)
     ]

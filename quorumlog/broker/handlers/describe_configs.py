@@ -12,6 +12,7 @@ from quorumlog.broker.responses.config_entries import (
     topic_entries,
 )
 from quorumlog.broker.server.api import BrokerContext, answers
+from quorumlog.settings.servers import BrokerConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -37,18 +38,22 @@ def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """Describe each resource; without keys (null or none): all of it."""
+    broker = context.config  # once: it checks each altered value
     return DescribeConfigsResponse(
-        results=[_describe(context, resource, request) for resource in request.resources]
+        results=[_describe(context, broker, resource, request) for resource in request.resources]
     )
 
 
 def _describe(
-    context: BrokerContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+    context: BrokerContext,
+    broker: BrokerConfig,
+    resource: DescribeConfigsResource,
+    request: DescribeConfigsRequest,
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name
     )
-    found = _entries(context, resource)
+    found = _entries(context, broker, resource)
     if isinstance(found, _Refusal):
         result.error_code, result.error_message = found
         return result
@@ -60,18 +65,18 @@ def _describe(
 
 
 def _entries(
-    context: BrokerContext, resource: DescribeConfigsResource
+    context: BrokerContext, broker: BrokerConfig, resource: DescribeConfigsResource
 ) -> Iterable[ConfigEntry] | _Refusal:
     name = resource.resource_name
     match resource.resource_type:
         case ResourceType.TOPIC:
-            return _topic_entries(context, name)
+            return _topic_entries(context, broker, name)
         case ResourceType.BROKER if name == str(context.broker_id):
-            return broker_entries(context.config)
+            return broker_entries(broker)
         case ResourceType.BROKER if not name:
             return cluster_entries(context.image.broker_config(None))
         case ResourceType.GROUP if name:
-            return group_entries(context.config, context.image.group_configs.get(name, {}))
+            return group_entries(broker, context.image.group_configs.get(name, {}))
         case ResourceType.GROUP:
             return _Refusal(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         case _:
@@ -79,10 +84,12 @@ def _entries(
             return _Refusal(ErrorCode.INVALID_REQUEST, message)
 
 
-def _topic_entries(context: BrokerContext, name: str) -> Iterable[ConfigEntry] | _Refusal:
+def _topic_entries(
+    context: BrokerContext, broker: BrokerConfig, name: str
+) -> Iterable[ConfigEntry] | _Refusal:
     topic = context.image.topics.get(name)
     if topic is not None:
-        return topic_entries(context.config, topic.configs)
+        return topic_entries(broker, topic.configs)
     if is_topic_name(name):
         return _Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION)
@@ -95,10 +102,15 @@ def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfi
         value=entry.value,
         read_only=entry.read_only,
         config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
         config_type=entry.config_type,
         documentation=entry.documentation if request.include_documentation else None,
         synonyms=[
-            DescribeConfigsSynonym(name=level.name, value=level.value, source=level.source)
+            DescribeConfigsSynonym(
+                name=level.name,
+                value=None if entry.is_sensitive else level.value,
+                source=level.source,
+            )
             for level in levels
         ],
     )

@@ -4,7 +4,8 @@ Topics can, groups, this broker, and the settings of all brokers. Loggers and cl
 refused with a word on why. Sources: KIP-133, KIP-226, KIP-339, KIP-848.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -17,8 +18,11 @@ from quorumlog.broker.server.api import BrokerContext
 from quorumlog.metadata_quorum.cluster_changes import AlterGroupConfigs, Outcome
 from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.settings.kafka_names import nearest_name
+from quorumlog.settings.servers import read_only_names, why_not_altered
 from quorumlog.wire.codec.error_codes import ErrorCode
 
+_logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
 REFUSALS: Final[Mapping[int, str]] = MappingProxyType(
@@ -29,6 +33,8 @@ REFUSALS: Final[Mapping[int, str]] = MappingProxyType(
 )
 CONTROLLERS: Final = frozenset({ResourceType.TOPIC, ResourceType.GROUP})
 """What the controller decides about, whatever it is named."""
+HINTS_MAX: Final = 20
+"""How many unknown names of a request are logged and compared with the known names."""
 DOUBT: Final = "the configuration may have been altered"
 
 
@@ -74,6 +80,8 @@ async def alter_resources(
             else:
                 result = next(altered)
             error_code, message = result.error_code, result.error_message
+            if error_code is ErrorCode.NONE and not validate_only:
+                _log_without_effect(context, resource)
         responses.append(
             response(
                 error_code=error_code,
@@ -110,8 +118,39 @@ async def _alter_groups(
     return await changed_cluster(context, change, doubt=DOUBT)
 
 
+def _log_without_effect(context: BrokerContext, resource: Resource) -> None:
+    """Log the names of a broker that were set and that nothing goes by; their values are secret."""
+    if resource.resource_type != ResourceType.BROKER:
+        return
+    table, name = context.static.table, resource.wanted.name
+    whose = f"broker {name}" if name else "all brokers"
+    names = resource.wanted.given_names
+    ignored = sorted(name for name in names if name in table and table[name].without_effect)
+    if ignored:
+        _logger.warning(
+            "these settings of Apache Kafka were altered for %s and have no effect here: %s",
+            whose,
+            ", ".join(ignored),
+        )
+    unknown = sorted(name for name in names if name not in table)
+    if unknown:
+        hints = [_with_hint(name, table) for name in unknown[:HINTS_MAX]]
+        if len(unknown) > HINTS_MAX:
+            hints.append(f"and {len(unknown) - HINTS_MAX} more")
+        _logger.warning(
+            "unknown settings were altered for %s; nothing reads them: %s",
+            whose,
+            ", ".join(hints),
+        )
+
+
+def _with_hint(name: str, known: Iterable[str]) -> str:
+    near = nearest_name(name, known)
+    return f"{name!r} (did you mean {near}?)" if near else repr(name)  # a name may have any letters
+
+
 def _problem(context: BrokerContext, resource: Resource) -> tuple[ErrorCode, str] | None:
-    """Say why a resource cannot be altered, without a look at its changes; None: it may be."""
+    """Return why a resource cannot be altered; None: the controller decides about its changes."""
     name, broker_id = resource.wanted.name, context.broker_id
     if resource.resource_type == ResourceType.BROKER:
         if name not in {"", str(broker_id)}:
@@ -119,7 +158,11 @@ def _problem(context: BrokerContext, resource: Resource) -> tuple[ErrorCode, str
                 f"Unexpected broker id, expected {broker_id} or empty string, but received {name}"
             )
             return ErrorCode.INVALID_REQUEST, message
-        return resource.problem
+        if resource.problem is not None:
+            return resource.problem
+        read_only = read_only_names(context.static.table)
+        why = why_not_altered(resource.wanted.given_names, read_only)
+        return None if why is None else (ErrorCode.INVALID_REQUEST, why)
     if resource.problem is not None or resource.resource_type in CONTROLLERS:
         return resource.problem
     unknown = f"Unknown resource type {resource.resource_type}"

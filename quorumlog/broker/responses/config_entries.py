@@ -34,14 +34,16 @@ class ConfigEntry(NamedTuple):
     """One setting, as clients are shown it.
 
     `levels`: the values that it has been given and its default, the one in force first.
+    A sensitive value may be a secret: no response has it, nor the values of `levels`.
     """
 
     name: str
     value: str | None
     config_type: ConfigType
-    documentation: str
+    documentation: str | None
     levels: list[Level]
     read_only: bool
+    is_sensitive: bool = False
 
     @property
     def source(self) -> ConfigSource:
@@ -60,7 +62,7 @@ def topic_entries(broker: BrokerConfig, own: Mapping[str, str]) -> Iterator[Conf
 
 
 def broker_entries(broker: BrokerConfig) -> Iterator[ConfigEntry]:
-    """Yield every setting of a broker.
+    """Yield every setting of a broker, then the names that were altered and that it does not know.
 
     # DEVIATION: Kafka shows each unit of a time by itself.
     # docs/decisions/0049-a-setting-is-one-row-and-shows-what-is-in-force.md
@@ -68,14 +70,31 @@ def broker_entries(broker: BrokerConfig) -> Iterator[ConfigEntry]:
     for name, setting in broker.table.items():
         value, levels = broker.texts.get(name), broker.levels(name)
         yield _entry(name, value, setting, levels, read_only=name not in DYNAMIC)
+    for name in broker.unknown:
+        yield _unknown(name, broker.levels(name))
 
 
 def cluster_entries(altered: Mapping[str, str]) -> Iterator[ConfigEntry]:
     """Yield what was altered for all brokers, and nothing else, as Kafka does."""
     for name, value in altered.items():
-        if name in DYNAMIC:  # else a controller of a newer release has taken it
-            levels = [Level(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)]
+        levels = [Level(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)]
+        if name in DYNAMIC:
             yield _entry(name, value, DYNAMIC[name], levels, read_only=False)
+        else:
+            yield _unknown(name, levels)
+
+
+def _unknown(name: str, levels: list[Level]) -> ConfigEntry:
+    """Return a name that no row has: as in Kafka, its value may be a secret."""
+    return ConfigEntry(
+        name=name,
+        value=None,
+        config_type=ConfigType.UNKNOWN,
+        documentation=None,
+        levels=levels,
+        read_only=True,
+        is_sensitive=True,
+    )
 
 
 def group_entries(broker: BrokerConfig, own: Mapping[str, str]) -> Iterator[ConfigEntry]:

@@ -1,8 +1,12 @@
 """Alters the settings of one broker or of all, while they run (KIP-226).
 
-It refuses what holds from the start of a node, bad values, and what one broker must not have for
-itself: whether elections may be unclean, which the controller decides for all.
+It refuses a setting that nodes read at their start alone, one that would protect, bad values, and
+one that a broker must not have for itself: whether elections may be unclean, which the controller
+decides for all. It keeps unknown names, as Kafka does for plug-ins that read them, but a limited
+number, so that the metadata stays small.
 """
+
+from typing import Final
 
 from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller.configs import check_form, value_after
@@ -10,10 +14,15 @@ from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_re
 from quorumlog.metadata_quorum.image.records import BROKER_RESOURCE, Config, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.settings.kinds import BadValue
-from quorumlog.settings.servers import DYNAMIC
+from quorumlog.settings.servers import DYNAMIC, read_only_names, table_of, why_not_altered
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 
+UNKNOWN_NAMES_MAX: Final = 200
+UNKNOWN_NAME_LENGTH_MAX: Final = 255
+UNKNOWN_VALUE_LENGTH_MAX: Final = 4096
+_READ_ONLY: Final = read_only_names(table_of())
+"""Of every node. The broker that receives a request refuses the names that its parts read, too."""
 _UNCLEAN = TopicConfig.unclean_leader_election_enable
 
 
@@ -22,7 +31,7 @@ def alter_brokers(
 ) -> tuple[list[MetadataRecord], ConfigResult]:
     """Alter one broker, or all (""), after `before_all` and `written` records for others."""
     check_form(wanted)
-    _check_dynamic(wanted)
+    _check_names(wanted)
     before = cluster.broker_configs(wanted.name)
     after = {} if wanted.replaces_all else dict(before)
     for change in wanted.changes:
@@ -31,6 +40,9 @@ def alter_brokers(
             after.pop(change.name, None)
         else:
             after[change.name] = _kept(change, value)
+    if sum(name not in DYNAMIC for name in after) > UNKNOWN_NAMES_MAX:
+        message = f"A broker may have at most {UNKNOWN_NAMES_MAX} configurations of unknown names"
+        raise TopicRefused(ErrorCode.POLICY_VIOLATION, message)
     changed = {n: after.get(n) for n in sorted({*before, *after}) if before.get(n) != after.get(n)}
     records: list[MetadataRecord] = [
         Config(resource_type=BROKER_RESOURCE, resource_name=wanted.name, name=name, value=value)
@@ -42,19 +54,33 @@ def alter_brokers(
     )
 
 
-def _check_dynamic(wanted: ConfigChanges) -> None:
-    fixed = sorted(change.name for change in wanted.changes if change.name not in DYNAMIC)
-    if fixed:
-        message = f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
-        raise TopicRefused(ErrorCode.INVALID_REQUEST, message)
+def _check_names(wanted: ConfigChanges) -> None:
+    problem = why_not_altered(wanted.given_names, _READ_ONLY)
+    if problem is not None:
+        raise TopicRefused(ErrorCode.INVALID_REQUEST, problem)
     if wanted.name and any(change.name == _UNCLEAN.server for change in wanted.changes):
         message = f"{_UNCLEAN.server} is for all brokers: alter it for the resource without a name"
         raise TopicRefused(ErrorCode.INVALID_REQUEST, message)
 
 
 def _kept(change: ConfigChange, value: str) -> str:
+    """Return the form in which a value is stored. Kafka's code for a bad one: KAFKA-13609."""
+    setting = DYNAMIC.get(change.name)
+    if setting is None:
+        return _kept_unknown(change.name, value)
     try:
-        return DYNAMIC[change.name].kind.normalize(value)
+        return setting.kind.normalize(value)
     except BadValue as error:
         message = f"Invalid value {value} for configuration {change.name}: {error}"
-        raise TopicRefused(ErrorCode.INVALID_CONFIG, message) from None
+        raise TopicRefused(ErrorCode.INVALID_REQUEST, message) from None
+
+
+def _kept_unknown(name: str, value: str) -> str:
+    if not 0 < len(name) <= UNKNOWN_NAME_LENGTH_MAX or len(value) > UNKNOWN_VALUE_LENGTH_MAX:
+        message = (
+            "A configuration of an unknown name must have a name of 1 to "
+            f"{UNKNOWN_NAME_LENGTH_MAX} characters and a value of at most "
+            f"{UNKNOWN_VALUE_LENGTH_MAX}"
+        )
+        raise TopicRefused(ErrorCode.INVALID_REQUEST, message)
+    return value

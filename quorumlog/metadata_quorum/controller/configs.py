@@ -3,13 +3,13 @@
 An unknown name is refused with the nearest known one. Values are stored in one normal form.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigOperation
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused
 from quorumlog.metadata_quorum.image.records import TOPIC_RESOURCE, Config, MetadataRecord
+from quorumlog.settings.kafka_names import nearest_name
 from quorumlog.settings.kinds import BadValue, ConfigType
 from quorumlog.settings.servers import ServerSetting
 from quorumlog.settings.topics import TOPIC_SETTINGS, TopicSetting
@@ -18,21 +18,12 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 Settings = Mapping[str, TopicSetting[Any]] | Mapping[str, ServerSetting[Any]]
 
 
-def _alike(name: str) -> list[str]:
-    """Return the few names to compare in full, which costs 10 us each."""
-    return [
-        known
-        for known in TOPIC_SETTINGS
-        if known[0] == name[:1] and abs(len(known) - len(name)) <= 3
-    ]
-
-
 def config_error(name: str, value: str) -> str | None:
     """Return what is wrong with one entry, or None."""
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
-        near = difflib.get_close_matches(name, _alike(name), n=1)
-        hint = f", did you mean {near[0]}?" if near else ""
+        near = nearest_name(name, TOPIC_SETTINGS)
+        hint = f", did you mean {near}?" if near else ""
         return f"Unknown topic config name: {name}{hint}"
     try:
         setting.kind.normalize(value)

@@ -14,6 +14,7 @@ from quorumlog.settings.servers import DYNAMIC, rows_of
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
+from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.broker.one_broker import (
     AT,
     append,
@@ -103,13 +104,14 @@ def alter_brokers(replicas: Replicas, **configs: dict[str, str]) -> None:
 async def test_what_was_altered_for_brokers_is_in_force_on_open_logs(tmp_path: Path) -> None:
     """The broker's own goes before all brokers', and the topic's before both."""
     async with one_broker(tmp_path) as replicas:
-        append(replicas)
+        more_than_half = encode_batch([Record(0, 0, None, bytes(600_000))])
+        append(replicas, records=more_than_half)
         driver = replicas.drivers[AT]
         alter = partial(alter_brokers, replicas)
-        alter(b={"log.segment.bytes": "14", "log.roll.ms": "9"}, b2={"log.roll.ms": "1"})
-        assert (driver.log.settings.segment_bytes, driver.log.settings.segment_ms) == (14, 9)
-        append(replicas)
-        append(replicas)
+        alter(b={"log.segment.bytes": "1048576", "log.roll.ms": "9"}, b2={"log.roll.ms": "1"})
+        assert (driver.log.settings.segment_bytes, driver.log.settings.segment_ms) == (1048576, 9)
+        append(replicas, records=more_than_half)
+        append(replicas, records=more_than_half)
         assert segments(replicas) == [0, 1, 2]
         alter(b={"log.roll.ms": "9"}, b1={"log.roll.ms": "8", "message.max.bytes": "1"})
         assert driver.log.settings.segment_ms == 8
@@ -117,6 +119,15 @@ async def test_what_was_altered_for_brokers_is_in_force_on_open_logs(tmp_path: P
         publish(replicas, ALONE, segment_ms="7")  # and nothing is altered any more
         assert driver.log.settings.segment_ms == 7
         assert append(replicas).error_code is ErrorCode.NONE
+
+
+async def test_a_name_that_a_former_release_kept_unchecked_changes_nothing(tmp_path: Path) -> None:
+    """It was unknown to the controller, so that its value may be no value of the setting."""
+    async with one_broker(tmp_path) as replicas:
+        before = (replicas.settings, replicas.drivers[AT].log.settings)
+        kept = {"log.roll.ms": "x", "max.connections": "x", "num.partitions": "9", "un.known": "x"}
+        alter_brokers(replicas, b=kept, b1=kept)
+        assert (replicas.settings, replicas.drivers[AT].log.settings) == before
 
 
 OF_THE_BROKER = {
@@ -145,7 +156,11 @@ async def test_a_setting_of_the_broker_is_what_was_altered_last(
 
 def test_each_setting_that_can_be_altered_is_a_topics_or_is_tested_here() -> None:
     throttles = {"follower.replication.throttled.rate", "leader.replication.throttled.rate"}
-    others = [name for name, row in DYNAMIC.items() if "For topics that" not in row.documentation]
+    others = [
+        name
+        for name, row in DYNAMIC.items()
+        if "For topics that" not in row.documentation and not row.without_effect
+    ]
     assert {*others} == {*OF_THE_BROKER, *throttles}
 
 

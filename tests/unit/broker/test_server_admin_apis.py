@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
+from quorumlog.broker.responses.config_alterations import HINTS_MAX
 from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, RequestTooLarge
 from quorumlog.metadata_quorum.image import ClusterImage
@@ -352,12 +353,68 @@ async def test_settings_of_this_broker_and_of_all_are_altered(tmp_path: Path) ->
         assert broker.controller.image.broker_configs[""] == {"log.retention.bytes": "6"}
 
 
+@pytest.mark.parametrize("name", ["1", ""])
+async def test_names_of_a_broker_that_nothing_goes_by_are_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """Without their values: an unknown name may be a password of a plug-in."""
+    async with asking(tmp_path) as (broker, connection):
+        changes = [
+            ("num.io.threads", 0, "16"),
+            ("num.io.thread", 0, "secret"),
+            ("plug\nin", 0, "secret"),
+            ("log.retention.ms", 0, "5"),
+        ]
+        for validate_only in (True, False):
+            assert not caplog.messages
+            altered = await alter_some(
+                connection,
+                name,
+                *changes,
+                resource_type=BROKER_RESOURCE,
+                validate_only=validate_only,
+            )
+            assert altered == ("NONE", None)
+        whose = "broker 1" if name else "all brokers"
+        assert caplog.messages == [
+            f"these settings of Apache Kafka were altered for {whose} and have no effect "
+            "here: num.io.threads",
+            f"unknown settings were altered for {whose}; nothing reads them: "
+            "'num.io.thread' (did you mean num.io.threads?), 'plug\\nin'",
+        ]
+        assert broker.controller.image.broker_configs[name]["plug\nin"] == "secret"
+
+
+async def test_many_unknown_names_cost_few_comparisons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    searched: list[int] = []
+
+    def search(name: str, known: list[str], n: int) -> list[str]:
+        searched.append(len(known))
+        return known[:n]
+
+    monkeypatch.setattr("difflib.get_close_matches", search)
+    async with asking(tmp_path) as (_, connection):
+        changes = [(f"num.io.thread{i:03}", 0, "1") for i in range(200)]
+        altered = await alter_some(connection, "", *changes, resource_type=BROKER_RESOURCE)
+        assert altered == ("NONE", None)
+    assert len(searched) == HINTS_MAX
+    assert caplog.messages[0].endswith(", and 180 more")
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
         ("2", ("log.retention.ms", 0, "5"), "Unexpected broker id, expected 1"),
         ("x", ("log.retention.ms", 0, "5"), "Unexpected broker id, expected 1"),
         ("1", ("node.id", 0, "5"), "Cannot update these configs dynamically: Set(node.id)"),
+        ("", ("replica.fetch.max.bytes", 0, "5"), "dynamically: Set(replica.fetch.max.bytes)"),
+        ("", ("socket.send.buffer.bytes", 0, "5"), "dynamically: Set(socket.send.buffer.bytes)"),
+        ("", ("log.retention.hours", 0, "5"), "dynamically: Set(log.retention.hours)"),
+        ("1", ("transaction.partition.verification.enable", 0, "false"), "dynamically: Set("),
+        ("1", ("ssl.keystore.location", 0, "/k"), "ssl.keystore.location: not supported yet"),
+        ("1", ("num.io.threads", 0, "x"), "Invalid value x for configuration num.io.threads"),
         ("", ("min.insync.replicas", 0, "2"), "Cannot update these configs dynamically"),
         ("1", ("unclean.leader.election.enable", 0, "true"), "is for all brokers"),
     ],

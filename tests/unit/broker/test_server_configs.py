@@ -24,7 +24,7 @@ from tests.support.groups.asking import asking, versions
 from tests.support.groups.single_broker import SingleBroker
 
 TOPIC, BROKER, GROUP = 2, 4, 32
-BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 1, 2, 3, 5, 6, 7
+UNKNOWN, BOOLEAN, STRING, INT, LONG, DOUBLE, LIST = 0, 1, 2, 3, 5, 6, 7
 
 
 async def create(connection: KafkaConnection, **configs: str) -> dict[str, tuple[str | None, int]]:
@@ -222,3 +222,32 @@ async def test_what_was_altered_is_in_force_and_names_its_sources(tmp_path: Path
         for_all = await describe(connection, BROKER, "")
         assert {name: one.value for name, one in for_all.items()} == cluster
         assert {one.config_source for one in for_all.values()} == {3}
+
+
+async def test_altered_names_without_effect_and_unknown_ones_are_described(tmp_path: Path) -> None:
+    """The value of an unknown name may be a secret: Kafka describes none."""
+    async with asking(tmp_path) as (broker, connection):
+        configs = {
+            "": {"num.io.threads": "16", "plug.in": "secret"},
+            "1": {"plug.in": "own secret", "node.id": "7"},
+        }
+        broker.controller.publish(ClusterDelta(), broker_configs=configs)
+        more = {"include_synonyms": True, "include_documentation": True}
+        found = await describe(connection, BROKER, "1", **more)
+        threads = found["num.io.threads"]
+        assert (threads.value, threads.config_source, threads.read_only) == ("16", 3, False)
+        assert [(one.value, one.source) for one in threads.synonyms] == [("16", 3), ("8", 5)]
+        assert "No effect here" in (threads.documentation or "")
+        assert (found["node.id"].value, found["node.id"].config_source) == (None, 5)
+        for_all = await describe(connection, BROKER, "", **more)
+        assert (for_all["num.io.threads"].value, {*for_all}) == (
+            "16",
+            {"num.io.threads", "plug.in"},
+        )
+        for shown, sources in ((found["plug.in"], [2, 3]), (for_all["plug.in"], [3])):
+            assert (shown.value, shown.is_sensitive, shown.read_only) == (None, True, True)
+            assert (shown.config_type, shown.documentation) == (UNKNOWN, None)
+            assert [(one.value, one.source) for one in shown.synonyms] == [
+                (None, source) for source in sources
+            ]
+            assert shown.config_source == sources[0]

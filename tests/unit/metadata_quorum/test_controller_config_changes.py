@@ -10,6 +10,11 @@ from quorumlog.metadata_quorum.config_changes import (
     ConfigOperation,
     ConfigResult,
 )
+from quorumlog.metadata_quorum.controller.broker_configs import (
+    UNKNOWN_NAME_LENGTH_MAX,
+    UNKNOWN_NAMES_MAX,
+    UNKNOWN_VALUE_LENGTH_MAX,
+)
 from quorumlog.metadata_quorum.controller.configs import config_error
 from quorumlog.metadata_quorum.controller.requests import (
     AlterConfigs,
@@ -284,12 +289,46 @@ def test_settings_that_hold_from_the_start_are_refused(bench: Bench) -> None:
     )
     assert [one.error_code.name for one in refused] == [
         "INVALID_REQUEST",
-        "INVALID_CONFIG",
+        "INVALID_REQUEST",
         "INVALID_REQUEST",
         "NONE",
     ]
     assert refused[0].error_message == "Cannot update these configs dynamically: Set(listeners)"
     assert refused[3].configs == {"log.cleanup.policy": "delete,compact"}
+
+
+def test_unknown_names_of_brokers_are_kept_as_they_are(bench: Bench) -> None:
+    """Kafka keeps them for plug-ins; ten times as many as a broker has are kept at once."""
+    names = [f"plug.in.{i}" for i in range(UNKNOWN_NAMES_MAX)]
+    changes = tuple(setting(name, " X ") for name in names)
+    whole = ConfigChanges(name="1", changes=changes, is_broker=True)
+    [result] = cast("ConfigResults", bench.ask(AlterConfigs(topics=(whole,)))).results
+    assert (result.error_code, result.configs) == (ErrorCode.NONE, dict.fromkeys(names, " X "))
+    assert image_of(bench.replay()).broker_configs == {"1": dict.fromkeys(names, " X ")}
+    delete = ConfigChange(name=names[0], operation=ConfigOperation.DELETE)
+    codes = [
+        alter_brokers(bench, ("1", change))[0].error_code.name
+        for change in (setting("a", "1"), delete, setting("a", "1"), setting("log.roll.ms", "5"))
+    ]
+    assert codes == ["POLICY_VIOLATION", "NONE", "NONE", "NONE"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        setting("", "1"),
+        setting("n" * (UNKNOWN_NAME_LENGTH_MAX + 1), "1"),
+        setting("n", "v" * (UNKNOWN_VALUE_LENGTH_MAX + 1)),
+    ],
+    ids=["no name", "a long name", "a long value"],
+)
+def test_an_unknown_name_of_a_broker_has_a_limited_length(
+    bench: Bench, change: ConfigChange
+) -> None:
+    [result] = alter_brokers(bench, ("", change))
+    assert result.error_code is ErrorCode.INVALID_REQUEST
+    assert "at most 4096" in (result.error_message or "")
+    assert not image_of(bench.replay()).broker_configs
 
 
 def test_unclean_elections_may_be_allowed_for_all_topics_at_once(bench: Bench) -> None:

@@ -4,7 +4,12 @@ import pytest
 
 from quorumlog.node import config
 from quorumlog.node.config import ConfigError
-from quorumlog.node.kafka_settings import GROUPS, WITHOUT_EFFECT, is_protection
+from quorumlog.settings.kafka_names import (
+    ALTERED_WITHOUT_EFFECT,
+    GROUPS,
+    WITHOUT_EFFECT,
+    is_protection,
+)
 
 COMPLETE = {
     "node.id": "1",
@@ -83,7 +88,15 @@ def test_a_name_that_is_in_neither_is_still_refused(name: str, near: str) -> Non
         config.build({**COMPLETE, name: "1"})
 
 
+def test_a_value_that_can_be_altered_is_checked_at_the_start_too() -> None:
+    with pytest.raises(ConfigError, match=r"num\.io\.threads=x: Not a number"):
+        config.build({**COMPLETE, "num.io.threads": "x"})
+    built = config.build({**COMPLETE, "num.io.threads": "16"})
+    assert built.static.texts["num.io.threads"] == "16"
+
+
 def test_every_name_is_in_one_table_only() -> None:
+    assert {*ALTERED_WITHOUT_EFFECT} <= {*WITHOUT_EFFECT}
     assert sum(len(names.split()) for names in GROUPS.values()) == len(WITHOUT_EFFECT)
     assert sorted(WITHOUT_EFFECT.keys() & {*config.known_names()}) == []
     assert not any(is_protection(name) for name in [*WITHOUT_EFFECT, *config.known_names()])

@@ -7,7 +7,7 @@ import pytest
 
 from quorumlog.cluster.layout import FAST_DEFAULTS
 from quorumlog.node.config import READERS, SETTINGS, known_names, without_effect
-from quorumlog.node.kafka_settings import GROUPS
+from quorumlog.settings.kafka_names import GROUPS
 from quorumlog.settings.servers import IDENTITY, explanation, rows_of
 from quorumlog.settings.topics import TOPIC_SETTINGS
 
@@ -26,7 +26,8 @@ WITHOUT_EFFECT = """
 ## Settings of Apache Kafka that change nothing here
 
 They are taken with a warning, so that a configuration written for Apache Kafka starts a node. The
-values of those that hold for topics are checked, and described to clients.
+values of those that hold for topics, or that Kafka alters while a broker runs, are checked, and
+described to clients.
 
 | why | names |
 |---|---|

@@ -12,7 +12,7 @@ from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.settings import altered as with_altered
 from quorumlog.metadata_quorum.image import ClusterImage
-from quorumlog.settings.servers import texts_of
+from quorumlog.settings.servers import in_force, texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -45,7 +45,8 @@ class TopicDefaults:
 
         Topics that set the same share the result: few different ones are worked out.
         """
-        altered = {**image.broker_config(None), **image.broker_config(self._broker_id)}
+        of_all, own = image.broker_config(None), image.broker_config(self._broker_id)
+        altered = {**in_force(of_all), **in_force(own)}
         if altered == self._altered:
             return False
         self._altered, self.texts = altered, {**self._at_start, **altered}
