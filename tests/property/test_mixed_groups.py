@@ -199,9 +199,13 @@ class MixedGroup(RuleBasedStateMachine):
         self.beat(client)
 
     @precondition(lambda self: any(client.instance for client in self.clients))
-    @rule(data=st.data(), says_so=st.booleans())
-    def static_client_changes_its_protocol(self, data: st.DataObject, says_so: bool) -> None:
-        """Its process ends, and starts again with the other protocol and a new member id."""
+    @rule(data=st.data(), says_so=st.booleans(), beats=st.sampled_from((0, 4)))
+    def static_client_changes_its_protocol(
+        self, data: st.DataObject, says_so: bool, beats: int
+    ) -> None:
+        """Its process ends, perhaps in a quiet group, and starts again with a new member id."""
+        for _ in range(beats):
+            self.all_beat()
         static = [client for client in self.clients if client.instance]
         old = data.draw(st.sampled_from(static))
         if says_so and not old.is_classic and not old.must_join:
