@@ -7,6 +7,8 @@ hold:
      up: then its session or its rebalance is over, by the model's clock.
   b. What is served is what a replay of the log gives, whenever nothing is under way.
   c. A quiet group comes to rest: every partition is had by one client.
+  d. A static client of the classic protocol that replaces the last client of KIP-848, and is told
+     to skip the assignment, has the partitions of that client, in the same generation.
 """
 
 from collections.abc import Callable
@@ -22,9 +24,9 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from quorumlog.broker.groups.core.consumer import classic_members, conversion
 from quorumlog.broker.groups.core.consumer.classic_members import ClassicMembers
 from quorumlog.broker.groups.core.consumer_side import ConsumerSide
-from quorumlog.broker.groups.core.requests import JoinResult, SyncResult
+from quorumlog.broker.groups.core.requests import Join, JoinResult, SyncResult
 from quorumlog.broker.groups.core.states import GroupState
-from quorumlog.client.core.group_protocol import decode_assignment
+from quorumlog.client.core.group_protocol import decode_assignment, encode_assignment
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.groups.consumer.classic import (
@@ -48,12 +50,21 @@ Has = frozenset[int]
 class Client:
     name: str
     is_classic: bool
+    instance: str | None = None  # of a static member
     has: Has = frozenset()
     told: Has = frozenset()  # what it may have; it gives the rest up before it speaks again
     epoch: int = 0  # or the generation
     must_join: bool = True
     safe_until_ms: int = 0  # when the coordinator may give it up
     has_joined: bool = field(default=False)  # and not synced
+
+    def classic_join(self, member_id: str, owned: Has = frozenset()) -> Join:
+        return classic_join(
+            member_id,
+            owned=some(*owned),
+            new_member_id=self.name,
+            group_instance_id=self.instance,
+        )
 
     def lose_all(self) -> None:
         self.has = self.told = frozenset()
@@ -86,7 +97,7 @@ class MixedGroup(RuleBasedStateMachine):
         owned = self.groups.topics.some("t", *client.has)
         if client.must_join:
             client.lose_all()
-            result = self.ask(join(client.name))
+            result = self.ask(join(client.name, instance_id=client.instance))
         else:
             result = self.ask(heartbeat(client.name, client.epoch, owned=owned))
         if result.error_code is ErrorCode.NONE:
@@ -108,7 +119,7 @@ class MixedGroup(RuleBasedStateMachine):
                 client.lose_all()
             client.must_join = True
         if client.must_join:
-            request_id = self.groups.ask(classic_join(client.name, owned=some(*client.has)))
+            request_id = self.groups.ask(client.classic_join(client.name, client.has))
             self.groups.commit_writes()
             if request_id not in self.groups.replies:
                 self.wait_for_others(client, request_id)
@@ -116,12 +127,15 @@ class MixedGroup(RuleBasedStateMachine):
             if joined is None or joined.error_code is not ErrorCode.NONE:
                 if joined is not None and joined.error_code is ErrorCode.UNKNOWN_MEMBER_ID:
                     client.lose_all()
-                    self.ask(classic_join("", new_member_id=client.name))
+                    self.ask(client.classic_join(""))
                 return
-            client.epoch, client.must_join, client.has_joined = joined.generation_id, False, True
-            self.lives(client)
+            self.note_joined(client, joined)
         if syncs:
             self.sync(client)
+
+    def note_joined(self, client: Client, joined: JoinResult) -> None:
+        client.epoch, client.must_join, client.has_joined = joined.generation_id, False, True
+        self.lives(client)
 
     def wait_for_others(self, client: Client, request_id: int) -> None:
         """In a classic group a join waits until all have joined."""
@@ -132,7 +146,7 @@ class MixedGroup(RuleBasedStateMachine):
                     and other.is_classic
                     and request_id not in self.groups.replies
                 ):
-                    self.groups.ask(classic_join(other.name, owned=some(*other.has)))
+                    self.groups.ask(other.classic_join(other.name, other.has))
                     other.must_join = True
             self.groups.tick(100)
             self.groups.commit_writes()
@@ -174,14 +188,38 @@ class MixedGroup(RuleBasedStateMachine):
     # --- What may happen ---
 
     @precondition(lambda self: len(self.clients) < 4)
-    @rule(is_classic=st.booleans())
-    def client_starts(self, is_classic: bool) -> None:
+    @rule(is_classic=st.booleans(), is_static=st.booleans())
+    def client_starts(self, is_classic: bool, is_static: bool) -> None:
         self.names += 1
-        client = Client(f"m{self.names}", is_classic)
+        name = f"m{self.names}"
+        client = Client(name, is_classic, f"i-{name}" if is_static else None)
         self.clients.append(client)
         if is_classic:
-            self.ask(classic_join("", new_member_id=client.name))
+            self.ask(client.classic_join(""))
         self.beat(client)
+
+    @precondition(lambda self: any(client.instance for client in self.clients))
+    @rule(data=st.data(), says_so=st.booleans(), beats=st.sampled_from((0, 4)))
+    def static_client_changes_its_protocol(
+        self, data: st.DataObject, says_so: bool, beats: int
+    ) -> None:
+        """Its process ends, perhaps in a quiet group, and starts again with a new member id."""
+        for _ in range(beats):
+            self.all_beat()
+        static = [client for client in self.clients if client.instance]
+        old = data.draw(st.sampled_from(static))
+        if says_so and not old.is_classic and not old.must_join:
+            self.ask(heartbeat(old.name, -2, instance_id=old.instance))
+        self.names += 1
+        new = Client(f"m{self.names}", not old.is_classic, old.instance)
+        self.clients[self.clients.index(old)] = new
+        joined: JoinResult | None = self.ask(new.classic_join("")) if new.is_classic else None
+        if joined is not None and joined.error_code is ErrorCode.NONE:
+            self.note_joined(new, joined)
+        keeps_generation = joined is not None and joined.skip_assignment
+        self.beat(new)
+        if keeps_generation:
+            assert new.has == old.told, "d"
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), syncs=st.booleans())
@@ -217,7 +255,7 @@ class MixedGroup(RuleBasedStateMachine):
         client = data.draw(st.sampled_from(self.clients))
         if client.is_classic:
             client.must_join = True
-            self.groups.ask(classic_join(client.name, owned=some(*client.has)))
+            self.groups.ask(client.classic_join(client.name, client.has))
         else:
             self.groups.ask(heartbeat(client.name, client.epoch))
         if self.groups.writes:
@@ -301,12 +339,17 @@ def _a_member_that_does_not_sync_stays(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def _a_downgrade_in_place_loses_what_members_have(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(conversion, "encode_assignment", lambda assigned, names: encode_assignment(()))
+
+
 MUTANTS: dict[str, Patch] = {
     "a join says that it has nothing": _a_join_says_that_it_has_nothing,
     "a classic member is never told to join": _a_classic_member_is_never_told_to_join,
     "a group is not deleted in its former form": _a_group_is_not_deleted_in_its_former_form,
     "what members have is lost on the way": _what_members_have_is_lost_on_the_way,
     "no sync is answered": _a_member_that_does_not_sync_stays,
+    "a downgrade in place loses what members have": _a_downgrade_in_place_loses_what_members_have,
 }
 
 

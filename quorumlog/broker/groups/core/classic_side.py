@@ -37,3 +37,8 @@ class ClassicSide:
         """Serve a group that was a consumer group; its members join again."""
         self.groups[group.group_id] = group
         self._protocol.interrupt(group, now_ms)
+
+    def continue_stable(self, group: Group, request_id: int) -> None:
+        """Serve a group that was a consumer group and keeps its generation; its leader joins."""
+        self.groups[group.group_id] = group
+        self._protocol.joining.answer_returning_leader(group, request_id)

@@ -15,6 +15,8 @@ from quorumlog.broker.groups.core.consumer import events
 from quorumlog.broker.groups.core.consumer.admission import check_fields
 from quorumlog.broker.groups.core.consumer.conversion import (
     NotConvertible,
+    Replacement,
+    find_replacement,
     to_classic_group,
     to_consumer_records,
 )
@@ -42,7 +44,7 @@ from quorumlog.broker.groups.core.consumer.topics import (
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.records import GroupRecord, LogRecord
+from quorumlog.broker.groups.core.records import GroupRecord, LogRecord, StoredGroup
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
     CommitTransactionalOffsets,
@@ -126,6 +128,10 @@ class ConsumerSide:
                 self.delete(now_ms, group_id, request_id)
             case Join() if group.state is ConsumerGroupState.EMPTY:
                 self._give_way(request_id, request)
+            case Join() if self._may_downgrade(group) and (
+                replacement := find_replacement(group, request, self.topics)
+            ):
+                self._replace_last(now_ms, request_id, request, replacement)
             case Join() | Sync() | Heartbeat() | Leave():
                 self.feed(now_ms, _received(request_id, request))
             case _:
@@ -295,14 +301,19 @@ class ConsumerSide:
 
         self._outbox.append(records, done)
 
+    def _may_downgrade(self, group: ConsumerGroup) -> bool:
+        """Whether nothing but its members can keep the group from being a classic one."""
+        return (
+            self._settings.may_downgrade
+            and len(group.members) <= self._classic.max_size
+            and not self.coordinator.is_writing(group.group_id)
+            and group.group_id not in self._replaced
+        )
+
     def _maybe_downgrade(self, now_ms: int, group_id: str) -> None:
         """Let a group be a classic one if its last member of the consumer protocol has gone."""
         group = self.coordinator.groups.get(group_id)
-        if group is None or self.coordinator.is_writing(group_id) or group_id in self._replaced:
-            return
-        if not self._settings.may_downgrade or not _is_classic(group):
-            return
-        if len(group.members) > self._classic.max_size:
+        if group is None or not self._may_downgrade(group) or not _is_classic(group):
             return
         try:
             stored = to_classic_group(group, self.topics.names, now_ms=now_ms)
@@ -313,8 +324,34 @@ class ConsumerSide:
             if error_code is ErrorCode.NONE:
                 self._classic.continue_with(Group.from_stored(group_id, stored, now_ms), now_ms)
 
+        self._replace(group_id, self._as_classic_group(group_id, stored), replaced)
+
+    def _replace_last(
+        self, now_ms: int, request_id: int, join: Join, replacement: Replacement
+    ) -> None:
+        """Let the group be a classic one, led by the static member that joins; none rebalances."""
+        # DEVIATION: Kafka names no leader to the member that joins, so that nobody assigns
+        # partitions that are added later. docs/decisions/0128-two-coordinators-share-one-log.md
+        group_id = join.group_id
+        stored = to_classic_group(
+            self.coordinator.groups[group_id],
+            self.topics.names,
+            now_ms=now_ms,
+            replacement=replacement,
+        )
+
+        def replaced(now_ms: int, error_code: ErrorCode) -> None:
+            if error_code is ErrorCode.NONE:
+                group = Group.from_stored(group_id, stored, now_ms)
+                self._classic.continue_stable(group, request_id)
+            else:
+                self._outbox.reply(request_id, join.refuse(error_code))
+
+        self._replace(group_id, self._as_classic_group(group_id, stored), replaced)
+
+    def _as_classic_group(self, group_id: str, stored: StoredGroup) -> tuple[LogRecord, ...]:
         classic = GroupRecord(group_id=group_id, stored=stored)
-        self._replace(group_id, (*self._committed.consumer.tombstones(group_id), classic), replaced)
+        return (*self._committed.consumer.tombstones(group_id), classic)
 
     # --- The coordinator of consumer groups ---
 

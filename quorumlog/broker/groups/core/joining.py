@@ -167,6 +167,11 @@ class Joining:
         else:
             self._rebalance_without(group, now_ms, member, request_id, join)
 
+    def answer_returning_leader(self, group: Group, request_id: int) -> None:
+        """Answer a leader that keeps the assignment of this generation (KIP-814)."""
+        leader = group.members[group.leader or ""]
+        self._outbox.reply(request_id, self._rebalance.joined(group, leader, skips=True))
+
     def _wants_the_same(self, group: Group, member: Member, join: Join) -> bool:
         """Return whether a static member comes back for what its assignment was made for.
 

@@ -6,6 +6,7 @@ docs/decisions/0117-a-group-is-converted-in-one-batch.md
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.broker.groups.core.consumer.group import ConsumerGroup, ConsumerMember
@@ -204,22 +205,96 @@ def _read(kind: type[MessageT], data: bytes, member_id: str) -> MessageT:
         raise NotConvertible(f"{member_id}: {kind.__name__}: {error}") from error
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """A classic static member, in the place of the member of the consumer protocol `owner_id`."""
+
+    owner_id: str
+    member_id: str
+    metadata: MemberValue
+
+
+def find_replacement(group: ConsumerGroup, join: Join, topics: Topics) -> Replacement | None:
+    """Return the replacement that lets the group be a classic one without a rebalance, or None.
+
+    `join` is a static member's return, and all other members are classic. Every member keeps its
+    generation and its partitions, because there is nothing to assign anew. The replacement leads
+    the classic group, so its client must be able to skip the assignment (KIP-814). Source:
+    KAFKA-17317, KAFKA-19546. docs/decisions/0128-two-coordinators-share-one-log.md
+    """
+    owner = group.members.get(group.static.get(join.group_instance_id or "", ""))
+    if owner is None or join.member_id or not join.supports_skipping_assignment:
+        return None
+    others = [member for member in group.members.values() if member is not owner]
+    if not all(_prefers(member, join.protocols[0][0]) for member in others):
+        return None
+    if join.new_member_id in {member.member_id for member in others}:
+        return None
+    try:
+        subscription = read_subscription(join.protocols[0][1], join.new_member_id)
+    except NotConvertible:
+        return None  # the consumer group refuses the join
+    metadata = classic_metadata(join, subscription)
+    claimed = by_id(((one.topic, one.partitions) for one in subscription.owned_partitions), topics)
+    if (
+        owner.metadata.subscribed_topic_regex
+        or owner.metadata.subscribed_topic_names != metadata.subscribed_topic_names
+        or not claimed <= owner.current.assigned
+        or not _is_settled(group, owner, topics)
+    ):
+        return None
+    return Replacement(owner_id=owner.member_id, member_id=join.new_member_id, metadata=metadata)
+
+
+def _prefers(member: ConsumerMember, protocol_name: str) -> bool:
+    """Whether this is the protocol that the member's last join was answered with."""
+    classic = member.metadata.classic
+    return classic is not None and classic.supported_protocols[0].name == protocol_name
+
+
+def _is_settled(group: ConsumerGroup, owner: ConsumerMember, topics: Topics) -> bool:
+    """Whether every member has its whole part of a target that was made for the present topics.
+
+    The epoch of `owner` does not count: its successor gets the epoch of the group.
+    """
+    others_have_all = all(
+        member is owner or member.current.is_reconciled_to(group.assignment_epoch)
+        for member in group.members.values()
+    )
+    return (
+        others_have_all
+        and owner.current.assigned == group.target_of(owner.member_id)
+        and group.group_epoch == group.assignment_epoch
+        and group.metadata_hash == topics.metadata_hash(group.all_names())
+    )
+
+
 def to_classic_group(
-    group: ConsumerGroup, topic_names: Mapping[TopicId, str], *, now_ms: int
+    group: ConsumerGroup,
+    topic_names: Mapping[TopicId, str],
+    *,
+    now_ms: int,
+    replacement: Replacement | None = None,
 ) -> StoredGroup:
     """Return the generation that continues a consumer group, all of whose members are classic.
 
-    Each member has what it has now; the caller deletes the records of the consumer group in the
-    same batch, and lets the members rebalance. Raises NotConvertible.
+    Each member has the partitions that it has now; the caller deletes the records of the consumer
+    group in the same batch. A `replacement` takes the place of its owner, and leads; without one
+    the caller lets the members rebalance. Raises NotConvertible.
     """
-    classic = {
-        member_id: member.metadata.classic for member_id, member in sorted(group.members.items())
+    members = {
+        member_id: (member.metadata, member.current.assigned)
+        for member_id, member in sorted(group.members.items())
     }
-    if not classic or None in classic.values():
+    if replacement is not None:
+        _, assigned = members.pop(replacement.owner_id)
+        members[replacement.member_id] = replacement.metadata, assigned
+    classic = [metadata.classic for metadata, _ in members.values()]
+    if not classic or None in classic:
         raise NotConvertible("it has members of the consumer protocol, or none at all")
     offered = [
         [protocol.name for protocol in one.supported_protocols]
-        for one in classic.values()
+        for one in classic
         if one is not None
     ]
     common = set.intersection(*map(set, offered))
@@ -230,30 +305,31 @@ def to_classic_group(
         protocol_type=CONSUMER,
         generation_id=group.group_epoch,
         protocol_name=protocol_name,
-        leader=next(iter(classic)),
+        leader=next(iter(members)) if replacement is None else replacement.member_id,
         state_since_ms=now_ms,
         members=[
-            _stored(group.members[member_id], protocol_name, topic_names) for member_id in classic
+            _stored(member_id, metadata, protocol_name, encode_assignment(assigned, topic_names))
+            for member_id, (metadata, assigned) in members.items()
         ],
     )
 
 
 def _stored(
-    member: ConsumerMember, protocol_name: str, topic_names: Mapping[TopicId, str]
+    member_id: str, metadata: MemberValue, protocol_name: str, assignment: bytes
 ) -> StoredMember:
-    classic = member.metadata.classic or ClassicMemberMetadata()
+    classic = metadata.classic or ClassicMemberMetadata()
     subscription = next(
         one.metadata for one in classic.supported_protocols if one.name == protocol_name
     )
     return StoredMember(
-        member_id=member.member_id,
-        group_instance_id=member.metadata.instance_id,
-        client_id=member.metadata.client_id,
-        client_host=member.metadata.client_host,
-        rebalance_timeout_ms=member.metadata.rebalance_timeout_ms,
+        member_id=member_id,
+        group_instance_id=metadata.instance_id,
+        client_id=metadata.client_id,
+        client_host=metadata.client_host,
+        rebalance_timeout_ms=metadata.rebalance_timeout_ms,
         session_timeout_ms=classic.session_timeout_ms,
         subscription=subscription,
-        assignment=encode_assignment(member.current.assigned, topic_names),
+        assignment=assignment,
     )
 
 
