@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from quorumlog.settings import kinds
 from quorumlog.settings.kinds import INT_MAX, LONG_MAX, BadValue, ConfigType, Kind, text_of
-from quorumlog.settings.topics import TOPIC_SETTINGS, Alias, TopicConfig, TopicSetting
+from quorumlog.settings.topics import TOPIC_SETTINGS, Alias, TopicSetting
 
 T = TypeVar("T")
 
@@ -319,14 +319,13 @@ class StaticConfig:
 def dynamic_settings() -> dict[str, ServerSetting[Any]]:
     """Return what can be altered while a broker runs: what holds for topics, and a few others.
 
-    # DEVIATION: Kafka alters addresses, security and threads, too, and min.insync.replicas for
-    # the whole cluster. docs/decisions/0091-a-brokers-settings-of-topics-change-while-it-runs.md
+    # DEVIATION: Kafka alters addresses and security, too.
+    # docs/decisions/0091-a-brokers-settings-of-topics-change-while-it-runs.md
     """
-    fixed = {TopicConfig.min_insync_replicas.server}
     rows = [_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server]
     rows += [FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE, ALTER_LOG_DIRS_RATE]
     rows += [LOG_CLEANER_BACKOFF, LOG_CLEANER_RATE, MAX_CONNECTIONS, PRODUCER_ID_EXPIRATION]
-    return {row.name: row for row in rows if row.name not in fixed}
+    return {row.name: row for row in rows}
 
 
 DYNAMIC: Final[Mapping[str, ServerSetting[Any]]] = MappingProxyType(dynamic_settings())

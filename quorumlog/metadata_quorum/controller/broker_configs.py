@@ -4,9 +4,17 @@ It refuses what holds from the start of a node, bad values, and what one broker 
 itself: whether elections may be unclean, which the controller decides for all.
 """
 
-from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.config_changes import (
+    ConfigChange,
+    ConfigChanges,
+    ConfigOperation,
+    ConfigResult,
+)
 from quorumlog.metadata_quorum.controller.configs import check_form, value_after
+from quorumlog.metadata_quorum.controller.features import level_for
+from quorumlog.metadata_quorum.controller.min_insync_replicas import SERVER_NAME, around_cluster
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_records
+from quorumlog.metadata_quorum.image.features import LEVEL_OF_CLUSTER_MIN_ISR
 from quorumlog.metadata_quorum.image.records import BROKER_RESOURCE, Config, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.settings.kinds import BadValue
@@ -36,10 +44,27 @@ def alter_brokers(
         Config(resource_type=BROKER_RESOURCE, resource_name=wanted.name, name=name, value=value)
         for name, value in changed.items()
     ]
+    if SERVER_NAME in changed:
+        records = _with_number(cluster, records, changed[SERVER_NAME])
     check_records(before_all + written + len(records))
     return records, ConfigResult(
         name=wanted.name, error_code=ErrorCode.NONE, configs=after, is_broker=True
     )
+
+
+def _with_number(
+    cluster: ClusterReplay, records: list[MetadataRecord], number: str | None
+) -> list[MetadataRecord]:
+    """Return the records of a new min.insync.replicas of the cluster, with all that it changes."""
+    if number is None:
+        message = f"Cluster-level {SERVER_NAME} cannot be removed while ELR is enabled."
+        raise TopicRefused(ErrorCode.INVALID_CONFIG, message)
+    level, problem = level_for(cluster, LEVEL_OF_CLUSTER_MIN_ISR)
+    if problem is not None:
+        raise TopicRefused(problem.error_code, problem.error_message or "")
+    around = around_cluster(cluster, int(number))
+    first = [] if level is None else [level]
+    return [*around.before, *first, *records, *around.behind]
 
 
 def _check_dynamic(wanted: ConfigChanges) -> None:
@@ -47,6 +72,13 @@ def _check_dynamic(wanted: ConfigChanges) -> None:
     if fixed:
         message = f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
         raise TopicRefused(ErrorCode.INVALID_REQUEST, message)
+    numbers = [change for change in wanted.changes if change.name == SERVER_NAME]
+    if wanted.name and numbers:
+        message = f"Broker-level {SERVER_NAME} cannot be altered while ELR is enabled."
+        raise TopicRefused(ErrorCode.INVALID_CONFIG, message)
+    if any(change.operation is ConfigOperation.DELETE for change in numbers):
+        message = f"Cluster-level {SERVER_NAME} cannot be removed while ELR is enabled."
+        raise TopicRefused(ErrorCode.INVALID_CONFIG, message)
     if wanted.name and any(change.name == _UNCLEAN.server for change in wanted.changes):
         message = f"{_UNCLEAN.server} is for all brokers: alter it for the resource without a name"
         raise TopicRefused(ErrorCode.INVALID_REQUEST, message)

@@ -358,7 +358,6 @@ async def test_settings_of_this_broker_and_of_all_are_altered(tmp_path: Path) ->
         ("2", ("log.retention.ms", 0, "5"), "Unexpected broker id, expected 1"),
         ("x", ("log.retention.ms", 0, "5"), "Unexpected broker id, expected 1"),
         ("1", ("node.id", 0, "5"), "Cannot update these configs dynamically: Set(node.id)"),
-        ("", ("min.insync.replicas", 0, "2"), "Cannot update these configs dynamically"),
         ("1", ("unclean.leader.election.enable", 0, "true"), "is for all brokers"),
     ],
 )
