@@ -208,7 +208,7 @@ def test_a_planted_bug_is_found(
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
     phases = (Phase.generate,)  # the smallest example does not matter
-    find = settings(max_examples=400, deadline=None, derandomize=True, phases=phases)(
+    find = settings(max_examples=1500, deadline=None, derandomize=True, phases=phases)(
         given(SCHEDULES, st.integers(1, 3), LEVELS)(tell)
     )
     with pytest.raises((AssertionError, ExceptionGroup)):
