@@ -68,16 +68,16 @@ def laid_over(recorded: Mapping[str, str], given: Mapping[str, str]) -> dict[str
 
 
 def require_kept(recorded: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Refuse a new value of what the metadata of a cluster that exists has: it would not count.
+    """Refuse a new min.insync.replicas in the files of a cluster whose metadata has the number.
 
-    Raises InvalidArgument with the command that changes it.
+    Raises InvalidArgument with the command that changes the number in the metadata.
     """
     name = "min.insync.replicas"
     value = given.get(name, recorded.get(name, ""))
     if value != recorded.get(name, ""):
         raise InvalidArgument(
-            f"setting {name}: a cluster that exists has it in its metadata, and the start of a "
-            f"node does not change that. Start the cluster without it, then: "
+            f"setting {name}: a cluster that exists has it in its metadata, and ignores a new one "
+            f"in the files of its nodes. Start the cluster without it, then: "
             f"quorumlog configs alter broker '' --set {name}={value or 1}"
         )
 

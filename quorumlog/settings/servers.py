@@ -319,7 +319,7 @@ class StaticConfig:
 def dynamic_settings() -> dict[str, ServerSetting[Any]]:
     """Return what can be altered while a broker runs: what holds for topics, and a few others.
 
-    # DEVIATION: Kafka alters addresses and security, too.
+    # DEVIATION: Kafka alters addresses, security and threads, too.
     # docs/decisions/0091-a-brokers-settings-of-topics-change-while-it-runs.md
     """
     rows = [_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server]

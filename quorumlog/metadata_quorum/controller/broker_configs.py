@@ -1,15 +1,10 @@
 """Alters the settings of one broker or of all, while they run (KIP-226).
 
-It refuses what holds from the start of a node, bad values, and what one broker must not have for
-itself: whether elections may be unclean, which the controller decides for all.
+It refuses settings that a node reads when it starts, bad values, and for one broker the settings by
+which the controller decides: unclean.leader.election.enable and min.insync.replicas.
 """
 
-from quorumlog.metadata_quorum.config_changes import (
-    ConfigChange,
-    ConfigChanges,
-    ConfigOperation,
-    ConfigResult,
-)
+from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller.configs import check_form, value_after
 from quorumlog.metadata_quorum.controller.features import level_for
 from quorumlog.metadata_quorum.controller.min_insync_replicas import SERVER_NAME, around_cluster
@@ -45,17 +40,17 @@ def alter_brokers(
         for name, value in changed.items()
     ]
     if SERVER_NAME in changed:
-        records = _with_number(cluster, records, changed[SERVER_NAME])
+        records = _with_new_min_isr(cluster, records, changed[SERVER_NAME])
     check_records(before_all + written + len(records))
     return records, ConfigResult(
         name=wanted.name, error_code=ErrorCode.NONE, configs=after, is_broker=True
     )
 
 
-def _with_number(
+def _with_new_min_isr(
     cluster: ClusterReplay, records: list[MetadataRecord], number: str | None
 ) -> list[MetadataRecord]:
-    """Return the records of a new min.insync.replicas of the cluster, with all that it changes."""
+    """Return `records`, with the level that they need and the partitions that they change."""
     if number is None:
         message = f"Cluster-level {SERVER_NAME} cannot be removed while ELR is enabled."
         raise TopicRefused(ErrorCode.INVALID_CONFIG, message)
@@ -64,7 +59,7 @@ def _with_number(
         raise TopicRefused(problem.error_code, problem.error_message or "")
     around = around_cluster(cluster, int(number))
     first = [] if level is None else [level]
-    return [*around.before, *first, *records, *around.behind]
+    return [*around.before, *first, *records, *around.after]
 
 
 def _check_dynamic(wanted: ConfigChanges) -> None:
@@ -72,12 +67,8 @@ def _check_dynamic(wanted: ConfigChanges) -> None:
     if fixed:
         message = f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
         raise TopicRefused(ErrorCode.INVALID_REQUEST, message)
-    numbers = [change for change in wanted.changes if change.name == SERVER_NAME]
-    if wanted.name and numbers:
+    if wanted.name and any(change.name == SERVER_NAME for change in wanted.changes):
         message = f"Broker-level {SERVER_NAME} cannot be altered while ELR is enabled."
-        raise TopicRefused(ErrorCode.INVALID_CONFIG, message)
-    if any(change.operation is ConfigOperation.DELETE for change in numbers):
-        message = f"Cluster-level {SERVER_NAME} cannot be removed while ELR is enabled."
         raise TopicRefused(ErrorCode.INVALID_CONFIG, message)
     if wanted.name and any(change.name == _UNCLEAN.server for change in wanted.changes):
         message = f"{_UNCLEAN.server} is for all brokers: alter it for the resource without a name"

@@ -321,8 +321,8 @@ def registration_record(request: BrokerRegistration, broker_epoch: int) -> Regis
     )
 
 
-def ignored_number(cluster: ClusterReplay, request: BrokerRegistration) -> str | None:
-    """Say that min.insync.replicas of a broker's file does not count, if it is another one."""
+def ignored_min_isr(cluster: ClusterReplay, request: BrokerRegistration) -> str | None:
+    """Return a remark if a broker's file has another min.insync.replicas than the cluster."""
     number = of_cluster(cluster)
     if number in {None, request.min_insync_replicas}:
         return None

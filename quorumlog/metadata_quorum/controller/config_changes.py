@@ -100,6 +100,6 @@ def _alter(
     ]
     if min_insync_replicas.TOPIC_NAME in changed:
         around = min_insync_replicas.around_topic(cluster, topic.name, topic_id)
-        records = [*around.before, *records, *around.behind]
+        records = [*around.before, *records, *around.after]
     check_records(before_all + written + len(records))
     return records, ConfigResult(name=topic.name, error_code=ErrorCode.NONE, configs=after)

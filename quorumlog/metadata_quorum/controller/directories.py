@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from quorumlog.metadata_quorum.controller.brokers import Session
 from quorumlog.metadata_quorum.controller.features import level_for, levels_of_new_cluster
 from quorumlog.metadata_quorum.controller.log_loss import FAILED
-from quorumlog.metadata_quorum.controller.min_insync_replicas import first_number
+from quorumlog.metadata_quorum.controller.min_insync_replicas import records_of_new_cluster
 from quorumlog.metadata_quorum.controller.requests import Decision
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import (
@@ -34,7 +34,7 @@ def levels_for_registration(
     directories need.
     """
     levels = levels_of_new_cluster(cluster, request.features)
-    first = first_number(levels, request)
+    first = records_of_new_cluster(levels, request)
     begins_at = max((one.level for one in levels if one.name == METADATA_FEATURE), default=0)
     if not request.log_dirs or begins_at >= LEVEL_OF_DIRECTORIES:
         return first, None

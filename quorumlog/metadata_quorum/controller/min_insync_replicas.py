@@ -1,13 +1,13 @@
-"""The number of replicas that must be in sync: of the cluster, of a leader; what a change voids.
+"""Which min.insync.replicas holds for a partition, and the records of a change of it (KIP-966).
 
 From LEVEL_OF_CLUSTER_MIN_ISR on, the cluster has one number for all topics that set none, as in
-Kafka where ELRs are on; below, each broker has the number of its file for what it leads. The leader
-and the controller must use the same number at every moment, so a change is one batch, of which
-`around_topic` and `around_cluster` return the parts. Source: KIP-966.
+Kafka where ELRs are on. Below that level, each leader uses the number of its own file.
+The leader and the controller must use the same number at every moment. So one batch changes the
+number, clears ELRs and voids the leaders' proposals: `around_topic`, `around_cluster`.
 docs/decisions/0033-a-new-min-insync-replicas-voids-older-proposals.md
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from quorumlog.metadata_quorum.controller.refusals import check_records
@@ -44,17 +44,17 @@ class Around(NamedTuple):
     """
 
     before: list[PartitionChange]
-    behind: list[PartitionChange]
+    after: list[PartitionChange]
 
 
 def of_cluster(cluster: ClusterReplay) -> int | None:
-    """Return the number that holds for topics which set none; None: that of the leader's file."""
+    """Return the cluster's number for topics that set none; None: each leader has its own."""
     text = cluster.broker_configs("").get(SERVER_NAME)
     return None if text is None else int(text)
 
 
 def of_leader(cluster: ClusterReplay, leader_id: BrokerId) -> int:
-    """Return the number that a broker uses for topics which set none."""
+    """Return the number that a leader uses for topics that set none."""
     number = of_cluster(cluster)
     return cluster.brokers[leader_id].min_insync_replicas if number is None else number
 
@@ -66,39 +66,40 @@ def of_topic(cluster: ClusterReplay, name: str, leader_id: BrokerId) -> int:
 
 
 def around_topic(cluster: ClusterReplay, name: str, topic_id: TopicId) -> Around:
-    """Return what is written around a new number of one topic."""
+    """Return the changes to write around a new number of one topic."""
     return _around((topic_id, index, one) for index, one in _led(cluster, name))
 
 
 def around_cluster(cluster: ClusterReplay, number: int | None) -> Around:
-    """Return what is written around a new number of the cluster; None: each leader has its own.
+    """Return the changes to write around a new number of the cluster; None: it loses its number.
 
-    Partitions whose leaders use the same number as before are left alone. Looks at all partitions.
-    Raises TopicRefused where there are more than one batch may have.
+    A partition whose leader uses the same number before and after stays as it is. Reads all
+    partitions. Raises TopicRefused if a batch may not have that many changes.
     """
-    return _around(_with_other_number(cluster, number))
+    return _around(_led_by_another_number(cluster, number))
 
 
-def first_number(
-    levels: Iterable[FeatureLevel], request: BrokerRegistration
+def records_of_new_cluster(
+    levels: Sequence[FeatureLevel], request: BrokerRegistration
 ) -> tuple[MetadataRecord, ...]:
-    """Return the records with which a new cluster begins: its levels, and its number.
+    """Return the first records of a new cluster: its levels, and the number of its first broker.
+
+    Returns none if `levels` is empty: the cluster is not new.
 
     # DEVIATION: Kafka takes the active controller's own number.
     # docs/decisions/0019-the-elr-goes-by-the-leaders-min-insync-replicas.md
     """
-    begun = tuple(levels)
     has_number = any(
-        one.name == METADATA_FEATURE and one.level >= LEVEL_OF_CLUSTER_MIN_ISR for one in begun
+        one.name == METADATA_FEATURE and one.level >= LEVEL_OF_CLUSTER_MIN_ISR for one in levels
     )
-    return (*begun, record_of(request.min_insync_replicas)) if has_number else begun
+    return (*levels, _record_of(request.min_insync_replicas)) if has_number else tuple(levels)
 
 
 def around_level(cluster: ClusterReplay, record: FeatureLevel) -> list[MetadataRecord]:
-    """Return a new level of the records with all that it changes.
+    """Return the records of a new level, which may give the cluster its number, or remove it.
 
-    From its level on, the cluster has a number: the greatest of its brokers, so that none commits
-    with fewer replicas than its own file says. Raises TopicRefused.
+    The first number is the greatest of the brokers' files, so that no leader commits with fewer
+    replicas than its file says. Raises TopicRefused.
     """
     now = cluster.feature_level(METADATA_FEATURE) >= LEVEL_OF_CLUSTER_MIN_ISR
     then = record.level >= LEVEL_OF_CLUSTER_MIN_ISR
@@ -107,13 +108,13 @@ def around_level(cluster: ClusterReplay, record: FeatureLevel) -> list[MetadataR
     numbers = [broker.min_insync_replicas for broker in cluster.brokers.values()]
     number = max(numbers, default=int(_SETTING.default)) if then else None
     around = around_cluster(cluster, number)
-    records: list[MetadataRecord] = [*around.before, record, record_of(number), *around.behind]
+    records: list[MetadataRecord] = [*around.before, record, _record_of(number), *around.after]
     check_records(len(records))
     return records
 
 
-def record_of(number: int | None) -> Config:
-    """Return the record that gives the cluster this number; None: it has none any more."""
+def _record_of(number: int | None) -> Config:
+    """Return the record of the cluster's number; None removes it."""
     return Config(
         resource_type=BROKER_RESOURCE,
         resource_name="",
@@ -128,7 +129,7 @@ def _led(cluster: ClusterReplay, name: str) -> Iterator[tuple[PartitionIndex, Pa
             yield PartitionIndex(index), partition
 
 
-def _with_other_number(
+def _led_by_another_number(
     cluster: ClusterReplay, number: int | None
 ) -> Iterator[tuple[TopicId, PartitionIndex, PartitionImage]]:
     for name in cluster.topic_names():
@@ -148,6 +149,6 @@ def _around(changed: Iterable[tuple[TopicId, PartitionIndex, PartitionImage]]) -
     for topic_id, index, partition in changed:
         if partition.elr:
             around.before.append(PartitionChange(topic_id=topic_id, partition_id=index, elr=()))
-        around.behind.append(PartitionChange(topic_id=topic_id, partition_id=index))
-        check_records(len(around.before) + len(around.behind))
+        around.after.append(PartitionChange(topic_id=topic_id, partition_id=index))
+        check_records(len(around.before) + len(around.after))
     return around

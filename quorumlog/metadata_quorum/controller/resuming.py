@@ -21,7 +21,7 @@ from typing import Final
 from quorumlog.metadata_quorum.controller.brokers import (
     Sessions,
     active_brokers,
-    ignored_number,
+    ignored_min_isr,
     registration_record,
 )
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss, Losses
@@ -96,7 +96,7 @@ class Resumptions:
         epoch = base_offset + len(first) + len(renewed)
         register = replace(registration_record(request, epoch), fenced=False)
         reply = replace(reply, broker_epoch=epoch)
-        remark = ignored_number(self._cluster, request)
+        remark = ignored_min_isr(self._cluster, request)
         return Decision(response=reply, records=(*first, *renewed, register), remark=remark)
 
     def _renewed(self, request: BrokerRegistration) -> tuple[PartitionChange, ...]:
