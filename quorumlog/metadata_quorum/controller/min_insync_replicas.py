@@ -132,15 +132,21 @@ def _led(cluster: ClusterReplay, name: str) -> Iterator[tuple[PartitionIndex, Pa
 def _led_by_another_number(
     cluster: ClusterReplay, number: int | None
 ) -> Iterator[tuple[TopicId, PartitionIndex, PartitionImage]]:
+    numbers = {
+        broker.broker_id: (
+            of_leader(cluster, broker.broker_id),
+            broker.min_insync_replicas if number is None else number,
+        )
+        for broker in cluster.brokers.values()
+    }
     for name in cluster.topic_names():
         topic_id = cluster.topic_id(name)
         if topic_id is None or TOPIC_NAME in cluster.configs(name):
             continue
         for index, partition in _led(cluster, name):
-            leader = cluster.brokers[partition.leader_id]
-            now = of_leader(cluster, partition.leader_id)
-            then = leader.min_insync_replicas if number is None else number
-            if min(now, len(partition.replicas)) != min(then, len(partition.replicas)):
+            now, then = numbers[partition.leader_id]
+            replicas = len(partition.replicas)
+            if min(now, replicas) != min(then, replicas):
                 yield topic_id, index, partition
 
 
