@@ -69,6 +69,7 @@ class LocalCluster:
         self._is_planned_here = False  # a new cluster
         found = _found(path)
         if found is not None and (found.was_ready or self._is_used(found)):
+            settings_check.require_kept(found.config, config or {})
             planned = found
         else:
             self._failed, self._is_planned_here = found, True

@@ -67,6 +67,21 @@ def laid_over(recorded: Mapping[str, str], given: Mapping[str, str]) -> dict[str
     return merged
 
 
+def require_kept(recorded: Mapping[str, str], given: Mapping[str, str]) -> None:
+    """Refuse a new min.insync.replicas in the files of a cluster whose metadata has the number.
+
+    Raises InvalidArgument with the command that changes the number in the metadata.
+    """
+    name = "min.insync.replicas"
+    value = given.get(name, recorded.get(name, ""))
+    if value != recorded.get(name, ""):
+        raise InvalidArgument(
+            f"setting {name}: a cluster that exists has it in its metadata, and ignores a new one "
+            f"in the files of its nodes. Start the cluster without it, then: "
+            f"quorumlog configs alter broker '' --set {name}={value or 1}"
+        )
+
+
 def _require_common(given: Mapping[str, str], *, is_alone: bool) -> None:
     """Refuse a setting that each node must have for itself. `given`: name -> where it was given.
 

@@ -19,7 +19,7 @@ from quorumlog.settings.kafka_names import (
     is_protection,
 )
 from quorumlog.settings.kinds import INT_MAX, LONG_MAX, BadValue, ConfigType, Kind, text_of
-from quorumlog.settings.topics import TOPIC_SETTINGS, Alias, TopicConfig, TopicSetting
+from quorumlog.settings.topics import TOPIC_SETTINGS, Alias, TopicSetting
 
 T = TypeVar("T")
 
@@ -344,16 +344,15 @@ class StaticConfig:
 def dynamic_settings() -> dict[str, ServerSetting[Any]]:
     """Return the settings that can be altered while a broker runs, with and without effect.
 
-    # DEVIATION: Kafka alters addresses and security, too, and min.insync.replicas for the whole
-    # cluster; it limits by how much a number of threads changes.
+    # DEVIATION: Kafka alters addresses and security, too, and limits by how much a number of
+    # threads changes.
     # docs/decisions/0091-a-brokers-settings-of-topics-change-while-it-runs.md
     """
-    fixed = {TopicConfig.min_insync_replicas.server}
     rows = [_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server]
     rows += [FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED_RATE, ALTER_LOG_DIRS_RATE]
     rows += [LOG_CLEANER_BACKOFF, LOG_CLEANER_RATE, MAX_CONNECTIONS, PRODUCER_ID_EXPIRATION]
     rows += _altered_without_effect()
-    return {row.name: row for row in rows if row.name not in fixed}
+    return {row.name: row for row in rows}
 
 
 DYNAMIC: Final[Mapping[str, ServerSetting[Any]]] = MappingProxyType(dynamic_settings())

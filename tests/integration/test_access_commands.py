@@ -190,7 +190,7 @@ def test_features_are_shown_lowered_and_raised(run: Run, cluster: LocalCluster) 
         "group.version                         1      0         1",
         "kraft.version                         0      0         1",
         "metadata.version                     27     27        27",
-        "quorumlog.metadata.version            5      1         5",
+        "quorumlog.metadata.version            6      1         6",
         "transaction.version                   2      0         2",
     ]
     run("acls", "remove", "--all")
@@ -203,8 +203,8 @@ def test_features_are_shown_lowered_and_raised(run: Run, cluster: LocalCluster) 
         "quotas", "alter", "--entity", "user=a", "--set", "producer_byte_rate=5", status=EXIT_FAILED
     )
     assert f"quorumlog features upgrade {name}=2" in refused
-    run("features", "upgrade", f"{name}=5")
-    assert _level(run, name) == 5
+    run("features", "upgrade", f"{name}=6")
+    assert _level(run, name) == 6
     with SyncAdmin(cluster.bootstrap) as admin:
         assert admin.describe_acls(AclFilter()) == []
     assert "INVALID_UPDATE_VERSION" in run("features", "upgrade", "nothing=2", status=EXIT_FAILED)

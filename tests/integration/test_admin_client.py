@@ -19,6 +19,7 @@ from quorumlog.client import (
 )
 from quorumlog.client.sync import SyncAdmin, SyncProducer
 from quorumlog.cluster import LocalCluster
+from quorumlog.settings.servers import ConfigSource
 from tests.support.cli.in_process import CommandLine
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("admin_client")]
@@ -147,6 +148,36 @@ def test_the_quorum_and_the_logs_are_described(cluster: LocalCluster) -> None:
         assert all(one.elr is not None for one in described.partitions.values())
         with pytest.raises(KafkaError, match="broker 9 is not among the live ones"):
             admin.describe_configs("broker", "9")
+
+
+async def test_min_insync_replicas_of_the_cluster_holds_at_once_for_acks_all(
+    cluster: LocalCluster,
+) -> None:
+    name = "min.insync.replicas"
+    async with Admin(cluster.bootstrap) as admin:
+        await admin.create_topics([NewTopic("in_sync", assignments={0: (1, 2, 3)})])
+        await admin.alter_configs("broker", "", {name: "3"})
+        while (shown := (await admin.describe_configs("topic", "in_sync"))[name]).value != "3":
+            await asyncio.sleep(0.01)  # the broker that was asked may learn of it last
+        assert shown.source == ConfigSource.DYNAMIC_DEFAULT_BROKER
+        cluster.kill(3)
+        while (
+            3 in (found := (await admin.describe_topics(["in_sync"]))["in_sync"].partitions[0]).isr
+        ):
+            await asyncio.sleep(0.01)
+        assert found.elr == (3,)
+        async with Producer(
+            cluster.bootstrap, linger_ms=0, request_timeout_ms=500, delivery_timeout_ms=1_000
+        ) as producer:
+            with pytest.raises(KafkaError, match="NOT_ENOUGH_REPLICAS"):
+                await producer.send_and_wait("in_sync", b"two of three")
+        await admin.alter_configs("broker", "", {name: "2"})
+        async with Producer(cluster.bootstrap) as producer:
+            await producer.send_and_wait("in_sync", b"two of two")
+        while (await admin.describe_topics(["in_sync"]))["in_sync"].partitions[0].elr != ():
+            await asyncio.sleep(0.01)
+        cluster.start_node(3)
+        await admin.alter_configs("broker", "", {name: "1"})
 
 
 async def test_leadership_comes_back_to_the_preferred_replica(cluster: LocalCluster) -> None:

@@ -21,7 +21,7 @@ FOUND_BY: Final[dict[str, tuple[int, str, dict[str, Any]]]] = {
         "not live",
         {"faults": ("reassign", "kill"), "shape": ClusterShape(controllers=3, brokers=5)},
     ),
-    "keeps_the_removed_in_the_isr": (2, "not live", {"faults": ("reassign", "kill")}),
+    "keeps_the_removed_in_the_isr": (18, "not live", {"faults": ("reassign", "kill")}),
     "takes_no_batch_that_began_earlier": (
         2,
         "not live",

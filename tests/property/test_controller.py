@@ -21,6 +21,12 @@ from quorumlog.metadata_quorum.controller.requests import (
     IsrResults,
 )
 from quorumlog.metadata_quorum.controller_client import IsrProposal, NewPartitions, NewTopic
+from quorumlog.metadata_quorum.image.features import (
+    LEVEL_OF_CLUSTER_MIN_ISR,
+    METADATA_FEATURE,
+    NEWEST_LEVEL,
+    SUPPORTED,
+)
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage, PartitionImage
 from quorumlog.metadata_quorum.image.partition_check import check_partition
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -35,10 +41,13 @@ class World(Bench):
     """A bench whose methods are the steps; `written` is what the last step appended.
 
     `disks`: how often each broker's disk was replaced, and its machine started. `holders`: who has
-    every record of a partition that was acknowledged, if as many are as may be.
+    every record of a partition that was acknowledged, if as many are as may be. `begins_at`: the
+    level of a cluster that broker 1 founds with an older release, if it is lower than the newest;
+    it may rise once that broker has come back.
     """
 
     written = 0
+    begins_at = NEWEST_LEVEL
 
     def __post_init__(self) -> None:
         self.controller_class = one_at_once()
@@ -58,6 +67,9 @@ class World(Bench):
         self.written = len(self.log) - before if step[0] in WRITERS else 0
 
     def begin(self) -> None:
+        self.features = {METADATA_FEATURE: (1, self.begins_at)}
+        self.do_register(1, "x", 0)
+        self.features = SUPPORTED
         for broker_id in (1, 2, 3):
             self.do_register(broker_id, "x", 0)
             self.heartbeat(broker_id)
@@ -184,6 +196,12 @@ class World(Bench):
         change = ConfigChange(name="min.insync.replicas", value=str(least))
         self.ask(AlterConfigs(topics=(ConfigChanges(name=name, changes=(change,)),)))
 
+    def do_cluster_min_isr(self, least: int) -> None:
+        """Give all topics that set none another number."""
+        change = ConfigChange(name="min.insync.replicas", value=str(least))
+        wanted = ConfigChanges(name="", changes=(change,), is_broker=True)
+        self.ask(AlterConfigs(topics=(wanted,)))
+
     def do_prefer(self, name: str, index: int) -> None:
         before = self.controller.cluster.partition(name, index)
         [result] = self.elect((name, index))
@@ -232,8 +250,12 @@ class World(Bench):
         request = AlterPartitions(
             broker_id=leader.broker_id, broker_epoch=leader.broker_epoch, proposals=(proposal,)
         )
+        holders = self.holders.setdefault((topic_id, index), {*partition.replicas})
         response = self.ask(request)
         assert isinstance(response, IsrResults)
+        granted = {ErrorCode.NONE, ErrorCode.NEW_LEADER_ELECTED}
+        if response.results[0].error_code in granted and leader.broker_id in holders:
+            holders |= {m.broker_id for m in members}  # it may end a reassignment at once
         if response.results[0].error_code is ErrorCode.NONE:
             assert leader in members
             assert not drifts
@@ -257,9 +279,10 @@ class World(Bench):
 
 def min_isr(image: ClusterImage, topic_id: TopicId, partition: PartitionImage) -> int:
     """Return how many must be in sync before the leader commits anything."""
-    configs = image.topics[image.topic_names[topic_id]].configs
-    least = image.brokers[partition.leader_id].min_insync_replicas
-    return min(int(configs.get("min.insync.replicas", least)), len(partition.replicas))
+    least: int | str = image.brokers[partition.leader_id].min_insync_replicas
+    for configs in (image.broker_config(None), image.topics[image.topic_names[topic_id]].configs):
+        least = configs.get("min.insync.replicas", least)
+    return min(int(least), len(partition.replicas))
 
 
 def check(world: World, before: dict[tuple[bytes, int], PartitionImage]) -> None:
@@ -305,12 +328,17 @@ def test_the_rules_hold_and_replay_equals_live(steps: list[tuple[Any, ...]], lea
 
 
 @examples(300)
-@given(st.lists(TROUBLES, min_size=4, max_size=25), st.integers(1, 3))
+@given(
+    st.lists(TROUBLES, min_size=4, max_size=25),
+    st.integers(1, 3),
+    st.sampled_from([1, LEVEL_OF_CLUSTER_MIN_ISR - 1, NEWEST_LEVEL]),
+)
 def test_nobody_leads_without_every_acknowledged_record(
-    steps: list[tuple[Any, ...]], least: int
+    steps: list[tuple[Any, ...]], least: int, level: int
 ) -> None:
     """The same rules, where brokers come back with less than they had, and all else is calm."""
     world = World()
+    world.begins_at = level
     world.least = {broker_id: (broker_id + least) % 3 + 1 for broker_id in ALL}
     world.begin()
     for step in steps:

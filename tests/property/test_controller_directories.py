@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss, Losses
 from quorumlog.metadata_quorum.controller.partition_changes import PartitionChanges
-from quorumlog.metadata_quorum.image.features import (
-    LEVEL_OF_DIRECTORIES,
-    METADATA_FEATURE,
-    NEWEST_LEVEL,
-    SUPPORTED,
-)
+from quorumlog.metadata_quorum.image.features import LEVEL_OF_DIRECTORIES, NEWEST_LEVEL
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicId
 from tests.property.test_controller import World
@@ -36,6 +31,7 @@ STEPS = st.one_of(
     st.tuples(st.just("assign"), TROUBLED, st.integers(0, 1)),
     st.tuples(st.just("report"), TROUBLED, st.integers(0, 1)),
     st.tuples(st.just("min_isr"), st.just("a"), st.integers(1, 3)),
+    st.tuples(st.just("cluster_min_isr"), st.integers(1, 3)),
     st.tuples(st.just("reassign"), st.just("a"), st.just(0), st.permutations((1, 2, 3)).map(list)),
     LET_IN,
     LET_IN,
@@ -52,17 +48,7 @@ class TwoDirectories(World):
 
     `seconds`: which one the second directory is, by number. `without_second`: the brokers that
     cannot use theirs. A log that was lost is made anew in the first directory (`moved`).
-    `begins_at`: the level of a cluster that broker 1 founds with an older release, if it is lower
-    than the newest; it rises once that broker has come back.
     """
-
-    begins_at = NEWEST_LEVEL
-
-    def begin(self) -> None:
-        self.features = {METADATA_FEATURE: (1, self.begins_at)}
-        self.do_register(1, "x", 0)
-        self.features = SUPPORTED
-        super().begin()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -222,7 +208,7 @@ def test_a_planted_bug_is_found(
 ) -> None:
     monkeypatch.setattr(owner, name, broken)
     phases = (Phase.generate,)  # the smallest example does not matter
-    find = settings(max_examples=400, deadline=None, derandomize=True, phases=phases)(
+    find = settings(max_examples=1500, deadline=None, derandomize=True, phases=phases)(
         given(SCHEDULES, st.integers(1, 3), LEVELS)(tell)
     )
     with pytest.raises((AssertionError, ExceptionGroup)):

@@ -1,8 +1,8 @@
 """Alters the settings of one broker or of all, while they run (KIP-226).
 
 It refuses a setting that nodes read at their start alone, one that would protect, bad values, and
-one that a broker must not have for itself: whether elections may be unclean, which the controller
-decides for all. It keeps unknown names, as Kafka does for plug-ins that read them, but a limited
+for one broker the settings by which the controller decides: unclean.leader.election.enable and
+min.insync.replicas. It keeps unknown names, as Kafka does for plug-ins that read them, but a limited
 number, so that the metadata stays small.
 """
 
@@ -10,7 +10,10 @@ from typing import Final
 
 from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.controller.configs import check_form, value_after
+from quorumlog.metadata_quorum.controller.features import level_for
+from quorumlog.metadata_quorum.controller.min_insync_replicas import SERVER_NAME, around_cluster
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_records
+from quorumlog.metadata_quorum.image.features import LEVEL_OF_CLUSTER_MIN_ISR
 from quorumlog.metadata_quorum.image.records import BROKER_RESOURCE, Config, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.settings.kinds import BadValue
@@ -48,16 +51,36 @@ def alter_brokers(
         Config(resource_type=BROKER_RESOURCE, resource_name=wanted.name, name=name, value=value)
         for name, value in changed.items()
     ]
+    if SERVER_NAME in changed:
+        records = _with_new_min_isr(cluster, records, changed[SERVER_NAME])
     check_records(before_all + written + len(records))
     return records, ConfigResult(
         name=wanted.name, error_code=ErrorCode.NONE, configs=after, is_broker=True
     )
 
 
+def _with_new_min_isr(
+    cluster: ClusterReplay, records: list[MetadataRecord], number: str | None
+) -> list[MetadataRecord]:
+    """Return `records`, with the level that they need and the partitions that they change."""
+    if number is None:
+        message = f"Cluster-level {SERVER_NAME} cannot be removed while ELR is enabled."
+        raise TopicRefused(ErrorCode.INVALID_CONFIG, message)
+    level, problem = level_for(cluster, LEVEL_OF_CLUSTER_MIN_ISR)
+    if problem is not None:
+        raise TopicRefused(problem.error_code, problem.error_message or "")
+    around = around_cluster(cluster, int(number))
+    first = [] if level is None else [level]
+    return [*around.before, *first, *records, *around.after]
+
+
 def _check_names(wanted: ConfigChanges) -> None:
     problem = why_not_altered(wanted.given_names, _READ_ONLY)
     if problem is not None:
         raise TopicRefused(ErrorCode.INVALID_REQUEST, problem)
+    if wanted.name and any(change.name == SERVER_NAME for change in wanted.changes):
+        message = f"Broker-level {SERVER_NAME} cannot be altered while ELR is enabled."
+        raise TopicRefused(ErrorCode.INVALID_CONFIG, message)
     if wanted.name and any(change.name == _UNCLEAN.server for change in wanted.changes):
         message = f"{_UNCLEAN.server} is for all brokers: alter it for the resource without a name"
         raise TopicRefused(ErrorCode.INVALID_REQUEST, message)

@@ -14,6 +14,7 @@ from typing import Final
 
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.controller.directory_claims import directory_problem
+from quorumlog.metadata_quorum.controller.min_insync_replicas import SERVER_NAME, of_cluster
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
@@ -317,6 +318,18 @@ def registration_record(request: BrokerRegistration, broker_epoch: int) -> Regis
         broker_epoch=broker_epoch,
         features=request.features,
         log_dirs=request.log_dirs or None,
+    )
+
+
+def ignored_min_isr(cluster: ClusterReplay, request: BrokerRegistration) -> str | None:
+    """Return a remark if a broker's file has another min.insync.replicas than the cluster."""
+    number = of_cluster(cluster)
+    if number in {None, request.min_insync_replicas}:
+        return None
+    wanted = f"{SERVER_NAME}={request.min_insync_replicas}"
+    return (
+        f"{wanted} of broker {request.broker_id} does not count: the cluster has {number}. "
+        f"`quorumlog configs alter broker '' --set {wanted}` changes it for all brokers"
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from quorumlog.metadata_quorum.config_changes import ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.controller import min_insync_replicas
 from quorumlog.metadata_quorum.controller.broker_configs import alter_brokers
 from quorumlog.metadata_quorum.controller.configs import (
     check_form,
@@ -33,12 +34,10 @@ from quorumlog.metadata_quorum.image.records import (
     TOPIC_RESOURCE,
     Config,
     MetadataRecord,
-    PartitionChange,
 )
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
-from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_LEADER, Offset, PartitionIndex, TopicId
+from quorumlog.wire.codec.identifiers import Offset
 
 
 def decide_configs(
@@ -99,36 +98,8 @@ def _alter(
         Config(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value)
         for name, value in changed.items()
     ]
-    if TopicConfig.min_insync_replicas.name in changed:
-        before_it, behind_it = _around_a_new_min_isr(cluster, topic.name, topic_id)
-        records = [*before_it, *records, *behind_it]
+    if min_insync_replicas.TOPIC_NAME in changed:
+        around = min_insync_replicas.around_topic(cluster, topic.name, topic_id)
+        records = [*around.before, *records, *around.after]
     check_records(before_all + written + len(records))
     return records, ConfigResult(name=topic.name, error_code=ErrorCode.NONE, configs=after)
-
-
-def _around_a_new_min_isr(
-    cluster: ClusterReplay, name: str, topic_id: TopicId
-) -> tuple[list[PartitionChange], list[PartitionChange]]:
-    """Return the changes to write before and after a change of min.insync.replicas, in one batch.
-
-    A replica that leaves a too small ISR goes to the ELR, because the leader commits nothing then.
-    Before the change, the ELRs are cleared: with a smaller number the leader commits. After it, the
-    partition epochs rise: a proposal that is granted from here on carries an epoch that its leader
-    has from a replay of this change, so that leader and controller use the same number.
-    A partition without a leader is left alone: nothing was committed since.
-
-    # DEVIATION: Kafka clears the ELRs and leaves the epochs as they are.
-    # docs/decisions/0033-a-new-min-insync-replicas-voids-older-proposals.md
-    """
-    led = [
-        (PartitionIndex(index), partition)
-        for index, partition in enumerate(cluster.partitions(name))
-        if partition.leader_id != NO_LEADER
-    ]
-    before = [
-        PartitionChange(topic_id=topic_id, partition_id=index, elr=())
-        for index, partition in led
-        if partition.elr
-    ]
-    behind = [PartitionChange(topic_id=topic_id, partition_id=index) for index, _ in led]
-    return before, behind

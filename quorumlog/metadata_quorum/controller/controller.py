@@ -16,6 +16,7 @@ from quorumlog.metadata_quorum.controller.brokers import (
     Sessions,
     active_brokers,
     broker_epoch_error,
+    ignored_min_isr,
     next_state,
     registration_record,
     registration_refusal,
@@ -321,6 +322,7 @@ class Controller:
         epoch = base_offset + len(first) + len(changes)
         register = registration_record(request, epoch)
         reply = RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=epoch)
+        remark = remark or ignored_min_isr(self.cluster, request)
         return Decision(response=reply, records=(*first, *changes, register), remark=remark)
 
     def _decide_heartbeat(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from quorumlog.metadata_quorum.controller.brokers import Session
 from quorumlog.metadata_quorum.controller.features import level_for, levels_of_new_cluster
 from quorumlog.metadata_quorum.controller.log_loss import FAILED
+from quorumlog.metadata_quorum.controller.min_insync_replicas import records_of_new_cluster
 from quorumlog.metadata_quorum.controller.requests import Decision
 from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import (
@@ -19,20 +20,22 @@ from quorumlog.metadata_quorum.controller_client import (
 )
 from quorumlog.metadata_quorum.image.features import LEVEL_OF_DIRECTORIES, METADATA_FEATURE
 from quorumlog.metadata_quorum.image.model import BrokerImage
-from quorumlog.metadata_quorum.image.records import BrokerRegistrationChange, FeatureLevel
+from quorumlog.metadata_quorum.image.records import BrokerRegistrationChange, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 
 def levels_for_registration(
     cluster: ClusterReplay, request: BrokerRegistration
-) -> tuple[tuple[FeatureLevel, ...], RegistrationReply | None]:
+) -> tuple[tuple[MetadataRecord, ...], RegistrationReply | None]:
     """Return the records to write before a registration, or its refusal.
 
-    They say the levels of a new cluster, and the one that several log directories need.
+    They say the levels of a new cluster and its min.insync.replicas, and the level that several log
+    directories need.
     """
-    first = levels_of_new_cluster(cluster, request.features)
-    begins_at = max((one.level for one in first if one.name == METADATA_FEATURE), default=0)
+    levels = levels_of_new_cluster(cluster, request.features)
+    first = records_of_new_cluster(levels, request)
+    begins_at = max((one.level for one in levels if one.name == METADATA_FEATURE), default=0)
     if not request.log_dirs or begins_at >= LEVEL_OF_DIRECTORIES:
         return first, None
     level, problem = level_for(cluster, LEVEL_OF_DIRECTORIES, request)

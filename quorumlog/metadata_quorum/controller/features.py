@@ -14,6 +14,8 @@ from quorumlog.metadata_quorum.cluster_changes import (
     UpdateFeatures,
     UpgradeType,
 )
+from quorumlog.metadata_quorum.controller.min_insync_replicas import around_level
+from quorumlog.metadata_quorum.controller.refusals import TopicRefused
 from quorumlog.metadata_quorum.controller_client import NAMED_PER_REQUEST_MAX, BrokerRegistration
 from quorumlog.metadata_quorum.image.access import AccessImage
 from quorumlog.metadata_quorum.image.features import (
@@ -27,18 +29,18 @@ from quorumlog.metadata_quorum.image.features import (
     first_level,
     level_problem,
 )
-from quorumlog.metadata_quorum.image.records import FeatureLevel
+from quorumlog.metadata_quorum.image.records import FeatureLevel, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 
 def decide_feature_levels(
     cluster: ClusterReplay, request: UpdateFeatures
-) -> tuple[tuple[FeatureLevel, ...], tuple[Outcome, ...]]:
+) -> tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...]]:
     """Change all levels or none (KIP-1022); the one outcome says why not."""
     if len(request.updates) > NAMED_PER_REQUEST_MAX:
         return (), (_refused(f"A request may name at most {NAMED_PER_REQUEST_MAX} features"),)
-    records = []
+    records: list[MetadataRecord] = []
     counts = Counter(update.name for update in request.updates)
     twice = next((name for name, count in counts.items() if count > 1), None)
     if twice is not None:
@@ -50,7 +52,11 @@ def decide_feature_levels(
             return (), (_refused(message),)
         is_set = cluster.was_level_requested(update.name)
         if not is_set or update.level != cluster.features[update.name]:
-            records.append(FeatureLevel(name=update.name, level=update.level))
+            record = FeatureLevel(name=update.name, level=update.level)
+            try:
+                records += around_level(cluster, record)
+            except TopicRefused as refusal:
+                return (), (Outcome(error_code=refusal.error_code, error_message=str(refusal)),)
     return () if request.validate_only else tuple(records), (DONE,)
 
 

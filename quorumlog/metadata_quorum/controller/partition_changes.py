@@ -15,6 +15,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from quorumlog.metadata_quorum.controller import min_insync_replicas
 from quorumlog.metadata_quorum.controller.log_evidence import LogEvidence
 from quorumlog.metadata_quorum.image.features import LEVEL_OF_LAST_KNOWN_ELR, METADATA_FEATURE
 from quorumlog.metadata_quorum.image.model import BrokerImage, PartitionImage
@@ -244,15 +245,9 @@ class PartitionChanges:
         return next(candidates, NO_LEADER)
 
     def min_isr(self, located: Located, leader_id: BrokerId, replicas: int) -> int:
-        """Return the leader's min.insync.replicas, because the leader decides what is committed.
-
-        # DEVIATION: Kafka takes the active controller's own value for topics that have none.
-        # docs/decisions/0019-the-elr-goes-by-the-leaders-min-insync-replicas.md
-        """
-        setting = TopicConfig.min_insync_replicas
-        leaders = {setting.server: str(self._cluster.brokers[leader_id].min_insync_replicas)}
-        config = TopicConfig(self._cluster.configs(located.topic_name), leaders)
-        return min(config.min_insync_replicas, replicas)
+        """Return the leader's min.insync.replicas, because the leader decides what is committed."""
+        number = min_insync_replicas.of_topic(self._cluster, located.topic_name, leader_id)
+        return min(number, replicas)
 
 
 def can_use_log(partition: PartitionImage, broker: BrokerImage) -> bool:

@@ -21,6 +21,7 @@ from typing import Final
 from quorumlog.metadata_quorum.controller.brokers import (
     Sessions,
     active_brokers,
+    ignored_min_isr,
     registration_record,
 )
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss, Losses
@@ -95,7 +96,8 @@ class Resumptions:
         epoch = base_offset + len(first) + len(renewed)
         register = replace(registration_record(request, epoch), fenced=False)
         reply = replace(reply, broker_epoch=epoch)
-        return Decision(response=reply, records=(*first, *renewed, register))
+        remark = ignored_min_isr(self._cluster, request)
+        return Decision(response=reply, records=(*first, *renewed, register), remark=remark)
 
     def _renewed(self, request: BrokerRegistration) -> tuple[PartitionChange, ...]:
         """Begin new leader epochs in some partitions; when all are done, it is not in `_begun`.

@@ -415,7 +415,6 @@ async def test_many_unknown_names_cost_few_comparisons(
         ("1", ("transaction.partition.verification.enable", 0, "false"), "dynamically: Set("),
         ("1", ("ssl.keystore.location", 0, "/k"), "ssl.keystore.location: not supported yet"),
         ("1", ("num.io.threads", 0, "x"), "Invalid value x for configuration num.io.threads"),
-        ("", ("min.insync.replicas", 0, "2"), "Cannot update these configs dynamically"),
         ("1", ("unclean.leader.election.enable", 0, "true"), "is for all brokers"),
     ],
 )

@@ -42,6 +42,17 @@ def test_the_others_may_be_the_same_on_all_nodes(tmp_path: Path, name: str) -> N
     assert LocalCluster(tmp_path, nodes=3, config={name: COMMON[name]}).check() == []
 
 
+@pytest.mark.parametrize("value", ["2", ""])
+def test_a_cluster_that_exists_keeps_its_min_insync_replicas(tmp_path: Path, value: str) -> None:
+    """It is in the metadata: a node that starts with another one would not go by it."""
+    name = "min.insync.replicas"
+    new = LocalCluster(tmp_path, nodes=3, config={name: "3"})
+    layout.save(tmp_path, replace(new.spec, was_ready=True))
+    assert LocalCluster(tmp_path, config={name: "3"}).spec.config[name] == "3"
+    with pytest.raises(InvalidArgument, match=rf"--set {name}={value or 1}"):
+        LocalCluster(tmp_path, config={name: value})
+
+
 def test_one_node_listens_and_advertises_as_it_is_told(tmp_path: Path) -> None:
     config = {
         "listeners": "PLAINTEXT://0.0.0.0:23902",

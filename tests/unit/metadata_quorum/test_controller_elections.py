@@ -7,6 +7,7 @@ import pytest
 from quorumlog.metadata_quorum.controller.log_loss import unclean_elections
 from quorumlog.metadata_quorum.controller.requests import AlterPartitions, IsrResults
 from quorumlog.metadata_quorum.controller_client import IsrProposal, NewTopic
+from quorumlog.metadata_quorum.image.features import LEVEL_OF_CLUSTER_MIN_ISR, METADATA_FEATURE
 from quorumlog.metadata_quorum.image.model import PartitionImage
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -80,8 +81,8 @@ def test_an_unclean_election_needs_a_live_replica_and_a_partition_without_a_lead
 
 
 def test_an_elected_leader_keeps_the_elr_by_its_own_number() -> None:
-    """Decision 19: min.insync.replicas is that of the broker which leads."""
-    bench = Bench()
+    """Below its level, min.insync.replicas is that of the broker which leads."""
+    bench = Bench(features={METADATA_FEATURE: (1, LEVEL_OF_CLUSTER_MIN_ISR - 1)})
     for broker_id, least in ((1, 1), (2, 2)):
         bench.register(broker_id, min_insync_replicas=least)
         bench.heartbeat(broker_id)

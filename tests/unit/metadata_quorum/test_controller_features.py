@@ -236,8 +236,8 @@ def test_a_level_falls_once_no_record_needs_it(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("level", "upgrade_type", "name", "message"),
     [
-        (6, UPGRADE, METADATA_FEATURE, "only supports versions 1-5"),
-        (0, SAFE, METADATA_FEATURE, "only supports versions 1-5"),
+        (7, UPGRADE, METADATA_FEATURE, "only supports versions 1-6"),
+        (0, SAFE, METADATA_FEATURE, "only supports versions 1-6"),
         (2, SAFE, METADATA_FEATURE, "Can't downgrade to a newer level"),
         (1, UPGRADE, "share.version", "The controller does not support this feature"),
         (1, UPGRADE, "group.version", "Broker 1 does not support this level"),
@@ -268,7 +268,7 @@ def test_all_levels_change_or_none_and_a_dry_run_changes_none(bench: Bench) -> N
 
 
 def test_a_node_stops_at_a_level_beyond_its_own() -> None:
-    for name, level in ((METADATA_FEATURE, 6), ("quorumlog.other", 2)):
+    for name, level in ((METADATA_FEATURE, 7), ("quorumlog.other", 2)):
         beyond = encode_record(FeatureLevel(name=name, level=level))
         with pytest.raises(NewerRecord, match=f"level {level} of {name} is in force"):
             decode_record(beyond)
@@ -281,13 +281,13 @@ def test_a_new_cluster_begins_with_the_newest_levels() -> None:
     bench = Bench()
     newest = {GROUP_FEATURE: 1, METADATA_FEATURE: NEWEST_LEVEL, TRANSACTION_FEATURE: 2}
     reply = bench.register(1)
-    assert bench.log[:-1] == [
+    assert bench.log[:3] == [
         FeatureLevel(name=name, level=level, is_automatic=True) for name, level in newest.items()
     ]
-    assert reply.broker_epoch == len(bench.log) - 1 == 3
+    assert reply.broker_epoch == len(bench.log) - 1 == 4  # behind its min.insync.replicas
     bench.register(2)
     bench.register(1)
-    assert len(bench.log) == 5
+    assert len(bench.log) == 6
     assert bench.replay().features == bench.controller.cluster.features == newest
     assert register_old(bench).error_code is ErrorCode.UNSUPPORTED_VERSION
 

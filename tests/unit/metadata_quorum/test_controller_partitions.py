@@ -7,6 +7,7 @@ import pytest
 
 from quorumlog.metadata_quorum.controller.requests import AlterPartitions, IsrResults
 from quorumlog.metadata_quorum.controller_client import IsrProposal
+from quorumlog.metadata_quorum.image.features import LEVEL_OF_CLUSTER_MIN_ISR, METADATA_FEATURE
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, PartitionIndex, TopicId
 from tests.support.metadata_quorum.controllers import Bench, ids, topic
@@ -182,8 +183,8 @@ def test_below_min_isr_those_that_leave_stay_eligible() -> None:
 
 
 def test_what_is_committed_is_for_the_leader_to_say() -> None:
-    """Two nodes are configured differently: the ELR goes by the one that leads (KIP-966)."""
-    bench = Bench()
+    """Below the level of a number of the cluster, the ELR goes by the node that leads."""
+    bench = Bench(features={METADATA_FEATURE: (1, LEVEL_OF_CLUSTER_MIN_ISR - 1)})
     for broker_id, least in ((1, 1), (2, 2), (3, 2)):
         bench.register(broker_id, min_insync_replicas=least)
         bench.heartbeat(broker_id)
