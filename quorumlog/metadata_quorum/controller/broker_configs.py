@@ -2,8 +2,8 @@
 
 It refuses a setting that nodes read at their start alone, one that would protect, bad values, and
 for one broker the settings by which the controller decides: unclean.leader.election.enable and
-min.insync.replicas. It keeps unknown names, as Kafka does for plug-ins that read them, but a limited
-number, so that the metadata stays small.
+min.insync.replicas. It keeps unknown names, as Kafka does for plug-ins that read them, but a
+limited number, so that the metadata stays small.
 """
 
 from typing import Final
