@@ -307,7 +307,7 @@ def test_unknown_names_of_brokers_are_kept_as_they_are(bench: Bench) -> None:
     whole = ConfigChanges(name="1", changes=changes, is_broker=True)
     [result] = cast("ConfigResults", bench.ask(AlterConfigs(topics=(whole,)))).results
     assert (result.error_code, result.configs) == (ErrorCode.NONE, dict.fromkeys(names, " X "))
-    assert image_of(bench.replay()).broker_configs == {"1": dict.fromkeys(names, " X ")}
+    assert image_of(bench.replay()).broker_configs["1"] == dict.fromkeys(names, " X ")
     delete = ConfigChange(name=names[0], operation=ConfigOperation.DELETE)
     codes = [
         alter_brokers(bench, ("1", change))[0].error_code.name
@@ -328,10 +328,11 @@ def test_unknown_names_of_brokers_are_kept_as_they_are(bench: Bench) -> None:
 def test_an_unknown_name_of_a_broker_has_a_limited_length(
     bench: Bench, change: ConfigChange
 ) -> None:
+    before = image_of(bench.replay()).broker_configs
     [result] = alter_brokers(bench, ("", change))
     assert result.error_code is ErrorCode.INVALID_REQUEST
     assert "at most 4096" in (result.error_message or "")
-    assert not image_of(bench.replay()).broker_configs
+    assert image_of(bench.replay()).broker_configs == before
 
 
 def test_unclean_elections_may_be_allowed_for_all_topics_at_once(bench: Bench) -> None:
