@@ -91,15 +91,13 @@ class ClusterSpec:
 
     def client_address(self, node: NodeSpec) -> str:
         """Return the address that a node advertises to clients, `host:port`."""
-        text = self._set_for(node).get("advertised.listeners")
+        settings = {**self.config, **self.detours.get(node.id, {})}
+        text = settings.get("advertised.listeners")
         return text.rpartition("://")[2] if text else self.kafka_address(node)
 
     def kafka_address(self, node: NodeSpec) -> str:
-        """Return the address of a node's Kafka listener, `host:port`."""
-        return self._set_for(node).get("listeners", node.kafka).rpartition("://")[2]
-
-    def _set_for(self, node: NodeSpec) -> Mapping[str, str]:
-        return {**self.config, **self.detours.get(node.id, {})}
+        """Return the address of a node's Kafka listener on this machine, `host:port`."""
+        return self.config.get("listeners", node.kafka).rpartition("://")[2]
 
     def control_address(self, node: NodeSpec) -> str:
         """Return the address of a node's control listener, `host:port`."""

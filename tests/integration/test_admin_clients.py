@@ -11,6 +11,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __al
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    ConfigSource,
 )
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from kafka.admin import ConfigResource as PythonResource
@@ -48,7 +49,8 @@ def partitions(cluster: LocalCluster, topic: str) -> list[dict[str, Any]]:
 def own_configs(admin: AdminClient, topic: str) -> dict[str, str | None]:
     [described] = admin.describe_configs([ConfigResource("TOPIC", topic)]).values()
     entries = described.result(WAIT_S)
-    return {name: entry.value for name, entry in entries.items() if not entry.is_default}
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    return {name: entry.value for name, entry in entries.items() if entry.source == own}
 
 
 def produce(cluster: LocalCluster, topic: str, partition: int, size: int = 1) -> str | None:
