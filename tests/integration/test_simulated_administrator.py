@@ -21,7 +21,7 @@ FOUND_BY: Final[dict[str, tuple[int, str, dict[str, Any]]]] = {
         "not live",
         {"faults": ("reassign", "kill"), "shape": ClusterShape(controllers=3, brokers=5)},
     ),
-    "keeps_the_removed_in_the_isr": (18, "not live", {"faults": ("reassign", "kill")}),
+    "keeps_the_removed_in_the_isr": (2, "not live", {"faults": ("reassign", "kill")}),
     "takes_no_batch_that_began_earlier": (
         2,
         "not live",
@@ -29,7 +29,7 @@ FOUND_BY: Final[dict[str, tuple[int, str, dict[str, Any]]]] = {
     ),
     "never_releases_throttles": (6, "not live", THROTTLED),
     "throttles_in_sync_replicas": (0, "in-sync-served", THROTTLED),
-    "leaves_grown_partitions_leaderless": (3, "not live", {"faults": CHURNING}),
+    "leaves_grown_partitions_leaderless": (9, "not live", {"faults": CHURNING}),
     "places_on_the_unregistered": (3, "placed-registered", {"faults": CHURNING}),
     "publishes_levels_at_once": (6, "metadata-agree", {"faults": CHURNING}),
     "creates_in_parts": (0, "created-whole", {"faults": CHURNING}),
