@@ -43,7 +43,7 @@ def _read(messages: Mapping[tuple[str, str], int]) -> int:
 class OfferedLoad:
     """The load of a run while its clients worked.
 
-    offered: operations that the workload's rate comes to. acknowledged: those that succeeded.
+    offered: operations at the workload's rate. acknowledged: operations that succeeded.
     silent_s: the longest time without an acknowledgement.
     """
 

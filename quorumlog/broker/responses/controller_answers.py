@@ -34,7 +34,7 @@ async def decided(
     """Return the controller's results once this broker's image shows those that changed something.
 
     That is after `wait_ms` at the latest; None: nothing was to change. If the request
-    `makes_partitions` of the topics `names`, this broker serves by then those that it leads.
+    `makes_partitions` of the topics `names`, this broker then serves the partitions that it leads.
     Without an answer there is a `kind` of result for each name. `doubt`: what may have happened
     nevertheless.
     """

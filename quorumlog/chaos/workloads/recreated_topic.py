@@ -1,6 +1,6 @@
 """recreated_topic: a topic is deleted and created again under its name while clients live on.
 
-It proves or refutes that a topic is its id: whoever reads the topic reads each of its lives from
+It proves or refutes that a topic is its id: each reader of the topic reads each of its lives from
 the first record on, and no place of a former life is used in a later one. The checker is
 `topic_lives`.
 

@@ -69,7 +69,7 @@ class Positions:
         partitions: Iterable[TopicPartition],
         topic_ids: Mapping[str, bytes] = _NO_TOPIC_IDS,
     ) -> None:
-        """Read exactly these from now on; those that were read before keep their place.
+        """Read exactly these partitions; a partition that was read before keeps its place.
 
         topic_ids: by name, if a coordinator assigned topics by their ids (KIP-848).
         """

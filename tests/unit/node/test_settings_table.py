@@ -26,7 +26,7 @@ WITHOUT_EFFECT = """
 ## Settings of Apache Kafka that change nothing here
 
 They are taken with a warning, so that a configuration written for Apache Kafka starts a node. The
-values of those that hold for topics, or that Kafka alters while a broker runs, are checked, and
+values of settings that hold for topics, or that Kafka alters while a broker runs, are checked, and
 described to clients.
 
 | why | names |

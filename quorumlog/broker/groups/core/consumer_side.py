@@ -330,7 +330,7 @@ class ConsumerSide:
         self, now_ms: int, request_id: int, join: Join, replacement: Replacement
     ) -> None:
         """Let the group be a classic one, led by the static member that joins; none rebalances."""
-        # DEVIATION: Kafka names no leader to the member that joins, so that nobody assigns
+        # DEVIATION: Kafka names no leader to the member that joins, so that no member assigns
         # partitions that are added later. docs/decisions/0128-two-coordinators-share-one-log.md
         group_id = join.group_id
         stored = to_classic_group(

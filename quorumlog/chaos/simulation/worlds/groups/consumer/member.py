@@ -198,7 +198,7 @@ class GroupMember(MemberProcess):
             self._maybe_repeat()
 
     def _maybe_repeat(self) -> None:
-        """Let copies of old requests come in, of which nobody awaits the answers."""
+        """Send copies of old requests, whose answers the member ignores."""
         if isinstance(self._speaker, Heartbeating) and self.rng.random() < OLD_COMES:
             old = self._speaker.old_request()
             if old is not None:
