@@ -159,7 +159,8 @@ def plan(
         "transaction.state.log.replication.factor": replicas,
     }
     cluster_id = urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
-    return ClusterSpec(cluster_id=cluster_id, nodes=nodes, config={**counts, **config})
+    rejoin = {"controller.quorum.auto.join.enable": "true"}  # also with an empty disk
+    return ClusterSpec(cluster_id=cluster_id, nodes=nodes, config={**rejoin, **counts, **config})
 
 
 def save(directory: Path, spec: ClusterSpec) -> None:

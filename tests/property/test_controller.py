@@ -22,10 +22,10 @@ from quorumlog.metadata_quorum.controller.requests import (
 )
 from quorumlog.metadata_quorum.controller_client import IsrProposal, NewPartitions, NewTopic
 from quorumlog.metadata_quorum.image.features import (
+    ANNOUNCED,
     LEVEL_OF_CLUSTER_MIN_ISR,
     METADATA_FEATURE,
     NEWEST_LEVEL,
-    SUPPORTED,
 )
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage, PartitionImage
 from quorumlog.metadata_quorum.image.partition_check import check_partition
@@ -69,7 +69,7 @@ class World(Bench):
     def begin(self) -> None:
         self.features = {METADATA_FEATURE: (1, self.begins_at)}
         self.do_register(1, "x", 0)
-        self.features = SUPPORTED
+        self.features = ANNOUNCED
         for broker_id in (1, 2, 3):
             self.do_register(broker_id, "x", 0)
             self.heartbeat(broker_id)

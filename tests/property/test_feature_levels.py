@@ -22,12 +22,12 @@ from quorumlog.metadata_quorum.config_changes import ConfigChange, ConfigChanges
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest
 from quorumlog.metadata_quorum.image.features import (
+    ANNOUNCED,
     LEVEL_OF_ACCESS,
     LEVEL_OF_DIRECTORIES,
     LEVEL_OF_GROUP_CONFIGS,
     METADATA_FEATURE,
     NEWEST_LEVEL,
-    SUPPORTED,
 )
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.image.scram import credential_of
@@ -83,9 +83,9 @@ STEPS = st.lists(
 
 def founded(features: dict[str, tuple[int, int]] | None = None) -> Bench:
     """Two brokers of this release, in a cluster that brokers with these features founded."""
-    bench = Bench(features=SUPPORTED if features is None else features)
+    bench = Bench(features=ANNOUNCED if features is None else features)
     bench.start(1, 2)
-    bench.features = SUPPORTED
+    bench.features = ANNOUNCED
     for broker_id in (1, 2):
         bench.register(broker_id, "new")
         bench.heartbeat(broker_id)

@@ -353,6 +353,7 @@ def _node_settings(node_id: int, settings: NodesSettings) -> dict[str, str]:
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.replication.factor": replicas,
+        "controller.quorum.auto.join.enable": "true",
         "log.dirs": LOG_DIR,
         **settings.config,
         "node.id": str(node_id),

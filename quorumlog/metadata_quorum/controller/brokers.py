@@ -274,6 +274,7 @@ def registration_refusal(
     shared = directory_problem(brokers.values(), request)
     if shared is not None:
         return RegistrationReply(error_code=ErrorCode.INVALID_REQUEST, error_message=shared)
+    kraft_version = max(kraft_version, in_force.get(KRAFT_FEATURE, 0))  # it may be about to rise
     levels = {**in_force, KRAFT_FEATURE: kraft_version}
     problems = (level_problem(request.features, name, levels[name]) for name in levels)
     too_old = next((problem for problem in problems if problem is not None), None)

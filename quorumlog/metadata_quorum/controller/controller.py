@@ -189,6 +189,11 @@ class Controller:
             case AlterReassignments():
                 return self._reassignments.decide(request)
 
+    @property
+    def is_upgrade_due(self) -> bool:
+        """Whether a record orders a kraft.version above that in the quorum's log."""
+        return self.cluster.ordered_kraft_version > self._kraft_version()
+
     def decide_activation(self) -> Decision[None]:
         """Elect leaders for partitions without one, in case the last decision is half written."""
         self._slices.note_leaderless()

@@ -90,6 +90,11 @@ class RecordsAppended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeDecided:
+    """We lead, and our controller has decided that kraft.version 1 comes into force (KIP-853)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogFlushed:
     """The flush that `FlushLog` ordered is done: all below `flushed_offset` is durable.
 
@@ -150,6 +155,7 @@ class ResignRequested:
     """The node is about to stop, or its controller failed: it should no longer lead."""
 
 
+OwnEvent = RecordsAppended | UpgradeDecided | ResignRequested
 LogEvent = LogFlushed | WriteEnded | SnapshotChecked | SnapshotWritten | LogStartMoved
 Event = (
     Started
@@ -157,8 +163,7 @@ Event = (
     | RequestReceived
     | ResponseReceived
     | RequestFailed
-    | RecordsAppended
+    | OwnEvent
     | LogEvent
     | PeerProcessDied
-    | ResignRequested
 )

@@ -289,6 +289,7 @@ class Leadership:
             if self._can_complete(role, parked):
                 self._complete(role, request_id)
         self._voter_changes.maybe_answer(role)
+        self._voter_changes.maybe_upgrade(role)
         if self._voter_changes.is_removed(role):
             self.resign(role)
             return

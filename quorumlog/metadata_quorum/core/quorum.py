@@ -264,8 +264,8 @@ class Quorum:
                 self._elections.handle_request_failed(request_id)
                 self._followership.handle_request_failed(role, request_id)
                 self._leadership.handle_end_quorum_epoch_outcome(request_id, has_answered=False)
-            case events.RecordsAppended():
-                self._leadership.handle_records_appended(role, event)
+            case events.RecordsAppended() | events.UpgradeDecided() | events.ResignRequested():
+                self._handle_own_event(role, event)
             case (
                 events.LogFlushed()
                 | events.WriteEnded()
@@ -276,6 +276,15 @@ class Quorum:
                 self._handle_log_event(role, event)
             case events.PeerProcessDied():
                 self._followership.handle_peer_process_died(role, event)
+            case _:
+                assert_never(event)
+
+    def _handle_own_event(self, role: Role, event: events.OwnEvent) -> None:
+        match event:
+            case events.RecordsAppended():
+                self._leadership.handle_records_appended(role, event)
+            case events.UpgradeDecided():
+                self._voter_changes.handle_upgrade_decided(role)
             case events.ResignRequested():
                 self._leadership.resign(role)
             case _:

@@ -135,6 +135,7 @@ class Leader:
     parked: dict[int, ParkedFetch] = field(default_factory=dict)  # by request id
     high_watermark: Offset = UNKNOWN_OFFSET  # not inherited: KAFKA-12619
     voter_change: VoterChange | None = None  # one at a time
+    is_upgrade_decided: bool = False  # kraft.version rises once each voter's directory is known
 
 
 @dataclass(slots=True, kw_only=True)

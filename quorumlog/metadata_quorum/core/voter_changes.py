@@ -20,7 +20,7 @@ from quorumlog.metadata_quorum.core.messages import (
     VoterChangeRequest,
 )
 from quorumlog.metadata_quorum.core.quorum_state import QuorumState
-from quorumlog.metadata_quorum.core.roles import Leader, Progress, VoterChange
+from quorumlog.metadata_quorum.core.roles import Leader, Progress, Role, VoterChange
 from quorumlog.metadata_quorum.core.voter_sets import Voter, VoterSet
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Offset
@@ -241,6 +241,25 @@ class VoterChanges:
         role.fetched_voters &= role.followers.keys()
 
     # --- what is due ---
+
+    def handle_upgrade_decided(self, role: Role) -> None:
+        """Take note that kraft.version rises; `maybe_upgrade` does it."""
+        match role:
+            case Leader():
+                role.is_upgrade_decided = True
+            case _:
+                pass  # it leads no more: the next leader's controller decides the same
+
+    def maybe_upgrade(self, role: Leader) -> None:
+        """Raise kraft.version, if that is decided, as soon as a request for it would succeed."""
+        if not role.is_upgrade_decided or self._state.kraft_version > 0:
+            return
+        decided = self._decide(role, UpgradeKRaftVersionRequest(kraft_version=KRAFT_VERSION_MAX))
+        match decided:
+            case VoterSet():
+                self._append(role, decided)
+            case Refusal():
+                pass  # a voter has yet to fetch, or nothing is committed in this epoch
 
     def maybe_answer(self, role: Leader) -> None:
         """Answer a change that is committed, or has waited for too long."""

@@ -82,6 +82,7 @@ class ActiveController:
         self.leader_epoch: Final = leader_epoch
         self.waiting: Final[deque[Ask | BrokerProcessDied]] = deque(waiting)
         self.under_way: Enactment | None = None  # not in the log yet
+        self.has_ordered_upgrade = False  # of kraft.version
         self._remembered: Final = RememberedAnswers()
         self._uncommitted: Final = deque[_Uncommitted]()
         self._slice_end_offset = Offset(-1)  # of the slice that it decided by itself

@@ -294,12 +294,19 @@ class Controllership:
             self._feed_first(
                 events.RecordsAppended(leader_epoch=active.leader_epoch, log_end_offset=end_offset)
             )
+        self._maybe_order_upgrade(active)
         if ask is not None:
             active.answer_when_committed(self._log.end_offset, ask, enactment.decision)
         elif enactment.values:
             active.note_slice(self._log.end_offset)
         self._maybe_answer()
         return True
+
+    def _maybe_order_upgrade(self, active: ActiveController) -> None:
+        """Let the quorum raise kraft.version: once, because the core keeps the order."""
+        if not active.has_ordered_upgrade and active.controller.is_upgrade_due:
+            active.has_ordered_upgrade = True
+            self._feed_first(events.UpgradeDecided())
 
     def _give_way(self, refusal: DiskExhausted, ask: Ask | None) -> None:
         """Refuse a request for want of room, and resign: another voter may have some.

@@ -35,10 +35,21 @@ LEVEL_NAMES: Final[Mapping[int, str]] = MappingProxyType(
 )
 NEWEST_LEVEL: Final = max(LEVEL_NAMES)
 
+KRAFT_FEATURE: Final = "kraft.version"  # 1: the voters are in the metadata log (KIP-853)
+KRAFT_VERSION_MAX: Final = 1
+
 NEW_CLUSTER_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
-    {GROUP_FEATURE: 1, METADATA_FEATURE: NEWEST_LEVEL, TRANSACTION_FEATURE: 2}
+    {
+        GROUP_FEATURE: 1,
+        KRAFT_FEATURE: KRAFT_VERSION_MAX,
+        METADATA_FEATURE: NEWEST_LEVEL,
+        TRANSACTION_FEATURE: 2,
+    }
 )
-"""The newest levels: a new cluster begins with them."""
+"""The newest levels: a new cluster begins with them.
+
+Its record of kraft.version is an order to the quorum, which writes the voters behind it.
+"""
 
 
 def first_level(name: str) -> int:
@@ -46,17 +57,15 @@ def first_level(name: str) -> int:
     return FIRST_LEVEL if name == METADATA_FEATURE else 0
 
 
-SUPPORTED: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
+ANNOUNCED: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {name: (first_level(name), newest) for name, newest in NEW_CLUSTER_LEVELS.items()}
 )
 """By name, the least and the greatest level that this release works with."""
 
-KRAFT_FEATURE: Final = "kraft.version"
-KRAFT_VERSION_MAX: Final = 1
-ANNOUNCED: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
-    {**SUPPORTED, KRAFT_FEATURE: (0, KRAFT_VERSION_MAX)}
+SUPPORTED: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
+    {name: levels for name, levels in ANNOUNCED.items() if name != KRAFT_FEATURE}
 )
-"""What a broker registers with. The quorum, and no record of ours, decides kraft.version."""
+"""The features whose level is in force as soon as a record says so: not kraft.version."""
 
 
 def level_problem(supported: Mapping[str, tuple[int, int]], name: str, level: int) -> str | None:

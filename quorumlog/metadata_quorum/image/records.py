@@ -17,7 +17,7 @@ from quorumlog.metadata_quorum.cbor_values import (
     changed_to_plain,
     from_plain,
 )
-from quorumlog.metadata_quorum.image.features import SUPPORTED, level_problem
+from quorumlog.metadata_quorum.image.features import ANNOUNCED, level_problem
 from quorumlog.metadata_quorum.image.scram import ScramCredential
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import (
@@ -318,7 +318,7 @@ def decode_record(value: bytes) -> MetadataRecord:
     except MalformedValue as error:
         raise MalformedRecord(str(error)) from error
     if isinstance(record, FeatureLevel):
-        problem = level_problem(SUPPORTED, record.name, record.level)
+        problem = level_problem(ANNOUNCED, record.name, record.level)
         if problem is not None:
             raise NewerRecord(problem)
     return record

@@ -15,7 +15,7 @@ from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.image import records
 from quorumlog.metadata_quorum.image.access import AccessReplay
 from quorumlog.metadata_quorum.image.config_replay import ConfigReplay
-from quorumlog.metadata_quorum.image.features import first_level
+from quorumlog.metadata_quorum.image.features import KRAFT_FEATURE, first_level
 from quorumlog.metadata_quorum.image.model import (
     BrokerImage,
     ClusterDelta,
@@ -150,6 +150,11 @@ class ClusterReplay:
     def feature_level(self, name: str) -> int:
         """Return the level of a feature that is in force."""
         return self.features.get(name, first_level(name))
+
+    @property
+    def ordered_kraft_version(self) -> int:
+        """Return the kraft.version that a record orders; the quorum may have yet to follow."""
+        return self.feature_level(KRAFT_FEATURE)
 
     def was_level_requested(self, name: str) -> bool:
         """Tell whether a request has set the level of a feature, so that it stays."""

@@ -41,7 +41,7 @@ from quorumlog.metadata_quorum.controller_client import (
     ReplicaDirectory,
     TopicResult,
 )
-from quorumlog.metadata_quorum.image.features import SUPPORTED
+from quorumlog.metadata_quorum.image.features import ANNOUNCED
 from quorumlog.metadata_quorum.image.model import ClusterImage, PartitionImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord, decode_record, encode_record
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
@@ -79,7 +79,7 @@ class Bench:
     now_ms: int = 1000
     log: list[MetadataRecord] = field(default_factory=list)
     controller_class: type[Controller] = Controller
-    features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: SUPPORTED)
+    features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: ANNOUNCED)
 
     def __post_init__(self) -> None:
         self.random_bytes = random.Random(7).randbytes

@@ -12,10 +12,10 @@ from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import RegistrationReply
 from quorumlog.metadata_quorum.image import LOST
 from quorumlog.metadata_quorum.image.features import (
+    ANNOUNCED,
     LEVEL_OF_LAST_KNOWN_ELR,
     METADATA_FEATURE,
     NEWEST_LEVEL,
-    SUPPORTED,
 )
 from quorumlog.metadata_quorum.image.snapshot_records import image_of, records_of
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -220,7 +220,7 @@ def test_directories_that_cannot_be_its_own_are_refused(
 def test_several_directories_wait_for_brokers_that_know_them() -> None:
     bench = Bench(features={})
     bench.register(2)
-    bench.features = SUPPORTED
+    bench.features = ANNOUNCED
     request = bench.registration(1, "a", directory="1a", log_dirs=DIRS)
     reply = cast("RegistrationReply", bench.ask(request))
     assert reply.error_code is ErrorCode.UNSUPPORTED_VERSION

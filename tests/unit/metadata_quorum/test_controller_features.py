@@ -19,6 +19,7 @@ from quorumlog.metadata_quorum.controller import features
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import Decision
 from quorumlog.metadata_quorum.image.features import (
+    ANNOUNCED,
     GROUP_FEATURE,
     KRAFT_FEATURE,
     LEVEL_OF_ACCESS,
@@ -26,7 +27,6 @@ from quorumlog.metadata_quorum.image.features import (
     LEVEL_OF_GROUP_CONFIGS,
     METADATA_FEATURE,
     NEWEST_LEVEL,
-    SUPPORTED,
     TRANSACTION_FEATURE,
 )
 from quorumlog.metadata_quorum.image.model import ClusterImage
@@ -45,6 +45,10 @@ from tests.support.metadata_quorum.controllers import SETTINGS, Bench, image_of
 from tests.unit.metadata_quorum.test_controller_access import ACL, ALL
 
 UPGRADE, SAFE, UNSAFE = 1, 2, 3
+NO_VOTER_SETS = (
+    "Broker 3 is of another release: level 1 of kraft.version is in force, and only 0 to 0 "
+    "are supported by it. Start it with the release of the other nodes"
+)
 
 
 @pytest.fixture
@@ -52,7 +56,7 @@ def bench() -> Bench:
     """A cluster that a release founded in which protocols had no levels, and records one."""
     bench = Bench(features={METADATA_FEATURE: (1, 1)})
     bench.start(1, 2)
-    bench.features = {METADATA_FEATURE: SUPPORTED[METADATA_FEATURE]}
+    bench.features = {METADATA_FEATURE: ANNOUNCED[METADATA_FEATURE]}
     restart(bench)
     return bench
 
@@ -169,7 +173,7 @@ def test_a_new_cluster_begins_at_the_levels_of_its_first_broker() -> None:
     bench.start(1, 2)
     assert bench.controller.cluster.features == {METADATA_FEATURE: 3, GROUP_FEATURE: 1}
     assert alter_group(bench)[0] == "UNSUPPORTED_VERSION"
-    bench.features = SUPPORTED
+    bench.features = ANNOUNCED
     restart(bench)
     assert alter_group(bench) == ("NONE", None)
 
@@ -183,7 +187,7 @@ def test_the_first_broker_may_have_several_log_directories() -> None:
 def test_a_lone_broker_is_upgraded_and_gets_another_log_directory_at_once() -> None:
     bench = Bench(features={})
     bench.start(1)
-    bench.features = SUPPORTED
+    bench.features = ANNOUNCED
     assert bench.register(1, "new", log_dirs=("d1", "e")).error_code is ErrorCode.NONE
     assert bench.controller.cluster.feature_level(METADATA_FEATURE) == LEVEL_OF_DIRECTORIES
 
@@ -197,14 +201,33 @@ def test_a_broker_that_reads_no_voter_sets_is_refused_at_kraft_version_1(
     bench.controller = Controller(
         ClusterImage(), SETTINGS, random_bytes=bytes, now_ms=1, kraft_version=lambda: 1
     )
-    bench.features = {**SUPPORTED, **({KRAFT_FEATURE: (0, greatest)} if greatest else {})}
+    bench.features = {**ANNOUNCED, KRAFT_FEATURE: (0, greatest)}
     reply = bench.register(3)
     assert reply.error_code.name == code
     if not greatest:
-        assert reply.error_message == (
-            "Broker 3 is of another release: level 1 of kraft.version is in force, and only 0 to 0 "
-            "are supported by it. Start it with the release of the other nodes"
-        )
+        assert reply.error_message == NO_VOTER_SETS
+
+
+def test_a_new_cluster_orders_a_kraft_version_that_all_its_brokers_read() -> None:
+    in_force = [0]
+    bench = Bench()
+    bench.controller = Controller(
+        ClusterImage(), SETTINGS, random_bytes=bytes, now_ms=1, kraft_version=lambda: in_force[0]
+    )
+    assert not bench.controller.is_upgrade_due
+    assert bench.register(1).error_code is ErrorCode.NONE
+    assert bench.controller.is_upgrade_due
+    bench.features = {**ANNOUNCED, KRAFT_FEATURE: (0, 0)}
+    assert bench.register(3).error_message == NO_VOTER_SETS  # the quorum has not followed yet
+    in_force[0] = 1
+    assert not bench.controller.is_upgrade_due
+
+
+def test_a_cluster_of_an_older_release_orders_no_kraft_version(bench: Bench) -> None:
+    bench.features = ANNOUNCED
+    restart(bench)
+    create_acl(bench)
+    assert not bench.controller.is_upgrade_due
 
 
 def test_a_broker_that_does_not_work_with_the_level_is_refused(bench: Bench) -> None:
@@ -279,22 +302,27 @@ def test_a_node_stops_at_a_level_beyond_its_own() -> None:
 
 def test_a_new_cluster_begins_with_the_newest_levels() -> None:
     bench = Bench()
-    newest = {GROUP_FEATURE: 1, METADATA_FEATURE: NEWEST_LEVEL, TRANSACTION_FEATURE: 2}
+    newest = {
+        GROUP_FEATURE: 1,
+        KRAFT_FEATURE: 1,
+        METADATA_FEATURE: NEWEST_LEVEL,
+        TRANSACTION_FEATURE: 2,
+    }
     reply = bench.register(1)
-    assert bench.log[:3] == [
+    assert bench.log[:4] == [
         FeatureLevel(name=name, level=level, is_automatic=True) for name, level in newest.items()
     ]
-    assert reply.broker_epoch == len(bench.log) - 1 == 4  # behind its min.insync.replicas
+    assert reply.broker_epoch == len(bench.log) - 1 == 5  # behind its min.insync.replicas
     bench.register(2)
     bench.register(1)
-    assert len(bench.log) == 6
+    assert len(bench.log) == 7
     assert bench.replay().features == bench.controller.cluster.features == newest
     assert register_old(bench).error_code is ErrorCode.UNSUPPORTED_VERSION
 
 
 def test_a_cluster_of_an_older_release_gets_a_protocol_by_request(bench: Bench) -> None:
     assert update(bench, 2, name=TRANSACTION_FEATURE)[0] == "INVALID_UPDATE_VERSION"
-    bench.features = SUPPORTED
+    bench.features = ANNOUNCED
     restart(bench)
     cluster = bench.controller.cluster
     assert (cluster.features, cluster.feature_level(TRANSACTION_FEATURE)) == ({}, 0)

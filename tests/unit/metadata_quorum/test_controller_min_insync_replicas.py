@@ -21,10 +21,10 @@ from quorumlog.metadata_quorum.controller import min_insync_replicas, refusals
 from quorumlog.metadata_quorum.controller.min_insync_replicas import Around
 from quorumlog.metadata_quorum.controller.requests import AlterConfigs, ConfigResults
 from quorumlog.metadata_quorum.image.features import (
+    ANNOUNCED,
     LEVEL_OF_CLUSTER_MIN_ISR,
     METADATA_FEATURE,
     NEWEST_LEVEL,
-    SUPPORTED,
 )
 from quorumlog.metadata_quorum.image.records import (
     BROKER_RESOURCE,
@@ -172,7 +172,7 @@ def test_a_new_number_that_more_replicas_wait_for_than_one_batch_holds_is_refuse
 def test_below_its_level_each_leader_has_its_own_until_one_is_set_for_all() -> None:
     bench = started(BEFORE, numbers=(1, 2, 2))
     assert number_of(bench) is None
-    bench.features = SUPPORTED
+    bench.features = ANNOUNCED
     assert alter(bench, to(2)).startswith("UNSUPPORTED_VERSION: It needs level 6 of")
     restart(bench, (1, 2, 2))
     epoch = bench.partition().partition_epoch
@@ -187,7 +187,7 @@ def test_below_its_level_each_leader_has_its_own_until_one_is_set_for_all() -> N
 
 def test_a_request_for_its_level_takes_the_greatest_number_and_a_lower_one_gives_it_back() -> None:
     bench = started(BEFORE, numbers=(1, 3, 2))
-    bench.features = SUPPORTED
+    bench.features = ANNOUNCED
     restart(bench, (1, 3, 2))
     bench.elect(("t", 0))
     bench.join_isr(1)

@@ -70,6 +70,39 @@ async def test_a_voter_is_added_and_the_leader_removed_and_a_restart_knows_it() 
         assert again.quorum.voter_set == left
 
 
+async def until_all_know_the_voters(network: Network) -> None:
+    nodes = network.voters.values()
+    await until(lambda: all(one.quorum.voter_set == voter_set(1, 2, 3) for one in nodes))
+
+
+async def restart_leader(network: Network) -> None:
+    number = (await network.leader()).node_id
+    network.boot(number, await network.kill(number))
+    await network.leader()
+
+
+@pytest.mark.jumping_time
+async def test_a_new_cluster_writes_its_voters_by_itself() -> None:
+    async with Network(3, has_directories=True) as network:
+        assert (await network.leader()).quorum.kraft_version == 0
+        await work(network, rounds=1)
+        await until_all_know_the_voters(network)
+        assert [one.heard for one in network.voters.values()] == [[voter_set(1, 2, 3)]] * 3
+
+
+@pytest.mark.jumping_time
+async def test_a_voter_that_comes_later_lets_the_next_leader_write_the_voters() -> None:
+    async with Network(3, has_directories=True) as network:
+        number = next(one.node_id for one in network.voters.values() if not one.quorum.is_leader)
+        disk = await network.kill(number)
+        await restart_leader(network)  # so that this leader has no fetch of the dead voter
+        await work(network, rounds=1)
+        assert (await network.leader()).quorum.kraft_version == 0
+        network.boot(number, disk)
+        await restart_leader(network)
+        await until_all_know_the_voters(network)
+
+
 @pytest.mark.jumping_time
 async def test_the_directory_that_got_the_vote_is_known_after_a_restart() -> None:
     async with Network(3, has_directories=True) as network:

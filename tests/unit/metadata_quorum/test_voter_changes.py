@@ -157,6 +157,42 @@ def test_the_upgrade_waits_for_the_directory_of_each_voter() -> None:
     assert quorum.kraft_version == 0
 
 
+def test_a_decided_upgrade_is_made_once_each_voter_has_named_its_directory() -> None:
+    quorum = elected()
+    fetch(quorum, 2)
+    assert quorum.step(1000, events.UpgradeDecided()) == []
+    end_offset = quorum.log_end_offset
+    quorum.step(1001, events.Ticked())
+    fetch(quorum, 2, now_ms=1002)
+    assert (quorum.kraft_version, quorum.log_end_offset) == (0, end_offset)
+    append = only(effects.AppendVoters, fetch(quorum, 3, now_ms=1003))
+    assert (append.voters, append.sets_kraft_version) == (voter_set(1, 2, 3), True)
+    assert quorum.kraft_version == 1
+    quorum.step(1004, events.UpgradeDecided())
+    quorum.step(1005, events.Ticked())
+    assert quorum.log_end_offset == end_offset + 2
+
+
+def test_a_decided_upgrade_waits_for_a_committed_record_of_the_epoch() -> None:
+    quorum = elected()
+    quorum.step(1000, events.UpgradeDecided())
+    fetch(quorum, 3, offset=1)
+    fetch(quorum, 2, offset=1)
+    assert (quorum.high_watermark, quorum.kraft_version) == (0, 0)
+    fetch(quorum, 2)
+    assert quorum.kraft_version == 1
+
+
+def test_a_decided_upgrade_is_that_of_the_leader_alone() -> None:
+    quorum = node()
+    assert quorum.step(1, events.UpgradeDecided()) == []
+    quorum = elected()
+    quorum.step(1000, events.UpgradeDecided())
+    quorum.step(1001, asked(BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(7))))
+    quorum.step(1002, events.UpgradeDecided())
+    assert (quorum.is_leader, quorum.kraft_version) == (False, 0)
+
+
 @pytest.mark.parametrize(("numbers", "version"), [((), 2), ((1, 2, 3), 0), ((1, 2, 3), 2)])
 def test_the_version_neither_falls_nor_rises_above_the_highest(
     numbers: tuple[int, ...], version: int
