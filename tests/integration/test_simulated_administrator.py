@@ -17,13 +17,13 @@ THROTTLED: Final[dict[str, Any]] = {
 }
 FOUND_BY: Final[dict[str, tuple[int, str, dict[str, Any]]]] = {
     "completes_at_once": (
-        2,
+        3,
         "not live",
         {"faults": ("reassign", "kill"), "shape": ClusterShape(controllers=3, brokers=5)},
     ),
-    "keeps_the_removed_in_the_isr": (2, "not live", {"faults": ("reassign", "kill")}),
+    "keeps_the_removed_in_the_isr": (3, "not live", {"faults": ("reassign", "kill")}),
     "takes_no_batch_that_began_earlier": (
-        2,
+        0,
         "not live",
         {"faults": ("delete_records", "wipe", "kill")},
     ),
