@@ -91,6 +91,13 @@ def add_voter(
 
     async def work(admin: Admin) -> Row:
         quorum = await admin.describe_quorum()
+        if directory_id is None and (voter := _known_directory(quorum.voters, node)) is not None:
+            if _known_directory(quorum.observers, node) in {None, voter}:
+                fail(f"node {node} is a voter already, with directory {voter}")
+            fail(
+                f"node {node} is a voter with the directory {voter}, and runs with another one: "
+                f"quorumlog quorum remove-voter --node {node}, then add it"
+            )
         found = directory_id or _known_directory(quorum.observers, node)
         where = address or quorum.addresses.get(node)
         if found is None or where is None:
@@ -124,8 +131,10 @@ def remove_voter(
     async def work(admin: Admin) -> Row:
         quorum = await admin.describe_quorum()
         found = directory_id or _known_directory(quorum.voters, node)
+        if found is None and _is_voter(quorum, node):
+            fail(f"node {node} has yet to fetch from the leader, which then knows its directory")
         if found is None:
-            fail(f"node {node} is no voter with a directory that the leader knows")
+            fail(f"node {node} is no voter")
         await admin.remove_raft_voter(node, _uuid(found))
         return {"node": node, "directory_id": found, "voter": False}
 
@@ -136,6 +145,10 @@ def remove_voter(
 def _known_directory(replicas: tuple[QuorumReplica, ...], node: int) -> str | None:
     known = (_directory_id(one.directory_id) for one in replicas if one.replica_id == node)
     return next(known, None)
+
+
+def _is_voter(quorum: QuorumDescription, node: int) -> bool:
+    return any(one.replica_id == node for one in quorum.voters)
 
 
 def _uuid(text: str) -> bytes:

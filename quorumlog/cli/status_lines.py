@@ -5,6 +5,7 @@ from typing import Any
 
 from quorumlog.cli.partition_lines import partition_line
 from quorumlog.cluster.cluster_status import NodeState, leader_lack
+from quorumlog.cluster.roles import CONTROLLER
 from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 Described = Mapping[str, Any]
@@ -22,7 +23,7 @@ def status_lines(described: Described, *, internal: bool) -> Iterator[str]:
     for node in described["nodes"]:
         yield (
             f"  node {node['id']}  {'+'.join(node['roles']):17}"
-            f"  {node['kafka'] or '':21}  {_state_of(node)}"
+            f"  {node['kafka'] or '':21}  {_state_of(node, quorum)}"
         )
     if quorum["view_of"] is not None:
         yield _summary(described)
@@ -47,8 +48,8 @@ def _no_quorum(quorum: Described) -> str:
     return line if view_of is None else f"{line}; what follows is node {view_of}'s last state"
 
 
-def _state_of(node: Described) -> str:
-    """Return the state of a node's process, its id while it runs, and whether it is fenced."""
+def _state_of(node: Described, quorum: Described) -> str:
+    """Return the state of a node's process, its id while it runs, and what the node lacks."""
     state = NodeState(node["state"])
     if state.is_dead:
         return state.value
@@ -57,7 +58,16 @@ def _state_of(node: Described) -> str:
         words.append(state.value)
     if node["fenced"]:
         words.append("fenced")
+    if node["id"] in quorum["replaced"]:
+        words.append("no voter yet: the voters name its lost directory")
+    elif _is_observer(node, quorum):
+        words.append("no voter")
     return ", ".join(words)
+
+
+def _is_observer(node: Described, quorum: Described) -> bool:
+    is_known = quorum["view_of"] is not None
+    return is_known and CONTROLLER in node["roles"] and node["id"] not in quorum["voters"]
 
 
 def _summary(described: Described) -> str:
@@ -70,6 +80,9 @@ def _summary(described: Described) -> str:
         "led by a node that does not answer": counts["leader_not_answering"],
     }
     parts += [f"{_counted(count, 'partition')} {lack}" for lack, count in lacks.items() if count]
+    replaced = described["quorum"]["replaced"]
+    if replaced:
+        parts.append(f"{_counted(len(replaced), 'voter')} with another directory")
     if len(parts) == 1:
         parts.append(f"{_counted(counts['total'], 'partition')}, all in sync")
     return "  " + ", ".join(parts)

@@ -43,13 +43,26 @@ def voters_of(view: View | None, configured: Collection[int]) -> dict[int, str]:
 
 
 def describe_quorum(voters: Collection[int], views: Mapping[int, View]) -> dict[str, Any]:
-    """Return which voters answer, and whether they are a majority."""
-    answering = sorted(node_id for node_id in voters if node_id in views)
+    """Return which voters answer, and whether they are a majority.
+
+    `replaced`: nodes that answer with another directory than the voters name: they have no vote.
+    """
+    best_id = best_view(views)
+    named = () if best_id is None else views[best_id]["quorum"]["voters"]
+    directories = {int(one["id"]): one.get("directory_id") for one in named}
+    replaced = sorted(
+        node_id
+        for node_id in voters
+        if node_id in views
+        and directories.get(node_id) not in {None, views[node_id]["quorum"].get("directory_id")}
+    )
+    answering = sorted(node_id for node_id in voters if node_id in views.keys() - replaced)
     return {
         "voters": sorted(voters),
         "answering": answering,
+        "replaced": replaced,
         "has_majority": 2 * len(answering) > len(voters),
-        "view_of": best_view(views),
+        "view_of": best_id,
     }
 
 

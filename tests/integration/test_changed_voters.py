@@ -74,7 +74,8 @@ def test_the_active_controller_is_removed_and_added_again(tmp_path: Path) -> Non
 
 
 def test_a_voter_is_replaced_and_no_other_disk_is_emptied_before(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path, nodes=3) as cluster:
+    by_hand = {"controller.quorum.auto.join.enable": "false"}
+    with LocalCluster(tmp_path, nodes=3, config=by_hand) as cluster:
 
         async def story() -> None:
             voters = Voters(cluster)

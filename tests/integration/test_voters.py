@@ -179,7 +179,7 @@ async def read_all(bootstrap: str) -> set[int]:
 
 @pytest.fixture
 def voters(tmp_path: Path) -> Iterator[Voters]:
-    voters = Voters(tmp_path)
+    voters = Voters(tmp_path, controller_quorum_auto_join_enable="false")
     with voters.cluster:
         asyncio.run(create(voters.cluster.bootstrap))
         yield voters
@@ -251,9 +251,9 @@ def test_a_voter_that_lost_its_disk_is_replaced_and_does_not_vote_its_way_back(
 
 
 def test_controllers_that_are_to_join_by_themselves_take_their_places(tmp_path: Path) -> None:
-    voters = Voters(tmp_path, controller_quorum_auto_join_enable="true")
+    voters = Voters(tmp_path)
     with voters.cluster:
-        voters.upgrade()
+        wait_for(lambda: voters.status(1).get("kraft_version") == 1)
         voters.plan_node_4()
         voters.cluster.start_node(4)
         for node_id in range(1, 5):
@@ -267,6 +267,31 @@ def test_controllers_that_are_to_join_by_themselves_take_their_places(tmp_path: 
             lambda: key in {(one.replica_id, one.directory_id) for one in voters.describe().voters}
         )
         assert [one.replica_id for one in voters.describe().voters] == [1, 2, 3, 4]
+
+
+def test_disks_that_are_lost_one_after_the_other_are_replaced_as_the_status_says(
+    tmp_path: Path,
+) -> None:
+    voters = Voters(tmp_path)
+
+    def is_whole() -> bool:
+        status = voters.cluster.status()
+        return (
+            status["quorum"]["answering"] == [1, 2, 3]
+            and status["controller_id"] is not None
+            and status["partitions"]["fewer_in_sync"] == 0
+        )
+
+    with voters.cluster:
+        asyncio.run(create(voters.cluster.bootstrap))
+        wait_for(is_whole)
+        with producing(voters.cluster.bootstrap) as acknowledged:
+            for wiped in (3, 2, 1):
+                voters.cluster.kill(wiped)
+                shutil.rmtree(layout.data_directory(tmp_path, wiped))
+                voters.cluster.start_node(wiped)
+                wait_for(is_whole)
+        assert {*acknowledged} <= asyncio.run(read_all(voters.cluster.bootstrap))
 
 
 def test_a_change_whose_leader_is_killed_is_made_or_not_and_another_goes_on(

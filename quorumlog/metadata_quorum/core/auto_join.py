@@ -1,9 +1,9 @@
 """A node that keeps its own place in the voter set: its address, and if asked to, its membership.
 
 A voter tells the leader when it has another address. With `controller.quorum.auto.join.enable`, a
-controller that is no voter removes what its id was before, with another directory, and then adds
-itself. It refuses to come back: one that was a voter and was removed does not add itself again
-(KAFKA-19850). Sources: KIP-853 (UpdateRaftVoter), KIP-1186.
+controller that is no voter and may vote removes what its id was before, with another directory, and
+then adds itself. It refuses to come back: one that was a voter and was removed does not add itself
+again (KAFKA-19850). Sources: KIP-853 (UpdateRaftVoter), KIP-1186.
 """
 
 from collections.abc import Iterator
@@ -27,21 +27,30 @@ class AutoJoin:
         """`is_enabled`: whether a node that is no voter may ask to become one."""
         self._state: Final = state
         self._is_enabled: Final = is_enabled
-        self._due_ms: int | None = None  # since there is something to ask for
+        self._asked: type[VoterChangeRequest] | None = None  # what there is to ask for
+        self._due_ms: int | None = None
 
     def maybe_ask(self, role: Role) -> None:
-        """Ask, if there is something to ask for, and it has been so for three fetch timeouts."""
+        """Ask, if there is something to ask for, and again as long as there is."""
         state, request = self._state, self._request(role)
         if request is None:
-            self._due_ms = None
-        elif self._due_ms is None:
-            self._due_ms = self._next_ms()
-        elif self._due_ms <= state.now_ms:
-            self._due_ms = self._next_ms()
+            self._asked = self._due_ms = None
+            return
+        if self._asked is not type(request) or self._due_ms is None:
+            self._asked, self._due_ms = type(request), state.now_ms + self._patience_ms(request)
+        if self._due_ms <= state.now_ms:
+            self._due_ms = state.now_ms + self._interval_ms
             state.send(state.leader_id, request)
 
-    def _next_ms(self) -> int:
-        return self._state.now_ms + 3 * self._state.settings.controller_quorum_fetch_timeout_ms
+    def _patience_ms(self, request: VoterChangeRequest) -> int:
+        """Return how long the first request waits."""
+        # DEVIATION: Kafka's controllers wait before they join, too: they have no vote until then.
+        # docs/decisions/0156-a-new-cluster-writes-its-voters.md
+        return self._interval_ms if isinstance(request, UpdateVoterRequest) else 0
+
+    @property
+    def _interval_ms(self) -> int:
+        return 3 * self._state.settings.controller_quorum_fetch_timeout_ms
 
     def _request(self, role: Role) -> VoterChangeRequest | None:
         state = self._state
@@ -56,7 +65,10 @@ class AutoJoin:
                 return None
 
     def _may_join(self) -> bool:
-        return self._is_enabled and not self._state.was_voter
+        """Whether it may ask, and the leader may agree: it has room for one change at a time."""
+        state = self._state
+        is_changing = state.log.voter_sets.last_offset >= state.log.high_watermark
+        return self._is_enabled and not (state.was_voter or state.is_new or is_changing)
 
     def _update(self, directory_id: str) -> UpdateVoterRequest | None:
         state, own = self._state, self._own(directory_id)

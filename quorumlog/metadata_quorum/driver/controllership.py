@@ -306,6 +306,7 @@ class Controllership:
         """Let the quorum raise kraft.version: once, because the core keeps the order."""
         if not active.has_ordered_upgrade and active.controller.is_upgrade_due:
             active.has_ordered_upgrade = True
+            _logger.info("kraft.version rises once each configured voter has fetched from here")
             self._feed_first(events.UpgradeDecided())
 
     def _give_way(self, refusal: DiskExhausted, ask: Ask | None) -> None:

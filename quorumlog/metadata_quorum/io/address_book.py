@@ -41,10 +41,13 @@ class AddressBook:
         *,
         overrides: Mapping[BrokerId, str] = _NOTHING,
         bootstrap: Sequence[str] = (),
+        own: Voter | None = None,
     ) -> None:
+        """`own`: this node, with its directory; None: it has none, so it cannot be a voter."""
         self._configured: Final = dict(configured)
         self._overrides: Final = dict(overrides)
         self._bootstrap: Final = tuple(bootstrap)
+        self._own: Final = own
         self._voters: VoterSet | None = None
         self._own_words: dict[BrokerId, str] = {}  # of leaders
         self._heard: Final[dict[BrokerId, str]] = {}
@@ -53,7 +56,10 @@ class AddressBook:
     def of(cls, settings: MetadataQuorumSettings) -> "AddressBook":
         """Return the addresses that a node is told in its configuration."""
         overrides, bootstrap = settings.peer_addresses, settings.bootstrap
-        return cls(settings.voters, overrides=overrides, bootstrap=bootstrap)
+        own = None
+        if settings.directory_id is not None:
+            own = Voter(voter_id=settings.node_id, directory_id=settings.directory_id)
+        return cls(settings.voters, overrides=overrides, bootstrap=bootstrap, own=own)
 
     @property
     def kraft_version(self) -> int:
@@ -71,8 +77,23 @@ class AddressBook:
         if voters is not None:
             shown = ", ".join(f"{one.voter_id} at {one.address}" for one in voters.voters)
             _logger.info("the voters are %s", shown)
+            self._warn_if_replaced(voters)
         self._voters = voters
         self._own_words = {}  # the set is newer
+
+    def _warn_if_replaced(self, voters: VoterSet) -> None:
+        own = self._own
+        known = None if own is None else voters.get(own.voter_id)
+        if own is not None and known is not None and known.directory_id != own.directory_id:
+            _logger.warning(
+                "the voters name node %d with directory %s, and its directory is %s: it has no "
+                "vote until it replaces itself (controller.quorum.auto.join.enable), or "
+                "`quorumlog quorum remove-voter` and `add-voter` replace it. The majority is "
+                "counted with the other directory",
+                own.voter_id,
+                known.directory_id,
+                own.directory_id,
+            )
 
     def hear_request(self, sender_id: int, sender_address: str, request: object) -> None:
         """Take over where the sender of a request says that it is."""

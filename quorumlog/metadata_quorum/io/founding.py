@@ -81,8 +81,8 @@ def found(
     _logger.warning(
         "node %d does not know its last vote: it votes and stands again when it has caught "
         "up with a leader. If a majority of the voters is like this, no leader is elected: restore "
-        "their log directories. If the whole cluster is new, make an empty file %s in the log "
-        "directory of each voter and start it again",
+        "their log directories. Only if the whole cluster is new, and no voter ever had metadata, "
+        "make an empty file %s in the log directory of each voter and start it again",
         settings.node_id,
         NEW_CLUSTER_FILE,
     )

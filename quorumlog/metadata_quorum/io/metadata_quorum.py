@@ -241,7 +241,9 @@ class MetadataQuorum:
 
     def describe(self) -> Mapping[str, object]:
         """Return the quorum for a status page: plain values, ready for JSON."""
-        described = describe_status(self._quorum, self._addresses)
+        described = describe_status(
+            self._quorum, self._addresses, directory_id=self.settings.directory_id
+        )
         return described | {
             "leader_id": self._driver.leader_id,
             "log_start_offset": self._log.start_offset,

@@ -96,22 +96,39 @@ def _since_1970(time_ms: int | None, to_wall_ms: int) -> int:
     return -1 if time_ms is None else time_ms + to_wall_ms
 
 
-def describe_status(quorum: Quorum, addresses: AddressBook) -> dict[str, object]:
-    """Describe the quorum. Only its leader knows how far each voter and observer has fetched."""
+def describe_status(
+    quorum: Quorum, addresses: AddressBook, *, directory_id: str | None
+) -> dict[str, object]:
+    """Describe the quorum. Only its leader knows how far each voter and observer has fetched.
+
+    `directory_id`: this node's own.
+    """
     return {
         "node_id": quorum.node_id,
+        "directory_id": directory_id,
         "leader_epoch": quorum.leader_epoch,
         "high_watermark": quorum.high_watermark,
         "role": type(quorum.role).__name__.lower(),
         "kraft_version": addresses.kraft_version,
         "voters": [
-            {"id": node_id, "address": address, **_progress(quorum, node_id)}
+            {
+                "id": node_id,
+                "address": address,
+                "directory_id": _directory_of(quorum, node_id),
+                **_progress(quorum, node_id),
+            }
             for node_id, address in addresses.voter_addresses().items()
         ],
         "observers": [
             {"id": node_id, **_progress(quorum, node_id)} for node_id in _observers(quorum)
         ],
     }
+
+
+def _directory_of(quorum: Quorum, voter_id: BrokerId) -> str | None:
+    """Return the directory that makes a node a voter; None: any does."""
+    voter = quorum.voter_set.get(voter_id)
+    return None if voter is None else voter.directory_id or None
 
 
 def _observers(quorum: Quorum) -> list[BrokerId]:

@@ -132,11 +132,31 @@ def test_a_voter_is_added_as_the_leader_knows_the_observer(shell: Shell) -> None
 
 def test_an_observer_that_the_leader_does_not_know_is_not_added(shell: Shell) -> None:
     offer_changes(shell)
-    for node_id, option in (("0", "--directory"), ("7", "--directory"), ("1", "--directory")):
+    for node_id, option in (("0", "--directory"), ("7", "--directory")):
         failed = shell("quorum", "add-voter", "--node", node_id, status=EXIT_FAILED)
         assert option in failed
     options = ("--node", "7", "--directory", GIVEN)
     assert "--address" in shell("quorum", "add-voter", *options, status=EXIT_FAILED)
+    assert asked(shell) == []
+
+
+def test_a_voter_is_not_added_again_but_replaced(shell: Shell) -> None:
+    offer_changes(shell)
+    failed = shell("quorum", "add-voter", "--node", "1", status=EXIT_FAILED)
+    assert f"node 1 is a voter already, with directory {ONE}" in failed
+    one = quorum_.ResponsePartitionData(
+        current_voters=[replica(1, 35, 4_000)], observers=[replica(1, 35, 4_000)]
+    )
+    one.observers[0].replica_directory_id = bytes(range(16))
+    topic = quorum_.ResponseTopicData(topic_name=METADATA_TOPIC, partitions=[one])
+    shell.cluster.offer(
+        quorum_.DescribeQuorumRequest, quorum_.DescribeQuorumResponse(topics=[topic])
+    )
+    failed = shell("quorum", "add-voter", "--node", "1", status=EXIT_FAILED)
+    assert "runs with another one: quorumlog quorum remove-voter --node 1, then add" in failed
+    assert "node 9 is no voter" in shell(
+        "quorum", "remove-voter", "--node", "9", status=EXIT_FAILED
+    )
     assert asked(shell) == []
 
 

@@ -97,6 +97,28 @@ def test_a_dead_controller_is_not_active() -> None:
     assert lines(RUNNING, KILLED, RUNNING, active=2)[0] == "cluster c active controller none"
 
 
+def test_a_node_with_another_directory_than_the_voters_name_is_no_voter_yet() -> None:
+    views = {number: view(number, active=1) for number in (1, 2, 3)}
+    for number, at in views.items():
+        at["quorum"]["directory_id"] = f"d{number}"
+        at["quorum"]["voters"] = [{"id": n, "address": "", "directory_id": f"d{n}"} for n in views]
+    views[3]["quorum"]["directory_id"] = "emptied"
+    quorum = cluster_status.describe_quorum([1, 2, 3], views)
+    assert (quorum["answering"], quorum["replaced"], quorum["has_majority"]) == ([1, 2], [3], True)
+    shown = [*status_lines(described(*[RUNNING] * 3, active=1) | {"quorum": quorum}, internal=True)]
+    assert shown[3].endswith("pid 73, no voter yet: the voters name its lost directory")
+    assert ", 1 voter with another directory" in shown[4]
+    of_two = {number: views[number] for number in (1, 3)}
+    assert not cluster_status.describe_quorum([1, 2, 3], of_two)["has_majority"]
+
+
+def test_a_controller_that_was_removed_is_no_voter() -> None:
+    views = {number: view(number, active=1) for number in (1, 2, 3)}
+    quorum = cluster_status.describe_quorum([1, 2], views)
+    shown = [*status_lines(described(*[RUNNING] * 3, active=1) | {"quorum": quorum}, internal=True)]
+    assert shown[3].endswith("pid 73, no voter")
+
+
 def test_internal_topics_are_shown_if_asked_for() -> None:
     shown = lines(RUNNING, RUNNING, RUNNING, active=1, internal=True)
     assert "topic __consumer_offsets" in shown

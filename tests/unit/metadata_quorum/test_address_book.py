@@ -56,6 +56,17 @@ def test_the_voter_set_in_force_comes_before_what_others_say_and_what_is_configu
     assert (book.find(ONE), book.kraft_version) == ("configured1:1", 0)
 
 
+def test_a_node_whose_directory_is_not_the_one_of_its_voter_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for number, directory in ((2, "2"), (2, "emptied"), (4, "4")):
+        own = Voter(voter_id=BrokerId(number), directory_id=directory_id(directory))
+        AddressBook(CONFIGURED, own=own).voters_changed(voter_set(1, 2, 3))
+    [record] = [one for one in caplog.records if one.levelname == "WARNING"]
+    assert f"the voters name node 2 with directory {directory_id('2')}" in record.getMessage()
+    assert f"its directory is {directory_id('emptied')}" in record.getMessage()
+
+
 def test_a_leader_that_moved_says_so_until_the_voters_say_it_too() -> None:
     book = AddressBook({})
     book.voters_changed(voter_set(1, 2))

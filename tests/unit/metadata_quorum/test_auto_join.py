@@ -28,6 +28,19 @@ def follower(
     voters: VoterSet, *, number: int = 4, auto_join: bool = True, address: str = "", **disk: Any
 ) -> Quorum:
     """A controller that follows node 2, and fetched from it at 0 ms."""
+    return following(voters, number=number, auto_join=auto_join, address=address, **disk)[0]
+
+
+def following(
+    voters: VoterSet,
+    *,
+    number: int = 4,
+    auto_join: bool = True,
+    address: str = "",
+    high_watermark: int = 1,
+    **disk: Any,
+) -> tuple[Quorum, list[Effect]]:
+    """The same, and its orders after that fetch."""
     quorum = Quorum(
         node_id=BrokerId(number),
         voters=VoterSet(()),
@@ -51,11 +64,17 @@ def follower(
         leader_id=BrokerId(2), leader_epoch=Epoch(1), leader_address="host2:2"
     )
     [fetch] = sent(quorum.step(0, asked(begin)), FetchRequest)
-    quorum.step(0, answered(fetch, fetch_response(1, high_watermark=1)))
+    orders = quorum.step(0, answered(fetch, fetch_response(1, high_watermark=high_watermark)))
     assert isinstance(quorum.role, Follower)
     under_way = some(quorum.role.fetch_id, "it fetches on")
     quorum.step(0, events.RequestFailed(request_id=under_way))  # the next one is a test's
-    return quorum
+    return quorum, orders
+
+
+def changes(orders: list[Effect]) -> list[CHANGES]:
+    """What a node asks its leader for."""
+    requests = [one.request for one in orders if isinstance(one, effects.SendRequest)]
+    return [one for one in requests if isinstance(one, CHANGES)]
 
 
 def kept_alive(quorum: Quorum, until_ms: int) -> list[tuple[int, CHANGES]]:
@@ -74,16 +93,39 @@ def kept_alive(quorum: Quorum, until_ms: int) -> list[tuple[int, CHANGES]]:
     return found
 
 
-def test_a_controller_adds_itself_every_three_fetch_timeouts() -> None:
-    quorum = follower(voter_set(1, 2, 3))
+def test_a_controller_adds_itself_at_once_and_every_three_fetch_timeouts() -> None:
+    quorum, orders = following(voter_set(1, 2, 3))
     add = AddVoterRequest(voter=voter(4), ack_when_committed=False)
+    assert changes(orders) == [add]
     assert kept_alive(quorum, 2 * INTERVAL_MS) == [(INTERVAL_MS, add), (2 * INTERVAL_MS, add)]
 
 
 def test_it_removes_first_what_its_id_was_with_another_directory() -> None:
     voters = voter_set(1, 2).with_voter(voter(4, "lost"))
     remove = RemoveVoterRequest(voter_id=BrokerId(4), directory_id=directory_id("lost"))
-    assert kept_alive(follower(voters), INTERVAL_MS) == [(INTERVAL_MS, remove)]
+    quorum, orders = following(voters)
+    assert changes(orders) == [remove]
+    [fetch] = sent(quorum.step(500, events.Ticked()), FetchRequest)
+    removed = events.FetchedRecords(
+        base_offset=Offset(1),
+        end_offset=Offset(2),
+        epoch_starts=((Epoch(1), Offset(1)),),
+        voter_sets=((Offset(1), voter_set(1, 2)),),
+    )
+    orders = quorum.step(500, answered(fetch, fetch_response(1, high_watermark=1), records=removed))
+    orders += quorum.step(500, events.LogFlushed(flushed_offset=Offset(2)))
+    [fetch] = sent(orders, FetchRequest)
+    assert changes(orders) == []  # the leader makes one change at a time
+    orders = quorum.step(500, answered(fetch, fetch_response(1, high_watermark=2)))
+    assert changes(orders) == [AddVoterRequest(voter=voter(4), ack_when_committed=False)]
+
+
+def test_a_node_asks_for_nothing_before_it_may_vote() -> None:
+    voters = voter_set(1, 2).with_voter(voter(4, "lost"))
+    _, orders = following(voters, is_new=True, high_watermark=2)  # it lacks a committed record
+    assert changes(orders) == []
+    _, orders = following(voters, is_new=True)
+    assert isinstance(changes(orders)[0], RemoveVoterRequest)
 
 
 def test_one_that_was_a_voter_does_not_come_back() -> None:
