@@ -130,7 +130,6 @@ def real(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
 
 def kills(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Run real processes that are killed all the time; keep the files of what is not valid."""
-    logging.getLogger("quorumlog").setLevel(logging.ERROR)  # clients tell that no broker answers
     for seed in seeds:
         with tempfile.TemporaryDirectory(prefix="quorumlog-round-") as scratch:
             run = Path(scratch) / "run"
@@ -194,4 +193,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    logging.getLogger("quorumlog").setLevel(logging.ERROR)  # clients warn that no broker answers
     sys.exit(main(sys.argv[1:]))

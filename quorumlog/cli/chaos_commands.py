@@ -227,11 +227,22 @@ def _run_with_progress(settings: RunSettings) -> RunSummary:
         TimeElapsedColumn(),
         TextColumn("{task.fields[figures]}"),
     )
-    # Clients warn of nodes that they cannot reach. Here that is what the run is for.
-    logging.getLogger("quorumlog.client").setLevel(logging.ERROR)
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    progress = Progress(*columns, console=console, disable=not console.is_terminal)
+    with _without_warnings_of_clients(), progress:
         return run(settings, _Bars(progress).update)
+
+
+@contextmanager
+def _without_warnings_of_clients() -> Iterator[None]:
+    """Clients warn of nodes that they cannot reach. Here that is what the run is for."""
+    logger = logging.getLogger("quorumlog.client")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _print(summary: RunSummary, verdict: "Verdict", out: Path) -> None:

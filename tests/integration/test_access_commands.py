@@ -188,7 +188,7 @@ def test_features_are_shown_lowered_and_raised(run: Run, cluster: LocalCluster) 
         "FEATURE                           LEVEL  LEAST  GREATEST",
         "eligible.leader.replicas.version      1      1         1",
         "group.version                         1      0         1",
-        "kraft.version                         0      0         1",
+        "kraft.version                         1      0         1",
         "metadata.version                     27     27        27",
         "quorumlog.metadata.version            6      1         6",
         "transaction.version                   2      0         2",

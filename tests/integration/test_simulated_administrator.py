@@ -23,7 +23,7 @@ FOUND_BY: Final[dict[str, tuple[int, str, dict[str, Any]]]] = {
     ),
     "keeps_the_removed_in_the_isr": (3, "not live", {"faults": ("reassign", "kill")}),
     "takes_no_batch_that_began_earlier": (
-        0,
+        1,
         "not live",
         {"faults": ("delete_records", "wipe", "kill")},
     ),
