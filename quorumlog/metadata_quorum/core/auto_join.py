@@ -65,7 +65,7 @@ class AutoJoin:
                 return None
 
     def _may_join(self) -> bool:
-        """Whether it may ask, and the leader may agree: it has room for one change at a time."""
+        """Whether this node may ask now: a leader makes one change of the voters at a time."""
         state = self._state
         is_changing = state.log.voter_sets.last_offset >= state.log.high_watermark
         return self._is_enabled and not (state.was_voter or state.is_new or is_changing)

@@ -72,7 +72,7 @@ def following(
 
 
 def changes(orders: list[Effect]) -> list[CHANGES]:
-    """What a node asks its leader for."""
+    """Return the changes of the voters that a node requests."""
     requests = [one.request for one in orders if isinstance(one, effects.SendRequest)]
     return [one for one in requests if isinstance(one, CHANGES)]
 
