@@ -50,11 +50,12 @@ def describe_quorum(voters: Collection[int], views: Mapping[int, View]) -> dict[
     best_id = best_view(views)
     named = () if best_id is None else views[best_id]["quorum"]["voters"]
     directories = {int(one["id"]): one.get("directory_id") for one in named}
-    replaced = sorted(
+    own = {node_id: view["quorum"].get("directory_id") for node_id, view in views.items()}
+    replaced = sorted(  # an older release names no directory
         node_id
         for node_id in voters
-        if node_id in views
-        and directories.get(node_id) not in {None, views[node_id]["quorum"].get("directory_id")}
+        if None not in {directories.get(node_id), own.get(node_id)}
+        and directories[node_id] != own[node_id]
     )
     answering = sorted(node_id for node_id in voters if node_id in views.keys() - replaced)
     return {

@@ -108,6 +108,8 @@ def test_a_node_with_another_directory_than_the_voters_name_is_no_voter_yet() ->
     shown = [*status_lines(described(*[RUNNING] * 3, active=1) | {"quorum": quorum}, internal=True)]
     assert shown[3].endswith("pid 73, no voter yet: the voters name its lost directory")
     assert ", 1 voter with another directory" in shown[4]
+    del views[2]["quorum"]["directory_id"]  # of an older release
+    assert cluster_status.describe_quorum([1, 2, 3], views)["replaced"] == [3]
     of_two = {number: views[number] for number in (1, 3)}
     assert not cluster_status.describe_quorum([1, 2, 3], of_two)["has_majority"]
 
