@@ -40,6 +40,17 @@ def test_numbers_may_differ(tmp_path: Path) -> None:
     Reader(tmp_path).follow(PAGE)
 
 
+def test_an_allowed_anomaly_may_be_there(tmp_path: Path) -> None:
+    anomaly = "  late-read: 3 (allowed)\\n    e.g. a-0: late\\n      known by: send\\n"
+    Reader(tmp_path).follow(f"```console\n$ printf 'VALID\\n{anomaly}end\\n'\nVALID\nend\n```\n")
+
+
+def test_an_anomaly_that_is_not_allowed_is_found(tmp_path: Path) -> None:
+    anomaly = "  late-read: 3 (invalid)\\n    e.g. a-0: late\\n"
+    with pytest.raises(AssertionError, match="instead of"):
+        Reader(tmp_path).follow(f"```console\n$ printf 'VALID\\n{anomaly}'\nVALID\n```\n")
+
+
 @pytest.mark.parametrize(
     "session",
     [
