@@ -102,11 +102,15 @@ class FakeCluster:
         self.addresses[broker_id] = server.sockets[0].getsockname()[:2]
 
     async def kill(self, broker_id: int) -> None:
+        for _ in range(4):  # turns of the loop, which opens a connection that waits in the backlog
+            await asyncio.sleep(0)
         server = self.servers.pop(broker_id)
         server.close()
         for connection in list(self.connections[broker_id]):
             connection.abort()
         await server.wait_closed()
+        while self.connections[broker_id]:
+            await asyncio.sleep(0)
 
     def leader(self, name: TopicPartition) -> Leader:
         return self.leaders.get(name, Leader(1, 0))
