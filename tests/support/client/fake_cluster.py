@@ -106,11 +106,11 @@ class FakeCluster:
             await asyncio.sleep(0)
         server = self.servers.pop(broker_id)
         server.close()
-        for connection in list(self.connections[broker_id]):
-            connection.abort()
-        await server.wait_closed()
-        while self.connections[broker_id]:
+        while connections := list(self.connections[broker_id]):
+            for connection in connections:
+                connection.abort()
             await asyncio.sleep(0)
+        await server.wait_closed()
 
     def leader(self, name: TopicPartition) -> Leader:
         return self.leaders.get(name, Leader(1, 0))

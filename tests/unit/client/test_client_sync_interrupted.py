@@ -62,7 +62,9 @@ def at_moment(number: int, act: Callable[[], None]) -> Iterator[None]:
         return at_instruction
 
     def at_call(frame: FrameType, _event: str, _argument: object) -> Any:
-        if not frame.f_code.co_filename.startswith(TRACED):
+        code = frame.f_code
+        # Python drops what `__del__` raises, and the garbage collector may call it at any moment.
+        if not code.co_filename.startswith(TRACED) or code.co_name == "__del__":
             return None
         frame.f_trace_opcodes = True
         return at_instruction
