@@ -44,3 +44,10 @@ def test_a_file_is_left_out_if_all_of_its_tests_are() -> None:
     assert is_repeated_file(TESTS / "unit/storage/test_disk.py")
     assert not is_repeated_file(TESTS / "chaos/test_published_histories.py")  # some need Spark
     assert not is_repeated_file(TESTS / "integration/test_recall.py")
+
+
+@pytest.mark.xdist_group("together")
+def test_the_tests_of_a_group_run_in_one_process(request: pytest.FixtureRequest) -> None:
+    """Else each process sets up a cluster, a JVM or an installation of its own for them."""
+    if request.config.getoption("loadgroup", default=False):
+        assert request.node.nodeid.endswith("@together")
