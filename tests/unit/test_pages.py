@@ -45,10 +45,14 @@ def test_an_allowed_anomaly_may_be_there(tmp_path: Path) -> None:
     Reader(tmp_path).follow(f"```console\n$ printf 'VALID\\n{anomaly}end\\n'\nVALID\nend\n```\n")
 
 
-def test_an_anomaly_that_is_not_allowed_is_found(tmp_path: Path) -> None:
-    anomaly = "  late-read: 3 (invalid)\\n    e.g. a-0: late\\n"
+@pytest.mark.parametrize(
+    ("kind", "severity"),
+    [("console", "invalid"), ("console seeded", "allowed"), ("console exact", "allowed")],
+)
+def test_another_anomaly_is_found(tmp_path: Path, kind: str, severity: str) -> None:
+    anomaly = f"  late-read: 3 ({severity})\\n    e.g. a-0: late\\n"
     with pytest.raises(AssertionError, match="instead of"):
-        Reader(tmp_path).follow(f"```console\n$ printf 'VALID\\n{anomaly}'\nVALID\n```\n")
+        Reader(tmp_path).follow(f"```{kind}\n$ printf 'VALID\\n{anomaly}'\nVALID\n```\n")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """The clients without an event loop: interrupted, shared by threads, called where they must not."""
 
 import asyncio
+import gc
 import inspect
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,6 +65,13 @@ def first_values(consumer: SyncConsumer) -> list[bytes | None]:
     while True:
         for records in consumer.poll(1_000).values():
             return [record.value for record in records]
+
+
+def test_a_fake_cluster_leaves_no_connection_open() -> None:
+    for _ in range(30):  # in most of them the broker is killed before it has opened the connection
+        with in_a_thread(fake_cluster()) as cluster:
+            socket.create_connection(cluster.addresses[1]).close()
+    gc.collect()  # a connection that is left is a ResourceWarning, which fails the test
 
 
 def test_records_that_were_not_processed_are_not_committed(group: GroupCluster) -> None:
