@@ -67,8 +67,9 @@ def test_disks_that_fail_and_clocks_that_jump_lose_nothing(tmp_path: Path) -> No
         (
             action(100, ClockStep(direction="back"), (1,), 3_000),
             action(100, SlowFsync(us=200_000), "majority", 3_000),  # some fsync meets it
-            action(200, DiskError(calls="writes"), (2,), 1_000),
-            action(2_500, DiskFull(left_bytes=0), (3,), 1_000),
+            # Each lasts until some write meets it, also where a leader must be elected first.
+            action(200, DiskError(calls="writes"), (2,), 2_000),
+            action(3_000, DiskFull(left_bytes=0), (3,), 6_000),
         ),
     )
     logs = {n: (tmp_path / f"cluster/node-{n}/node.log").read_text() for n in (2, 3)}
