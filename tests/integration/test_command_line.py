@@ -125,6 +125,15 @@ def test_node_0_is_a_node_like_the_others(shell: Shell) -> None:
     assert shell.json("down")["stopped"] == [0, 1, 2]
 
 
+@pytest.fixture
+def unignored_hangup() -> Iterator[None]:
+    """Tests that run under nohup hand an ignored SIGHUP to the processes that they start."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("unignored_hangup")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_cluster_at_the_terminal_ends_with_it(shell: Shell, number: signal.Signals) -> None:
     command = shell.command("up", "--nodes", "1", "--port", "0")
