@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -14,6 +13,7 @@ import pytest
 
 from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
 from quorumlog.broker.settings import LifecycleSettings
+from quorumlog.cluster.ports import free_ports
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
@@ -31,13 +31,6 @@ pytestmark = pytest.mark.integration
 CLUSTER_ID = "test-cluster"
 HEARTBEAT_S = 0.2
 PATIENCE_S = 60  # far more than a session
-
-
-def listen() -> socket.socket:
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", 0))
-    return listener
 
 
 class Seen:
@@ -67,10 +60,8 @@ class Nodes:
         self.shared_secret = shared_secret
         self.directory = directory
         self.request_timeout_ms = request_timeout_ms
-        self.ports: dict[int, int] = {}
-        for node_id in range(1, voters + observers + 1):
-            with listen() as listener:
-                self.ports[node_id] = listener.getsockname()[1]
+        count = voters + observers
+        self.ports = dict(enumerate(free_ports("127.0.0.1", count), start=1))
         self.voters = {BrokerId(n): self.address(n) for n in range(1, voters + 1)}
         self.running: dict[int, MetadataQuorum] = {}
         self.seen: dict[int, Seen] = {}

@@ -10,6 +10,7 @@ from typing import Any
 
 from quorumlog.client import Producer
 from quorumlog.client.core.leaders import Leader
+from quorumlog.cluster.ports import free_ports
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Response
@@ -93,13 +94,14 @@ class FakeCluster:
         return ",".join(f"{host}:{port}" for host, port in self.addresses.values())
 
     async def start(self, broker_id: int) -> None:
-        host, port = self.addresses.get(broker_id, ("127.0.0.1", 0))
+        if broker_id not in self.addresses:  # it keeps its port, also while it is down
+            self.addresses[broker_id] = ("127.0.0.1", free_ports("127.0.0.1", 1)[0])
+        host, port = self.addresses[broker_id]
         self.connections[broker_id] = set()
         server = await asyncio.get_running_loop().create_server(
             lambda: self.connection_class(self, broker_id), host, port
         )
         self.servers[broker_id] = server
-        self.addresses[broker_id] = server.sockets[0].getsockname()[:2]
 
     async def kill(self, broker_id: int) -> None:
         for _ in range(4):  # turns of the loop, which opens a connection that waits in the backlog

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import pyspark
 import pytest
 
 from quorumlog.chaos.spark.java import find_java, make_java_home
+from quorumlog.cluster.ports import free_ports
 
 START_TIMEOUT_S = 120
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -53,8 +53,7 @@ def daemon(
 @contextmanager
 def master(directory: Path, host: str = "127.0.0.1") -> Iterator[str]:
     """Run a master, and yield its URL. It has no worker."""
-    with socket.create_server((host, 0)) as probe:
-        port = probe.getsockname()[1]
+    (port,) = free_ports(host, 1)
     arguments = ["--host", host, "--port", str(port), "--webui-port", "0"]
     with daemon("master.Master", arguments, directory) as log:
         wait_for("I have been elected leader", log)
