@@ -1,6 +1,6 @@
-"""Which record batches a client may append: judged by the header and by every record.
+"""The admission of a client's record batches, by their header and every record.
 
-A batch is refused whole. What brokers themselves write (internal topics) is judged by its header
+A batch is refused whole. Batches that brokers write (internal topics) are checked by their header
 alone. Sources: KIP-98 (one batch of format 2 per partition and request), KIP-467 (errors of single
 records), KIP-937 (timestamps); Kafka's `ProduceRequest.validateRecords` and `LogValidator`.
 """
@@ -36,10 +36,10 @@ from quorumlog.wire.codec.records import (
     validate_checksum,
 )
 
-# DEVIATION: Kafka takes as many records as there are, and lists every one that is wrong.
+# DEVIATION: Kafka accepts any number of records, and lists every invalid record.
 # docs/decisions/0024-every-record-is-looked-at.md
 ITEMS_MAX: Final = 250_000  # records and their headers in one batch: a quarter of a second
-DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024  # or max.message.bytes, if that is more
+DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024  # or max.message.bytes, if that is larger
 RECORD_ERRORS_MAX: Final = 1000
 RECORD_ERRORS_SHOWN: Final = 3  # in the message for the whole batch
 
@@ -52,7 +52,7 @@ _ATTRIBUTES_AT: Final = 22  # the low byte of two
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLimits:
-    """What a topic's settings, or the broker's, allow. Sizes in bytes, durations in ms."""
+    """The limits of a topic, from its settings or the broker's. Sizes in bytes, durations in ms."""
 
     max_message_bytes: int
     timestamp_before_max_ms: int
@@ -63,7 +63,7 @@ class TopicLimits:
 
 
 def topic_limits(config: TopicConfig, *, is_internal: bool = False) -> TopicLimits:
-    """Return what a topic of this configuration allows. Times that are not kept may be any."""
+    """Return the limits of a topic; with LogAppendTime a producer's timestamps are unlimited."""
     has_append_time = config.message_timestamp_type == "LogAppendTime"
     before_max_ms, after_max_ms = LONG_MAX, LONG_MAX
     if not has_append_time:
@@ -82,8 +82,8 @@ def topic_limits(config: TopicConfig, *, is_internal: bool = False) -> TopicLimi
 class Admission(NamedTuple):
     """With NONE, `records` is the one batch to append and `header` its header.
 
-    That is what the client sent, or a copy in which the header says the largest timestamp, or the
-    time of the append.
+    `records` is the client's batch, or a copy whose header has the largest timestamp of its records
+    or the time of the append.
     """
 
     error_code: ErrorCode
@@ -94,7 +94,7 @@ class Admission(NamedTuple):
 
 
 def is_zstd_too_early(records: Buffer, produce_version: int) -> bool:
-    """Whether a request of this version may not use the compression of its batch (KIP-110)."""
+    """Whether the batch is compressed with zstd in a request version below it (KIP-110)."""
     return (
         produce_version < ZSTD_SINCE
         and len(records) >= HEADER_BYTES
@@ -104,7 +104,7 @@ def is_zstd_too_early(records: Buffer, produce_version: int) -> bool:
 
 
 def is_transactional(records: Buffer) -> bool:
-    """Whether the first batch says that it belongs to a transaction (KIP-98)."""
+    """Whether the first batch is part of a transaction (KIP-98)."""
     return (
         len(records) >= HEADER_BYTES
         and records[_MAGIC_AT] == MAGIC
@@ -113,9 +113,9 @@ def is_transactional(records: Buffer) -> bool:
 
 
 def admit(records: Buffer, limits: TopicLimits, wall_ms: int, at: TopicPartition) -> Admission:
-    """Judge what a client sent for the partition `at`.
+    """Check the records that a client sent for the partition `at`.
 
-    A wrong checksum is CORRUPT_MESSAGE: the client may send the batch again. Everything else is
+    A wrong checksum is CORRUPT_MESSAGE: the client may send the batch again. Every other error is
     final: the same bytes are refused each time.
     """
     framed = _judge_frame(records, limits)
@@ -140,7 +140,7 @@ def _judge_frame(records: Buffer, limits: TopicLimits) -> Admission:
     try:
         header = read_header(records)
         if header.size_in_bytes != size:
-            # DEVIATION: Kafka leaves out what follows the first batch, unless it is a batch.
+            # DEVIATION: Kafka drops the bytes after the first batch, unless they are a batch.
             # docs/decisions/0024-every-record-is-looked-at.md
             return _invalid(f"{size} bytes are not one batch of {header.size_in_bytes} bytes")
         validate_checksum(records, 0, header)
@@ -174,7 +174,7 @@ def _judge_records(
     try:
         data = unfold(records, header, decompressed_bytes_max=bytes_max)
         summary = inspect_records(data, header, items_max=ITEMS_MAX)
-    except BatchTooLarge as error:  # clients split a batch that is refused so
+    except BatchTooLarge as error:  # clients split a batch after this error
         return Admission(ErrorCode.MESSAGE_TOO_LARGE, reason=str(error))
     except CorruptBatch as error:
         return _invalid(str(error))
@@ -193,7 +193,7 @@ def _judge_records(
 
 
 def _may_break(summary: RecordsSummary, limits: TopicLimits, wall_ms: int) -> bool:
-    """Whether one record may be against the limits; if not, none is."""
+    """Whether a record may exceed the limits; if False, all are within them."""
     return (
         (summary.has_null_key and limits.is_compacted)
         or summary.max_timestamp > wall_ms + limits.timestamp_after_max_ms
@@ -204,7 +204,7 @@ def _may_break(summary: RecordsSummary, limits: TopicLimits, wall_ms: int) -> bo
 def _refusal(
     data: Buffer, header: BatchHeader, limits: TopicLimits, wall_ms: int, at: TopicPartition
 ) -> Admission | None:
-    """Name the records that are against the limits. A record without a timestamp has no time."""
+    """Return a refusal that lists the invalid records, or None. Timestamp -1 is always valid."""
     earliest = wall_ms - limits.timestamp_before_max_ms
     latest = wall_ms + limits.timestamp_after_max_ms
     errors: list[RecordError] = []

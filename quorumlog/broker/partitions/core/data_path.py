@@ -1,4 +1,4 @@
-"""The values that cross the border of the data path: questions to a partition, and answers."""
+"""The requests to a partition's data path, and their results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ DEBUG_REPLICA: Final = BrokerId(-2)  # Kafka's debugging consumer: any replica, 
 
 
 class ReadEnd(Enum):
-    """Where a read stops: before what is not decided, or not committed, or at the log's end."""
+    """Where a read stops: at the last stable offset, the high watermark or the log end."""
 
     LAST_STABLE = "last_stable"
     HIGH_WATERMARK = "high_watermark"
@@ -32,7 +32,7 @@ class ReadEnd(Enum):
 
 
 class RecordError(NamedTuple):
-    """Why one record, by its index in its batch, cannot be appended (KIP-467)."""
+    """The reason why one record, by its index in its batch, cannot be appended (KIP-467)."""
 
     batch_index: int
     message: str
@@ -49,7 +49,7 @@ class ProduceResult(NamedTuple):
     log_append_time_ms: int = -1  # -1: the producer's own timestamps were kept
     log_start_offset: int = -1
     error_message: str | None = None
-    record_errors: Sequence[RecordError] = ()  # the records that are the reason, if single ones are
+    record_errors: Sequence[RecordError] = ()  # the invalid records, if single records are invalid
 
 
 ProduceDone = Callable[[ProduceResult], None]
@@ -57,7 +57,7 @@ ProduceDone = Callable[[ProduceResult], None]
 
 
 class DivergingEpoch(NamedTuple):
-    """The leader's largest epoch not above the follower's, and where it ends (KIP-595)."""
+    """The leader's largest epoch not above the follower's, and its end offset (KIP-595)."""
 
     epoch: Epoch
     end_offset: Offset
@@ -65,37 +65,37 @@ class DivergingEpoch(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PartitionFetch:
-    """The question of one fetch to one partition."""
+    """The part of one fetch request for one partition."""
 
     topic_partition: TopicPartition
-    topic_id: TopicId | None = None  # None: asked by name, whatever topic has it
+    topic_id: TopicId | None = None  # None: the request names the topic, whatever its id
     fetch_offset: Offset
     max_bytes: int
-    leader_epoch: Epoch = NO_EPOCH  # as the asker knows it; NO_EPOCH: do not check
+    leader_epoch: Epoch = NO_EPOCH  # of the requester's metadata; NO_EPOCH: do not check
     last_fetched_epoch: Epoch = NO_EPOCH  # of the record below fetch_offset; NO_EPOCH: do not check
     log_start_offset: Offset = UNKNOWN_OFFSET  # the follower's
-    error_code: ErrorCode = ErrorCode.NONE  # set by the handler: the topic id is not known
+    error_code: ErrorCode = ErrorCode.NONE  # set by the handler: no topic has this id
 
 
 class FetchedPartition(NamedTuple):
-    """The answer for one partition; `records` are chunks that hold whole batches in sequence."""
+    """The fetch response of one partition; `records`: chunks of whole, consecutive batches."""
 
     error_code: ErrorCode
     high_watermark: Offset = UNKNOWN_OFFSET
     log_start_offset: Offset = UNKNOWN_OFFSET
     records: Sequence[bytes | bytearray | memoryview] = ()
     diverging: DivergingEpoch | None = None
-    leader_id: BrokerId = BrokerId(-1)  # the leader to ask instead, with NOT_LEADER_OR_FOLLOWER
+    leader_id: BrokerId = BrokerId(-1)  # the current leader, with NOT_LEADER_OR_FOLLOWER
     leader_epoch: Epoch = NO_EPOCH
     preferred_replica: BrokerId = NO_REPLICA  # to read from it instead (KIP-392)
     last_stable_offset: Offset = UNKNOWN_OFFSET
-    aborted: Sequence[AbortedTransaction] | None = None  # in `records`; None: not asked for
+    aborted: Sequence[AbortedTransaction] | None = None  # in `records`; None: not requested
 
 
 class LocalRead(NamedTuple):
-    """A read on this broker: `records` are whole batches in [asked offset, next_offset).
+    """A read on this broker: `records` are whole batches in [offset of the read, next_offset).
 
-    `log_end_offset` is that of all records, committed or not. Without a replica nothing is known.
+    `log_end_offset` counts all records, committed or not. Without a replica all offsets are -1.
     """
 
     error_code: ErrorCode
@@ -106,7 +106,7 @@ class LocalRead(NamedTuple):
 
 
 class OffsetAnswer(NamedTuple):
-    """The answer of ListOffsets for one partition; -1 is unknown."""
+    """The response of ListOffsets for one partition; -1 is unknown."""
 
     error_code: ErrorCode
     offset: int = -1
@@ -115,10 +115,10 @@ class OffsetAnswer(NamedTuple):
 
 
 class LeadershipListener(Protocol):
-    """A part that must know which partitions this broker leads: a coordinator."""
+    """A component that follows which partitions this broker leads: a coordinator."""
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Note that we lead since `leader_epoch`; called again for a newer one. Must not block."""
+        """Handle leadership since `leader_epoch`; called again for a newer one. Must not block."""
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Note that we lead no longer (another leader, none, or deleted) as of `leader_epoch`."""
+        """Handle the end of leadership (another leader, none, or deleted) as of `leader_epoch`."""

@@ -1,6 +1,6 @@
-"""Deletions of records: which are refused, and which wait until all replicas have followed.
+"""Deletions of records: which are refused, and which wait for the low watermark.
 
-DeleteRecords (KIP-107) moves the leader's log start at once. It is answered when the *low
+DeleteRecords (KIP-107) moves the leader's log start at once. The response follows when the *low
 watermark*, the least log start of the leader and of its live followers, has reached the offset.
 """
 
@@ -12,13 +12,13 @@ from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
 
-TO_HIGH_WATERMARK: Final = -1  # in a request: delete all that is committed
+TO_HIGH_WATERMARK: Final = -1  # in a request: delete all committed records
 
 
 def policy_refusal(config: TopicConfig) -> ErrorCode:
-    """Return why a topic of this configuration forbids to delete its first records, or NONE.
+    """Return the error if a topic of this configuration forbids DeleteRecords, or NONE.
 
-    A topic that is only compacted does: the newest value of every key must stay.
+    A topic that is only compacted forbids it: the newest value of every key must stay.
     """
     return ErrorCode.NONE if "delete" in config.policies else ErrorCode.POLICY_VIOLATION
 
@@ -31,13 +31,13 @@ class DeletionResult(NamedTuple):
 
 
 DeletionDone = Callable[[DeletionResult], None]
-"""Called once with the outcome: within the call that asks, or later."""
+"""Called once with the outcome: within the call that deletes, or later."""
 
 
 class WaitingDeletion(Wait):
     """A deletion until the low watermark of its partition reaches `required_offset`.
 
-    `low_watermark` is that of the moment when it began to wait.
+    `low_watermark` is the low watermark when it began to wait.
     """
 
     __slots__ = ("done", "low_watermark", "required_offset")
@@ -52,7 +52,7 @@ class WaitingDeletion(Wait):
 
 
 class DeletionQueue:
-    """The deletions that wait on one partition: few, in no order."""
+    """The deletions that wait on one partition: few, unordered."""
 
     __slots__ = ("_deadlines", "_waiting")
 
@@ -69,7 +69,7 @@ class DeletionQueue:
         return self._deadlines.add(wait)
 
     def complete(self, low_watermark: Offset) -> list[WaitingDeletion]:
-        """End and return those whose records are gone everywhere; drop the timed out."""
+        """End and return the deletions that the low watermark reaches; drop the timed out."""
         reached = [wait for wait in self._waiting if wait.required_offset <= low_watermark]
         self._waiting = [
             wait
@@ -79,6 +79,6 @@ class DeletionQueue:
         return [wait for wait in reached if self._deadlines.end(wait)]
 
     def fail(self) -> list[WaitingDeletion]:
-        """End and return all."""
+        """End and return all deletions."""
         failed, self._waiting = self._waiting, []
         return [wait for wait in failed if self._deadlines.end(wait)]

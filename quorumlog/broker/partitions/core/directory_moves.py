@@ -1,9 +1,9 @@
-"""What a replica that moves between log directories does next. Sources: KIP-113, KIP-858.
+"""The steps of a replica that moves between log directories. Sources: KIP-113, KIP-858.
 
-A move copies the *current* log into a *future* one on the same broker. The future log follows the
-current one as a follower follows its leader: by offsets and leader epochs. It takes the place of
-the current log only once it holds all of it, and once the committed metadata says that the replica
-is in the new directory: if a crash leaves two logs of one name, the metadata tells which counts.
+A move copies the *current* log into a *future* log on the same broker. The future log follows the
+current log as a follower follows its leader: by offsets and leader epochs. It replaces the current
+log only once it holds all of it, and once the committed metadata assigns the replica to the new
+directory: if a crash leaves two logs of one name, the metadata decides which one is valid.
 """
 
 from dataclasses import dataclass
@@ -36,40 +36,40 @@ class StartOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutTo:
-    """Drop what the future log has from this offset on: the current log was truncated."""
+    """Truncate the future log at this offset: the current log was truncated."""
 
     offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartAt:
-    """Let the future log start here, as the current one does."""
+    """Raise the start of the future log to this offset, the start of the current log."""
 
     offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyFrom:
-    """Append what the current log has from this offset on."""
+    """Append the records of the current log from this offset on."""
 
     offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp:
-    """Nothing: both logs hold the same."""
+    """Do nothing: both logs hold the same records."""
 
 
 Step: TypeAlias = StartOver | CutTo | StartAt | CopyFrom | CaughtUp
 
 
 class Ending(Enum):
-    """What follows a step."""
+    """The action that follows a step."""
 
     GO_ON = auto()
-    ANNOUNCE = auto()  # tell the controller the new directory
+    ANNOUNCE = auto()  # report the new directory to the controller
     WAIT = auto()  # until the committed metadata has changed
-    SWAP = auto()  # with what was read last: then the future log holds all
+    SWAP = auto()  # append the last chunk: then the future log holds all records
 
 
 class DirectoryMoveRules:
@@ -78,7 +78,7 @@ class DirectoryMoveRules:
     def next_step(  # noqa: PLR0911 - one return per step
         self, current: LogView, future: LogView
     ) -> Step:
-        """Compare both logs, as a leader judges a follower's fetch."""
+        """Compare both logs, as a leader checks a follower's fetch."""
         if not future.start <= current.start <= future.end:
             return StartOver(offset=current.start)
         error_code, diverging = judge_fetch(
@@ -109,11 +109,11 @@ class DirectoryMoveRules:
     def ending(
         self, step: Step, *, reaches_end: bool, is_announced: bool, is_named: bool
     ) -> Ending:
-        """Say whether the move may come to its end.
+        """Return the action after `step`.
 
-        `reaches_end`: what was read for this step goes to the end of the current log.
-        `is_named`: the committed metadata says that the replica is in the new directory. If it does
-        before that is announced, an older move was given up, and its taking back is on its way.
+        `reaches_end`: the chunk read for this step ends at the end of the current log.
+        `is_named`: the committed metadata assigns the replica to the new directory. If it does so
+        before the announcement, an older move was given up and its retraction is under way.
         """
         if not (isinstance(step, CaughtUp) or (isinstance(step, CopyFrom) and reaches_end)):
             return Ending.GO_ON

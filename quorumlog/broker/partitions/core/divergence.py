@@ -1,4 +1,4 @@
-"""Where two logs diverge: the leader's judgement of a fetch, and a follower's truncation.
+"""The divergence of two logs: the leader's check of a fetch, and a follower's truncation.
 
 Sources: KIP-101, KIP-279, KIP-320, KIP-595 (divergence in Fetch), KAFKA-12996.
 """
@@ -11,17 +11,17 @@ from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset
 
 
 class EpochHistory(Protocol):
-    """Which leader epochs a log holds and where each begins. The core only reads it."""
+    """The leader epochs of a log and their start offsets. The core only reads it."""
 
     @property
     def latest_epoch(self) -> Epoch:
         """The last epoch, with or without records; NO_EPOCH for none."""
 
     def end_offset_for(self, epoch: Epoch, log_end_offset: Offset) -> tuple[Epoch, Offset]:
-        """Find the largest epoch not above `epoch`, and its end (exclusive).
+        """Return the largest epoch not above `epoch`, and its end (exclusive).
 
-        (NO_EPOCH, UNKNOWN_OFFSET) if `epoch` is above all that are known, or none is. An epoch
-        below the first one ends where the first one starts.
+        (NO_EPOCH, UNKNOWN_OFFSET) if `epoch` is above all recorded epochs, or there are none. An
+        epoch below the first one ends where the first one starts.
         """
 
 
@@ -33,9 +33,9 @@ def judge_fetch(
     log_start_offset: Offset,
     log_end_offset: Offset,
 ) -> tuple[ErrorCode, DivergingEpoch | None]:
-    """Judge whether a log that ends at `fetch_offset` in `last_fetched_epoch` is a prefix of ours.
+    """Check whether a log ending at `fetch_offset` in `last_fetched_epoch` is a prefix of ours.
 
-    Below our start it is out of range even if it diverges: it cannot be repaired by truncation.
+    An offset below our start is out of range even if it diverges: truncation cannot repair it.
     """
     if fetch_offset < log_start_offset:
         return ErrorCode.OFFSET_OUT_OF_RANGE, None
@@ -55,7 +55,7 @@ def truncation_offset(
 ) -> Offset:
     """Return where a follower cuts its log if the leader's `epoch` ends at `end_offset`.
 
-    If the follower lacks that epoch, it cuts at the end of the next lower one and fetches again
+    A follower without that epoch cuts at the end of its next lower epoch and fetches again
     (KIP-279).
     """
     own_epoch, own_end = epochs.end_offset_for(epoch, log_end_offset)

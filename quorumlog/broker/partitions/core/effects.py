@@ -9,7 +9,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignEpoch:
-    """Note where `leader_epoch` starts; the epoch file follows with the next flush."""
+    """Record where `leader_epoch` starts; the epoch file follows with the next flush."""
 
     leader_epoch: Epoch
     start_offset: Offset
@@ -46,7 +46,7 @@ class StartOverAt:
 class DisclaimLog:
     """Report this log as not whole: the leader's log differs from `offset` on.
 
-    It has committed all below `high_watermark`, which is above `offset`.
+    This replica holds [offset, high_watermark) as committed records; `high_watermark` > `offset`.
     """
 
     leader_id: BrokerId
@@ -56,28 +56,28 @@ class DisclaimLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceLogStart:
-    """Delete all below `offset`, then report LogStartRose."""
+    """Delete all records below `offset`, then report LogStartRose."""
 
     offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteBelow:
-    """Acknowledge and show to consumers what lies below `high_watermark`."""
+    """Acknowledge the records below `high_watermark`, and show them to consumers."""
 
     high_watermark: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailWaiting:
-    """Answer every waiting produce with this error, and try every delayed fetch again."""
+    """Answer every waiting produce and deletion with this error; retry every delayed fetch."""
 
     error_code: ErrorCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFetch:
-    """Answer a follower: with records if the error is NONE and nothing diverges."""
+    """Answer a follower's fetch: with records if the error is NONE and `diverging` is None."""
 
     error_code: ErrorCode
     diverging: DivergingEpoch | None = None
@@ -97,14 +97,14 @@ class ProposeIsr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnounceLeadership:
-    """Tell the coordinators that we lead since this epoch."""
+    """Notify the coordinators that this broker leads since this epoch."""
 
     leader_epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnounceResignation:
-    """Tell the coordinators that we lead no longer, as of this epoch."""
+    """Notify the coordinators that this broker no longer leads, as of this epoch."""
 
     leader_epoch: Epoch
 

@@ -28,26 +28,26 @@ class BrokersPublished:
 class ReplicaRemoved:
     """The topic was deleted, or this broker is no longer a replica."""
 
-    error_code: ErrorCode  # for the produces that wait
+    error_code: ErrorCode  # for the waiting produces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsAppended:
-    """As the leader, we appended: our log now ends at `log_end_offset` (exclusive)."""
+    """The leader appended: its log now ends at `log_end_offset` (exclusive)."""
 
     log_end_offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFlushed:
-    """All below `flushed_offset` is on the disk: it survives the loss of power."""
+    """All records below `flushed_offset` are on disk: they survive the loss of power."""
 
     flushed_offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStartRose:
-    """Retention or DeleteRecords deleted all below `log_start_offset`."""
+    """Retention or DeleteRecords deleted all records below `log_start_offset`."""
 
     log_start_offset: Offset
 
@@ -61,10 +61,10 @@ class LogStartKept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerFetched:
-    """A follower asked for records from `fetch_offset` on: it claims to hold all below."""
+    """A follower fetched from `fetch_offset` on: it acknowledges all records below."""
 
     broker_id: BrokerId
-    broker_epoch: int = -1  # -1: an old version that does not say
+    broker_epoch: int = -1  # -1: an old version without the field
     leader_epoch: Epoch
     fetch_offset: Offset
     last_fetched_epoch: Epoch = NO_EPOCH
@@ -73,9 +73,9 @@ class FollowerFetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderAnswered:
-    """The leader answered our fetch, and what it sent is in our log."""
+    """The leader responded to our fetch, and its records are in our log."""
 
-    leader_epoch: Epoch  # in which we fetched
+    leader_epoch: Epoch  # of the fetch
     log_end_offset: Offset
     high_watermark: Offset  # the leader's
     log_start_offset: Offset  # the leader's
@@ -99,12 +99,12 @@ class FetchOutOfRange:
     leader_epoch: Epoch
     fetch_offset: Offset
     last_fetched_epoch: Epoch
-    log_start_offset: Offset  # UNKNOWN_OFFSET: it did not say
+    log_start_offset: Offset  # UNKNOWN_OFFSET: not in the response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchBeganEarlier:
-    """The leader sent a whole batch that has `fetch_offset`, and begins below it."""
+    """The leader sent a whole batch that contains `fetch_offset`, and begins below it."""
 
     leader_epoch: Epoch
     fetch_offset: Offset
@@ -130,7 +130,7 @@ class LogStartedOver:
 class IsrAnswered:
     """The outcome of the ISR that we proposed in `asked_epoch` (our partition epoch then).
 
-    With NONE, the rest is the state that the controller committed. REQUEST_TIMED_OUT: unknown.
+    With NONE, the other fields are the committed state. REQUEST_TIMED_OUT: outcome unknown.
     """
 
     asked_epoch: Epoch
@@ -145,7 +145,7 @@ class Ticked:
     """Time has passed: it is `now_ms`."""
 
 
-# Their meaning depends on the role.
+# The handling of these events depends on the role.
 RoleEvent = (
     BrokersPublished
     | RecordsAppended
@@ -158,6 +158,6 @@ RoleEvent = (
     | IsrAnswered
     | Ticked
 )
-# The driver has done this to the log.
+# The driver has made this change to the log.
 LogEvent = LogStartRose | LogStartKept | LogTruncated | LogStartedOver
 Event = PartitionPublished | ReplicaRemoved | LogEvent | RoleEvent

@@ -1,19 +1,19 @@
-"""The changes of a partition that concern its delayed fetches."""
+"""The changes of a partition that wake its delayed fetches."""
 
 from enum import IntEnum
 from typing import Final
 
 FetchWakeups = int
-"""Several changes, or'ed. An enum of flags would make an object for each `|` and `&`."""
+"""Several changes, or'ed. An enum of flags would create an object for each `|` and `&`."""
 
 
 class FetchWakeup(IntEnum):
     """A change of a partition since its delayed fetches were last tried; each has a bit."""
 
-    APPENDED = 1  # of interest to followers
-    COMMITTED = 2  # of interest to consumers
-    CHANGED = 4  # leader, epoch or existence: of interest to all
-    LOG_START = 8  # it rose: followers learn it at once, because a deletion waits for them
+    APPENDED = 1  # wakes followers
+    COMMITTED = 2  # wakes consumers
+    CHANGED = 4  # leader, epoch or existence: wakes all
+    LOG_START = 8  # it rose: followers get it at once, because a deletion waits for them
 
 
 ANY_CHANGE: Final[FetchWakeups] = sum(FetchWakeup)

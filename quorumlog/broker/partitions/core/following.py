@@ -15,9 +15,9 @@ from quorumlog.wire.codec.identifiers import Epoch, Offset
 
 
 class Followership:
-    """Sources: KIP-101, KIP-279, KIP-595, KAFKA-10706, 13207, 14704, 18723.
+    """The follower role. Sources: KIP-101, KIP-279, KIP-595, KAFKA-10706, 13207, 14704, 18723.
 
-    A member of the ISR or the ELR never gives up records below its high watermark. Its leader has
+    A member of the ISR or the ELR never truncates records below its high watermark. Its leader has
     them too, or one of the two logs is damaged: then the controller decides first.
     docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
     """
@@ -55,10 +55,10 @@ class Followership:
     def accepts_answer(
         self, leader_epoch: Epoch, fetch_offset: Offset, last_fetched_epoch: Epoch
     ) -> bool:
-        """Whether the answer to this fetch still concerns this follower (KAFKA-13207).
+        """Whether a response to this fetch still applies to this follower (KAFKA-13207).
 
         The epoch of the last record counts too: after a truncation the log may have grown to the
-        same length again, and an answer that was late would cut what is committed by now.
+        same length again, and a late response would cut records that are committed by now.
         """
         state = self._state
         return (
@@ -69,17 +69,17 @@ class Followership:
         )
 
     def may_fetch(self) -> bool:
-        """Whether a fetch may say that this log reaches its end."""
+        """Whether a fetch may report the log end: with `acks_after_flush` only once flushed."""
         return self._state.counted_offset == self._state.log_end_offset
 
     def still_fits(
         self, event: events.LeaderDiverged | events.FetchOutOfRange | events.BatchBeganEarlier
     ) -> bool:
-        """Whether the event answers the fetch that we would send now."""
+        """Whether the event's position is the current position of this follower."""
         return self.accepts_answer(event.leader_epoch, event.fetch_offset, event.last_fetched_epoch)
 
     def leader_answered(self, event: events.LeaderAnswered) -> Sequence[Effect]:
-        """Note the new log end, and how far the leader has committed and deleted."""
+        """Apply the new log end, and the leader's high watermark and log start."""
         state = self._state
         require(event.leader_epoch == state.leader_epoch, "a follower appends in its own epoch")
         state.log_end_offset = event.log_end_offset
@@ -110,11 +110,11 @@ class Followership:
         offset = max(offset, state.log_start_offset)
         if state.is_member and offset < state.high_watermark:
             return self._disclaim(offset)
-        # Ordered even if no record goes: the history of epochs may have to (KAFKA-10706).
+        # Ordered even if it removes no record: the epoch history may have to be cut (KAFKA-10706).
         return [effects.TruncateTo(offset=offset)]
 
     def _disclaim(self, offset: Offset) -> Sequence[Effect]:
-        """Follow no more, and leave ISR and ELR: the leader lacks [offset, high watermark)."""
+        """Stop fetching and leave ISR and ELR: the leader lacks [offset, high watermark)."""
         state = self._state
         state.become(Follower(leader_id=state.leader_id, is_contradicted=True))
         disclaimed = effects.DisclaimLog(
@@ -123,28 +123,28 @@ class Followership:
         return [effects.StopFetching(), disclaimed]
 
     def _fetch_out_of_range(self, event: events.FetchOutOfRange) -> Sequence[Effect]:
-        """Start over where the leader's log starts, if that is the reason.
+        """Start over at the leader's log start if this log ends below it or is empty.
 
-        Or cut an epoch that no leader had yet.
+        Otherwise cut the records of an epoch above the leader epoch.
         """
         state = self._state
         if not self.still_fits(event):
             return NO_EFFECTS
         if event.log_start_offset < 0:
-            return NO_EFFECTS  # the leader did not tell its log start: fetch again
+            return NO_EFFECTS  # the leader did not send its log start: fetch again
         is_behind = event.log_start_offset > state.log_end_offset
         if is_behind and state.is_member and state.log_start_offset < state.high_watermark:
             return self._disclaim(state.log_start_offset)
         if is_behind or self._holds_nothing:
             return [effects.StartOverAt(offset=event.log_start_offset)]
-        if event.last_fetched_epoch > event.leader_epoch:  # no checksum covers it: it is damaged
+        if event.last_fetched_epoch > event.leader_epoch:  # damaged: no checksum covers an epoch
             return self._truncate(event.leader_epoch, state.log_end_offset)
         return NO_EFFECTS
 
     def batch_began_earlier(self, event: events.BatchBeganEarlier) -> Sequence[Effect]:
         """Begin a log without records where the batch begins.
 
-        DeleteRecords may let the leader's log start within a batch, and a batch is sent whole.
+        DeleteRecords may put the leader's log start within a batch, and a batch is sent whole.
         """
         if not self.still_fits(event) or not self._holds_nothing:
             return NO_EFFECTS

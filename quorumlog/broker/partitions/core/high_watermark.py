@@ -1,4 +1,4 @@
-"""Which records are committed: the rule that moves a leader's high watermark."""
+"""The rule that moves a leader's high watermark: which records are committed."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -12,7 +12,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 
 class HighWatermarkRule:
-    """A record is committed when every replica that counts holds it, on its disk if asked so.
+    """A record is committed once all replicas that count hold it; with `acks_after_flush`, on disk.
 
     Sources: KIP-497 (maximal ISR), KIP-966 (strict min ISR), KAFKA-13091.
     """
@@ -23,7 +23,7 @@ class HighWatermarkRule:
         self._state: Final = state
 
     def maybe_advance(self, role: Leader, now_ms: int) -> Sequence[Effect]:
-        """Advance the high watermark to what every replica that counts holds."""
+        """Advance the high watermark to the least log end of the replicas that count."""
         state = self._state
         if len(role.isr) < state.min_insync_replicas:
             return NO_EFFECTS  # strict min ISR (KIP-966)
@@ -37,15 +37,15 @@ class HighWatermarkRule:
         return [effects.CompleteBelow(high_watermark=committed)]
 
     def own_offset(self) -> Offset:
-        """Return the offset (exclusive) up to which the leader's own copies count."""
+        """Return the offset (exclusive) up to which the leader's own records count."""
         return self._state.counted_offset
 
     def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
-        """Return the followers without which nothing is committed.
+        """Return the followers whose log ends bound the high watermark.
 
-        The maximal ISR: the controller may have granted any of it before we hear so (KIP-497). And
-        every replica that has caught up and is about to join: it would never reach a moving high
-        watermark otherwise.
+        They are the maximal ISR, because the controller may already have granted any of it
+        (KIP-497), and every caught-up replica that is about to join: it would never reach a moving
+        high watermark otherwise.
         """
         maximal_isr = role.maximal_isr
         return [

@@ -1,4 +1,4 @@
-"""The leader's view of its followers, and the ISR that it has proposed to the controller.
+"""The leader's state of its followers, and the ISR that it has proposed to the controller.
 
 Sources: KIP-497 (maximal ISR), KIP-903 and KAFKA-15221 (broker epochs), KAFKA-7152 (an idle
 follower stays), KAFKA-7128 (which followers may join).
@@ -16,27 +16,27 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Of
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """The leader's knowledge of one follower, in this leader epoch."""
+    """The fetch state of one follower, as the leader last received it in this leader epoch."""
 
     log_end_offset: Offset = UNKNOWN_OFFSET  # until it fetches
-    log_start_offset: Offset = UNKNOWN_OFFSET  # until it says
+    log_start_offset: Offset = UNKNOWN_OFFSET  # until a fetch carries it
     broker_epoch: int = -1  # of its last fetch
-    caught_up_ms: int | None = None  # when it last held all that we had
+    caught_up_ms: int | None = None  # when it last held the whole log of the leader
     fetched_ms: int | None = None  # its last fetch
-    leader_end_then: Offset = UNKNOWN_OFFSET  # our log end at its last fetch
+    leader_end_then: Offset = UNKNOWN_OFFSET  # the leader's log end at its last fetch
 
     def fetched(self, now_ms: int, offset: Offset, broker_epoch: int, leader_end: Offset) -> None:
-        """Note a valid fetch. Its offset may be lower than before: its disk was wiped."""
+        """Record a valid fetch. Its offset may be lower than before, after a wiped disk."""
         if offset >= leader_end:
             self.caught_up_ms = now_ms
         elif self.fetched_ms is not None and offset >= self.leader_end_then:
-            # It now holds what we had at its last fetch: it had caught up with that moment.
+            # It has reached the leader's log end of its last fetch: it was caught up then.
             self.caught_up_ms = max(self.caught_up_ms or self.fetched_ms, self.fetched_ms)
         self.log_end_offset, self.broker_epoch = offset, broker_epoch
         self.fetched_ms, self.leader_end_then = now_ms, leader_end
 
     def is_caught_up(self, now_ms: int, leader_end: Offset, lag_time_max_ms: int) -> bool:
-        """Whether it holds all, however long ago it fetched, or did so a short while ago."""
+        """Whether it holds the whole log, or did at most `lag_time_max_ms` ago."""
         if self.log_end_offset == leader_end:
             return True
         return self.caught_up_ms is not None and now_ms - self.caught_up_ms <= lag_time_max_ms
@@ -44,20 +44,20 @@ class FollowerProgress:
 
 @dataclass(slots=True, kw_only=True)
 class PendingIsr:
-    """A proposed ISR that is not yet known to be granted or refused.
+    """A proposed ISR that the controller has neither granted nor refused so far.
 
-    The leader repeats it word for word, with its members' epochs of that time, so that a member
-    that a later process has replaced is refused.
+    The leader repeats it unchanged, with the broker epochs of that time: the controller then
+    refuses a member whose process has been replaced.
     """
 
-    partition_epoch: Epoch  # ours, when asking
+    partition_epoch: Epoch  # the leader's, at the proposal
     members: tuple[tuple[BrokerId, int], ...]
     is_in_flight: bool = True
-    awaits_metadata: bool = False  # the controller knows a newer state: do not ask again
+    awaits_metadata: bool = False  # the controller has a newer state: do not propose it again
 
 
 class ProposalOutcome(Enum):
-    """What an answer to AlterPartition means for the proposal."""
+    """The outcome of a proposal, by the response to AlterPartition."""
 
     COMMITTED = "the controller granted it"
     REFUSED = "it was not granted and will not be"
@@ -79,7 +79,7 @@ _AWAIT_METADATA: Final = frozenset(
 
 
 def outcome_of(error_code: ErrorCode) -> ProposalOutcome:
-    """Return the meaning of the controller's answer; an unlisted code leaves the outcome open."""
+    """Return the outcome by the controller's error code; an unlisted code leaves it open."""
     if error_code is ErrorCode.NONE:
         return ProposalOutcome.COMMITTED
     if error_code in _REFUSED:
@@ -94,9 +94,9 @@ def outcome_of(error_code: ErrorCode) -> ProposalOutcome:
 def is_eligible(
     brokers: Mapping[BrokerId, BrokerImage], replica: BrokerId, broker_epoch: int
 ) -> bool:
-    """Whether `replica` may join: alive, staying, and the same process as fetched (KIP-903).
+    """Whether `replica` may join: alive, not shutting down, and not restarted (KIP-903).
 
-    A process that restarted may have lost what its former self had fetched.
+    A restarted process may have lost records that its predecessor had fetched.
     """
     broker = brokers.get(replica)
     if broker is None or broker.fenced or broker.in_controlled_shutdown:

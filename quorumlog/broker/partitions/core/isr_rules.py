@@ -1,4 +1,4 @@
-"""Which replicas are in sync: when a leader proposes another ISR, and what an answer means."""
+"""The rules of the ISR: when a leader proposes a new ISR, and how it applies the response."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -31,7 +31,7 @@ class IsrRules:
         return self.propose(role, role.isr | {replica})
 
     def may_join(self, role: Leader, replica: BrokerId) -> bool:
-        """Whether it holds all that is committed, and all from before this epoch (KAFKA-7128)."""
+        """Whether `replica` reaches the high watermark and the epoch start (KAFKA-7128)."""
         progress = role.followers[replica]
         return (
             progress.log_end_offset >= self._state.high_watermark
@@ -58,7 +58,7 @@ class IsrRules:
         )
 
     def propose(self, role: Leader, new_isr: frozenset[BrokerId]) -> Sequence[Effect]:
-        """Propose another ISR. Until the answer, the members of both count (KIP-497)."""
+        """Propose another ISR. Until the response, the members of both count (KIP-497)."""
         members = tuple((member, self.broker_epoch(role, member)) for member in sorted(new_isr))
         role.pending = PendingIsr(partition_epoch=self._state.partition_epoch, members=members)
         role.maximal_isr = role.isr | new_isr
@@ -73,10 +73,11 @@ class IsrRules:
         )
 
     def broker_epoch(self, role: Leader, member: BrokerId) -> int:
-        """Return the broker epoch of the process that counts; -1 for our own.
+        """Return the broker epoch to propose for `member`; -1 for this broker.
 
-        It is the epoch of its last fetch. A member of the ISR that has not fetched from us yet has
-        the registered one: the controller takes a later process out of the ISR as it registers.
+        It is the epoch of its last fetch. For a member of the ISR that has not fetched from this
+        leader yet it is the registered epoch: the controller removes a restarted broker from the
+        ISR when its new process registers.
         """
         brokers = self._state.brokers
         if member == self._state.broker_id:
@@ -87,7 +88,7 @@ class IsrRules:
         return epoch
 
     def answered(self, role: Leader, event: events.IsrAnswered) -> bool:
-        """Handle an answer of the controller; return whether it settled the proposal."""
+        """Handle an AlterPartition response; return whether it settled the proposal."""
         pending = role.pending
         if (
             pending is None
@@ -114,7 +115,7 @@ class IsrRules:
         return False
 
     def _fits(self, role: Leader, event: events.IsrAnswered) -> bool:
-        """Whether we can apply a committed state without the metadata log."""
+        """Whether the committed state can be applied before the metadata log delivers it."""
         state = self._state
         return (
             event.leader_epoch == state.leader_epoch

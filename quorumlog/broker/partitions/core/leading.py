@@ -1,4 +1,4 @@
-"""The rules of a leader: it counts which records its followers hold."""
+"""The rules of a leader: it tracks the log ends of its followers."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, assert_never
@@ -18,7 +18,7 @@ from quorumlog.wire.codec.identifiers import BrokerId
 
 
 class Leadership:
-    """Sources: KIP-497, KIP-903, KAFKA-13091, 13141, 13837, 15221."""
+    """The leader role. Sources: KIP-497, KIP-903, KAFKA-13091, 13141, 13837, 15221."""
 
     __slots__ = ("_high_watermark", "_isr", "_serving", "_state")
 
@@ -42,7 +42,7 @@ class Leadership:
             case events.RecordsAppended() | events.LogFlushed() | events.BrokersPublished():
                 return self._high_watermark.maybe_advance(role, now_ms)
             case events.Ticked():
-                # A replica that was about to join may have fallen silent: it no longer counts.
+                # A replica that was about to join may have stopped fetching: it no longer counts.
                 proposed = self._isr.maybe_shrink(role, now_ms)
                 return [*proposed, *self._high_watermark.maybe_advance(role, now_ms)]
             case events.IsrAnswered():
@@ -50,12 +50,12 @@ class Leadership:
             case events.LeaderAnswered():
                 raise InvariantViolation("only a follower appends what it fetched")
             case events.LeaderDiverged() | events.FetchOutOfRange() | events.BatchBeganEarlier():
-                return NO_EFFECTS  # we followed then
+                return NO_EFFECTS  # the fetch was sent as a follower
             case _:
                 assert_never(event)
 
     def is_settled(self, role: Leader) -> bool:
-        """Whether `Ticked` would change nothing, whatever the time is; the caller skips it then.
+        """Whether `Ticked` would change no state at any time; the caller then skips it.
 
         All of the log is committed, all of the ISR holds it, and no proposal is pending.
         """
@@ -70,11 +70,11 @@ class Leadership:
     def follower_fetched(
         self, role: Leader, now_ms: int, event: events.FollowerFetched
     ) -> Sequence[Effect]:
-        """Judge a follower's fetch, and count what it holds if the fetch is valid."""
+        """Check a follower's fetch, and record its log end if the fetch is valid."""
         answer = self._serving.judge_follower(event)
         progress = role.followers.get(event.broker_id)
         if progress is None:
-            # It is not assigned here, or has a newer image than we have (KAFKA-13837).
+            # Not a replica here, or its metadata image is newer than ours (KAFKA-13837).
             return [AnswerFetch(error_code=ErrorCode.UNKNOWN_LEADER_EPOCH)]
         if self.is_replaced(progress, event):
             return [AnswerFetch(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)]
@@ -85,11 +85,11 @@ class Leadership:
         changed: Sequence[Effect] = NO_EFFECTS
         if event.broker_id not in role.maximal_isr:
             changed = self._isr.maybe_expand(role, event.broker_id)
-        # First the produces that it completes: the answer carries the high watermark.
+        # First complete the produces: the response carries the high watermark.
         return [*changed, *self._high_watermark.maybe_advance(role, now_ms), answer]
 
     def is_replaced(self, progress: FollowerProgress, event: events.FollowerFetched) -> bool:
-        """Whether a later process of this broker is known: then the fetch is of an older one."""
+        """Whether the fetch is of a process that a later one of the same broker has replaced."""
         if event.broker_epoch == -1:
             return False
         broker = self._state.brokers.get(event.broker_id)
@@ -99,7 +99,7 @@ class Leadership:
     def isr_answered(
         self, role: Leader, now_ms: int, event: events.IsrAnswered
     ) -> Sequence[Effect]:
-        """Handle the controller's answer: a shrink may complete produces (KAFKA-13091)."""
+        """Handle the AlterPartition response: a shrink may complete produces (KAFKA-13091)."""
         if self._isr.answered(role, event):
             return self._high_watermark.maybe_advance(role, now_ms)
         return NO_EFFECTS
@@ -108,7 +108,7 @@ class Leadership:
 def new_followers(
     replicas: Iterable[BrokerId], isr: frozenset[BrokerId], *, leader_id: BrokerId, now_ms: int
 ) -> dict[BrokerId, FollowerProgress]:
-    """Return a new leader's followers, of which it knows nothing yet: some may have to truncate.
+    """Return a new leader's followers, without fetch state: some may have to truncate.
 
     A member of the ISR gets one full lag time to find its new leader.
     """

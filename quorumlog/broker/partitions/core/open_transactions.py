@@ -1,7 +1,7 @@
-"""Which transactions hold back the readers of `read_committed` in one partition (KIP-98).
+"""The transactions that hold back the readers of `read_committed` in one partition (KIP-98).
 
-The last stable offset is where the first of them begins, or the high watermark. One that has ended
-still counts until its marker is committed: a leader that comes next may not have the marker.
+The last stable offset is where the first of them begins, or the high watermark. An ended
+transaction still counts until its marker is committed: the next leader may lack the marker.
 Source: Kafka's `ProducerStateManager` (`ongoingTxns`, `unreplicatedTxns`).
 """
 
@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 from sortedcontainers import SortedDict
 
-# Of partitions without transactions, which are many, and nothing changes it: each of its kind costs
-# as much as the rest of what is known of producers.
+# Shared by the many partitions without transactions, and never changed: a SortedDict of its own
+# would cost each as much as all its other producer state.
 _NONE: Final[SortedDict[int, Any]] = SortedDict()
 
 
@@ -21,11 +21,11 @@ class _Ended(NamedTuple):
 
 
 class OpenTransactions:
-    """By the offset of their first record, each O(log n).
+    """The transactions of one partition by the offset of their first record, each O(log n).
 
     Invariants:
       1. A transaction is ongoing, or ended and not committed, or not here.
-      2. Those that have ended are kept in the order of their markers.
+      2. Ended transactions are in the order of their markers.
     """
 
     __slots__ = ("_ended", "_ended_firsts", "_ongoing", "known_from")
@@ -34,20 +34,20 @@ class OpenTransactions:
         self._ongoing: SortedDict[int, int] = _NONE  # first offset -> producer id
         self._ended: Final[deque[_Ended]] = deque()
         self._ended_firsts: SortedDict[int, None] = _NONE
-        self.known_from = 0  # of what ended below, it is not known whether the marker is committed
+        self.known_from = 0  # the snapshot's end: ended transactions below may be uncommitted
 
     def __len__(self) -> int:
-        """Return how many are ongoing."""
+        """Return the number of ongoing transactions."""
         return len(self._ongoing)
 
     def begin(self, producer_id: int, first_offset: int) -> None:
-        """Note the first record of a transaction."""
+        """Add an ongoing transaction by the offset of its first record."""
         if self._ongoing is _NONE:
             self._ongoing = SortedDict()
         self._ongoing[first_offset] = producer_id
 
     def end(self, first_offset: int, marker_offset: int) -> int:
-        """Note the marker of a transaction; return the last stable offset once that is committed.
+        """Record the marker of a transaction; return the last stable offset once it is committed.
 
         It is where the first ongoing transaction begins, or the offset behind the marker.
         """
@@ -59,13 +59,13 @@ class OpenTransactions:
         return self._ongoing.peekitem(0)[0] if self._ongoing else marker_offset + 1
 
     def committed_to(self, high_watermark: int) -> None:
-        """Let go of those whose markers are below the high watermark."""
+        """Drop the ended transactions whose markers are below the high watermark."""
         while self._ended and self._ended[0].marker_offset < high_watermark:
             del self._ended_firsts[self._ended.popleft().first_offset]
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the first that counts begins; None: none counts."""
+        """The first offset of the earliest ongoing or uncommitted transaction; None without one."""
         ongoing, ended = self._ongoing, self._ended_firsts
         if not ended:
             return ongoing.peekitem(0)[0] if ongoing else None
@@ -73,7 +73,7 @@ class OpenTransactions:
         return min(first, ongoing.peekitem(0)[0]) if ongoing else first
 
     def last_stable_offset(self, log_start_offset: int, high_watermark: int) -> int:
-        """Return the offset (exclusive) up to which everything is decided and committed."""
+        """Return the offset (exclusive) below which all transactions are decided and committed."""
         first = self.first_unstable_offset
         if first is None or first >= high_watermark:
             return high_watermark
@@ -82,9 +82,9 @@ class OpenTransactions:
     def decided_end(self, log_start_offset: int, high_watermark: int) -> int:
         """Return the offset (exclusive) up to which a cleaner may drop records.
 
-        A snapshot of the producers does not name transactions that have ended, whether or not
-        their markers are committed. A marker that is not may be cut off yet: nothing is decided
-        until all of the snapshot is committed.
+        A producer snapshot leaves out transactions that have ended, whether or not their markers
+        are committed. An uncommitted marker may still be truncated: records count as decided only
+        once the whole snapshot is committed.
         """
         if high_watermark < self.known_from:
             return log_start_offset

@@ -1,8 +1,8 @@
-"""One replica: whether it leads or follows, which replicas are in sync, what is committed.
+"""The state machine of one replica: its role, its ISR and its high watermark.
 
-It refuses fetches of another leader epoch, of replicas that are not assigned and of processes that
-have been replaced. It knows no bytes of the log, only its two ends and its history of epochs.
-A `Partition` owns one `PartitionState` and the rules over it, one object for each idea.
+It refuses fetches of another leader epoch, of brokers that are not assigned replicas, and of
+processes that have been replaced. It holds no log bytes, only the log's ends and epoch history.
+A `Partition` owns one `PartitionState` and the rules over it, one object for each subject.
 Sources: KIP-101, 279, 320, 595 (leader epochs), KIP-497, 903, 966 (ISR), KAFKA-13790, 15221.
 """
 
@@ -126,18 +126,18 @@ class Partition:
     def accepts_answer(
         self, leader_epoch: Epoch, fetch_offset: Offset, last_fetched_epoch: Epoch
     ) -> bool:
-        """Whether the answer to this fetch of ours still concerns us (KAFKA-13207)."""
+        """Whether a response to this fetch still applies to this replica (KAFKA-13207)."""
         return isinstance(self.state.role, Follower) and self._followership.accepts_answer(
             leader_epoch, fetch_offset, last_fetched_epoch
         )
 
     def needs_ticks(self) -> bool:
-        """Whether `Ticked` may change something. With many partitions nearly none needs it."""
+        """Whether `Ticked` may change the state. With many partitions, very few need it."""
         role = self.state.role
         return isinstance(role, Leader) and not self._leadership.is_settled(role)
 
     def may_fetch(self) -> bool:
-        """Whether a follower may ask for more: its question says what it holds."""
+        """Whether a follower may fetch: its fetch offset acknowledges all records below it."""
         return self._followership.may_fetch()
 
     def _handle(self, now_ms: int, event: events.Event) -> Sequence[Effect]:
@@ -188,7 +188,7 @@ class Partition:
         self.state.log_reached(event)
 
     def _handle_unassigned(self, event: events.RoleEvent) -> Sequence[Effect]:
-        """Refuse a fetch; ignore answers to requests of a role that has ended."""
+        """Refuse a fetch; ignore responses to requests of an earlier role."""
         match event:
             case events.FollowerFetched():
                 return [self.serving.judge_follower(event)]

@@ -11,7 +11,7 @@ _NOBODY: Final[frozenset[BrokerId]] = frozenset()
 
 
 class Marks(NamedTuple):
-    """What the invariants compare before and after a step."""
+    """The values that the invariants compare before and after a step."""
 
     leader_epoch: Epoch
     partition_epoch: Epoch
@@ -21,17 +21,17 @@ class Marks(NamedTuple):
 
 
 class PartitionInvariants:
-    """Checked after every step, before the caller performs any effect.
+    """Invariants, checked after every step, before the caller performs any effect.
 
     1. Epochs never decrease. Offsets decrease only by a truncation, never on a leader.
     2. kept_log_start_offset <= log_start_offset <= high_watermark <= log_end_offset.
     3. A leader is in its isr; isr <= maximal_isr <= replicas.
-    4. When a leader raises high_watermark, all of maximal_isr holds what is below it.
+    4. When a leader raises high_watermark, all of maximal_isr holds the records below it.
     5. A replica that joins maximal_isr holds all below high_watermark and below the epoch's start.
     6. high_watermark does not rise on a leader whose isr is below min.insync.replicas.
     7. flushed_offset <= log_end_offset; if acknowledgements wait for flushes, high_watermark does
        not rise above flushed_offset on a leader.
-    8. A member of the ISR or the ELR truncates nothing below its high_watermark.
+    8. A member of the ISR or the ELR never truncates below its high_watermark.
     """
 
     __slots__ = ("_state",)
@@ -52,7 +52,7 @@ class PartitionInvariants:
         )
 
     def check(self, before: Marks, *, truncates: bool = False, cuts: bool = False) -> None:
-        """Raise InvariantViolation with the number of the rule that does not hold.
+        """Raise InvariantViolation with the number of the violated rule.
 
         `truncates`: the log has been cut or begun anew; `cuts`: it has been cut.
         """

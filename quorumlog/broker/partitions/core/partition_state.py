@@ -1,4 +1,4 @@
-"""The state of one replica, whatever its role."""
+"""The state of one replica, in any role."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
@@ -15,12 +15,12 @@ NO_EFFECTS: Final[Sequence[Effect]] = ()
 
 
 class PartitionState:
-    """The state of one replica of one partition: the rules beside it read and change it.
+    """The state of one replica of one partition: the rules of this package read and change it.
 
-    `partition_invariants.py` says what always holds. `leader_id` is the leader of `leader_epoch`,
-    or NO_LEADER. `is_member`: the metadata has this replica in the ISR or the ELR. Offsets are of
-    this replica's log; `log_end_offset` is exclusive. With `acks_after_flush` the replica counts
-    for what lies below `flushed_offset` only.
+    `partition_invariants.py` lists its invariants. `leader_id` is the leader of `leader_epoch`, or
+    NO_LEADER. `is_member`: this replica is in the metadata's ISR or ELR. Offsets are of this
+    replica's log; `log_end_offset` is exclusive. With `acks_after_flush` the replica counts only
+    for records below `flushed_offset`.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class PartitionState:
     ) -> None:
         self.acks_after_flush: Final = acks_after_flush
         self.broker_id: Final = broker_id
-        self.epochs = epochs  # another object when the log is exchanged for one that equals it
+        self.epochs = epochs  # replaced when an equal log takes the place of this log
         self.replica_lag_time_max_ms: Final = replica_lag_time_max_ms
         self.role: Role = Unassigned()
         self.leader_id = NO_LEADER
@@ -64,9 +64,9 @@ class PartitionState:
         self.min_insync_replicas = 1
         self.brokers: Mapping[BrokerId, BrokerImage] = {}
         self.log_start_offset, self.log_end_offset = log_start_offset, log_end_offset
-        self.flushed_offset = log_end_offset  # what was found on the disk is durable
-        self.kept_log_start_offset = log_start_offset  # the disk has the start of a log just opened
-        # A checkpoint may be ahead of a log that lost its tail, or behind one that lost its head.
+        self.flushed_offset = log_end_offset  # the records found on disk are durable
+        self.kept_log_start_offset = log_start_offset  # the start of a log just opened is on disk
+        # A checkpoint may be ahead of a log that lost its tail, or behind a log that lost its head.
         self.high_watermark = max(min(high_watermark, log_end_offset), log_start_offset)
 
     @property
@@ -81,7 +81,7 @@ class PartitionState:
 
     @property
     def has_followers(self) -> bool:
-        """Whether this replica leads others."""
+        """Whether this replica leads, and the partition has other replicas."""
         return isinstance(self.role, Leader) and bool(self.role.followers)
 
     @property
@@ -91,19 +91,19 @@ class PartitionState:
 
     @property
     def counted_offset(self) -> Offset:
-        """The offset (exclusive) up to which this replica's copies count."""
+        """The offset (exclusive) up to which this replica's records count."""
         return self.flushed_offset if self.acks_after_flush else self.log_end_offset
 
     def log_reached(self, event: events.RecordsAppended | events.LogFlushed) -> None:
-        """Note how far the log goes now, or how much of it survives the loss of power."""
+        """Apply a new log end or flushed offset."""
         if isinstance(event, events.RecordsAppended):
             self.log_end_offset = event.log_end_offset
-        else:  # the log may have been cut meanwhile
+        else:  # the log may have been truncated meanwhile
             flushed_offset = min(event.flushed_offset, self.log_end_offset)
             self.flushed_offset = max(self.flushed_offset, flushed_offset)
 
     def become(self, role: Role) -> None:
-        """Change the role: the only writer of `self.role`."""
+        """Change the role. No other code writes `self.role`."""
         change = f"{type(self.role).__name__} -> {type(role).__name__}"
         require(type(role) in LEGAL_CHANGES[type(self.role)], f"legal change: {change}")
         self.role = role
@@ -115,7 +115,7 @@ class PartitionState:
                 self.log_end_offset = end
                 self.flushed_offset = min(self.flushed_offset, end)
                 self.high_watermark = min(self.high_watermark, end)
-                # The start may lie within a batch that is cut.
+                # The log start may lie within a batch that is cut.
                 self.log_start_offset = min(self.log_start_offset, end)
                 self.kept_log_start_offset = min(self.kept_log_start_offset, end)
             case events.LogStartedOver(offset=offset):
@@ -125,7 +125,7 @@ class PartitionState:
             case events.LogStartRose(log_start_offset=start):
                 self.log_start_offset = max(self.log_start_offset, start)
             case events.LogStartKept(log_start_offset=start):
-                # The log may have been cut below it meanwhile.
+                # The log may have been truncated below it meanwhile.
                 kept = min(start, self.log_start_offset)
                 self.kept_log_start_offset = max(self.kept_log_start_offset, kept)
             case _:

@@ -1,8 +1,8 @@
-"""In which log directory a replica's log is, or is made; and what it means if it is not whole.
+"""The log directory of a replica, and whether an incomplete log may be cut.
 
-A new log goes to the directory with the fewest logs, as in Kafka. A log that may lie in a directory
-that cannot be read is made nowhere: an empty replica would take the place of one with records
-(KAFKA-14616, KAFKA-16234). Sources: KIP-112, KIP-858.
+A new log goes to the directory with the fewest logs, as in Kafka. A log that may be in an offline
+directory is not created elsewhere: an empty replica would replace one with records (KAFKA-14616,
+KAFKA-16234). Sources: KIP-112, KIP-858.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 
 
 class Standing(Enum):
-    """What the metadata says of a replica's records, when its log is opened."""
+    """The role of a replica's records by the metadata, when its log is opened."""
 
     SPARE = "a leader has all committed records: what is damaged is cut, and fetched again"
     COUNTED_ON = "it has all committed records: it is in the ISR or the ELR"
@@ -23,14 +23,14 @@ class Standing(Enum):
 
     @property
     def must_be_whole(self) -> bool:
-        """Whether nothing may be cut or set aside before the controller has the log's report."""
+        """Whether the log must not be cut or set aside before the controller has its report."""
         return self in {Standing.COUNTED_ON, Standing.UNDECIDED}
 
 
 def standing_of(partition: PartitionImage, broker_id: BrokerId, *, is_new: bool) -> Standing:
-    """Return the standing of a broker's replica. `is_new`: it never was here before.
+    """Return the standing of a broker's replica. `is_new`: this broker never had the replica.
 
-    A process that was killed has left its places to this one, or no places:
+    ISR and ELR show whether a killed process left its membership to this process:
     docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
     """
     if is_new:
@@ -43,9 +43,9 @@ def standing_of(partition: PartitionImage, broker_id: BrokerId, *, is_new: bool)
 
 
 class Candidate(NamedTuple):
-    """A log directory that works. `holds_log`: the log of this very partition is in it.
+    """A log directory that works. `holds_log`: it contains the log of this partition.
 
-    `holds_future`: what was copied of that log when it was about to move here.
+    `holds_future`: it contains a copy of the log from an unfinished move to this directory.
     """
 
     directory_id: str
@@ -55,7 +55,7 @@ class Candidate(NamedTuple):
 
 
 class NoPlace(Enum):
-    """Why a log is opened nowhere."""
+    """The reason why a log is not opened."""
 
     AMBIGUOUS = "it is in several directories: remove all but one"
     MAY_BE_OFFLINE = "it may be in a directory that cannot be used"
@@ -70,17 +70,17 @@ def place(  # noqa: PLR0911 - one return per reason
     is_new: bool,
     preferred: str | None = None,
 ) -> int | NoPlace:
-    """Return the index of the directory where the log is to be opened, or made.
+    """Return the index of the directory in which to open or create the log.
 
-    `assigned`: the directory that the metadata knows, None if it knows none. `has_offline`: a
-    directory of this broker cannot be used. `is_new`: the replica never was here before.
-    `preferred`: where a new log is wanted.
+    `assigned`: the directory in the metadata, None without one. `has_offline`: a directory of this
+    broker is offline. `is_new`: this broker never had the replica. `preferred`: the requested
+    directory of a new log.
     """
     holding = [index for index, one in enumerate(candidates) if one.holds_log]
     if len(holding) == 1:
         return holding[0]
     if not holding and any(one.holds_future for one in candidates):
-        return NoPlace.MAY_BE_OFFLINE  # the log was elsewhere, whatever the metadata says
+        return NoPlace.MAY_BE_OFFLINE  # the log was elsewhere, whatever the metadata has
     for index, one in enumerate(candidates):
         if one.directory_id == assigned and (one.holds_log or not holding):
             return index

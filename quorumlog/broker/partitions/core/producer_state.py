@@ -1,8 +1,8 @@
-"""Idempotence and transactions: what a partition knows of its producers (KIP-98, 890, 1228).
+"""The producers of one partition: idempotence and transactions (KIP-98, 890, 1228).
 
-Only a client's append is checked, and a marker by its epochs; a follower adopts its leader's
-decisions. A check changes nothing, so that a failed append leaves no trace (KAFKA-6683): `record`
-follows the append.
+Only a client's append and a marker's epochs are checked; a follower applies its leader's decisions.
+A check changes no state, so that a failed append leaves no trace (KAFKA-6683): `record` follows the
+append.
 """
 
 from collections import OrderedDict, deque
@@ -19,10 +19,10 @@ from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 BATCHES_KEPT: Final = 5  # as many as a producer may have in flight
 SEQUENCE_MAX: Final = 2**31 - 1
-# DEVIATION: Kafka remembers any number of them until they expire.
+# DEVIATION: Kafka remembers any number of producers until they expire.
 # docs/decisions/0014-every-memory-has-a-limit.md
-# Per partition: beyond it, the one idle for longest is dropped. One with an open transaction stays:
-# nothing else knows where its transaction begins.
+# Per partition: beyond it, the producer idle for longest is dropped. A producer with an open
+# transaction stays: only its entry holds the transaction's first offset.
 PRODUCERS_MAX: Final = 100_000
 NO_TRANSACTION: Final = -1
 NO_COORDINATOR: Final = -1
@@ -39,7 +39,7 @@ class StoredBatch(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """The description of a producer; `last_sequence` is -1 if only its markers are known."""
+    """The description of a producer; `last_sequence` is -1 if it has no remembered batch."""
 
     producer_id: int
     producer_epoch: int
@@ -50,7 +50,7 @@ class ActiveProducer(NamedTuple):
 
 
 class Check(NamedTuple):
-    """With NONE, append the batch, unless `duplicate_of` names its earlier place."""
+    """With NONE, append the batch, unless `duplicate_of` is its earlier append."""
 
     error_code: ErrorCode
     duplicate_of: StoredBatch | None = None
@@ -76,12 +76,12 @@ class _Producer:
 
 
 class ProducerStates:
-    """The producers of one partition: those without an open transaction, idle for longest first.
+    """The producers of one partition; outside of transactions the longest idle comes first.
 
     Invariants:
       1. A producer's batches are of one epoch, at most five, in order of sequence and offset.
       2. At most PRODUCERS_MAX producers without an open transaction are remembered.
-      3. A producer has an open transaction if and only if `transactions` has one of that offset.
+      3. A producer has an open transaction iff `transactions` has one with its first offset.
     """
 
     def __init__(self) -> None:
@@ -94,11 +94,11 @@ class ProducerStates:
         return len(self._producers) + len(self._in_transaction)
 
     def ids(self) -> list[int]:
-        """Return the ids of all producers; without a transaction, the idle for longest first."""
+        """Return all producer ids: outside of transactions, longest idle first, then the others."""
         return [*self._producers, *self._in_transaction]
 
     def describe(self, producer_id: int) -> ActiveProducer | None:
-        """Return the description of a producer, if it is known."""
+        """Return the description of a producer; None if it is not remembered."""
         producer = self._find(producer_id)
         if producer is None:
             return None
@@ -115,10 +115,10 @@ class ProducerStates:
     def _find(self, producer_id: int) -> _Producer | None:
         return self._producers.get(producer_id) or self._in_transaction.get(producer_id)
 
-    # --- Checks: they change nothing ---
+    # --- Checks, without side effects ---
 
     def check(self, batch: BatchHeader) -> Check:
-        """Judge a client's batch; `base_offset` in it does not matter yet."""
+        """Check a client's batch by epoch and sequence; its `base_offset` is not set yet."""
         producer = self._find(batch.producer_id)
         if producer is None:
             return _APPEND  # the producer is new, or has expired: any sequence may start
@@ -148,7 +148,7 @@ class ProducerStates:
         return producer is not None and producer.epoch == epoch
 
     def must_verify(self, batch: BatchHeader) -> bool:
-        """Whether a client's batch may begin a transaction here, and is not refused or known."""
+        """Whether a client's valid and new batch may begin a transaction here."""
         return (
             batch.is_transactional
             and not self.is_in_transaction(batch.producer_id, batch.producer_epoch)
@@ -156,7 +156,7 @@ class ProducerStates:
         )
 
     def check_epoch(self, batch: BatchHeader) -> ErrorCode:
-        """Judge a coordinator's batch in a transaction of a client: it has no sequence."""
+        """Check a coordinator's batch in a client's transaction by epoch; it has no sequence."""
         producer = self._find(batch.producer_id)
         is_fenced = producer is not None and batch.producer_epoch < producer.epoch
         return ErrorCode.INVALID_PRODUCER_EPOCH if is_fenced else ErrorCode.NONE
@@ -164,11 +164,10 @@ class ProducerStates:
     def check_transaction(
         self, batch: BatchHeader, guard: Guard | None, *, is_asked: bool
     ) -> ErrorCode:
-        """Judge a client's batch that `check` lets in, by the transaction that it belongs to.
+        """Check the transaction of a client's batch that `check` has accepted.
 
-        `guard`: under which the coordinator has said that the transaction is open. Without
-        `is_asked` coordinators are not asked. A batch outside of a transaction is refused while one
-        is open.
+        `guard`: the guard of the coordinator's verification. Without `is_asked` coordinators do not
+        verify. A batch outside of a transaction is refused while one is open.
         """
         if not batch.is_transactional:
             is_open = batch.producer_id in self._in_transaction
@@ -176,11 +175,11 @@ class ProducerStates:
         if self.is_in_transaction(batch.producer_id, batch.producer_epoch) or not is_asked:
             return ErrorCode.NONE
         if guard is None or not self.guards.counts(batch.producer_id, guard):
-            return ErrorCode.INVALID_TXN_STATE  # a marker came meanwhile, or no question was asked
+            return ErrorCode.INVALID_TXN_STATE  # a marker came meanwhile, or it is not verified
         return self._check_first(batch, guard)
 
     def _check_first(self, batch: BatchHeader, guard: Guard) -> ErrorCode:
-        """Judge the first batch of a transaction: an earlier one may still be on its way."""
+        """Check the first batch of a transaction: an earlier batch may still be under way."""
         producer = self._find(batch.producer_id)
         is_known = producer is not None and producer.epoch == batch.producer_epoch
         has_gap = batch.base_sequence > guard.lowest_sequence and not is_known
@@ -189,10 +188,10 @@ class ProducerStates:
         return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if is_out_of_order else ErrorCode.NONE
 
     def check_marker(self, marker: TransactionMarker, transaction_version: int) -> ErrorCode:
-        """Judge a marker by its epochs.
+        """Check a marker by its epochs.
 
-        From transaction.version 2 on, a marker has a newer epoch than the batches that it ends, so
-        one of the same epoch is late, unless it was written already (KIP-1228, KAFKA-19999).
+        From transaction.version 2 on, a marker has a newer epoch than the batches that it ends. A
+        marker of the same epoch is late, unless it is a repeated one (KIP-1228, KAFKA-19999).
         """
         producer = self._find(marker.producer_id)
         if producer is None:
@@ -209,7 +208,7 @@ class ProducerStates:
             return ErrorCode.TRANSACTION_COORDINATOR_FENCED
         return ErrorCode.NONE
 
-    # --- What is in the log ---
+    # --- The content of the log ---
 
     def record(
         self,
@@ -218,16 +217,16 @@ class ProducerStates:
         wall_ms: int,
         marker: TransactionMarker | None = None,
     ) -> AbortedTransaction | None:
-        """Note a batch that is in the log at `base_offset`; return the transaction that it aborts.
+        """Record a batch in the log at `base_offset`; return the transaction that it aborts.
 
-        `marker`: what a control batch says.
+        `marker`: the content of a control batch.
         """
         if batch.producer_id < 0:
             return None
         if marker is not None:
             self._note_guard(marker)
         producer = self._seen(batch, wall_ms)
-        if batch.is_control:  # it keeps its producer alive and has no sequence (KAFKA-9144)
+        if batch.is_control:  # a marker keeps its producer alive; it has no sequence (KAFKA-9144)
             return None if marker is None else self._end(producer, marker, base_offset)
         if batch.base_sequence >= 0:  # a coordinator's batches have none
             delta = batch.last_offset_delta
@@ -240,7 +239,7 @@ class ProducerStates:
         return None
 
     def _note_guard(self, marker: TransactionMarker) -> None:
-        """Let a marker take the guard, by the epoch of the transaction that it is about to end."""
+        """Apply a marker to the guards, by the epoch of the transaction that it is about to end."""
         producer = self._in_transaction.get(marker.producer_id)
         ended_epoch = marker.producer_epoch if producer is None else producer.epoch
         self.guards.note_marker(marker.producer_id, ended_epoch, marker.producer_epoch)
@@ -288,7 +287,7 @@ class ProducerStates:
     # --- Snapshots ---
 
     def snapshot(self) -> list[SnapshotEntry]:
-        """Return every batch that is remembered, those of one producer oldest first."""
+        """Return all remembered batches; the batches of one producer are oldest first."""
         entries: list[SnapshotEntry] = []
         for producers in (self._producers, self._in_transaction):
             for producer_id, producer in producers.items():
@@ -296,9 +295,9 @@ class ProducerStates:
         return entries
 
     def rebuild(self, batches: Iterable[BatchHeader], known: Iterable[SnapshotEntry] = ()) -> None:
-        """Drop all, then load a snapshot and the log's batches after it, without markers.
+        """Drop all producers, then load a snapshot and the batches after it, without markers.
 
-        A batch's own timestamp stands for the time of its append.
+        A batch's own timestamp stands in for the time of its append.
         """
         self._producers.clear()
         self._in_transaction.clear()
@@ -330,7 +329,7 @@ class ProducerStates:
     def expire(self, wall_ms: int, expiration_ms: int) -> None:
         """Drop the producers that were idle for longer than `producer.id.expiration.ms`.
 
-        One with an open transaction is not idle: its marker is due.
+        A producer with an open transaction is not idle: its marker is due.
         """
         idle = [
             producer_id

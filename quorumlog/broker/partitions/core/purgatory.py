@@ -1,7 +1,7 @@
 """Requests that wait for an offset or for bytes, with their deadlines. Each is completed once.
 
 A produce waits for the high watermark of one partition, a fetch for bytes in any of several. This
-module keeps the entries; its caller has the clock and answers the returned entries.
+module keeps the entries; its caller has the clock and sends the responses.
 """
 
 from collections import deque
@@ -14,17 +14,17 @@ from quorumlog.broker.partitions.core.data_path import ProduceDone, ProduceResul
 from quorumlog.broker.partitions.core.fetch_wakeup import ANY_CHANGE, FetchWakeups
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-# Kafka's broker writes within the request, so that no timeout is too short for its own disk.
+# Kafka's broker writes within the request, so its own disk never makes a request time out.
 OWN_DISK_MS: Final = 1000
 
 
 def deadline_of(now_ms: int, timeout_ms: int, *, lacks_disk_alone: bool) -> int:
-    """Return until when a request waits; OWN_DISK_MS at least if it waits for our disk alone."""
+    """Return the deadline of a request; at least OWN_DISK_MS away if it waits only for our disk."""
     return now_ms + max(timeout_ms, OWN_DISK_MS if lacks_disk_alone else 0)
 
 
 class Wait:
-    """One entry, which waits until `deadline_ms` at most. `is_over`: it was returned."""
+    """One entry, which waits until `deadline_ms` at most. `is_over`: it has been completed."""
 
     __slots__ = ("deadline_ms", "is_over", "place")
 
@@ -38,7 +38,7 @@ WaitT = TypeVar("WaitT", bound=Wait)
 
 
 class Deadlines(Generic[WaitT]):
-    """All entries that wait, the earliest deadline first; of equal deadlines, the oldest first."""
+    """All waiting entries, the earliest deadline first; of equal deadlines, the oldest first."""
 
     def __init__(self) -> None:
         self._waits: SortedDict[tuple[int, int], WaitT] = SortedDict()  # by (deadline, serial)
@@ -49,14 +49,14 @@ class Deadlines(Generic[WaitT]):
         return len(self._waits)
 
     def add(self, wait: WaitT) -> bool:
-        """Note a deadline; True if it is now the earliest."""
+        """Add a deadline; True if it is now the earliest."""
         self._serial += 1
         wait.place = (wait.deadline_ms, self._serial)
         self._waits[wait.place] = wait
         return self._waits.peekitem(0)[1] is wait
 
     def end(self, wait: WaitT) -> bool:
-        """Mark it as over; False if it already was."""
+        """Mark an entry as over; False if it already was."""
         if wait.is_over:
             return False
         wait.is_over = True
@@ -64,11 +64,11 @@ class Deadlines(Generic[WaitT]):
         return True
 
     def next_deadline_ms(self) -> int | None:
-        """Return the earliest deadline of the entries that wait."""
+        """Return the earliest deadline of the waiting entries."""
         return self._waits.peekitem(0)[0][0] if self._waits else None
 
     def expire(self, now_ms: int) -> list[WaitT]:
-        """End and return those whose deadline has come, in order."""
+        """End and return the entries whose deadline has come, in order."""
         expired = []
         while self._waits and self._waits.peekitem(0)[0][0] <= now_ms:
             _, wait = self._waits.popitem(0)
@@ -80,7 +80,7 @@ class Deadlines(Generic[WaitT]):
 class PendingProduce(Wait):
     """A produce until its partition's high watermark reaches `required_offset`.
 
-    Its records are appended; `result` is what `done` is told if they are committed in time.
+    Its records are appended; `done` receives `result` if they are committed in time.
     """
 
     __slots__ = ("done", "required_offset", "result")
@@ -95,7 +95,7 @@ class PendingProduce(Wait):
 class ProduceQueue:
     """The produces that wait on one partition.
 
-    Invariant: required offsets do not fall from first to last.
+    Invariant: required offsets never decrease from first to last.
     """
 
     __slots__ = ("_deadlines", "_queue")
@@ -110,15 +110,15 @@ class ProduceQueue:
         """Add an entry; True if its deadline is now the earliest of all."""
         wait, queue = PendingProduce(deadline_ms, required_offset, result, done), self._queue
         while queue and queue[0].is_over:
-            queue.popleft()  # timed out: the high watermark may never come for it
+            queue.popleft()  # timed out: the high watermark may never reach it
         slot = len(queue)
         while slot and queue[slot - 1].required_offset > required_offset:
-            slot -= 1  # a repeated batch waits for what was appended before
+            slot -= 1  # a duplicate batch waits for the offset of its first append
         queue.insert(slot, wait)
         return self._deadlines.add(wait)
 
     def complete_below(self, high_watermark: int) -> list[PendingProduce]:
-        """End and return those whose records are committed, in order."""
+        """End and return the produces whose records are committed, in order."""
         queue, completed = self._queue, []
         while queue and queue[0].required_offset <= high_watermark:
             wait = queue.popleft()
@@ -127,14 +127,14 @@ class ProduceQueue:
         return completed
 
     def fail(self) -> list[PendingProduce]:
-        """End and return all."""
+        """End and return all produces."""
         failed = [wait for wait in self._queue if self._deadlines.end(wait)]
         self._queue.clear()
         return failed
 
 
 class WaitingFetch(Wait):
-    """A fetch until its partitions hold enough for it, which `awaited` changes may bring."""
+    """A fetch until its partitions hold enough bytes; the `awaited` changes may add them."""
 
     __slots__ = ("awaited", "keys")
 
@@ -149,7 +149,7 @@ FetchT = TypeVar("FetchT", bound=WaitingFetch)
 
 
 class FetchPurgatory(Generic[FetchT]):
-    """The fetches that wait: `by_key`, by partition."""
+    """The waiting fetches; `by_key` holds them by partition."""
 
     def __init__(self) -> None:
         self.deadlines: Final[Deadlines[FetchT]] = Deadlines()
@@ -162,7 +162,7 @@ class FetchPurgatory(Generic[FetchT]):
         return self.deadlines.add(wait)
 
     def waiting_on(self, key: TopicPartition, changes: FetchWakeups = ANY_CHANGE) -> list[FetchT]:
-        """Return those that wait for such changes of this partition, oldest first. They stay."""
+        """Return, and keep, the fetches that wait for such changes here, oldest first."""
         return [wait for wait in self.by_key.get(key, ()) if wait.awaited & changes]
 
     def end(self, wait: FetchT) -> bool:
@@ -173,7 +173,7 @@ class FetchPurgatory(Generic[FetchT]):
         return True
 
     def expire(self, now_ms: int) -> list[FetchT]:
-        """End and return those whose deadline has come, in order."""
+        """End and return the fetches whose deadline has come, in order."""
         expired = self.deadlines.expire(now_ms)
         for wait in expired:
             self._forget(wait)

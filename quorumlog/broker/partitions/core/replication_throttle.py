@@ -1,11 +1,11 @@
-"""How fast what moves to other brokers is copied: the throttles of leaders and of followers.
+"""Replication throttles of leaders and followers: the copy rate of replicas outside the ISR.
 
-A topic names replicas, `partition:broker`, and all of those on a broker together get a rate, in
-bytes a second. For a leader they are the replicas that others copy from, for a follower those that
-it copies to. A follower in the ISR is never held up, and what it fetches is not counted: producers
-wait for it. Source: KIP-73.
+A topic lists throttled replicas as `partition:broker`; all listed replicas of a broker share one
+rate, in bytes a second. The leader list has the replicas that others fetch from, the follower list
+the replicas that fetch. A follower in the ISR is never throttled and its bytes are not counted:
+producers wait for it. Source: KIP-73.
 
-# DEVIATION: Kafka adds up windows of time, and counts what replicas in the ISR fetch, too.
+# DEVIATION: Kafka sums up windows of time, and also counts the bytes of replicas in the ISR.
 # docs/decisions/0100-a-throttle-is-paid-with-time.md
 """
 
@@ -24,15 +24,15 @@ from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 
 ALL: Final = "*"
-CREDIT_MS: Final = 1_000  # what was not fetched for so long may still be
+CREDIT_MS: Final = 1_000  # the unused rate of this long may still be used
 
 
 class ReplicationThrottle:
-    """Of one broker. Each answer is paid with time, so the rate holds however large answers are.
+    """A throttle of one broker: each response delays the next fetch by its size over the rate.
 
-    What is not paid is kept in bytes: if the rate changes, it is paid at the new one.
+    The unpaid rest is kept in bytes: after a change of the rate, the new rate applies to it.
 
-    `of_leader` and `of_follower` make one. `image` returns the newest metadata.
+    `of_leader`, `of_follower` and `of_moves` create one. `image` returns the newest metadata.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ReplicationThrottle:
         replicas_name: str | None,
         image: Callable[[], ClusterImage],
     ) -> None:
-        """`rate_name`, `replicas_name`: the settings; `static_rate`: as the broker was started.
+        """`rate_name`, `replicas_name`: the settings; `static_rate`: the configured rate at start.
 
         Without `replicas_name` every replica is throttled.
         """
@@ -53,16 +53,16 @@ class ReplicationThrottle:
         self._broker_id: Final = broker_id
         self._static_rate: Final = static_rate
         self._image: Final = image
-        self._debt = 0.0  # bytes that were fetched and are not paid for; less than 0: credit
-        self._paid_ms = 0  # up to when the time has paid
+        self._debt = 0.0  # bytes that were fetched and are not yet paid for; below 0: credit
+        self._paid_ms = 0  # the time up to which elapsed time has reduced the debt
         self._seen_image: ClusterImage | None = None
-        self._seen_rate = LONG_MAX  # by that image: each read of a follower asks for it
+        self._seen_rate = LONG_MAX  # by that image: every follower's read needs it
 
     @classmethod
     def of_leader(
         cls, broker_id: BrokerId, settings: BrokerSettings, image: Callable[[], ClusterImage]
     ) -> Self:
-        """Return the throttle of what this broker gives to others."""
+        """Return the throttle of records that this broker's leaders send."""
         return cls(
             broker_id=broker_id,
             rate_name=LEADER_THROTTLED_RATE.name,
@@ -75,7 +75,7 @@ class ReplicationThrottle:
     def of_follower(
         cls, broker_id: BrokerId, settings: BrokerSettings, image: Callable[[], ClusterImage]
     ) -> Self:
-        """Return the throttle of what this broker gets."""
+        """Return the throttle of records that this broker's followers fetch."""
         return cls(
             broker_id=broker_id,
             rate_name=FOLLOWER_THROTTLED_RATE.name,
@@ -88,7 +88,7 @@ class ReplicationThrottle:
     def of_moves(
         cls, broker_id: BrokerId, settings: BrokerSettings, image: Callable[[], ClusterImage]
     ) -> Self:
-        """Return the throttle of what this broker copies between its log directories (KIP-113)."""
+        """Return the throttle of copies between this broker's log directories (KIP-113)."""
         return cls(
             broker_id=broker_id,
             rate_name=ALTER_LOG_DIRS_RATE.name,
@@ -99,17 +99,17 @@ class ReplicationThrottle:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a rate at all: if not, nothing needs to be asked or noted."""
+        """Whether a rate is set; without one, no replica is checked and no bytes are counted."""
         return self._rate() != LONG_MAX
 
     def chunk_bytes(self, most: int) -> int:
-        """Return how much to copy at a time: at most what a second pays for, and `most`."""
+        """Return the bytes to copy at a time: at most one second of the rate, and `most`."""
         return max(1, min(most, self._rate()))
 
     def next_fetch_ms(
         self, at: TopicPartition, follower_id: BrokerId, size: int, now_ms: int
     ) -> int:
-        """Note `size` bytes that a follower got; return when it may get the next ones."""
+        """Count `size` bytes for a follower; return when it may fetch again, in ms."""
         rate = self._rate()
         if rate == LONG_MAX:
             self._debt, self._paid_ms = 0.0, now_ms
@@ -123,7 +123,7 @@ class ReplicationThrottle:
         return now_ms + max(0, int(self._debt / bytes_per_ms))
 
     def _rate(self) -> int:
-        """Return the bytes a second of now; LONG_MAX: there is no throttle."""
+        """Return the current rate in bytes a second; LONG_MAX: no throttle."""
         image, name = self._image(), self._rate_name
         if image is not self._seen_image:
             altered = image.broker_config(self._broker_id).get(name)

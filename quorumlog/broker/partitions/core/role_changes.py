@@ -1,4 +1,4 @@
-"""When a replica begins to lead, to follow, or ends: only the metadata image decides that."""
+"""The changes of a replica's role. The metadata image alone decides them."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -16,7 +16,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER
 
 
 class RoleChanges:
-    """Sources: KIP-101, KIP-497, KIP-704, KAFKA-7415 (a leader epoch without records counts)."""
+    """Role changes. Sources: KIP-101, KIP-497, KIP-704, KAFKA-7415 (an epoch without records)."""
 
     __slots__ = ("_high_watermark", "_isr", "_state")
 
@@ -28,11 +28,11 @@ class RoleChanges:
         self._high_watermark: Final = high_watermark
 
     def published(self, now_ms: int, event: events.PartitionPublished) -> Sequence[Effect]:
-        """Apply an image of the partition, unless a newer one is known."""
+        """Apply an image of the partition, unless a newer state is already applied."""
         state, image = self._state, event.image
         state.brokers = event.brokers
         if image.partition_epoch < state.partition_epoch or image.leader_epoch < state.leader_epoch:
-            return NO_EFFECTS  # the answer to our AlterPartition was faster than the log
+            return NO_EFFECTS  # the response to our AlterPartition came before the metadata log
         is_new_leadership = image.leader_epoch > state.leader_epoch
         is_newer = image.partition_epoch > state.partition_epoch
         state.min_insync_replicas = min(event.min_insync_replicas, len(image.replicas))
@@ -52,7 +52,7 @@ class RoleChanges:
                 return self.begin_epoch(role, now_ms, image)
 
     def removed(self, error_code: ErrorCode) -> Sequence[Effect]:
-        """End: this broker holds no replica any more. Waiting produces get `error_code`."""
+        """End the role: this broker has no replica any more. Waiting produces get `error_code`."""
         role = self._state.role
         if isinstance(role, Unassigned):
             return NO_EFFECTS
@@ -98,10 +98,10 @@ class RoleChanges:
         state.become(role)
         return [
             effects.StopFetching(),
-            # Even if no record will follow: a replica that truncates must find this epoch (7415).
+            # Even if no record follows: a replica that truncates must find this epoch (7415).
             effects.AssignEpoch(leader_epoch=state.leader_epoch, start_offset=start),
             effects.AnnounceLeadership(leader_epoch=state.leader_epoch),
             *self._high_watermark.maybe_advance(role, now_ms),
-            # Its first ISR says that the log which was left is open, and is believed from now on.
+            # Its first ISR proposal reports that the surviving log is open and trusted from now on.
             *(self._isr.propose(role, isr) if image.is_recovering else ()),
         ]

@@ -1,4 +1,4 @@
-"""The roles of a replica, each with only its own state, and the table of their legal changes."""
+"""The roles of a replica, each with its own state, and the table of their legal changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 @dataclass(slots=True, kw_only=True)
 class Unassigned:
-    """No metadata has been seen, or this broker is no longer a replica."""
+    """No metadata was received yet, or this broker is no longer a replica."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Follower:
     """Replicates from `leader_id`, or waits for a leader (NO_LEADER).
 
-    `is_contradicted`: the leader lacks records that are committed here. Nothing is fetched or cut
-    until another leader epoch begins, or this replica is in neither the ISR nor the ELR.
+    `is_contradicted`: the leader lacks records that are committed here. This replica neither
+    fetches nor truncates until another leader epoch begins, or it has left the ISR and the ELR.
     """
 
     leader_id: BrokerId
@@ -27,10 +27,10 @@ class Follower:
 
 @dataclass(slots=True, kw_only=True)
 class Leader:
-    """Knows what each follower holds.
+    """Tracks the log end of each follower.
 
-    `isr` is what the controller committed; `maximal_isr` adds the replicas it may yet grant
-    (KIP-497). `epoch_start` is our log end when this leader epoch began.
+    `isr` is the ISR that the controller committed; `maximal_isr` adds the replicas that it may yet
+    grant (KIP-497). `epoch_start` is our log end when this leader epoch began.
     """
 
     epoch_start: Offset
@@ -40,9 +40,9 @@ class Leader:
     pending: PendingIsr | None = None
 
     def note_append(self, now_ms: int, former_end: Offset) -> None:
-        """Note that each follower that held all of our log did so until now.
+        """Record that each follower that held our whole log did so until now.
 
-        So a fetch that waits for the append need not say it again and again (KAFKA-7152).
+        A fetch that waits for the append then need not be repeated (KAFKA-7152).
 
         # DEVIATION: in Kafka such a follower is behind since it last fetched.
         # docs/decisions/0104-many-partitions-share-few-costs.md

@@ -1,4 +1,4 @@
-"""What a replica may serve to a client or to a follower; the answers change no state."""
+"""The responses of a replica to clients and followers. They change no state."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 
-_RECORDS: Final = AnswerFetch(error_code=ErrorCode.NONE)  # one for all: most fetches get it
+_RECORDS: Final = AnswerFetch(error_code=ErrorCode.NONE)  # shared: most fetches get it
 
 
 class Serving:
@@ -24,7 +24,7 @@ class Serving:
         self._state: Final = state
 
     def append_refusal(self, acks: int) -> ErrorCode:
-        """Return why this replica may not append for a producer that asks for `acks`, or NONE."""
+        """Return the error of an append with these `acks`, or NONE if it is allowed."""
         role = self._state.role
         if not isinstance(role, Leader):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -33,7 +33,7 @@ class Serving:
         return ErrorCode.NONE
 
     def commit_outcome(self) -> ErrorCode:
-        """Return the outcome of an acks=all produce whose records the high watermark has passed."""
+        """Return the outcome of an acks=all produce below the high watermark."""
         role = self._state.role
         if not isinstance(role, Leader):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -42,12 +42,12 @@ class Serving:
         return ErrorCode.NONE
 
     def is_sole_replica(self) -> bool:
-        """Whether we lead, and no follower's log end counts for the high watermark."""
+        """Whether this replica leads and its high watermark depends on no follower."""
         role = self._state.role
         return isinstance(role, Leader) and len(role.maximal_isr) == 1
 
     def epoch_refusal(self, leader_epoch: Epoch, *, leader_only: bool = True) -> ErrorCode:
-        """Return why we may not serve as the leader of `leader_epoch`; NO_EPOCH: any (KIP-320).
+        """Return the error of a request in `leader_epoch`, or NONE; NO_EPOCH: any (KIP-320).
 
         Without `leader_only` a follower in that epoch serves as well.
         """
@@ -68,7 +68,7 @@ class Serving:
         *,
         leader_only: bool = True,
     ) -> AnswerFetch:
-        """Judge a fetch of a consumer or of a follower."""
+        """Check a fetch of a consumer or of a follower."""
         refusal = self.epoch_refusal(leader_epoch, leader_only=leader_only)
         if refusal is not ErrorCode.NONE:
             return AnswerFetch(error_code=refusal)
@@ -83,15 +83,15 @@ class Serving:
         if error_code is ErrorCode.NONE and diverging is None:
             return _RECORDS
         if diverging is not None and not state.is_leader:
-            # DEVIATION: a follower that is behind knows no newer epoch, and tells no consumer that
-            # its records are gone. docs/decisions/0092-only-a-leader-tells-where-logs-diverge.md
+            # DEVIATION: a follower that is behind lacks newer epochs, so it reports no truncation
+            # to consumers. docs/decisions/0092-only-a-leader-tells-where-logs-diverge.md
             return AnswerFetch(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
         return AnswerFetch(error_code=error_code, diverging=diverging)
 
     def read_end(self, end: ReadEnd) -> Offset:
         """Return the offset (exclusive) where a read to this end stops, on any replica.
 
-        For LAST_STABLE it is the high watermark: `OpenTransactions` knows what is not decided.
+        For LAST_STABLE it is the high watermark; `OpenTransactions` lowers it further.
         """
         state = self._state
         return state.log_end_offset if end is ReadEnd.LOG_END else state.high_watermark
@@ -99,7 +99,7 @@ class Serving:
     def preferred_replica(self, rack: str, fetch_offset: Offset) -> BrokerId:
         """Return the replica to read from in `rack`; NO_REPLICA: from this leader (KIP-392).
 
-        One that is in sync and holds the offset; of several, the one with the most records.
+        The replica is in sync and holds the offset; of several, it has the largest log end.
         """
         state = self._state
         if not isinstance(state.role, Leader) or self._is_in_rack(state.broker_id, rack):
@@ -114,7 +114,7 @@ class Serving:
         return BrokerId(-max(candidates)[1]) if candidates else NO_REPLICA
 
     def is_in_sync(self, replica: BrokerId) -> bool:
-        """Whether the controller has committed an ISR with it, as far as we know, and we lead."""
+        """Whether this broker leads, and its last committed ISR contains `replica`."""
         role = self._state.role
         return isinstance(role, Leader) and replica in role.isr
 
@@ -123,13 +123,13 @@ class Serving:
         return broker is not None and not broker.fenced and broker.rack == rack
 
     def judge_follower(self, event: FollowerFetched) -> AnswerFetch:
-        """Judge a follower's fetch by its epochs and its offset, whatever our role."""
+        """Check a follower's fetch by its epochs and its offset, in any role."""
         return self.judge_read(event.leader_epoch, event.fetch_offset, event.last_fetched_epoch)
 
     def judge_deletion(self, offset: int, policy: ErrorCode) -> tuple[ErrorCode, Offset]:
-        """Return whether records below `offset` may be deleted, and the offset in force (KIP-107).
+        """Return whether records below `offset` may be deleted, and the resolved offset (KIP-107).
 
-        -1 is the high watermark; `policy` is what the topic's settings say.
+        -1 is the high watermark; `policy` is the refusal by the topic's settings, or NONE.
         """
         high_watermark = self._state.high_watermark
         if not isinstance(self._state.role, Leader):
@@ -142,13 +142,13 @@ class Serving:
         return ErrorCode.NONE, required
 
     def low_watermark(self) -> Offset:
-        """Return the offset below which no live replica shows a record again; -1 if not known."""
+        """Return the least durable log start of all live replicas; -1 until each has sent one."""
         return min(self._state.kept_log_start_offset, self.followers_low_watermark())
 
     def followers_low_watermark(self) -> Offset:
-        """Return the least log start of the live followers; without any the log end.
+        """Return the least log start of the live followers; without followers the log end.
 
-        A fenced broker does not count: it follows our log start when it returns.
+        A fenced broker does not count: it adopts our log start when it returns.
         """
         state = self._state
         low_watermark = state.log_end_offset

@@ -1,7 +1,7 @@
 """The newest batches of a leader, in memory, for followers and tailing consumers.
 
-It saves the look-up in the segment's index and file. It holds only batches that are in the log, so
-that a read here equals a read there.
+A read here saves the look-up in the segment's index and file. The tail holds only batches that are
+in the log, so both reads return the same records.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ class _Batch(NamedTuple):
 
 
 class TailRead(NamedTuple):
-    """Whole batches in [asked offset, next_offset), `size` bytes in all."""
+    """Whole batches in [offset of the read, next_offset), `size` bytes in all."""
 
     chunks: list[bytes | bytearray]
     size: int
@@ -34,7 +34,7 @@ class Tail:
         self._size = 0
 
     def append(self, base_offset: int, next_offset: int, content: bytes | bytearray) -> None:
-        """Note the batch that now ends the log."""
+        """Add the batch that now ends the log."""
         batches = self._batches
         if batches and batches[-1].next_offset != base_offset:
             self.clear()
@@ -44,7 +44,7 @@ class Tail:
             self._size -= len(batches.popleft().content)
 
     def forget_below(self, offset: int) -> None:
-        """Drop the batches that end at or below `offset`: the followers that waited have them."""
+        """Drop the batches that end at or below `offset`: the waiting followers have them."""
         batches = self._batches
         while batches and batches[0].next_offset <= offset:
             self._size -= len(batches.popleft().content)
@@ -57,10 +57,10 @@ class Tail:
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool
     ) -> TailRead | None:
-        """Read on from the batch that starts at `offset`; None if it is not held.
+        """Read whole batches from the batch that starts at `offset`; None if it is not held.
 
-        Only batches that end at or below `end_offset`, at most max_bytes; with at_least_one, the
-        first may be larger.
+        All end at or below `end_offset` and take at most max_bytes; with at_least_one, the first
+        batch may be larger.
         """
         batches = self._batches
         if not batches or offset < batches[0].base_offset:

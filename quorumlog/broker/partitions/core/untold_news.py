@@ -1,7 +1,8 @@
-"""What an image has changed for the replicas here, and they have yet to hear.
+"""Metadata changes not yet applied to the local replicas.
 
-They hear it slice by slice, so that an image that concerns thousands of them holds nothing up. Each
-hears the newest image by then: a replica that hears late acts as one whose broker hears late.
+They are applied in slices, so that an image that changes thousands of replicas blocks no other
+work. Each replica gets the newest image by then: a late one acts like a replica on a broker that
+receives its metadata late.
 """
 
 from collections.abc import Iterable
@@ -12,36 +13,36 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 class News(NamedTuple):
-    """One slice: the partitions that an image has changed, and replicas to hear of brokers."""
+    """One slice: changed partitions, and other replicas that get the image's broker changes."""
 
     partitions: list[TopicPartition]
     of_brokers: list[TopicPartition]
 
 
 class UntoldNews:
-    """Keeps what is noted until it is taken, in order; what is noted twice is taken once."""
+    """Pending changes, in order, until a slice takes them; a partition is listed once."""
 
     at_once: ClassVar[int] = 250
-    """How many replicas a slice tells something."""
+    """The number of replicas in a slice."""
 
     def __init__(self) -> None:
         self._partitions: Final[dict[TopicPartition, None]] = {}
         self._of_brokers: Final[dict[TopicPartition, None]] = {}
 
     def __len__(self) -> int:
-        """Return how many replicas have something to hear, at most."""
+        """Return the number of pending replicas; a replica in both lists counts twice."""
         return len(self._partitions) + len(self._of_brokers)
 
     def note(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that an image has changed these partitions."""
+        """Add partitions that an image has changed."""
         self._partitions.update(dict.fromkeys(partitions))
 
     def note_brokers(self, replicas: Iterable[TopicPartition]) -> None:
-        """Note that an image has changed brokers: all replicas are to hear of it."""
+        """Add the replicas that are to get an image's broker changes: all of them."""
         self._of_brokers.update(dict.fromkeys(replicas))
 
     def take(self) -> News:
-        """Take a slice: first what has changed, then what has not but is to hear of brokers."""
+        """Remove and return a slice: changed partitions first, then those with broker changes."""
         partitions = _taken(self._partitions, self.at_once)
         return News(partitions, _taken(self._of_brokers, self.at_once - len(partitions)))
 

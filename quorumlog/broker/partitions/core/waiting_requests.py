@@ -15,7 +15,7 @@ from quorumlog.wire.codec.identifiers import Offset
 
 
 class WaitingRequests:
-    """Answers them when what they wait for has come; the rules of serving say how."""
+    """Completes the waiting requests of one replica; `Serving` gives the outcome of a commit."""
 
     __slots__ = ("_serving", "commits", "deletions", "flushes")
 
@@ -27,18 +27,18 @@ class WaitingRequests:
     ) -> None:
         self._serving: Final = serving
         self.commits: Final = ProduceQueue(deadlines)
-        self.flushes: Final = ProduceQueue(deadlines)  # acks=1, if that waits for the disk
+        self.flushes: Final = ProduceQueue(deadlines)  # acks=1, if these wait for the disk
         self.deletions: Final = DeletionQueue(deletion_deadlines)
 
     def fail(self, error_code: ErrorCode) -> None:
-        """Answer every request: whether its records will be committed is unknown."""
+        """Answer every request with an error: whether its records get committed is undecided."""
         for wait in (*self.commits.fail(), *self.flushes.fail()):
             wait.done(ProduceResult(error_code))
         for deletion in self.deletions.fail():
             deletion.done(DeletionResult(error_code))
 
     def maybe_complete_deletions(self) -> None:
-        """Answer the deletions that the low watermark has reached."""
+        """Answer the deletions up to the low watermark."""
         if self.deletions:
             low_watermark = self._serving.low_watermark()
             for deletion in self.deletions.complete(low_watermark):
@@ -54,6 +54,6 @@ class WaitingRequests:
                 wait.done(wait.result if is_fine else ProduceResult(error_code))
 
     def complete_flushed(self, flushed_offset: Offset) -> None:
-        """Answer the produces whose records are on the disk."""
+        """Answer the produces whose records are on disk."""
         for wait in self.flushes.complete_below(flushed_offset):
             wait.done(wait.result)
