@@ -1,1 +1,1 @@
-"""Tasks and timers around the replicas: produces, deletions, checkpoints."""
+"""Tasks and timers around the replicas: produces, deletions, checkpoints, moves, cleaning."""

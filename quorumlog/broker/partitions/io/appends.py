@@ -1,10 +1,10 @@
-"""Produces: checks, appends, and lets acks=all wait for the high watermark.
+"""Produces: checks and appends batches; with acks=all they wait for the high watermark.
 
 With `log.flush.acks`, acks=1 waits until the batch is on the leader's disk.
 
-Everything up to the append happens within the call, so that the caller's buffer is free after it.
-While a log is exchanged for its copy in another log directory, or a coordinator is asked for a
-transaction, a batch waits as a copy of its own.
+All steps up to the append happen within the call, so the caller's buffer is free after it.
+While a log is swapped for its copy in another log directory, or a coordinator verifies a
+transaction, a batch waits as a copy.
 """
 
 from collections.abc import Callable
@@ -36,10 +36,10 @@ from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, read_header
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 
-# DEVIATION: Kafka lets any number wait, each for as long as its client asks: up to 24 days.
+# DEVIATION: Kafka lets any number of batches wait, each up to its client's timeout: 24 days.
 # docs/decisions/0020-what-a-client-may-leave-waiting.md
 WAITING_MAX: Final = 100_000  # of this broker, for replicas or for the disk
-NO_TIMEOUT_MS: Final = 2_147_483_647  # a marker is wanted, however long it takes
+NO_TIMEOUT_MS: Final = 2_147_483_647  # for markers, which must be written
 TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait already"
 
 _MarkerAt = tuple[TransactionMarker, int]  # and the time
@@ -51,7 +51,7 @@ WITHOUT_TRANSACTIONAL_ID: Final = ProduceResult(
 
 
 class Appends:
-    """Every produce of this broker, and the markers of transactions."""
+    """All produces of this broker, and the markers of transactions."""
 
     def __init__(self, replicas: ReplicaSet, *, wall_ms: Callable[[], int]) -> None:
         self._replicas: Final = replicas
@@ -72,16 +72,16 @@ class Appends:
         done: ProduceDone,
         transaction: ClientTransaction | None = None,
     ) -> None:
-        """Append one batch as the leader; call `done` now, or when the outcome is known.
+        """Append one batch as the leader; call `done` with the outcome, now or later.
 
-        `transaction`: what the client's request says of it.
+        `transaction`: the transaction of the client's request, if it has one.
         """
         driver = self._drivers.get(topic_partition)
         if driver is None:
             done(ProduceResult(self._replicas.error_for_missing(topic_partition)))
             return
         if driver.is_exchanging:
-            kept = bytes(records)  # the receive buffer may be used again
+            kept = bytes(records)  # the receive buffer may be reused
             again = partial(self.append, topic_partition, kept, acks=acks, timeout_ms=timeout_ms)
             driver.hold(partial(again, done=done, transaction=transaction))
             return
@@ -98,10 +98,10 @@ class Appends:
         batch = AdmittedBatch(
             topic_partition, admission.records, header, acks, timeout_ms, done, transaction
         )
-        if limits.is_internal:  # a coordinator's
+        if limits.is_internal:  # a coordinator's batch
             error_code = driver.producers.check_epoch(header)
             self._append(driver, batch, ProduceResult(error_code))
-        elif header.producer_id < 0:  # so it is not transactional: `admit` sees to that
+        elif header.producer_id < 0:  # not transactional: `admit` has checked that
             self._append(driver, batch)
         elif header.is_transactional and transaction is None:
             done(WITHOUT_TRANSACTIONAL_ID)
@@ -116,10 +116,10 @@ class Appends:
         done: ProduceDone,
         transaction_version: int = 0,
     ) -> None:
-        """End a producer's transaction in a partition, as the leader.
+        """Append the marker of a producer's transaction in a partition, as the leader.
 
-        Call `done` when the marker is committed, however long that takes, or with what is against
-        it: INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        Call `done` when the marker is committed, however long that takes, or with an error:
+        INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
         """
         driver = self._drivers.get(topic_partition)
         if driver is None:
@@ -137,7 +137,7 @@ class Appends:
         self._append(driver, batch, ProduceResult(error_code), marker)
 
     def _encoded(self, marker: TransactionMarker) -> tuple[bytes, BatchHeader]:
-        """Return the batch of a marker: one for all partitions of a request, nearly always."""
+        """Return the batch of a marker, cached: the partitions of a request usually share it."""
         as_of = marker, self._wall_ms()
         if self._last_marker is None or self._last_marker[0] != as_of:
             encoded = encode_marker(*as_of)
@@ -168,11 +168,11 @@ class Appends:
     def _append_checked(
         self, driver: PartitionDriver, batch: AdmittedBatch, guard: Guard | None
     ) -> None:
-        """Append a producer's batch, unless it is there already or comes at the wrong time."""
+        """Append a producer's batch, unless it is a duplicate or fails the producer checks."""
         header, transaction = batch.header, batch.transaction
         error_code, stored = driver.producers.check(header)
         if stored is not None:
-            # It waits like the first attempt: that one may not be committed yet.
+            # It waits like the first attempt, whose batch may not be committed yet.
             # DEVIATION: Kafka remembers the time of the first attempt's append.
             # docs/decisions/0084-a-leader-stamps-the-time-of-an-append-as-it-admits-it.md
             self._wait(driver, batch, stored.base_offset, stored.last_offset + 1, NO_TIMESTAMP)
@@ -202,7 +202,7 @@ class Appends:
                 marker=marker,
             )
         except StorageError as error:
-            driver.maybe_fail(error)  # or the disk is full: room may be made
+            driver.maybe_fail(error)  # with a full disk it stays: space may be freed
             failed = ProduceResult(ErrorCode.KAFKA_STORAGE_ERROR, error_message=str(error))
             batch.done(failed)
             return
@@ -217,7 +217,7 @@ class Appends:
         next_offset: int,
         append_time_ms: int,
     ) -> None:
-        """Answer a batch that is at [base_offset, next_offset), now or when it is committed."""
+        """Answer a batch in the log at [base_offset, next_offset), now or once committed."""
         start = driver.partition.state.log_start_offset
         result = ProduceResult(ErrorCode.NONE, base_offset, append_time_ms, start)
         queue = self._queue(driver, Offset(next_offset), batch.acks)
@@ -237,7 +237,7 @@ class Appends:
     def _queue(
         self, driver: PartitionDriver, next_offset: Offset, acks: int
     ) -> ProduceQueue | None:
-        """Return where a produce waits; None: its outcome is known."""
+        """Return the queue in which a produce waits; None: its outcome is decided."""
         state = driver.partition.state
         if acks == ACKS_ALL:
             return driver.waiting.commits if state.high_watermark < next_offset else None
@@ -245,7 +245,7 @@ class Appends:
         return driver.waiting.flushes if must_wait else None
 
     def stop(self) -> None:
-        """Let no timer ring any more."""
+        """Stop the timer."""
         self._timer.stop()
 
     def _expire(self, now_ms: int) -> None:

@@ -1,6 +1,6 @@
-"""The checkpoints of a broker: while it works, and when it closes its logs.
+"""The checkpoints of a broker, written periodically and when it closes its logs.
 
-High watermarks, and up to where logs are on the disk.
+They hold high watermarks and recovery points: the offsets up to which logs are on disk.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Runs one task. The high watermarks are written as often as the settings say.
+    """Runs one task; `replica.high.watermark.checkpoint.interval.ms` is its interval.
 
-    A checkpoint that cannot be written is tried again the next time: it is only behind. Where the
-    broker can do without the directory, it gives that up.
+    A checkpoint that cannot be written is retried the next time: the old one is only behind. If the
+    broker can do without the directory, it takes the directory offline.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Checkpoints:
         self._interval_s: Final = settings.replica_high_watermark_checkpoint_interval_ms / 1000
 
     async def run(self) -> None:
-        """Write until cancelled."""
+        """Write the checkpoints until cancelled."""
         recovery_points_due_s = RECOVERY_POINT_INTERVAL_S
         while True:
             await asyncio.sleep(self._interval_s)
@@ -65,9 +65,9 @@ class Checkpoints:
                 self._refused.end(monotonic_ms(), "checkpoints are written again")
 
     def high_watermarks(self) -> dict[TopicPartition, Offset]:
-        """Return the high watermark of every replica here, but those of logs that are being cut.
+        """Return the high watermark of every local replica, except logs being truncated.
 
-        A cut notes by itself what is left of a high watermark.
+        A truncation notes the remaining high watermark itself.
         """
         return {
             at: driver.partition.state.high_watermark
@@ -76,10 +76,10 @@ class Checkpoints:
         }
 
     async def close_logs(self, flushes: DiskQueue, broker_epoch: int, *, has_failed: bool) -> None:
-        """Close every log and mark a clean shutdown where all is whole. Raises StorageError.
+        """Close every log and mark a clean shutdown of each intact directory. Raises StorageError.
 
-        `broker_epoch`: -1 if it never registered: then what was closed is so still.
-        `has_failed`: the last directory that worked cannot be trusted any more.
+        `broker_epoch`: -1 if the broker never registered; then an earlier clean shutdown remains
+        valid. `has_failed`: the last working directory is no longer trusted.
         """
         logs, drivers = self._replicas.logs, self._drivers
         if broker_epoch == -1 and logs.clean_shutdown_epoch is not None:
@@ -103,7 +103,7 @@ class Checkpoints:
         await performed(self._disk, STRAYS, finish)
 
     async def flush_full_segments(self) -> None:
-        """Bound what a recovery must read, without an fsync per append. Raises StorageError."""
+        """Bound the bytes that a recovery reads, with few fsyncs. Raises StorageError."""
         for at, driver in list(self._drivers.items()):
             log = driver.log
             if log.failure is None and log.flushed_offset < log.active_base_offset:
@@ -111,7 +111,7 @@ class Checkpoints:
                     await performed(self._disk, at, log.flush)
                     is_same = self._drivers.get(at) is driver and driver.log is log
                     if is_same and not driver.is_cutting:
-                        log.share_flushed_segments()  # else another thread has the log
+                        log.share_flushed_segments()  # otherwise another thread has the log
         logs = {at: driver.log for at, driver in self._drivers.items()}
         self._checkpoints.note_recovery_points(logs)
         await performed(self._disk, LANE, self._checkpoints.write_recovery_points)

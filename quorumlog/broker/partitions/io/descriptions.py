@@ -1,4 +1,4 @@
-"""What an operator asks of the replicas here: bytes on the disk, and the producers. Reads only.
+"""Descriptions of the local replicas for operators: bytes on disk, and producers. Reads only.
 
 Sources: KIP-113 and KIP-827 (log directories), KIP-664 (producers).
 """
@@ -18,13 +18,13 @@ from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-PRODUCERS_AT_ONCE: Final = 1000  # described without a break: about a millisecond
+PRODUCERS_AT_ONCE: Final = 1000  # described in one turn of the event loop: about a millisecond
 
 
 class ReplicaSize(NamedTuple):
-    """Bytes of one replica's segments, and how far its high watermark is ahead of its log.
+    """Bytes of one replica's segments, and how far its high watermark is ahead of its log end.
 
-    A copy that is to take the place of a log (`is_future`) lags behind the end of that log.
+    For the copy of a moving log (`is_future`) the lag is to the end of that log.
     """
 
     topic_partition: TopicPartition
@@ -34,7 +34,7 @@ class ReplicaSize(NamedTuple):
 
 
 class LogDirectoryDescription(NamedTuple):
-    """One log directory, in bytes; -1 and no replicas if the disk refuses (KAFKA_STORAGE_ERROR)."""
+    """One log directory, in bytes; -1 and no replicas after a disk error (KAFKA_STORAGE_ERROR)."""
 
     path: str
     error_code: ErrorCode
@@ -44,7 +44,7 @@ class LogDirectoryDescription(NamedTuple):
 
 
 class Descriptions:
-    """Of all that this broker holds."""
+    """Descriptions of all replicas and log directories of this broker."""
 
     def __init__(
         self,
@@ -57,27 +57,27 @@ class Descriptions:
         self._logs: Final = logs
 
     def progress(self) -> str:
-        """Say how far the logs are opened or closed: see `LogProgress`."""
+        """Describe the progress of opening or closing the logs: see `LogProgress`."""
         return self._logs.progress.describe(
             opened=len(self._replicas.drivers), left=self._replicas.left_to_open
         )
 
     @property
     def lacks_room(self) -> str | None:
-        """The reason why a log cannot be opened for now; None: none waits for room."""
+        """The reason why a log waits for disk space before it opens; None: no log waits."""
         return self._replicas.lacks_room
 
     def directory_of(self, at: TopicPartition) -> str | None:
-        """Return the id of the log directory where a partition's log is."""
+        """Return the id of the log directory that holds a partition's log."""
         home = self._logs.home_of(at)
         return None if home is None else home.directory_id
 
     async def log_directories(
         self, wanted: Collection[TopicPartition] | None
     ) -> list[LogDirectoryDescription]:
-        """Describe each log directory with those replicas of `wanted` (None: all) that it has.
+        """Describe each log directory with its replicas; `wanted`: only these (None: all).
 
-        Those that are offline come last.
+        Offline directories come last.
         """
         described = [await self._describe(directory, wanted) for directory in [*self._logs.online]]
         offline = [*(directory.path for directory in self._logs.failed), *self._logs.refused]
@@ -115,12 +115,12 @@ class Descriptions:
         return LogDirectoryDescription(path, ErrorCode.NONE, total, usable, sorted(replicas))
 
     def _offset_lag(self, at: TopicPartition) -> int:
-        """Return what the log lacks of what is committed: it holds all of it here."""
+        """Return the number of committed records that the log lacks."""
         partition = self._replicas.drivers[at].partition
         return max(partition.state.high_watermark - partition.state.log_end_offset, 0)
 
     async def producers(self, at: TopicPartition) -> tuple[ErrorCode, list[ActiveProducer]]:
-        """Return the producers that a replica knows, whether it leads or follows."""
+        """Return the producers of a replica, in any role."""
         driver = self._replicas.drivers.get(at)
         if driver is None:
             return self._replicas.error_for_missing(at), []

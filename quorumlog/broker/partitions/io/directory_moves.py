@@ -1,8 +1,7 @@
 """Moves replicas between the log directories of this broker (KIP-113, KIP-858).
 
-One replica at a time is copied, in chunks, beside everything else that its log is used for. What
-follows each chunk: `core.directory_moves`. How the copy takes the place of the log:
-`log.future_replica`.
+One replica at a time is copied, in chunks, while its log stays in use. `core.directory_moves`
+chooses the step after each chunk; `log.future_replica` replaces the log by its copy.
 """
 
 import asyncio
@@ -55,7 +54,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class DirectoryMoves:
-    """Runs one task, and answers requests. It belongs to the event loop's thread."""
+    """Runs one task, and handles requests. It belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -75,7 +74,7 @@ class DirectoryMoves:
         self._rules: Final = rules
         self._throttle: Final = throttle
         self._wake: Final = asyncio.Event()
-        self._refused: Final[set[TopicPartition]] = set()  # moves that wait for room
+        self._refused: Final[set[TopicPartition]] = set()  # moves that wait for disk space
         self.table: Final = MoveTable(
             broker_id, replicas, disk, note_assignment=note_assignment, changed=self._wake.set
         )
@@ -83,9 +82,9 @@ class DirectoryMoves:
     # --- Requests ---
 
     async def alter(self, at: TopicPartition, path: str) -> ErrorCode:
-        """Let a replica move to the directory of this path, or stay if it is there.
+        """Move a replica to the directory at `path`; end its move if it is already there.
 
-        A replica that is not here yet will be made there. Answers once the wish is on the disk.
+        A missing replica will be created there later. A move is on disk before this returns.
         """
         target = self._logs.at_path(path)
         if target is None:
@@ -114,11 +113,11 @@ class DirectoryMoves:
         return ErrorCode.NONE
 
     async def _settled(self, at: TopicPartition) -> PartitionDriver | None:
-        """Return the replica once no thread exchanges its log; None: it is not here."""
+        """Return the replica once no thread swaps its log; None: it is not on this broker."""
         drivers = self._replicas.drivers
         while (driver := drivers.get(at)) is not None and driver.is_exchanging:
             await performed(self._disk, at, lambda: None)
-            if driver.is_exchanging:  # undecided: until something is published
+            if driver.is_exchanging:  # undecided: until new metadata is published
                 self._wake.clear()
                 await self._wake.wait()
         return driver
@@ -134,7 +133,7 @@ class DirectoryMoves:
     # --- One move ---
 
     async def run(self) -> None:
-        """Move what is to be moved until cancelled."""
+        """Advance the moves until cancelled."""
         while True:
             moves = self.table.moves.values()
             move = next((one for one in moves if not one.is_waiting), None)
@@ -145,13 +144,13 @@ class DirectoryMoves:
                 await self._advance(move)
 
     async def _end(self, move: Move) -> None:
-        """Let the replica stay where it is, and the copy go. Raises StorageError."""
+        """End a move: the replica stays and the copy is discarded. Raises StorageError."""
         if self.table.remove(move):
             await performed(self._disk, LANE, move.replica.discard)
             self._replicas.remove_files()
 
     async def _advance(self, move: Move) -> None:
-        """Do one step of a move, or end it if it cannot go on."""
+        """Do one step of a move, or end it if it cannot continue."""
         refusal, move.refusal = move.refusal, None
         try:
             if refusal is not None:
@@ -166,7 +165,7 @@ class DirectoryMoves:
                 await self._step(move)
             self._refused.discard(move.at)
         except DiskExhausted as error:
-            if move.at not in self._refused:  # say it once, until it goes on
+            if move.at not in self._refused:  # log it once, until the move continues
                 self._refused.add(move.at)
                 _logger.warning("%s: the move is to be tried again: %s", move.at, error)
             self.table.postpone(move)
@@ -212,7 +211,7 @@ class DirectoryMoves:
             self.table.announce(move)
 
     async def _read(self, move: Move, step: core.CopyFrom) -> Chunk | None:
-        """Read the current log; None: look again, since it is in memory only now."""
+        """Read the current log; None: try again, its records are now brought into memory."""
         try:
             read = move.driver.read(
                 step.offset,
@@ -258,7 +257,7 @@ class DirectoryMoves:
     # --- The end of a move ---
 
     async def _swap(self, move: Move, last: Chunk | None) -> None:
-        """Let the copy take the place of the log: what comes meanwhile waits."""
+        """Replace the log by the copy; requests of the replica wait meanwhile."""
         driver, at = move.driver, move.at
         source = some(self._logs.home_of(at), "a log that is open has a home")
         known = Known(
@@ -290,7 +289,7 @@ class DirectoryMoves:
                 else:
                     self.table.retract(move)
                 driver.end_exchange(log)
-                if not self.table.is_here(move):  # its deletion, if there is one, comes after
+                if not self.table.is_here(move):  # a deletion of the log, if any, comes after
                     self._disk.submit(at, lambda: log.close(clean=False), lambda _: None)
                 self.table.note_assignment(at)
                 self._replicas.remove_files()

@@ -1,7 +1,7 @@
-"""The disk queue of a running broker: a few threads, and per key one thing at a time.
+"""The disk queue of a running broker: a few threads, and for each key one work item at a time.
 
-To hand work over and to hear of its outcome costs up to a third of the CPU that opens a small log.
-So when many keys wait, a thread gets several pieces of work at once.
+Submitting work and receiving its outcome takes up to a third of the CPU for opening a small log.
+When many keys wait, a thread therefore gets several work items at once.
 """
 
 import asyncio
@@ -15,27 +15,27 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue, outcome_of
 from quorumlog.storage.errors import StorageError
 
 THREADS: Final = 8  # enough that a file system makes the fsyncs of several logs durable together
-# That open logs. They wait for the disk little: more would keep the loop from its processor.
+# They open logs and wait little for the disk: more threads would take CPU from the event loop.
 OPENING_THREADS: Final = 3
-# Of n keys that wait, a thread gets n / WAITING_PER_WORK at once, and WORKS_MAX at most.
+# With n waiting keys, a thread gets n / WAITING_PER_WORK work items at once, at most WORKS_MAX.
 WAITING_PER_WORK: Final = 25
-WORKS_MAX: Final = 8  # the outcome of the first is heard with that of the last
+WORKS_MAX: Final = 8  # the outcome of the first item arrives together with the last
 
 T = TypeVar("T")
 _Work = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class _Bug(NamedTuple):
-    """What a piece of work raised that is no StorageError."""
+    """An exception from a work item that is not a StorageError."""
 
     error: Exception
 
 
 class DiskThreads:
-    """A DiskQueue. It is used on one event loop's thread; the work is done in others.
+    """A DiskQueue. It is used on one event loop's thread; the work is done in other threads.
 
-    `on_error` is told what is neither a result nor a StorageError: a bug in the work, or in
-    what is done with its outcome.
+    `on_error` receives every exception other than a StorageError: a bug in a work item or in its
+    callback.
     """
 
     def __init__(self, on_error: Callable[[BaseException], None], threads: int = THREADS) -> None:
@@ -49,7 +49,7 @@ class DiskThreads:
     def submit(
         self, key: Hashable, work: Callable[[], T], done: Callable[[T | StorageError], None]
     ) -> None:
-        """Do `work` in a thread, after what was submitted for `key` before."""
+        """Do `work` in a thread, after the earlier work of `key`; `done` gets the outcome."""
         lane = self._lanes.get(key)
         if lane is None:
             self._lanes[key] = deque()
@@ -58,17 +58,17 @@ class DiskThreads:
             lane.append((work, done))
 
     async def drain(self) -> None:
-        """Wait until no work is left, of any key."""
-        while self._running:  # else nothing waits either
+        """Wait until no work of any key is left."""
+        while self._running:  # without running work, none is waiting either
             await asyncio.wait(self._running)
-            await asyncio.sleep(0)  # let `done` be told: it may submit more
+            await asyncio.sleep(0)  # let `done` run: it may submit more
 
     def close(self) -> None:
-        """Take no more work. Call it after `drain`."""
+        """Accept no more work. Call it after `drain`."""
         self._pool.shutdown(wait=False)
 
     def _begin(self, key: Hashable, one: _Work) -> None:
-        """Hand work to the threads, or let it wait: handing over thousands would take long."""
+        """Submit work to the threads, or queue it: submitting thousands of items takes long."""
         if len(self._running) >= self._handed_over_max:
             self._waiting.append((key, one))
         else:

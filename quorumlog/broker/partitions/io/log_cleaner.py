@@ -1,6 +1,6 @@
-"""Compacts logs, on every replica by itself: the dirtiest first, one at a time.
+"""Compacts logs, on every replica independently: the dirtiest first, one at a time.
 
-Sources: Kafka's `LogCleaner`, `LogCleanerManager`; KIP-354 (the longest lag). What is removed:
+Sources: Kafka's `LogCleaner`, `LogCleanerManager`; KIP-354 (the longest lag). The removal rules:
 `storage.core.cleaning`.
 """
 
@@ -30,7 +30,7 @@ from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 LANE: Final = "cleaner"  # in the disk queue
-LOOK_MS: Final = 1000  # how often a cleaner that rests looks at its settings
+LOOK_MS: Final = 1000  # how often an idle cleaner reads its settings
 
 T = TypeVar("T")
 Slice = CleanedSegment | None
@@ -40,11 +40,11 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class LogCleaner:
-    """Runs one task. Settings count as they are when a log is looked at, or the cleaner rests.
+    """Runs one task. It reads the settings for each log and while it rests.
 
-    It takes half of a core at most: after each slice it rests as long as that has taken, or longer
+    It takes at most half of a core: after each slice it rests for the slice's duration, or longer
     to stay below `log.cleaner.io.max.bytes.per.second` (read and written). A log that cannot be
-    read or written is left alone from then on, unless only room or a file handle is missing.
+    read or written is not compacted any more, unless disk space or a file handle is missing.
     """
 
     def __init__(
@@ -65,23 +65,23 @@ class LogCleaner:
         self._uncleanable: Final[set[tuple[TopicPartition, TopicId]]] = set()
 
     async def run(self) -> None:
-        """Clean until cancelled."""
+        """Clean logs until cancelled."""
         while True:
             await self._back_off()
             while await self.clean_dirtiest():
                 pass
 
     async def _back_off(self) -> None:
-        """Rest for `log.cleaner.backoff.ms`, also if that changes meanwhile."""
+        """Rest for `log.cleaner.backoff.ms`, also if the setting changes meanwhile."""
         began_ms, left_ms = monotonic_ms(), self._replicas.settings.log_cleaner_backoff_ms
         while left_ms > 0:
             await asyncio.sleep(min(left_ms, LOOK_MS) / 1000)
             left_ms = began_ms + self._replicas.settings.log_cleaner_backoff_ms - monotonic_ms()
 
     async def clean_dirtiest(self) -> bool:
-        """Clean the log that needs it most; whether one was cleaned, and more may need it.
+        """Clean the dirtiest log that is due; True if one was cleaned and others may be due.
 
-        One that cannot be cleaned leaves its turn to the next.
+        If a log cannot be cleaned, the next one is.
         """
         due: list[tuple[float, PartitionDriver]] = []
         drivers = self._replicas.drivers
@@ -101,13 +101,13 @@ class LogCleaner:
     async def _attempt(
         self, driver: PartitionDriver, work: Callable[[PartitionDriver], Awaitable[T | None]]
     ) -> T | None:
-        """Return the result; None if the log cannot be read or written, now or ever."""
+        """Return the result of `work`; None if the log cannot be read or written, now or ever."""
         log = driver.log
         before = log.compaction.cuts, log.log_start_offset
         try:
             return await work(driver)
         except StorageError as error:
-            # A file may be missing because the log was cut or has lost its oldest records.
+            # A file may be missing because the log was truncated or lost its oldest records.
             is_same = (log.compaction.cuts, log.log_start_offset) == before and driver.log is log
             if (
                 isinstance(error, DiskExhausted)
@@ -122,7 +122,7 @@ class LogCleaner:
             return None
 
     def _is_compacted(self, topic: str) -> bool:
-        """Whether a cleaner has work with a topic: its coordinators rewrite the offsets topic."""
+        """Whether the topic is compacted here: coordinators rewrite the offsets topic instead."""
         return topic != OFFSETS_TOPIC and "compact" in self._replicas.config_of(topic).policies
 
     async def _look_at(self, driver: PartitionDriver) -> Dirtiness | None:
@@ -131,7 +131,7 @@ class LogCleaner:
         if (
             not self._is_compacted(at.topic)
             or (at, driver.topic_id) in self._uncleanable
-            or driver.is_moving  # the copy would miss what a pass has done
+            or driver.is_moving  # the copy would miss the effect of a pass
             or not is_at_rest(self._replicas, driver)
         ):
             return None
@@ -160,10 +160,10 @@ class LogCleaner:
         return found if is_due else None
 
     async def _clean(self, driver: PartitionDriver) -> bool:
-        """Make one pass over the log. Whether it came to its end. Raises StorageError."""
+        """Make one pass over the log; return whether it completed. Raises StorageError."""
         at, log = driver.topic_partition, driver.log
-        cuts = log.compaction.cuts  # first: what is dirty is true of this log until it is cut
-        dirty = await self._look_at(driver)  # again: other logs may have had their turns since
+        cuts = log.compaction.cuts  # read first: the dirty range is valid until the next truncation
+        dirty = await self._look_at(driver)  # again: other logs were cleaned meanwhile
         if dirty is None:
             return False
         await performed(self._disk, at, log.flush)
@@ -181,13 +181,13 @@ class LogCleaner:
         try:
             if not await self._run(driver, cleaning, cuts):
                 return False
-        finally:  # after the slice that may still be under way
+        finally:  # after a slice that may still be under way
             self._disk.submit(LANE, cleaning.remove_draft, lambda _: None)
         end_offset = Offset(cleaning.newest.end_offset)
         self._checkpoints.note_cleaned(at, end_offset)
         try:
             await performed(self._disk, LANE, self._checkpoints.write_cleaned)
-        except StorageError as error:  # it says nothing of the log
+        except StorageError as error:  # the log itself is fine
             self._refused.note(monotonic_ms(), f"to be written with the next pass: {error}", LANE)
         else:
             self._refused.end(monotonic_ms(), "the cleaner's checkpoint is written again", LANE)
@@ -195,7 +195,7 @@ class LogCleaner:
         return end_offset > dirty.first_dirty_offset
 
     async def _run(self, driver: PartitionDriver, cleaning: Cleaning, cuts: int) -> bool:
-        """Do the slices of a pass. Whether it came to its end. Raises StorageError."""
+        """Do the slices of a pass; return whether it completed. Raises StorageError."""
         at, log, slices = driver.topic_partition, driver.log, cleaning.run()
         while True:
             began_ms, began_bytes = monotonic_ms(), cleaning.io_bytes
@@ -215,10 +215,10 @@ class LogCleaner:
             await asyncio.sleep(max(took_s, due_s - took_s))
 
     async def _swap_in(self, driver: PartitionDriver, cleaned: CleanedSegment) -> list[str] | None:
-        """Let the log take over a cleaned segment while no thread works on the log.
+        """Put a cleaned segment into the log while no thread works on the log.
 
-        A survey at the same time would miss a segment, and retention would take what is below it
-        for gone. Raises StorageError.
+        A concurrent survey would miss a segment, and retention would take the offsets below it as
+        deleted. Raises StorageError.
         """
         log = driver.log
         outcome: asyncio.Future[list[str] | None] = asyncio.get_running_loop().create_future()
@@ -234,12 +234,12 @@ class LogCleaner:
             except StorageError as error:
                 outcome.set_exception(error)
 
-        # `done` runs before the next work of this log begins.
+        # `done` runs before the next work item of this log begins.
         self._disk.submit(driver.topic_partition, lambda: None, swap)
         return await outcome
 
     def _is_as_it_was(self, driver: PartitionDriver, cuts: int) -> bool:
-        """Whether the log is still open, and was not cut since, and is not copied now."""
+        """Whether the log is still open, was not truncated, and is not being copied."""
         is_same = driver.log.compaction.cuts == cuts and not driver.is_moving
         return is_same and is_at_rest(self._replicas, driver)
 

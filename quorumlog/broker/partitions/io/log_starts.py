@@ -1,9 +1,9 @@
-"""Log starts that last: written to their checkpoint as they move, and then files are removed.
+"""Durable log starts: a moved start is written to its checkpoint, then dead segments are removed.
 
-A replica tells others of a log start only when it is in `log-start-offset-checkpoint`: so records
-that DeleteRecords has answered for do not come back with a restart.
+A replica reports a log start to other brokers only when it is in `log-start-offset-checkpoint`:
+records whose DeleteRecords was answered do not reappear after a restart.
 
-# DEVIATION: Kafka writes that file once a minute, and tells others before.
+# DEVIATION: Kafka writes that file once a minute, and reports log starts before.
 # docs/decisions/0029-a-log-start-is-told-once-it-is-on-the-disk.md
 """
 
@@ -29,9 +29,9 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class LogStarts:
-    """Runs one task. Starts that move while a write is under way share the next one.
+    """Runs one task. Starts that move during a write share the next write.
 
-    `fetch_now` is called when a start of a follower is kept: its leader may be waiting to hear it.
+    `fetch_now` is called when a follower's start is durable: its leader may wait for it.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class LogStarts:
         self._refused: Final = LastingCondition(_logger)
 
     def note(self, driver: PartitionDriver) -> None:
-        """Let the start of this log last, and remove its dead segments."""
+        """Queue this log: its start is made durable, and its dead segments are removed."""
         self._moved[driver] = None
         self._has_moved.set()
 
     async def run(self) -> None:
-        """Write and remove what is noted until cancelled; try again what the disk refuses."""
+        """Write starts and remove dead segments until cancelled; retry after storage errors."""
         while True:
             await self._has_moved.wait()
             self._has_moved.clear()

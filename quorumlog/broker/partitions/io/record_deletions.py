@@ -1,4 +1,4 @@
-"""DeleteRecords: moves log starts, and lets the answers wait for the low watermark (KIP-107)."""
+"""DeleteRecords: moves log starts, and delays responses until the low watermark (KIP-107)."""
 
 from contextlib import suppress
 from functools import partial
@@ -31,9 +31,9 @@ class RecordDeletions:
     def delete(
         self, at: TopicPartition, offset: int, *, timeout_ms: int, done: DeletionDone
     ) -> None:
-        """Delete the records below `offset`, -1: all that are committed; call `done` when it is so.
+        """Delete the records below `offset`; -1: all committed records. `done` gets the outcome.
 
-        REQUEST_TIMED_OUT says that they are gone from the leader, but not yet from all replicas.
+        REQUEST_TIMED_OUT: they are gone from the leader, but not yet from all replicas.
         """
         driver = self._replicas.drivers.get(at)
         if driver is None:
@@ -62,7 +62,7 @@ class RecordDeletions:
         if low_watermark >= required:
             done(DeletionResult(ErrorCode.NONE, low_watermark))
         elif deadline_ms <= now_ms or len(self._deadlines) >= WAITING_MAX:
-            # DEVIATION: Kafka lets any number wait.
+            # DEVIATION: Kafka lets any number of deletions wait.
             # docs/decisions/0020-what-a-client-may-leave-waiting.md
             done(DeletionResult(ErrorCode.REQUEST_TIMED_OUT, low_watermark))
         else:
@@ -71,9 +71,9 @@ class RecordDeletions:
                 self._timer.arm(wait.deadline_ms)
 
     def advance_log_start(self, at: TopicPartition, offset: Offset) -> None:
-        """Let go of what lies below `offset`, and wait for nothing: a coordinator needs it no more.
+        """Delete a coordinator's records below `offset`, without waiting for other replicas.
 
-        Does nothing if we lead no longer: the next leader's coordinator lets go when it is due.
+        Without leadership it does nothing: the next leader's coordinator deletes them when due.
         """
         driver = self._replicas.drivers.get(at)
         if driver is None:
@@ -84,11 +84,11 @@ class RecordDeletions:
         error_code, _ = driver.partition.serving.judge_deletion(offset, ErrorCode.NONE)
         if error_code is not ErrorCode.NONE:
             return
-        with suppress(StorageError):  # the log is of no more use: the next tick takes it offline
+        with suppress(StorageError):  # the log is unusable: the next tick takes it offline
             driver.advance_log_start(monotonic_ms(), offset)
 
     def stop(self) -> None:
-        """Let no timer ring any more."""
+        """Stop the timer."""
         self._timer.stop()
 
     def _expire(self, now_ms: int) -> None:

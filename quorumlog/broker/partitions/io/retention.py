@@ -1,6 +1,6 @@
-"""Removes the segments that logs need not keep: by age and by size, on every replica by itself.
+"""Deletes segments by age and by size, on every replica independently.
 
-The log start moves as with DeleteRecords; where it goes is decided by `storage.core.retention`.
+The log start moves as with DeleteRecords; `storage.core.retention` decides the new start.
 Source: Kafka's `LogManager.cleanupLogs`.
 """
 
@@ -25,10 +25,10 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class LogRetention:
-    """Runs one task: it looks at one log after the other, each in a thread.
+    """Runs one task: it checks one log after the other, each in a thread.
 
-    A topic's settings count as they are at that moment. What the disk refuses is tried again the
-    next time.
+    It uses the topic's settings at the time of the check. After a storage error the next round
+    retries.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class LogRetention:
         self._refused: Final = LastingCondition(_logger)
 
     async def run(self) -> None:
-        """Check all logs again and again until cancelled."""
+        """Check all logs periodically until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             await self.check_all()
 
     async def check_all(self) -> None:
-        """Check every log that is open now."""
+        """Check every open log."""
         for number, driver in enumerate(list(self._replicas.drivers.values()), 1):
             try:
                 await self._check(driver)
@@ -75,15 +75,15 @@ class LogRetention:
         work = partial(self._start_after, driver, limits, end, high_watermark)
         start = await performed(self._disk, driver.topic_partition, work)
         if start > log.active_base_offset and self._may_roll(driver, start):
-            # First: of the records that go no start can learn the producers.
+            # First keep the producers: after the deletion no start can rebuild them from records.
             keep_producers = driver.work_to_keep_producers()
             await performed(self._disk, driver.topic_partition, keep_producers)
             if self._may_roll(driver, start):
                 log.roll(start)
         if (
             is_at_rest(self._replicas, driver) and log.log_end_offset >= end
-        ):  # it was not cut meanwhile
-            start = min(start, log.active_base_offset)  # appended to meanwhile: it stays
+        ):  # it was not truncated meanwhile
+            start = min(start, log.active_base_offset)  # after an append the active segment stays
             driver.advance_log_start(monotonic_ms(), Offset(start))
 
     def _start_after(
@@ -101,5 +101,5 @@ class LogRetention:
         )
 
     def _may_roll(self, driver: PartitionDriver, start: int) -> bool:
-        """Whether nothing was appended to the active segment since it was looked at."""
+        """Whether the active segment has had no append since it was checked."""
         return is_at_rest(self._replicas, driver) and start == driver.log.log_end_offset

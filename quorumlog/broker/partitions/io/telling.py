@@ -1,4 +1,4 @@
-"""Lets replicas hear of an image in as many turns of the event loop as it takes."""
+"""Applies an image to the replicas in slices, one for each turn of the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 class Telling:
-    """`told` hears which partitions have heard, after each slice."""
+    """`told` receives the partitions of each slice after the slice is applied."""
 
     def __init__(
         self, replicas: ReplicaSet, *, told: Callable[[list[TopicPartition]], None]
@@ -19,7 +19,7 @@ class Telling:
         self._is_due = False
 
     def go_on(self, first: list[TopicPartition]) -> None:
-        """Report the first slice of an image; the others follow."""
+        """Report the first slice of an image; schedule the others."""
         self._told(first)
         if self._replicas.has_untold and not self._is_due:
             self._is_due = True

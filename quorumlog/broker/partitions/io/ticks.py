@@ -1,4 +1,4 @@
-"""What replicas do because time goes by."""
+"""The periodic work of the replicas."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
 
 TICK_MS_MAX: Final = 500
-LOGS_PER_TICK_MS: Final = 1  # with many logs the ticks are rarer, so that they cost the same
-LOGS_PER_TURN: Final = 1000  # that look at the clock: the event loop goes on after so many
+LOGS_PER_TICK_MS: Final = 1  # with many logs the ticks are rarer, so their total cost is constant
+LOGS_PER_TURN: Final = 1000  # ticks before the event loop gets a turn
 
 
 class Ticks:
-    """Runs one task: leaders look at the clock, idle producers are forgotten, logs tried again.
+    """Runs one task: ticks leaders, expires idle producers, and retries logs that failed to open.
 
     `retention` and `cleaner` have tasks of their own, because they wait for the disk.
     """
@@ -70,7 +70,7 @@ class Ticks:
         drivers = self._replicas.drivers
         for number, at in enumerate(list(drivers), 1):  # pairs would be new objects to collect
             driver = drivers.get(at)
-            if driver is not None:  # it was not removed in another's turn
+            if driver is not None:  # it was not removed during another task's turn
                 driver.note_tick(now_ms)
             if not number % LOGS_PER_TURN:
                 await asyncio.sleep(0)

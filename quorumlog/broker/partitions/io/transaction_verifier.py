@@ -1,7 +1,7 @@
-"""The question a leader asks before the first append of a transaction: is it open? (KIP-890).
+"""The verification of a transaction before its first append in a partition (KIP-890).
 
-Without it, a batch that arrives after its transaction has ended would begin another one that
-nothing ends, and hold back every `read_committed` consumer for ever.
+Without it, a batch that arrives after its transaction has ended would begin a transaction that has
+no marker, and would hold back every `read_committed` consumer for ever.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 class TransactionVerifier(Protocol):
-    """Asks the coordinator of a transactional id, wherever it is."""
+    """Sends verification requests to the coordinator of a transactional id."""
 
     def verify(
         self,
@@ -24,8 +24,8 @@ class TransactionVerifier(Protocol):
         *,
         adds: bool,
     ) -> asyncio.Future[Mapping[TopicPartition, ErrorCode]]:
-        """Return for each partition NONE if it is in the open transaction, or why not.
+        """Return for each partition NONE if the open transaction contains it, or the error.
 
         With `adds` the coordinator adds the partitions first, as clients of transaction.version 2
-        expect. The errors are those that a producer understands; an unknown outcome is one of them.
+        expect. The errors are those that producers support; they include an unknown outcome.
         """

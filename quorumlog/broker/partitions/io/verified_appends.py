@@ -1,7 +1,7 @@
-"""The first batches of transactions, until their coordinators say that these are open (KIP-890).
+"""First batches of transactions, until their coordinators have verified them (KIP-890).
 
-A producer's later batches for the same partition wait behind them, in order. Each has a copy of its
-records. What may be appended then: `core/producer_state.py`, `core/verification.py`.
+A producer's later batches for the same partition wait behind them, in order. Each waiting batch is
+a copy of its records. The checks that follow: `core/producer_state.py`, `core/verification.py`.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader
 
-# DEVIATION: Kafka lets any number wait. docs/decisions/0020-what-a-client-may-leave-waiting.md
+# DEVIATION: Kafka has no limit. docs/decisions/0020-what-a-client-may-leave-waiting.md
 UNVERIFIED_BYTES_MAX: Final = 64 << 20
 TOO_MUCH_WAITS: Final = f"not appended: {UNVERIFIED_BYTES_MAX} bytes wait for their coordinators"
 
 
 class ClientTransaction(NamedTuple):
-    """What a Produce request says of its transaction.
+    """The transaction of a Produce request.
 
-    `verifier`: None if nobody is to be asked. `adds`: its coordinator adds the partitions that it
-    does not have. `knows_abortable`: its client knows TRANSACTION_ABORTABLE (Produce 11).
+    `verifier`: None if the transaction is not verified. `adds`: the coordinator adds missing
+    partitions. `knows_abortable`: the client supports TRANSACTION_ABORTABLE (Produce 11).
     """
 
     transactional_id: str
@@ -39,7 +39,7 @@ class ClientTransaction(NamedTuple):
 
 
 class AdmittedBatch(NamedTuple):
-    """One batch that may be appended, and what its request asks for."""
+    """One batch that passed admission, and the parameters of its request."""
 
     at: TopicPartition
     records: Buffer
@@ -54,9 +54,9 @@ _Key = tuple[TopicPartition, int]  # and the producer id
 
 
 class VerifiedAppends:
-    """Those of this broker: per partition and producer one question at a time is under way.
+    """The waiting batches of this broker: for each partition and producer one request at a time.
 
-    `append` is told the guard under which the coordinator has said yes, or None: it was not asked.
+    `append` receives the guard of a successful verification, or None without verification.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class VerifiedAppends:
         self._bytes = 0
 
     def take(self, batch: AdmittedBatch) -> bool:
-        """Let a batch wait if it must; False: append it now."""
+        """Queue a batch for verification if it needs one; False: append it now."""
         key = batch.at, batch.header.producer_id
         queue = self._queues.get(key)
         if queue is None and not self._must_ask(batch):
@@ -81,7 +81,7 @@ class VerifiedAppends:
             batch.done(late)
             return True
         self._bytes += size
-        kept = batch._replace(records=bytes(batch.records))  # the buffer may be used again
+        kept = batch._replace(records=bytes(batch.records))  # the buffer may be reused
         if queue is not None:
             queue.append(kept)
         else:
@@ -134,10 +134,10 @@ class VerifiedAppends:
         self._go_on(key)
 
     def _must_ask_again(self, batch: AdmittedBatch, guard: Guard) -> bool:
-        """Whether a marker came meanwhile that does not concern a batch of a newer epoch.
+        """Whether a marker has released the guard, so that the batch must be verified again.
 
-        A client of transaction.version 2 begins a transaction while the markers of its last one are
-        under way. The coordinator that adds the partition waits for these.
+        A client of transaction.version 2 begins a transaction while the markers of its last
+        transaction are under way. The coordinator waits for them before it adds the partition.
         """
         driver, transaction = self._drivers.get(batch.at), batch.transaction
         if driver is None or transaction is None or not transaction.adds:
