@@ -1,1 +1,1 @@
-"""What needs only a `Disk`: the drivers of partitions, their logs and the log directory."""
+"""The code that needs only a `Disk`: partition drivers, their logs and the log directories."""

@@ -1,7 +1,7 @@
-"""Brings what a read misses from the disk into memory, in the disk queue; then it is read again.
+"""Brings records for a read into memory, in the disk queue; then the read is repeated.
 
-The event loop alone reads for answers, so that each is judged and read at one moment. A thread
-only fills the page cache, or loads an index that the loop takes over.
+The event loop alone reads for responses, so each request is checked and read at one moment. A
+thread only fills the page cache, or loads an index that the loop takes over.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from quorumlog.storage.errors import NotInMemory, StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-# Memory may be too short to keep what was brought in until it is read; after this the read waits.
-BRING_INS_MAX: Final = 4  # an index, the batch of an offset, the end of what was asked for, spare
+# Memory pressure may evict the records before the read is repeated: after this, the read waits.
+BRING_INS_MAX: Final = 4  # an index, the batch of an offset, the end of the range, one spare
 
 
 def bring_in(
@@ -25,10 +25,11 @@ def bring_in(
     is_wanted: Callable[[], bool],
     done: Callable[[StorageError | None], None],
 ) -> None:
-    """Bring it in unless it is not wanted any more by then; tell `done` why it failed, or None.
+    """Bring the missing bytes in, unless unwanted by then; pass `done` the error, or None.
 
-    In the lane of the partition: its log is neither cut nor closed meanwhile. If the cleaner has
-    replaced segments before that, files may be gone: this is no failure, the read finds the new.
+    It runs in the partition's lane: the log is neither truncated nor closed meanwhile. If the
+    cleaner has replaced segments before, files may be gone: that is no failure, and the repeated
+    read finds the new segments.
     """
     swaps = log.compaction.swaps
 

@@ -1,7 +1,7 @@
-"""The checkpoints of all log directories as one: each log's offsets go to the files of its own.
+"""The checkpoints of all log directories: each log's offsets go to the files of its directory.
 
-Invariant: what is said of a log is kept in the directory where the log is, so a directory can be
-lost, replaced or left out without the others.
+Invariant: the offsets of a log are kept in the directory of the log, so a directory can be lost,
+replaced or left out without affecting the others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ _Value = TypeVar("_Value")
 
 
 class DirectoryRefused(StorageError):
-    """A directory has refused its checkpoints, and not for want of room."""
+    """A directory could not write its checkpoints, for a reason other than a full disk."""
 
     def __init__(self, path: str, error: StorageError) -> None:
         super().__init__(str(error))
@@ -27,9 +27,9 @@ class DirectoryRefused(StorageError):
 
 
 class DirectoryCheckpoints:
-    """See OffsetCheckpoints, whose methods these are. Any thread may call everything.
+    """The methods of OffsetCheckpoints, for all directories. Any thread may call all methods.
 
-    `online`, `homes` are live, and belong to their owner.
+    `online` and `homes` are live and belong to their owner.
     """
 
     def __init__(
@@ -40,57 +40,57 @@ class DirectoryCheckpoints:
         self._has_one: Final = len(online) == 1
 
     def cleaned(self, at: TopicPartition) -> Offset:
-        """Return the offset below which the log is compacted; 0 if nothing is known."""
+        """Return the offset below which the log is compacted; 0 if there is none."""
         home = self._homes.get(at)
         return Offset(0) if home is None else home.checkpoints.cleaned(at)
 
     def note_cleaned(self, at: TopicPartition, offset: Offset) -> None:
-        """Take over up to where a log is compacted, for `write_cleaned`."""
+        """Set the end of a log's compacted part, for `write_cleaned`."""
         home = self._homes.get(at)
         if home is not None:
             home.checkpoints.note_cleaned(at, offset)
 
     def note_high_watermarks(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        """Take them over, for `write_high_watermarks`."""
+        """Update the high watermarks, for `write_high_watermarks`."""
         for directory, known in self._by_home(high_watermarks).items():
             directory.checkpoints.note_high_watermarks(known)
 
     def note_log_starts(self, logs: Mapping[TopicPartition, Log]) -> Offsets:
-        """Take over, and return, where each log starts now, for `write_log_starts`."""
+        """Set, and return, the current start of each log, for `write_log_starts`."""
         starts: Offsets = {}
         for directory, here in self._by_home(logs).items():
             starts.update(directory.checkpoints.note_log_starts(here))
         return starts
 
     def note_recovery_points(self, logs: Mapping[TopicPartition, Log]) -> None:
-        """Take over up to where each log is durable, for `write_recovery_points`."""
+        """Set the flushed offset of each log, for `write_recovery_points`."""
         for directory, here in self._by_home(logs).items():
             directory.checkpoints.note_recovery_points(here)
 
     def note_truncated(self, at: TopicPartition, log: Log) -> None:
-        """Take back, durably, what lies beyond the log's ends. Raises StorageError."""
+        """Lower the offsets beyond the log's ends, durably. Raises StorageError."""
         home = self._homes.get(at)
-        if home is not None:  # else the log is about to be removed
+        if home is not None:  # otherwise the log is about to be removed
             home.checkpoints.note_truncated(at, log)
 
     def write_high_watermarks(self) -> None:
-        """Make durable what is noted by the time it is written. Raises StorageError."""
+        """Make the current high watermarks durable. Raises StorageError."""
         self._write(OffsetCheckpoints.write_high_watermarks)
 
     def write_recovery_points(self) -> None:
-        """Make durable what is noted by the time it is written. Raises StorageError."""
+        """Make the current recovery points durable. Raises StorageError."""
         self._write(OffsetCheckpoints.write_recovery_points)
 
     def write_log_starts(self) -> None:
-        """Make durable what is noted by the time it is written. Raises StorageError."""
+        """Make the current log starts durable. Raises StorageError."""
         self._write(OffsetCheckpoints.write_log_starts)
 
     def write_cleaned(self) -> None:
-        """Make durable what is noted by the time it is written. Raises StorageError."""
+        """Make the current ends of compacted parts durable. Raises StorageError."""
         self._write(OffsetCheckpoints.write_cleaned)
 
     def _write(self, write: Callable[[OffsetCheckpoints], None]) -> None:
-        """Write in every directory, whatever another one refuses; then raise that."""
+        """Write in every directory, even if one fails; then raise that error."""
         refusal: StorageError | None = None
         for directory in [*self._online]:
             try:

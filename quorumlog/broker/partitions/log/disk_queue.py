@@ -1,8 +1,8 @@
-"""Work on the disk that the event loop does not wait for: in order for each key.
+"""Disk work that the event loop does not wait for: in order for each key.
 
-The loop appends to logs, and reads what is in the page cache. Everything that may wait for the
-device goes through a queue: fsyncs, opening logs, recovery, truncation, renames, deletion,
-checkpoints, and reads that bring records into the page cache.
+The loop appends to logs, and reads from the page cache. All work that may wait for the device goes
+through a queue: fsyncs, opening logs, recovery, truncation, renames, deletion, checkpoints, and
+reads that bring records into the page cache.
 """
 
 from collections.abc import Callable, Hashable
@@ -14,20 +14,20 @@ T = TypeVar("T")
 
 
 class DiskQueue(Protocol):
-    """The work on one log directory."""
+    """A queue of work on log directories."""
 
     def submit(
         self, key: Hashable, work: Callable[[], T], done: Callable[[T | StorageError], None]
     ) -> None:
-        """Do `work` after all that was submitted for `key` before; then tell `done` its result.
+        """Do `work` after all earlier work for `key`; then pass its outcome to `done`.
 
-        `done` runs where `submit` was called, before the next work of this key begins. It gets
-        what `work` returned, or the StorageError that it raised.
+        `done` runs where `submit` was called, before the next work of this key begins. It receives
+        the result of `work`, or the StorageError that it raised.
         """
 
 
 def outcome_of(work: Callable[[], T]) -> T | StorageError:
-    """Return the result of `work`, or why the disk refused it."""
+    """Return the result of `work`, or its storage error."""
     try:
         return work()
     except StorageError as error:

@@ -1,8 +1,8 @@
 """Future logs in one log directory: copies of logs that move here from another one (KIP-113).
 
-A future log has a directory of its own, `<topic>-<partition>.<unique>-future`, which no start takes
-for a log. It gets the plain name once it holds all of the log that it replaces. The directory says
-that a move is wanted: a start that finds it begins that move again, with an empty copy.
+A future log has a directory of its own, `<topic>-<partition>.<unique>-future`, which no start opens
+as a log. It gets the plain name once it holds the whole log that it replaces. The directory records
+the requested move: a start that finds it begins the move again, with an empty copy.
 """
 
 from collections.abc import Container, Iterable, Iterator
@@ -22,7 +22,7 @@ NAME_BYTES_MAX: Final = 255  # of a directory; a topic's name alone may have 249
 
 
 class FutureKey(NamedTuple):
-    """Whose copy it is: the name of its directory may have lost the end of the topic's name."""
+    """The partition of a copy; a long topic name is cut in its directory's name."""
 
     topic_id: TopicId
     partition: int
@@ -32,19 +32,19 @@ class Names(Protocol):
     """The names in a log directory, as `LogNames` keeps them. Raises OSError."""
 
     def metadata_of(self, name: str) -> PartitionMetadata | None:
-        """Return whose directory it is. Raises CorruptCheckpoint."""
+        """Return the metadata of a directory. Raises CorruptCheckpoint."""
 
     def add(self, name: str) -> None:
-        """Make a directory; its name is durable once `make_last` has returned."""
+        """Create a directory; its name is durable once `make_last` has returned."""
 
     def make_last(self, name: str, topic_id: TopicId) -> None:
-        """Make durable whose directory it is."""
+        """Make the topic id of a directory durable."""
 
     def rename(self, name: str, new_name: str) -> None:
-        """Give a directory another name, durably."""
+        """Rename a directory, durably."""
 
     def doom(self, name: str) -> None:
-        """Give it a name that no start takes up, and remove it with the deleted logs."""
+        """Give it a name that no start opens as a log; it is removed with the deleted logs."""
 
 
 def marked(partition: str, mark: str) -> str:
@@ -55,13 +55,13 @@ def marked(partition: str, mark: str) -> str:
 
 
 def partition_of_future(name: str) -> int | None:
-    """Return the partition in the name of a future log's directory; None: it is none."""
+    """Return the partition in the name of a future log's directory; None: another directory."""
     index = name.removesuffix(FUTURE_SUFFIX).rpartition(".")[0].rpartition("-")[2]
     return int(index) if name.endswith(FUTURE_SUFFIX) and index.isdecimal() else None
 
 
 class FutureLogs:
-    """Those in one directory, `path`.
+    """The future logs in one directory, `path`.
 
     All methods but `is_found`, `take_found` and `take_others` wait for the disk, and raise
     StorageError. One thread at a time calls them.
@@ -75,7 +75,7 @@ class FutureLogs:
         self._found: Final[dict[FutureKey, str]] = {}
 
     def find(self, names: Iterable[str]) -> None:
-        """Note those that a former process has left; give up what belongs to no log."""
+        """Record the future logs of earlier processes; discard those of unidentifiable logs."""
         for name in names:
             index = partition_of_future(name)
             try:
@@ -89,20 +89,20 @@ class FutureLogs:
                 self._found[key] = name
 
     def is_found(self, key: FutureKey) -> bool:
-        """Whether a former process has left a copy of this log here, and no move took it yet."""
+        """Whether an earlier process has left a copy of this log here that no move has taken."""
         return key in self._found
 
     def take_found(self, key: FutureKey) -> str | None:
-        """Return the name of what a former process has left, once."""
+        """Remove and return the name of a copy that an earlier process has left."""
         return self._found.pop(key, None)
 
     def take_others(self, keys: Container[FutureKey]) -> list[str]:
-        """Return the names of what a former process has left of other logs than these, once."""
+        """Remove and return the names of such copies for logs other than `keys`."""
         others = [key for key in self._found if key not in keys]
         return [self._found.pop(key) for key in others]
 
     def make(self, at: TopicPartition, topic_id: TopicId, unique: bytes) -> str:
-        """Make the directory of a future log, durably; return its name, with `unique` in it."""
+        """Create the directory of a future log, durably; return its name, containing `unique`."""
         name = marked(str(at), f".{unique.hex()}{FUTURE_SUFFIX}")
         with self._errors("make", name):
             if self._disk.exists(self._path(str(at))):
@@ -112,7 +112,7 @@ class FutureLogs:
         return name
 
     def open(self, name: str, topic_id: TopicId, settings: LogSettings) -> Log:
-        """Open an empty log there, whatever a former process has left."""
+        """Open an empty log there; remove the files of an earlier process."""
         path = self._path(name)
         with self._errors("open", name):
             for leftover in self._disk.listdir(path):
@@ -131,7 +131,7 @@ class FutureLogs:
             self._names.rename(name, str(at))
 
     def discard(self, name: str) -> None:
-        """Let it be removed with the logs that are deleted: no start begins the move again."""
+        """Remove a copy with the deleted logs, so that no start begins the move again."""
         with self._errors("delete", name):
             self._names.doom(name)
             self._disk.fsync_dir(self._directory)

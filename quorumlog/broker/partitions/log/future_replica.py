@@ -1,14 +1,14 @@
-"""The copy of one replica in another log directory of its broker, until it takes its place.
+"""The copy of one replica in another log directory of its broker, until it replaces the original.
 
-`promote` is the end of a move. What it does is done in an order that a crash may cut anywhere:
+`promote` is the end of a move. Its steps are ordered so that a crash may interrupt them anywhere:
 
-    1. the copy is complete, all on the disk, and so are its checkpoints and its producers
+    1. the copy is complete and durable, and so are its checkpoints and its producers
     2. its directory gets the plain name      before: the next start finds the old log, and a copy
-    3. the old log gets a `-delete` name      before: it finds two that are equal
+    3. the old log gets a `-delete` name      before: it finds two equal logs
                                               after: it finds the new log
 
-Nothing is appended meanwhile, and the committed metadata has shown the new directory since before
-the first step, so it tells which of two logs counts. Sources: KIP-113, KIP-858.
+No record is appended meanwhile. The committed metadata has named the new directory since before
+the first step, so it decides which of two logs is valid. Sources: KIP-113, KIP-858.
 """
 
 import logging
@@ -42,7 +42,7 @@ class Chunk(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What the files of a log do not hold: it moves with the log."""
+    """The state that a log's own files do not hold; it moves with the log."""
 
     high_watermark: Offset
     cleaned: Offset
@@ -51,20 +51,20 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promoted:
-    """The new log. `refusal`: why the old one has kept its name; its directory has failed."""
+    """The new log. `refusal`: the error if the old log kept its name; its directory has failed."""
 
     log: Log
     refusal: StorageError | None = None
 
 
 class CopyRefused(StorageError):
-    """The current log holds what no log takes: a batch that is not whole, or a gap."""
+    """The current log cannot be copied: it holds an incomplete batch, or has a gap."""
 
 
 class Undecided(StorageError):
-    """The target has refused the plain name, or kept it: a crash may leave two logs.
+    """The target did not confirm the plain name of the copy: a crash may leave two logs.
 
-    Nothing must be appended to the old one until the committed metadata shows its directory again.
+    The old log must get no records until the committed metadata names its directory again.
     """
 
 
@@ -73,14 +73,14 @@ class NewLogLost(StorageError):
 
 
 def view_of(log: Log) -> LogView:
-    """Return what the rules compare."""
+    """Return the values of a log that the rules compare."""
     return LogView(log.log_start_offset, log.log_end_offset, log.epochs)
 
 
 class FutureReplica:
-    """One copy. All methods wait for the disk, one at a time, but for what `log` is asked.
+    """One copy. All methods wait for the disk, one at a time; only reads of `log` do not.
 
-    They raise StorageError; CopyRefused if the fault is not the target's.
+    They raise StorageError; CopyRefused if the current log, not the target, is at fault.
     """
 
     def __init__(self, driver: PartitionDriver, target: LogDirectory, name: str) -> None:
@@ -91,17 +91,17 @@ class FutureReplica:
 
     @property
     def at(self) -> TopicPartition:
-        """Whose copy it is."""
+        """The partition."""
         return self.driver.topic_partition
 
     def open(self) -> None:
-        """Begin with nothing, whatever a former process has copied."""
+        """Open an empty copy; drop the records that an earlier process has copied."""
         self.close()
         settings = self.driver.log.settings
         self.log = self.target.futures.open(self.name, self.driver.topic_id, settings)
 
     def apply(self, step: StartOver | CutTo | StartAt) -> None:
-        """Let the copy begin or end where the current log does."""
+        """Change the start or the end of the copy to that of the current log."""
         log = self._opened
         match step:
             case StartOver(offset=offset):
@@ -113,9 +113,9 @@ class FutureReplica:
                 log.remove_dead_segments()
 
     def append(self, chunk: Chunk) -> None:
-        """Append what was read, in segments that begin where those of the current log do.
+        """Append a chunk, in segments with the same base offsets as those of the current log.
 
-        So retention and compaction find the same segments in both.
+        Retention and compaction then find the same segments in both logs.
         """
         if not chunk.records:
             return
@@ -136,23 +136,23 @@ class FutureReplica:
             raise CopyRefused(f"{current.directory} cannot be copied: {error}") from error
 
     def flush(self) -> None:
-        """Make durable what was copied, so that the end of the move has little to do."""
+        """Make the copied records durable, so that the end of the move is short."""
         self._opened.flush()
 
     def close(self) -> None:
-        """Give up its files."""
+        """Close the files of the copy."""
         if self.log is not None:
             self.log.close(clean=False)
 
     def discard(self) -> None:
-        """Give up the move: no start begins it again."""
+        """End the move and discard the copy: no start begins the move again."""
         self.close()
         self.target.futures.discard(self.name)
 
     def promote(self, last: Chunk | None, known: Known, source: LogDirectory) -> Promoted:
-        """Take the place of the current log, while nothing else uses that.
+        """Replace the current log, which is not in use meanwhile.
 
-        Raises Undecided, NewLogLost; any other StorageError: the old log is current, as before.
+        Raises Undecided, NewLogLost; after any other StorageError the old log stays current.
         """
         old = self.driver.log
         self._complete(last, known)
@@ -179,7 +179,7 @@ class FutureReplica:
         log.producers.keep(known.producers)
         log.flush()
         log.producers.copy_transactions(self.driver.log.aborted)
-        # All four, so that nothing stays of an older log of this name.
+        # All four, so that no offset of an older log with this name remains.
         checkpoints.note_high_watermarks({self.at: known.high_watermark})
         checkpoints.note_recovery_points({self.at: log})
         checkpoints.note_log_starts({self.at: log})

@@ -1,7 +1,7 @@
-"""A log that is open, with all that its directory says of it: the work of a thread.
+"""An open log with its high watermark and producers, loaded in a thread.
 
-Threads open the logs of one directory in turn. What they read is mostly in memory, and threads that
-hardly wait for the disk only take the interpreter from each other.
+Threads open the logs of one directory in turn. The files are mostly in the page cache, and threads
+that hardly wait for the disk only take the interpreter from each other.
 """
 
 from typing import Final, NamedTuple
@@ -17,11 +17,11 @@ from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
-TURN_S: Final = 0.02  # a thread waits no longer for its turn: the other has a slow disk
+TURN_S: Final = 0.02  # the longest wait for the turn: after it, the other thread has a slow disk
 
 
 class LoadedLog(NamedTuple):
-    """A log that is open, its checkpointed high watermark, and what it says of producers."""
+    """An open log, its checkpointed high watermark, and its producers."""
 
     log: Log
     high_watermark: Offset
@@ -38,7 +38,7 @@ def load_log(
     newest_epoch: int = MAX_EPOCH,
     note_read: NoteRead,
 ) -> LoadedLog:
-    """Open a log, as `LogDirectory.open` does, and learn its producers. Raises StorageError."""
+    """Open a log, as `LogDirectory.open` does, and load its producers. Raises StorageError."""
     is_turn = not home.must_last and home.opening.acquire(timeout=TURN_S)
     try:
         log, high_watermark = home.open(

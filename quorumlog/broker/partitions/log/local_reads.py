@@ -1,4 +1,4 @@
-"""Reads of committed records by this broker itself: a coordinator loads its partition so."""
+"""Reads of committed records by this broker itself: coordinators load their partitions."""
 
 from collections.abc import Callable
 from typing import Final
@@ -13,7 +13,7 @@ from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
 
 class LocalReads:
-    """Reads replicas; what is not in memory is brought in by a thread."""
+    """Reads replicas; a thread brings records that are only on disk into memory."""
 
     def __init__(self, replicas: ReplicaSet, disk: DiskQueue) -> None:
         self._replicas: Final = replicas
@@ -28,9 +28,9 @@ class LocalReads:
         *,
         bring_ins: int = 0,
     ) -> None:
-        """Tell `done` whole committed batches of a replica; at least one if there is any.
+        """Pass whole committed batches of a replica to `done`; at least one if there is any.
 
-        At once, or when they are in memory after `bring_ins` and more tries.
+        This happens at once, or when they are in memory; `bring_ins` counts the attempts.
         """
         driver = self._replicas.drivers.get(at)
         if driver is None or driver.is_cutting:

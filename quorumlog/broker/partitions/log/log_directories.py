@@ -1,7 +1,7 @@
-"""The log directories of a broker: which log is where, and which of them still work.
+"""The log directories of a broker: the directory of each log, and which directories work.
 
-Each has its own checkpoints, its own mark of a clean shutdown and its own logs. What one disk
-refuses concerns that directory only: KIP-112. Where a log goes: `core/placement.py`.
+Each has its own checkpoints, its own clean shutdown marker and its own logs. A disk error affects
+one directory only: KIP-112. The rules for the place of a log: `core/placement.py`.
 """
 
 import logging
@@ -35,22 +35,22 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class StrayWork(NamedTuple):
-    """Work for the disk: to set aside the strays of one directory; and what to do if it fails."""
+    """Disk work that sets aside the strays of one directory, and the handler of its failure."""
 
     work: Callable[[], None]
     fail: Fail
 
 
 class LogDirectories:
-    """All the directories of a broker; at least one works.
+    """All directories of a broker; at least one works.
 
     Invariants:
       1. A partition has one home at a time. It changes once its log there is removed, or a copy
-         of it has taken its place: `move`.
-      2. A directory that has failed stays offline until the next start.
+         has replaced the log: `move`.
+      2. A failed directory stays offline until the next start.
 
-    It belongs to the event loop's thread, but for the methods that wait for the disk.
-    `refused`: the paths of those that could not be used at all, so that their ids are not known.
+    It belongs to the event loop's thread, except the methods that wait for the disk.
+    `refused`: the paths of directories that could not be used at all; their ids are unknown.
     `process`: it registers next, and the directories name it; None: it does not register.
     """
 
@@ -68,11 +68,11 @@ class LogDirectories:
         self.last_has_failed = False
         self._started: Final[list[LogDirectory]] = []
         self._unclean: Final[list[LogDirectory | None]] = []
-        self._unmarked: Final[list[LogDirectory]] = []  # failed, and the disk does not say so
+        self._unmarked: Final[list[LogDirectory]] = []  # failed, and not yet marked so on disk
         self.progress: Final = LogProgress()
         self.preferred: Final = PreferredDirectories()
         self._announced: Final[dict[TopicPartition, LogDirectory]] = {}
-        self._lost: Final[set[TopicPartition]] = set()  # not where the metadata has them
+        self._lost: Final[set[TopicPartition]] = set()  # not in the directory of the metadata
         self._homes: Final[dict[TopicPartition, LogDirectory]] = {}
         self._counts: Final = Counter[LogDirectory]()
         self._topic_ids: Final[dict[tuple[LogDirectory, str], TopicId | None]] = {}  # of doubles
@@ -84,12 +84,12 @@ class LogDirectories:
     def single(
         cls, disk: Disk, path: str, defaults: LogSettings, new_log: type[Log] = Log
     ) -> "LogDirectories":
-        """Return a broker's only directory."""
+        """Return the log directories of a broker that has only one."""
         return cls([LogDirectory(disk, path, defaults, new_log)])
 
     @property
     def topic_defaults(self) -> Mapping[str, str]:
-        """What holds for topics that do not say; replaced while the broker runs."""
+        """The defaults of topic settings; replaced while the broker runs."""
         return self.online[0].topic_defaults
 
     @topic_defaults.setter
@@ -99,7 +99,7 @@ class LogDirectories:
 
     @property
     def must_last(self) -> bool:
-        """Whether what is found in a log is made durable before it is used."""
+        """Whether the records found in a log are flushed before use."""
         return self.online[0].must_last
 
     @must_last.setter
@@ -108,7 +108,7 @@ class LogDirectories:
             directory.must_last = must_last
 
     def settings_of(self, configs: Mapping[str, str]) -> LogSettings:
-        """Return the settings of a log whose topic has these configurations. Asks no disk."""
+        """Return the settings of a log by its topic's configuration, without disk access."""
         return self.online[0].settings_of(configs)
 
     @property
@@ -118,24 +118,24 @@ class LogDirectories:
 
     @property
     def has_offline(self) -> bool:
-        """Whether one of them cannot be used."""
+        """Whether a directory is offline."""
         return bool(self.failed or self.refused)
 
     @property
     def paths(self) -> str:
-        """The directories that work, for a message."""
+        """The paths of the working directories, for a message."""
         return ", ".join(directory.path for directory in self.online)
 
     @property
     def clean_shutdown_epoch(self) -> int | None:
-        """The broker epoch of the last clean shutdown (-1: not known); None: one was not clean."""
+        """The broker epoch of the last clean shutdown (-1: unknown); None: it was not clean."""
         epochs = {directory.clean_shutdown_epoch for directory in self.online}
         if len(epochs) == 1:
             return epochs.pop()
         return None if None in epochs else -1
 
     def report(self) -> DirectoryReport:
-        """Return which of them work, for the controller."""
+        """Return which directories work, for the controller."""
         if not self.are_several:
             return DirectoryReport(has_failed=self.last_has_failed)
         return DirectoryReport(
@@ -147,7 +147,7 @@ class LogDirectories:
 
     @property
     def incarnations(self) -> dict[str, tuple[str, ...]]:
-        """Of which processes' registrations each directory is, as it was found: see the file."""
+        """The processes that each directory named when it was started: see `registrations.py`."""
         return {one.directory_id: one.registrations.incarnations for one in self.online}
 
     # --- Life ---
@@ -155,8 +155,8 @@ class LogDirectories:
     def start(self) -> None:
         """Start every directory: see `LogDirectory.start`. Waits for the disk.
 
-        One that the disk refuses is offline if another one works. Raises StorageError; after
-        DiskExhausted they may be started again: one that is full has not failed.
+        A directory with a disk error is offline if another one works. Raises StorageError; after
+        DiskExhausted they may be started again: a full directory has not failed.
         """
         for directory in [one for one in self.online if one not in self._started]:
             try:
@@ -177,7 +177,7 @@ class LogDirectories:
     def fail(self, directory: LogDirectory, error: StorageError) -> list[TopicPartition]:
         """Take a directory offline; return the partitions whose logs are in it.
 
-        The last one stays: `last_has_failed`.
+        The last working directory stays: `last_has_failed`.
         """
         if directory in self.failed:
             return []
@@ -193,9 +193,9 @@ class LogDirectories:
         return [at for at, home in self._homes.items() if home is directory]
 
     def mark_failed(self) -> None:
-        """Let the next start know which directories have failed, so far as the disk takes it.
+        """Mark failed directories for the next start, if their disks still accept writes.
 
-        Waits for the disk. One that takes nothing any more is known to the controller alone.
+        Waits for the disk. Only the controller records the failure of an unmarked directory.
         """
         while self._unmarked:
             directory = self._unmarked.pop()
@@ -205,9 +205,9 @@ class LogDirectories:
                 _logger.warning("cannot note in %s that it has failed: %s", directory.path, error)
 
     def confirm_registrations(self) -> None:
-        """Note that this process is registered, and its logs are open. Waits for the disk.
+        """Record that this process is registered, and its logs are open. Waits for the disk.
 
-        Raises StorageError: the next start names this process and the one before.
+        Raises StorageError: then the files still name this process and the one before.
         """
         for directory in [*self.online]:
             try:
@@ -217,18 +217,18 @@ class LogDirectories:
                 raise storage_error(f"cannot use {directory.path}: {error}", error) from error
 
     def fail_home_of(self, at: TopicPartition, error: StorageError) -> list[TopicPartition]:
-        """Take offline where the log of a partition is: see `fail`."""
+        """Take the directory of a partition's log offline: see `fail`."""
         home = self._homes.get(at)
         return [] if home is None else self.fail(home, error)
 
     def note_unclean(self, at: TopicPartition) -> None:
-        """Note that a log was not closed cleanly, in a directory that may have nothing but that."""
+        """Record a log that was not closed cleanly, though its directory may be fine."""
         self._unclean.append(self._homes.get(at))
 
     def fail_refusing(self, error: StorageError) -> list[TopicPartition] | None:
-        """Take the directory offline that has refused its checkpoints; None if none is given up.
+        """Take the directory that refused its checkpoints offline; None if all stay online.
 
-        One that is full is tried again, and so is the last one.
+        A full directory is tried again, and so is the last one.
         """
         if not isinstance(error, DirectoryRefused) or len(self.online) == 1:
             return None
@@ -245,8 +245,8 @@ class LogDirectories:
     ) -> None:
         """Finish every directory: see `LogDirectory.finish`. Waits for the disk.
 
-        `unclean`: where a log was not closed cleanly. What one directory refuses does not keep the
-        others from being finished. Raises StorageError.
+        `unclean`: directories in which a log was not closed cleanly. An error in one directory does
+        not keep the others from being finished. Raises StorageError.
         """
         are_unclean = {*unclean, *self.failed, *self._unclean}
         refusal: StorageError | None = None
@@ -260,7 +260,7 @@ class LogDirectories:
         if refusal is not None:
             raise refusal
 
-    # --- Where logs are ---
+    # --- The homes of logs ---
 
     def place(
         self,
@@ -270,9 +270,9 @@ class LogDirectories:
         *,
         is_new: bool,
     ) -> LogDirectory | None:
-        """Say where a log is to be opened, or made: that is its home from now on.
+        """Choose the directory in which to open or create a log: its home from now on.
 
-        None if that cannot be known now; the log of the node says why.
+        None if it cannot be determined now; the node's log has the reason.
         """
         home = self._homes.get(at)
         if home is not None:
@@ -310,10 +310,10 @@ class LogDirectories:
         return home
 
     def is_doubled(self, at: TopicPartition, topic_id: TopicId) -> bool:
-        """Whether several directories hold this log, and the metadata has to tell which counts.
+        """Whether several directories hold this log, so that the metadata must decide.
 
-        A crash between the two renames of a move leaves it so. The metadata of before the crash
-        names the new one; older metadata may name the one that got no more records.
+        A crash between the two renames of a move causes this. The metadata from before the crash
+        names the new directory; older metadata may name a directory whose log is out of date.
         """
         is_placed = at in self._homes
         return not is_placed and sum(self._holds(one, at, topic_id) for one in self.online) > 1
@@ -323,23 +323,23 @@ class LogDirectories:
         return directory.holds(at) and found_id == topic_id
 
     def home_of(self, at: TopicPartition) -> LogDirectory | None:
-        """Return where the log of a partition is, or was before its directory failed."""
+        """Return the directory of a partition's log, also after the directory has failed."""
         return self._homes.get(at)
 
     def at_path(self, path: str) -> LogDirectory | None:
-        """Return the directory of this path, if it works; another path may lead to it, too."""
+        """Return the working directory at this path, which may be relative."""
         wanted = Path(path).absolute()
         return next((one for one in self.online if Path(one.path).absolute() == wanted), None)
 
     def is_offline(self, path: str) -> bool:
-        """Whether this is the path of a directory that cannot be used."""
+        """Whether this is the path of an offline directory."""
         paths = (*(one.path for one in self.failed), *self.refused)
         return Path(path).absolute() in {Path(one).absolute() for one in paths}
 
     def announce(self, at: TopicPartition, directory: LogDirectory | None) -> None:
-        """Let the controller know that a log is about to be in another directory; None: it stays.
+        """Set the directory to report for a log that is about to move there; None: it stays.
 
-        ReplicaDirectories has to look at it then.
+        ReplicaDirectories must check the log afterwards.
         """
         if directory is None:
             self._announced.pop(at, None)
@@ -347,21 +347,21 @@ class LogDirectories:
             self._announced[at] = directory
 
     def reported(self, at: TopicPartition) -> str | None:
-        """Return the id of the directory that the metadata should show; None: none is known."""
+        """Return the directory id that the metadata should show; None: there is none."""
         directory = self._announced.get(at) or self._homes.get(at)
         if directory is not None:
             return directory.directory_id
         return LOST if at in self._lost else None
 
     def move(self, at: TopicPartition, directory: LogDirectory) -> None:
-        """Take note that the log is in another directory now."""
+        """Record that the log is now in another directory."""
         self._counts[self._homes[at]] -= 1
         self._counts[directory] += 1
         self._homes[at] = directory
         self.announce(at, None)
 
     def leave(self, at: TopicPartition) -> LogDirectory | None:
-        """Forget where a log is: it is about to be removed. Return where that was."""
+        """Drop, and return, the home of a log that is about to be removed."""
         self._lost.discard(at)
         self.announce(at, None)
         home = self._homes.pop(at, None)
@@ -370,9 +370,9 @@ class LogDirectories:
         return home
 
     def deletion(self, at: TopicPartition, log: Callable[[], Log]) -> Callable[[], None]:
-        """Return work for the disk: to delete a log. It has no home from now on.
+        """Return disk work that deletes a log. It has no home from now on.
 
-        `log` is asked when the work is done: a move to another directory may end before.
+        The work calls `log` when it runs: a move to another directory may end before.
         """
         some(self.leave(at), "a log that is open has a home")
 
@@ -385,9 +385,9 @@ class LogDirectories:
         return work
 
     def stray_work(self, assigned: Collection[TopicPartition]) -> list[StrayWork]:
-        """Return work for the disk: to rename what the metadata does not assign to this broker.
+        """Return disk work that renames the logs not assigned to this broker by the metadata.
 
-        And what is in another directory than the metadata, or the disk, has it.
+        It also renames logs that are in another directory than their home.
         """
         return [
             StrayWork(
@@ -403,7 +403,7 @@ class LogDirectories:
     def remove_doomed(self) -> None:
         """Remove the directories of deleted logs. Waits for the disk. Raises StorageError.
 
-        What one directory refuses does not keep others from being cleared.
+        An error in one directory does not keep the others from being cleared.
         """
         refusal: StorageError | None = None
         for directory in [*self.online]:

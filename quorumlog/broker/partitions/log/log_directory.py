@@ -38,7 +38,7 @@ from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
 STRAY_SUFFIX: Final = "-stray"
 REFUSED_FILE: Final = "refused-as-damaged"
-"""In the directory of a log that was refused: a start after a kill refuses it, too."""
+"""A file in the directory of a refused log: a start after a kill refuses the log, too."""
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -57,16 +57,16 @@ def log_settings(config: TopicConfig) -> LogSettings:
 
 
 def _segment_ms(config: TopicConfig) -> int:
-    """Return the age at which a segment ends: only full ones are compacted (KIP-354)."""
+    """Return the age at which a segment ends: only full segments are compacted (KIP-354)."""
     if "compact" not in config.policies:
         return config.segment_ms
     return min(config.segment_ms, config.max_compaction_lag_ms)
 
 
 class OrphanedRecords(LacksRecords):
-    """Records that may be the last ones of a partition, in `path`; nothing says that they are.
+    """Records in `path` that may be the last copy of a partition, without a valid topic id.
 
-    A person who knows that the topic was not made again says so in the file that is not whole.
+    An operator who is certain that the topic was not re-created confirms it in the damaged file.
     """
 
     def __init__(self, path: str, topic_id: TopicId) -> None:
@@ -82,7 +82,7 @@ class OrphanedRecords(LacksRecords):
 
 
 def _deleted_partition(name: str) -> TopicPartition:
-    """Return of which partition the directory of a deleted log was."""
+    """Return the partition of a deleted log's directory."""
     topic, _, index = name.rpartition(".")[0].rpartition("-")
     return TopicPartition(topic, int(index) if index.isdecimal() else -1)
 
@@ -101,17 +101,17 @@ def _why_aside(found_id: TopicId | None, topic_id: TopicId) -> str:
 
 
 class LogDirectory:
-    """Everything in `directory` but other people's files.
+    """The logs and the broker's files in `directory`.
 
-    All methods wait for the disk, except where they say otherwise. Any thread may call them; one
-    at a time for one partition. They raise StorageError for what the disk refuses.
+    All methods wait for the disk, except where noted. Any thread may call them; one at a time for
+    one partition. They raise StorageError for disk errors.
     """
 
     def __init__(
         self, disk: Disk, directory: str, defaults: LogSettings, new_log: type[Log] = Log
     ) -> None:
         self.topic_defaults: Mapping[str, str] = texts_of(defaults)  # replaced while it runs
-        self.must_last = False  # whether what is found in a log is made durable before it is used
+        self.must_last = False  # whether the records found in a log are flushed before use
         self.path: Final = directory
         self.opening: Final = threading.Lock()  # of the thread whose turn it is to open a log
         self.directory_id = ""  # of its meta.properties
@@ -124,21 +124,21 @@ class LogDirectory:
         self._marker: Final = CleanShutdownMarker(disk, directory)
         self._names: Final = LogNames(disk, directory)
         self._unopened: Final[set[str]] = set()  # directories as the last process left them
-        # Of the topic whose partitions were asked for last: (its configurations, defaults, these).
+        # For the topic queried last: (its configurations, the defaults, the log settings).
         self._known_settings: tuple[Mapping[str, str], Mapping[str, str], LogSettings] | None = None
         self.futures: Final = FutureLogs(disk, directory, new_log, self._names)
 
     @property
     def was_clean(self) -> bool:
-        """Whether the process before this one closed every log."""
+        """Whether the last process closed every log."""
         return self.clean_shutdown_epoch is not None
 
     def start(self, process: BrokerProcess | None = None) -> None:
-        """Read the checkpoints, find what is to be removed, take away the clean shutdown marker.
+        """Read the checkpoints, find deleted logs and copies, remove the clean shutdown marker.
 
-        `clean_shutdown_epoch` is then the broker epoch of a clean shutdown (-1: not known), or
-        None. `process`: it registers next; None: it does not. After DiskExhausted it may be
-        started again.
+        `clean_shutdown_epoch` is then the broker epoch of a clean shutdown (-1: unknown), or
+        None. `process`: it registers next; None: it does not. After DiskExhausted the directory may
+        be started again.
         """
         try:
             self._disk.mkdir(self.path)
@@ -158,15 +158,15 @@ class LogDirectory:
 
     @property
     def unopened(self) -> frozenset[str]:
-        """The names of the logs that were found at the start and are not opened, or removed."""
+        """The names of the logs found at the start that are neither opened nor removed."""
         return frozenset(self._unopened)
 
     def holds(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether a log of this name was found at the start, and is as it was found."""
+        """Return whether a log of this name was found at the start, and is unchanged since."""
         return str(topic_partition) in self._unopened
 
     def topic_id_of(self, name: str) -> TopicId | None:
-        """Return the topic id of what is in a log's directory, if that is known."""
+        """Return the topic id of a log's directory; None if it is lost."""
         try:
             found = self._found(name)
         except OSError as error:
@@ -174,7 +174,7 @@ class LogDirectory:
         return None if found is None else found.topic_id
 
     def settings_of(self, configs: Mapping[str, str]) -> LogSettings:
-        """Return the settings of a log whose topic has these configurations. Asks no disk."""
+        """Return the settings of a log by its topic's configuration, without disk access."""
         asked = configs, self.topic_defaults
         known = self._known_settings
         if known is None or known[0] is not asked[0] or known[1] is not asked[1]:
@@ -193,9 +193,9 @@ class LogDirectory:
     ) -> tuple[Log, Offset]:
         """Open the log, or plan it; return it with its checkpointed high watermark.
 
-        Raises LacksRecords if it must be whole, and is not (OrphanedRecords: its topic is not
-        known). Else a log that lacks records with which it was closed is set aside. No record was
-        written in a newer leader epoch than `newest_epoch`: one that seems so is damaged.
+        Raises LacksRecords if the log must be whole and is not (OrphanedRecords: its topic id is
+        lost). Otherwise a log that lacks records with which it was closed is set aside. A record
+        with a leader epoch above `newest_epoch` is damaged.
         """
         name, path = str(topic_partition), self._path(str(topic_partition))
         settings, log = self.settings_of(configs), None
@@ -222,7 +222,7 @@ class LogDirectory:
         return log, self.checkpoints.high_watermark(topic_partition)
 
     def _found(self, name: str) -> PartitionMetadata | None:
-        """Return whose log it is; None: that is lost."""
+        """Return the metadata of a directory; None if it is lost."""
         try:
             return self._names.metadata_of(name)
         except CorruptCheckpoint as error:
@@ -232,7 +232,7 @@ class LogDirectory:
     def _require_no_loss(
         self, at: TopicPartition, topic_id: TopicId, standing: Standing, *, is_new: bool
     ) -> None:
-        """Raise LacksRecords if the log is gone that was here, or is not known for what it is."""
+        """Raise LacksRecords if an earlier log is gone or cannot be identified."""
         path = self._path(str(at))
         if not is_new and self._names.hold_records(str(at)):
             raise OrphanedRecords(path, topic_id)
@@ -244,12 +244,12 @@ class LogDirectory:
             raise LacksRecords(f"{path} lacks the records that were in it")
 
     def _require_committed(self, path: str, standing: Standing) -> None:
-        """Raise LacksRecords if a log is counted on, and what was committed in it is forgotten."""
+        """Raise LacksRecords if a log is counted on, and its high watermark is lost."""
         if standing is Standing.COUNTED_ON and self.checkpoints.is_lost:
             raise LacksRecords(f"{path} may lack records: the {REPLICATION_FILE} beside it is lost")
 
     def _is_closed(self, at: TopicPartition) -> bool:
-        """Tell whether the process before this one has closed a log, and has noted its end."""
+        """Return whether the last process has closed a log, and recorded its end."""
         return self.was_clean and self.checkpoints.has_recovery_point(at)
 
     def _open_found(
@@ -259,20 +259,20 @@ class LogDirectory:
         open_log: Callable[..., Log],
         standing: Standing,
     ) -> Log | None:
-        """Open a log that is there; None: it is damaged, and set aside."""
+        """Open an existing log; None: it was damaged, and is set aside."""
         name, path = str(topic_partition), self._path(str(topic_partition))
         if self.must_last and not was_flushed(self._disk, path):
             self._names.make_last(name, topic_id)
         was_closed = self.was_clean and name in self._unopened
         is_closed = was_closed and self._is_closed(topic_partition)
         recovery_point = self.checkpoints.recovery_point(topic_partition)
-        # For what it lacks below its recovery point: without one, the file would say nothing.
+        # Refused because it ends below its recovery point: without one, the file has no meaning.
         was_refused = recovery_point > 0 and self._disk.exists(f"{path}/{REFUSED_FILE}")
         end_is_known = is_closed or was_refused
         if not end_is_known:
             self._require_committed(path, standing)
-        # A loss of power may have taken any part of what was not flushed. A kill may leave a batch
-        # by half, and so may damage: then the other members decide.
+        # A loss of power may have removed any unflushed bytes. A kill may leave a partial batch,
+        # and so may damage: then the other members decide.
         must_be_whole = standing.must_be_whole and (
             end_is_known or was_closed or not self.registrations.may_have_lost_power
         )
@@ -302,14 +302,14 @@ class LogDirectory:
         if was_refused:
             self._disk.unlink(f"{path}/{REFUSED_FILE}")
             self._disk.fsync_dir(path)
-        # Recovery may have cut the log, or a truncation just before the crash.
+        # Recovery may have truncated the log, or the last process just before its crash.
         self.checkpoints.note_truncated(topic_partition, log)
         return log
 
     def _opener(
         self, at: TopicPartition, settings: LogSettings, newest_epoch: int
     ) -> Callable[..., Log]:
-        """Return what opens a log that is there, given how it was left and what must be whole."""
+        """Return the function that opens an existing log; its caller adds the recovery options."""
         return partial(
             self._new_log.open,
             self._disk,
@@ -326,7 +326,7 @@ class LogDirectory:
         write_file_durably(self._disk, f"{path}/{REFUSED_FILE}", f"{error}\n".encode())
 
     def _last_epoch(self, path: str, end_offset: int) -> Epoch:
-        """Return the leader epoch of the last record below `end_offset`, as far as it was noted."""
+        """Return the leader epoch of the last record below `end_offset`, by the epoch file."""
         try:
             epochs = LeaderEpochCache.open(self._disk, path, has_file=was_flushed(self._disk, path))
         except CorruptCheckpoint:
@@ -347,9 +347,9 @@ class LogDirectory:
         return log
 
     def keep_name(self, at: TopicPartition, topic_id: TopicId) -> None:
-        """Make durable that the log of a partition is here, also one that has no record yet.
+        """Make it durable that a partition's log is here, even if it has no record yet.
 
-        A start must tell it from a log of which only a copy is left. Raises StorageError.
+        A start must distinguish it from a log of which only a copy is left. Raises StorageError.
         """
         try:
             self._names.keep(str(at), topic_id)
@@ -357,9 +357,9 @@ class LogDirectory:
             raise storage_error(f"cannot make {self._path(str(at))}: {error}", error) from error
 
     def delete(self, topic_partition: TopicPartition, log: Log, *, durably: bool = False) -> None:
-        """Close the log and give its directory another name; `remove_doomed` removes that.
+        """Close the log and rename its directory; `remove_doomed` removes that.
 
-        `durably`: a log of the old name may be made in another directory from now on.
+        `durably`: a log of the old name may be created in another directory from now on.
         """
         log.close(clean=False)
         self.checkpoints.forget(topic_partition)
@@ -377,9 +377,9 @@ class LogDirectory:
     def remove_doomed(self) -> None:
         """Remove the directories of deleted logs: seconds of work if they hold much.
 
-        What an error or a crash leaves, the next start finds.
+        The next start finds the directories that an error or a crash leaves.
         """
-        # Else a start would miss the records of a log that is neither here nor among these.
+        # Otherwise a start would find a high watermark without a log, and report its records lost.
         self.checkpoints.write_deleted()
         try:
             self._names.remove_doomed()
@@ -387,7 +387,7 @@ class LogDirectory:
             raise storage_error(f"cannot delete in {self.path}: {error}", error) from error
 
     def set_aside_strays(self, assigned: Iterable[TopicPartition]) -> None:
-        """Rename what the last process left and the metadata does not assign to this broker."""
+        """Rename the logs of the last process that the metadata does not assign to this broker."""
         keep = {str(topic_partition) for topic_partition in assigned}
         try:
             strays = sorted(self._unopened - keep)
@@ -399,7 +399,7 @@ class LogDirectory:
             raise storage_error(f"cannot set aside in {self.path}: {error}", error) from error
 
     def space(self) -> tuple[int, int]:
-        """Return the bytes of the disk, and those that are free for us."""
+        """Return the total and the free bytes of the disk."""
         try:
             return self._disk.space(self.path)
         except OSError as error:
@@ -413,9 +413,9 @@ class LogDirectory:
         *,
         is_clean: bool,
     ) -> None:
-        """Write the checkpoints of logs that are closed; leave the marker if all here is whole.
+        """Write the checkpoints of closed logs; leave the marker if all logs here are whole.
 
-        is_clean: every log that was open is closed cleanly.
+        is_clean: every open log was closed cleanly.
         """
         self.checkpoints.note_high_watermarks(high_watermarks)
         self.checkpoints.note_closed(closed)
@@ -438,12 +438,12 @@ class LogDirectory:
         try:
             found = read_partition_metadata(self._disk, self._path(name))
         except CorruptCheckpoint:
-            found = None  # it is not this broker's any more, whatever it was
+            found = None  # it no longer belongs to this broker, whatever its topic
         mark = "unknown" if found is None else uuid_to_text(found.topic_id)
         stray = marked(name, f".{mark}{STRAY_SUFFIX}")
         _logger.warning("%s is set aside as %s: %s", self._path(name), stray, why)
         if self._disk.exists(self._path(stray)):
-            self._names.remove_tree(stray)  # set aside once before, and made again since
+            self._names.remove_tree(stray)  # set aside before, and created again since
         self._disk.rename(self._path(name), self._path(stray))
         self._unopened.discard(name)
         if durably:

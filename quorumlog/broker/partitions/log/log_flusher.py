@@ -1,7 +1,7 @@
-"""Makes one log durable while it is used: after each append, or as the topic's settings say.
+"""Flushes one log while it is in use: after each append, or by the topic's settings.
 
-A flush goes through a disk queue of its own, one at a time for each log. What is appended meanwhile
-shares the next one, so that a disk with slow fsyncs makes many batches durable at once (group
+A flush goes through a disk queue of its own, one at a time for each log. Batches appended meanwhile
+share the next flush, so that a disk with slow fsyncs makes many batches durable at once (group
 commit). docs/decisions/0094-an-acknowledgement-may-wait-for-the-disk.md
 """
 
@@ -19,11 +19,11 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class LogFlusher:
-    """One log's flushes. `flushed` is told the offset below which all is durable now.
+    """The flushes of one log. `flushed` receives the offset below which the log is durable.
 
-    `failed` is told that a flush did not work. If the log is still of use, as with a full disk,
-    the next append or tick tries again, even if another flush of the log has made all durable: only
-    its own flushes are reported.
+    `failed` is called after a failed flush. If the log is still usable, as with a full disk, the
+    next append or tick tries again, even if another flush of the log has made everything durable:
+    only its own flushes are reported.
     """
 
     __slots__ = (
@@ -48,10 +48,10 @@ class LogFlusher:
         self._refused: Final = LastingCondition(_logger)
         self._ticked_ms = 0
         self._is_under_way = False
-        self._dirty_since_ms: int | None = None  # as the ticks have seen it
+        self._dirty_since_ms: int | None = None  # by the ticks
 
     def exchange(self, log: Log) -> None:
-        """Flush this log from now on; a flush of the other one may end yet."""
+        """Flush this log from now on; a flush of the previous log may still end."""
         self._log = log
 
     def maybe_flush(self, unflushed_max: int) -> None:
@@ -63,7 +63,7 @@ class LogFlusher:
             self._disk.submit(self._at, log.flush, self._ended)
 
     def note_tick(self, now_ms: int) -> bool:
-        """Flush what has been seen unflushed for flush.ms; whether anything is unflushed."""
+        """Flush if records are unflushed for flush.ms; return whether any are unflushed."""
         log, self._ticked_ms = self._log, now_ms
         if log.log_end_offset == log.flushed_offset and not self._refused.lasts():
             self._dirty_since_ms = None
@@ -80,6 +80,6 @@ class LogFlusher:
         if isinstance(outcome, StorageError):
             self._refused.note(self._ticked_ms, f"{self._at}: not flushed: {outcome}")
             self._failed()
-        else:  # the log may have been cut since: it knows
+        else:  # the log may have been truncated since: use its own flushed offset
             self._refused.end(self._ticked_ms, f"{self._at}: flushed again")
             self._flushed(self._log.flushed_offset)

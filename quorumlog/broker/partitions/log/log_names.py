@@ -1,6 +1,6 @@
-"""The directories of logs in one log directory: made, known by their topic id, renamed, removed.
+"""The directories of logs in one log directory: created, identified, renamed and removed.
 
-Everything raises OSError, and waits for the disk.
+All methods raise OSError, and wait for the disk.
 """
 
 import threading
@@ -24,33 +24,33 @@ DELETE_SUFFIX: Final = "-delete"
 
 
 class LogNames:
-    """Any thread may call everything; one at a time for one partition."""
+    """Any thread may call all methods; one at a time for one partition."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk: Final = disk
         self._directory: Final = directory
         self._naming: Final = threading.Lock()  # two logs must not be renamed to one name
-        # Directories whose names may not be durable; each time that one is made is told apart.
+        # Directories whose names may not be durable; the object identifies each creation.
         self._added: Final[dict[str, object]] = {}
-        self._syncing: Final = threading.Lock()  # those names, for all that wait for it
+        self._syncing: Final = threading.Lock()  # those names, for all threads that wait for it
         self._deletions = 0
         self._doomed: list[str] = []  # directories of deleted logs, under their new names
 
     def path_of(self, name: str) -> str:
-        """Return the path of a log's directory. Asks no disk."""
+        """Return the path of a log's directory, without disk access."""
         return f"{self._directory}/{name}"
 
     def note_found(self, names: Iterable[str], doomed: Iterable[str]) -> None:
-        """Note what the process before this one has left. Asks no disk."""
+        """Add the directories that the last process has left, without disk access."""
         self._added.update((name, object()) for name in names)
         self._doomed += (name for name in doomed if name not in self._doomed)
 
-    # --- whose they are ---
+    # --- Topic ids ---
 
     def metadata_of(self, name: str) -> PartitionMetadata | None:
-        """Return whose directory it is; None if that was lost, and no record had to last.
+        """Return the metadata of a directory; None if it was lost before the first flush.
 
-        Raises CorruptCheckpoint: it was lost, and records had to last.
+        Raises CorruptCheckpoint if it was lost after a flush.
         """
         path = self.path_of(name)
         try:
@@ -61,7 +61,7 @@ class LogNames:
             return None  # power was lost before the first flush: see `make_last`
 
     def hold_records(self, name: str) -> bool:
-        """Tell whether a segment begins with anything but the zeros of lost power."""
+        """Return whether a segment begins with other bytes than the zeros of lost power."""
         path = self.path_of(name)
         for file_name in self._disk.listdir(path):
             if file_name.endswith(".log"):
@@ -73,25 +73,25 @@ class LogNames:
                     file.close()
         return False
 
-    # --- made ---
+    # --- Creation ---
 
     def add(self, name: str) -> None:
-        """Make a directory; its name is durable once `make_last` has returned."""
+        """Create a directory; its name is durable once `make_last` has returned."""
         with self._naming:
             self._disk.add_dir(self.path_of(name))
             self._added[name] = object()
 
     def make(self, name: str, topic_id: TopicId) -> None:
-        """Make the directory of a log that is about to get its first record."""
-        with suppress(FileExistsError):  # an error has left it
+        """Create the directory of a log that is about to get its first record."""
+        with suppress(FileExistsError):  # left by an error
             self.add(name)
         write_partition_metadata(self._disk, self.path_of(name), topic_id, is_new=True)
 
     def make_last(self, name: str, topic_id: TopicId) -> None:
-        """Make durable whose log it is, before the first of its records is.
+        """Make the metadata of a directory durable, before the log's first records are.
 
-        The file is written anew: a failed fsync of the old one is not repeated. Logs that were
-        made before share one fsync of their names.
+        The file is written anew: a failed fsync of the old file is not repeated. Logs created
+        before share one fsync of their names.
         """
         write_partition_metadata(self._disk, self.path_of(name), topic_id)
         with self._syncing:
@@ -101,28 +101,28 @@ class LogNames:
                 self._disk.fsync_dir(self._directory)
                 with self._naming:
                     for known, made in added.items():
-                        if self._added.get(known) is made:  # not made again meanwhile
+                        if self._added.get(known) is made:  # not created again meanwhile
                             del self._added[known]
 
     def keep(self, name: str, topic_id: TopicId) -> None:
-        """Make durable that a log is here, also one that has no record yet."""
+        """Make it durable that a log is here, even if it has no record yet."""
         path = self.path_of(name)
         if not was_flushed(self._disk, path):
             if not self._disk.exists(path):
                 self.make(name, topic_id)
             self.make_last(name, topic_id)
 
-    # --- renamed ---
+    # --- Renames ---
 
     def rename(self, name: str, new_name: str) -> None:
-        """Give a directory another name, durably."""
+        """Rename a directory, durably."""
         with self._naming:
             self._disk.rename(self.path_of(name), self.path_of(new_name))
             self._added.pop(name, None)
         self._disk.fsync_dir(self._directory)
 
     def doom(self, name: str) -> None:
-        """Give a directory a name that no start takes up; `remove_doomed` removes it."""
+        """Give a directory a name that no start opens as a log; `remove_doomed` removes it."""
         with self._naming:
             plain = name.removesuffix(FUTURE_SUFFIX)
             doomed = self._name_for_deletion(plain if plain == name else plain.rpartition(".")[0])
@@ -136,12 +136,12 @@ class LogNames:
             if not self._disk.exists(self.path_of(name)):  # left by the process before this one
                 return name
 
-    # --- removed ---
+    # --- Removal ---
 
     def remove_doomed(self) -> None:
         """Remove the directories of deleted logs: seconds of work if they hold much.
 
-        What an error or a crash leaves, the next start finds.
+        The next start finds the directories that an error or a crash leaves.
         """
         with self._naming:
             doomed, self._doomed = self._doomed, []

@@ -1,4 +1,4 @@
-"""How far a broker's logs are opened or closed: this tells slow work from work that hangs.
+"""The progress of opening or closing a broker's logs. It distinguishes slow work from hung work.
 
 docs/decisions/0052-time-limits-of-nodes-are-renewed-by-progress.md
 """
@@ -28,32 +28,32 @@ class LogProgress:
         self._postponed: Final = LastingCondition(_logger)
 
     def note_read(self, size: int) -> None:
-        """Count bytes of a log that is opened."""
+        """Count bytes of a log that is being opened."""
         with self._lock:
             self._read_bytes += size
 
     def note_postponed(self, now_ms: int, log: str, reason: object) -> None:
-        """Count no more bytes: a log is opened again and again, which is no progress.
+        """Stop counting bytes: a log is opened again and again, which is no progress.
 
-        It lacks room, or a handle, and the first time and once a minute that is logged.
+        It lacks disk space or a file handle; that is logged the first time and once a minute.
         """
         self._counts_bytes = False
         self._postponed.note(now_ms, f"{log}: {reason}", log)
 
     def note_opened(self, now_ms: int, log: str) -> None:
-        """Note that a log is open, if it had to wait."""
+        """End the logged condition of a log that had to wait."""
         self._postponed.end(now_ms, "all logs that lacked room are open", log)
 
     def close(self, close: Callable[[], None]) -> None:
-        """Close a log by `close`, and count it. Raises what that raises."""
+        """Close a log by `close`, and count it. Raises the errors of `close`."""
         close()
         with self._lock:
             self._closed += 1
 
     def describe(self, *, opened: int, left: int) -> str:
-        """Say how far it is; empty if no log is to be opened, and none was closed.
+        """Describe the progress; empty without a log to open and before the first log is closed.
 
-        `opened`: logs that were opened; `left`: logs that are to be opened yet.
+        `opened`: the number of open logs; `left`: the number of logs still to open.
         """
         if self._closed:
             return f"closing logs: {self._closed} of {opened}"

@@ -1,9 +1,9 @@
-"""The moves between log directories that are under way on this broker, and what is left of others.
+"""The moves between log directories on this broker, and the copies left by earlier moves.
 
-It keeps two promises to the next start. A copy stays on the disk as long as the committed metadata
-may say that the replica is where the copy is: a start that found nothing there would make an empty
-log. And a log whose copy may or may not have its name after a crash takes no more records until the
-metadata names its own directory again.
+It guarantees two things to the next start. A copy stays on disk while the committed metadata may
+name its directory: a start that finds no log there would create an empty one. And a log whose copy
+may or may not have the log's name after a crash gets no more records until the metadata names the
+log's own directory again.
 """
 
 import logging
@@ -29,9 +29,9 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class Move:
-    """One move. `is_announced`: the controller was told, or is being told, of the new directory.
+    """One move. `is_announced`: the new directory was, or is being, reported to the controller.
 
-    `is_waiting`: it can do nothing until something is published.
+    `is_waiting`: it cannot advance until new metadata is published.
     """
 
     replica: FutureReplica
@@ -42,7 +42,7 @@ class Move:
 
     @property
     def at(self) -> TopicPartition:
-        """What moves."""
+        """The partition that moves."""
         return self.replica.at
 
     @property
@@ -52,12 +52,12 @@ class Move:
 
     @property
     def target(self) -> LogDirectory:
-        """Where it moves to."""
+        """The directory that it moves to."""
         return self.replica.target
 
 
 class FutureSize(NamedTuple):
-    """A copy: the directory that it is in, its log once there is one, and what it lacks."""
+    """A copy: its directory, its log once there is one, and its lag in offsets."""
 
     directory: LogDirectory
     log: Log | None
@@ -67,8 +67,8 @@ class FutureSize(NamedTuple):
 class MoveTable:
     """At most one move of a partition is in `moves` or `ending`. On the event loop's thread.
 
-    `note_assignment` is told of a replica whose reported directory has changed, `changed` that
-    there is something to do.
+    `note_assignment` receives a replica whose reported directory has changed; `changed` is called
+    when a move may advance.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class MoveTable:
         changed: Callable[[], None],
     ) -> None:
         self.moves: Final[dict[TopicPartition, Move]] = {}  # in the order of their turns
-        self.ending: Final[dict[TopicPartition, Move]] = {}  # a thread exchanges their logs
+        self.ending: Final[dict[TopicPartition, Move]] = {}  # a thread swaps their logs
         self._undecided: Final[list[Move]] = []  # their logs wait for `end_exchange`
         self._retired: Final[list[Move]] = []  # their copies are kept for a possible start
         self._broker_id: Final = broker_id
@@ -91,16 +91,16 @@ class MoveTable:
         self.note_assignment: Final = note_assignment
 
     def sizes(self) -> dict[TopicPartition, FutureSize]:
-        """Return what is being copied, for DescribeLogDirs."""
+        """Return the copies under way, for DescribeLogDirs."""
         under_way = [*self.moves.items(), *self.ending.items()]
         return {at: FutureSize(one.target, one.replica.log, _lag(one)) for at, one in under_way}
 
     def is_here(self, move: Move) -> bool:
-        """Whether the replica is still on this broker, and of use."""
+        """Whether the replica is still on this broker, with a usable log."""
         return self._replicas.drivers.get(move.at) is move.driver
 
     def is_named(self, move: Move) -> bool:
-        """Whether the committed metadata says that the replica is where it moves to."""
+        """Whether the committed metadata names the move's target as the replica's directory."""
         image = self._replicas.image
         topic, partition = image.topics.get(move.at.topic), image.partition(move.at)
         return (
@@ -112,7 +112,7 @@ class MoveTable:
         )
 
     def add(self, move: Move) -> None:
-        """Begin a move, unless another one is under way or the replica has gone or is there."""
+        """Begin a move, unless another is under way, or the replica is gone or at the target."""
         at = move.at
         is_over = not self.is_here(move) or self._replicas.logs.home_of(at) is move.target
         if is_over or at in self.moves or at in self.ending:
@@ -124,21 +124,21 @@ class MoveTable:
         self._changed()
 
     def announce(self, move: Move) -> None:
-        """Tell the controller where the replica will be."""
+        """Report the new directory of the replica to the controller."""
         if self.moves.get(move.at) is move and self.is_here(move):
             move.is_announced = True
             self._replicas.logs.announce(move.at, move.target)
             self.note_assignment(move.at)
 
     def retract(self, move: Move) -> None:
-        """Tell the controller that the replica stays where it is, if it was told otherwise."""
+        """Report to the controller that the replica stays, if a move was announced."""
         if move.is_announced:
             move.is_announced = False
             self._replicas.logs.announce(move.at, None)
             self.note_assignment(move.at)
 
     def remove(self, move: Move) -> bool:
-        """Give up a move; return whether its copy must be discarded now, by the caller."""
+        """End a move; return whether the caller must now discard its copy."""
         if self.moves.get(move.at) is not move:
             return False
         del self.moves[move.at]
@@ -150,17 +150,17 @@ class MoveTable:
         return True
 
     def postpone(self, move: Move) -> None:
-        """Let the others have their turns first."""
+        """Put a move behind all others."""
         if self.moves.get(move.at) is move:
             self.moves[move.at] = self.moves.pop(move.at)
 
     def leave_undecided(self, move: Move) -> None:
-        """Let the replica's log wait until the metadata names its own directory again."""
+        """Keep the replica's log waiting until the metadata names its own directory again."""
         self.retract(move)
         self._undecided.append(move)
 
     def note_opened(self, at: TopicPartition) -> None:
-        """Begin again what a former process has begun with this replica."""
+        """Restart the moves of this replica that an earlier process has begun."""
         self.look()
         driver = self._replicas.drivers.get(at)
         if driver is None:
@@ -172,7 +172,7 @@ class MoveTable:
                 self.add(Move(FutureReplica(driver, directory, name)))
 
     def look(self) -> None:
-        """Look at every move again: metadata was published, or a replica has gone."""
+        """Check every move again: metadata was published, or a replica was removed."""
         if not (self.moves or self._retired or self._undecided):
             return
         for move in self.moves.values():
@@ -192,7 +192,7 @@ class MoveTable:
         self._changed()
 
     def discard_strays(self) -> None:
-        """Give up what a former process has begun with replicas that are not to be here."""
+        """Discard the copies of an earlier process whose replicas are not to be here."""
         topics = self._replicas.image.topics
         assigned = [at for at in self._replicas.assigned() if at.topic in topics]
         keys = {FutureKey(topics[at.topic].topic_id, at.partition) for at in assigned}
@@ -201,7 +201,7 @@ class MoveTable:
                 self._discard(partial(directory.futures.discard, name))
 
     def close(self) -> None:
-        """Give up the files of all copies: the next start begins these moves again."""
+        """Close the files of all copies: the next start begins these moves again."""
         for move in (*self.moves.values(), *self._retired):
             move.replica.close()
 

@@ -1,4 +1,4 @@
-"""Which replicas never were on this broker before: their logs may be made anywhere."""
+"""The replicas that this broker never had before: their logs may be created in any directory."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 
 
 class NewReplicas:
-    """Compares images. What the first one shows may have been here in an earlier life."""
+    """Compares images. Replicas of the first image may have been here in an earlier process."""
 
     def __init__(self, broker_id: BrokerId) -> None:
         self._broker_id: Final = broker_id
@@ -19,17 +19,17 @@ class NewReplicas:
         return at in self._new
 
     def note(self, delta: ClusterDelta, before: ClusterImage, after: ClusterImage) -> None:
-        """Take in the next image."""
+        """Apply the next image."""
         if not self._is_first:
             self._new.update(at for at in delta.partitions if self._is_new(at, before, after))
         self._is_first = False
 
     def forget(self, at: TopicPartition) -> None:
-        """Take note that a replica is here, or is not to be here any more."""
+        """Drop a replica that is open here, or that is not to be here any more."""
         self._new.discard(at)
 
     def standing_of(self, at: TopicPartition, partition: PartitionImage) -> Standing:
-        """Return which replicas are known to have all of a partition whose log is opened."""
+        """Return the standing of a replica whose log is about to be opened."""
         return standing_of(partition, self._broker_id, is_new=at in self._new)
 
     def _is_new(self, at: TopicPartition, before: ClusterImage, after: ClusterImage) -> bool:

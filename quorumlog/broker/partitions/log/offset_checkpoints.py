@@ -1,9 +1,9 @@
 """Four offsets of each log that its own files do not hold, in one file per kind of offset.
 
-`replication-offset-checkpoint`: high watermarks. `recovery-point-offset-checkpoint`: what is below
-is durable and need not be checked. `log-start-offset-checkpoint`: where a log starts if that is
-not the start of a segment, or was closed. `cleaner-offset-checkpoint`: up to where a log is
-compacted.
+`replication-offset-checkpoint`: high watermarks. `recovery-point-offset-checkpoint`: the records
+below are durable and need no recovery. `log-start-offset-checkpoint`: the start of a log if it is
+not the start of a segment, or if the log was closed. `cleaner-offset-checkpoint`: the end of the
+compacted part.
 """
 
 import threading
@@ -28,15 +28,15 @@ Offsets = dict[TopicPartition, Offset]
 
 
 class OffsetCheckpoints:
-    """The offsets of all logs in one directory. Any thread may call everything.
+    """The offsets of all logs in one directory. Any thread may call all methods.
 
     Invariants:
       1. No recovery point lies above the flushed offset of its log once `note_truncated` or
          `forget` has returned, whatever another thread writes at the same time.
-      2. Nor does a log count as compacted, or as committed, above its end then.
-      3. A new log inherits nothing from an older one of its name.
+      2. By then no high watermark and no compacted offset lies above the log end either.
+      3. A new log inherits no offsets from an older log of its name.
 
-    What raises StorageError has changed what is in memory; the next write tries again.
+    A method that raises StorageError has changed the state in memory; the next write tries again.
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -46,20 +46,20 @@ class OffsetCheckpoints:
         self._writing: Final = threading.Lock()  # two writers of one file would share its draft
         self._writing_high_watermarks: Final = threading.Lock()
         self._read_high_watermarks: Offsets = {}  # at the start
-        self._written_high_watermarks: Offsets | None = None  # as they are on the disk
+        self._written_high_watermarks: Offsets | None = None  # the content on disk
         self._high_watermarks: Offsets = {}
         self._recovery_points: Offsets = {}
-        self._log_starts: Offsets = {}  # of logs whose start has moved, and of those once closed
+        self._log_starts: Offsets = {}  # of logs that were closed, or whose start has moved
         self._cleaned: Offsets = {}  # of logs that were compacted
-        self.is_lost = False  # the file of high watermarks; it is not written anew while it is
-        self._has_high_watermarks = False  # on the disk, of a former process or of this one
-        self._deleted: set[TopicPartition] = set()  # the files may still name them
-        self._left: set[TopicPartition] = set()  # of those that the last process deleted
+        self.is_lost = False  # the file of high watermarks; while lost, it is not rewritten
+        self._has_high_watermarks = False  # on disk, from an earlier process or from this one
+        self._deleted: set[TopicPartition] = set()  # the files may still contain them
+        self._left: set[TopicPartition] = set()  # likewise, deleted by the last process
 
     def read(self, *, must_be_there: bool = False) -> None:
         """Read the files; a damaged file counts as missing. Raises OSError.
 
-        `must_be_there`: all logs of the directory were open once, see `note_all_open`.
+        `must_be_there`: all logs of the directory were once open, see `note_all_open`.
         """
         self._high_watermarks, self._recovery_points, self._log_starts, self._cleaned = (
             read_offset_checkpoint(self._disk, self._directory, name)
@@ -80,7 +80,7 @@ class OffsetCheckpoints:
             self._has_high_watermarks = True
 
     def _is_written(self) -> bool:
-        """Tell whether the file of high watermarks is there, and whole. It is never empty."""
+        """Return whether the file of high watermarks exists and is whole. It is never empty."""
         try:
             content = read_file(self._disk, f"{self._directory}/{REPLICATION_FILE}")
             decode_offset_checkpoint(content)
@@ -89,59 +89,59 @@ class OffsetCheckpoints:
         return bool(content)
 
     def has_recovery_point(self, at: TopicPartition) -> bool:
-        """Tell whether it is known up to where a log is durable."""
+        """Return whether a log has a recovery point."""
         return at in self._recovery_points
 
     def high_watermark(self, at: TopicPartition) -> Offset:
-        """Return what was committed for certain; 0 if nothing is known."""
+        """Return the checkpointed high watermark; 0 if there is none."""
         return self._high_watermarks.get(at, Offset(0))
 
     def recovery_point(self, at: TopicPartition) -> Offset:
-        """Return the offset below which the log is durable; 0 if nothing is known."""
+        """Return the offset below which the log is durable; 0 if there is none."""
         return self._recovery_points.get(at, Offset(0))
 
     def log_start(self, at: TopicPartition) -> Offset | None:
-        """Return where the log starts; None: with its first segment."""
+        """Return the log start; None: the start of the first segment."""
         return self._log_starts.get(at)
 
     def cleaned(self, at: TopicPartition) -> Offset:
-        """Return the offset below which the log is compacted; 0 if nothing is known."""
+        """Return the offset below which the log is compacted; 0 if there is none."""
         return self._cleaned.get(at, Offset(0))
 
     # --- changes ---
 
     def note_cleaned(self, at: TopicPartition, offset: Offset) -> None:
-        """Take over up to where a log is compacted, for `write_cleaned`."""
+        """Set the end of a log's compacted part, for `write_cleaned`."""
         with self._noting:
             self._cleaned[at] = offset
 
     def note_high_watermarks(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        """Take them over, for `write_high_watermarks`."""
+        """Update the high watermarks, for `write_high_watermarks`."""
         with self._noting:
             self._high_watermarks.update(high_watermarks)
 
     def note_log_starts(self, logs: Mapping[TopicPartition, Log]) -> Offsets:
-        """Take over, and return, where each log starts now, for `write_log_starts`."""
-        with self._noting:  # else a truncation at the same time could be overwritten
+        """Set, and return, the current start of each log, for `write_log_starts`."""
+        with self._noting:  # otherwise a concurrent truncation could be overwritten
             starts = {at: log.log_start_offset for at, log in logs.items()}
             self._log_starts.update(starts)
         return starts
 
     def note_recovery_points(self, logs: Mapping[TopicPartition, Log]) -> None:
-        """Take over up to where each log is durable, for `write_recovery_points`."""
+        """Set the flushed offset of each log, for `write_recovery_points`."""
         with self._noting:
-            # A closed log may be deleted by now, and another may have its name.
+            # A closed log may be deleted by now, and a new log may have its name.
             flushed = {at: log.flushed_offset for at, log in logs.items() if log.failure is None}
             self._recovery_points.update(flushed)
 
     def note_truncated(self, at: TopicPartition, log: Log) -> None:
-        """Take back, durably, what lies beyond the log's ends, before anything is appended there.
+        """Lower the offsets beyond the log's ends, durably, before records are appended there.
 
         Raises StorageError.
         """
         start_offset, end_offset = log.log_start_offset, log.log_end_offset
         with self._noting:
-            # An unclean election takes back what was committed. Its successor must not count.
+            # An unclean election truncates committed records. New ones there are not yet committed.
             is_committed_ahead = self.high_watermark(at) > end_offset
             if is_committed_ahead:
                 self._high_watermarks[at] = end_offset
@@ -164,7 +164,7 @@ class OffsetCheckpoints:
             self.write_cleaned()
 
     def note_closed(self, logs: Mapping[TopicPartition, Log]) -> None:
-        """Take over where each cleanly closed log starts and ends."""
+        """Set the start and the end of each cleanly closed log."""
         with self._noting:
             self._recovery_points.update({at: log.flushed_offset for at, log in logs.items()})
             for at, log in logs.items():
@@ -173,19 +173,19 @@ class OffsetCheckpoints:
                     self._log_starts[at] = max(log.log_start_offset, known)
 
     def forget(self, at: TopicPartition) -> None:
-        """Forget a log that is deleted; the files follow before another gets its name."""
+        """Drop a deleted log; the files follow before a new log gets its name."""
         with self._noting:
             self._pop(at)
             self._deleted.add(at)
 
     def note_left(self, at: TopicPartition) -> None:
-        """Forget what the last process had committed in a log that it has deleted."""
+        """Drop the high watermark of a log that the last process has deleted."""
         with self._noting:
             self._high_watermarks.pop(at, None)
             self._left.add(at)
 
     def forget_older(self, at: TopicPartition) -> None:
-        """Take back, durably, what was said of an older log of this name. Raises StorageError."""
+        """Drop the offsets of an older log of this name, durably. Raises StorageError."""
         with self._noting:
             is_named = self._pop(at) or at in self._deleted
             deleted = set(self._deleted)
@@ -195,7 +195,7 @@ class OffsetCheckpoints:
                 self._deleted -= deleted
 
     def write_deleted(self) -> None:
-        """Write, if the file of high watermarks names deleted logs yet. Raises StorageError."""
+        """Write high watermarks if their file still has deleted logs. Raises StorageError."""
         with self._noting:
             written = self._written_high_watermarks or self._read_high_watermarks
             is_named = any(written.get(at) for at in self._deleted | self._left)
@@ -203,7 +203,7 @@ class OffsetCheckpoints:
             self.write_high_watermarks()
 
     def _pop(self, at: TopicPartition) -> bool:
-        """Forget it; return whether something was known. Of a log without records nothing is."""
+        """Drop all offsets of a log; return whether any was above 0."""
         kinds = (self._high_watermarks, self._recovery_points, self._log_starts, self._cleaned)
         popped = [offsets.pop(at, None) for offsets in kinds]
         return any(popped)
@@ -211,33 +211,33 @@ class OffsetCheckpoints:
     # --- files ---
 
     def write_high_watermarks(self) -> None:
-        """Make durable what is noted by the time it is written. Raises StorageError.
+        """Make the current high watermarks durable. Raises StorageError.
 
-        The file names all logs, so it is left alone if it would say the same again. That a
-        directory is gone shows in the recovery points.
+        The file holds all logs, so it is not rewritten without a change. A lost directory shows
+        when the recovery points are written.
         """
         with self._writing_high_watermarks:
             with self._noting:
                 known = dict(self._high_watermarks)
             if known != self._written_high_watermarks and not self.is_lost:
-                self._written_high_watermarks = None  # of a write that fails nothing is known
+                self._written_high_watermarks = None  # a failed write may leave any content
                 self._write(REPLICATION_FILE, known)
                 self._written_high_watermarks = known
 
     def write_recovery_points(self) -> None:
-        """Make durable what is noted by the time it is written. Raises StorageError."""
+        """Make the current recovery points durable. Raises StorageError."""
         self._write(RECOVERY_POINT_FILE, self._recovery_points)
 
     def write_log_starts(self) -> None:
-        """Make durable what is noted by the time it is written. Raises StorageError."""
+        """Make the current log starts durable. Raises StorageError."""
         self._write(LOG_START_FILE, self._log_starts)
 
     def write_cleaned(self) -> None:
-        """Make durable what is noted by the time it is written. Raises StorageError."""
+        """Make the current ends of compacted parts durable. Raises StorageError."""
         self._write(CLEANED_FILE, self._cleaned)
 
     def write_all(self) -> None:
-        """Write the files. Raises StorageError."""
+        """Write all files. Raises StorageError."""
         self.write_high_watermarks()
         self.write_recovery_points()
         self.write_log_starts()

@@ -1,6 +1,6 @@
-"""ListOffsets and OffsetForLeaderEpoch for one partition that we lead. Reads only.
+"""ListOffsets and OffsetForLeaderEpoch for one partition that this broker leads. Reads only.
 
-Kafka's debugging consumer (replica id -2) may ask a follower as well.
+Kafka's debugging consumer (replica id -2) may also query a follower.
 
 Sources: KIP-79 (by time), KIP-207 (offsets not available yet), KIP-320, KIP-734 (of the maximum).
 """
@@ -27,13 +27,13 @@ EARLIEST_PENDING_UPLOAD: Final = -6
 
 
 class LookupByTime:
-    """A look into a log for one timestamp: `perform` it in the partition's lane of the disk queue.
+    """A lookup by timestamp: `perform` it in the partition's lane of the disk queue.
 
-    There the log is not cut meanwhile.
+    In that lane, no truncation runs at the same time.
     """
 
     def __init__(self, log: Log, timestamp_ms: int) -> None:
-        """Raise StorageError if the log is of no more use."""
+        """Raise StorageError if the log is unusable."""
         self._log: Final = log
         self._timestamp_ms: Final = timestamp_ms
         self._lookup: Final = log.time_lookup()
@@ -53,7 +53,7 @@ class LookupByTime:
             self.error_code = ErrorCode.KAFKA_STORAGE_ERROR
 
     def is_of(self, log: Log) -> bool:
-        """Whether this was a look into `log`, from where it starts now, into files that it has."""
+        """Whether this lookup used `log`, with its current log start and existing files."""
         if self.error_code is ErrorCode.KAFKA_STORAGE_ERROR and self._lookup.has_old_names:
             return False
         return log is self._log and log.log_start_offset == self._lookup.log_start_offset
@@ -68,10 +68,11 @@ def look_up_offset(
     *,
     is_read_committed: bool = False,
 ) -> OffsetAnswer | LookupByTime:
-    """Find the offset for a timestamp, or one of the special offsets above.
+    """Find the offset for a timestamp, or for one of the special timestamps above.
 
-    With `is_read_committed` a consumer's log ends at the last stable offset (KIP-98).
-    Answers from memory. By time it returns a lookup: perform it, and call again with it.
+    With `is_read_committed` a consumer's log ends at the last stable offset (KIP-98). Special
+    timestamps are answered from memory. Otherwise it returns a lookup: perform it, and pass it as
+    `performed` in a second call.
     """
     partition = driver.partition
     refusal = partition.serving.epoch_refusal(leader_epoch, leader_only=replica_id != DEBUG_REPLICA)
@@ -84,7 +85,7 @@ def look_up_offset(
         start = partition.state.log_start_offset
         return OffsetAnswer(ErrorCode.NONE, start, -1, driver.log.epochs.epoch_at(start))
     if timestamp_ms in {LATEST_TIERED, EARLIEST_PENDING_UPLOAD}:
-        return OffsetAnswer(ErrorCode.NONE)  # nothing is tiered
+        return OffsetAnswer(ErrorCode.NONE)  # this broker has no tiered records
     if is_consumer and _is_behind_its_epoch(partition):
         return OffsetAnswer(ErrorCode.OFFSET_NOT_AVAILABLE)
     if timestamp_ms == LATEST:
@@ -113,7 +114,7 @@ def partition_followers(partition: Partition) -> tuple[BrokerId, ...]:
 
 
 def _is_behind_its_epoch(partition: Partition) -> bool:
-    """Whether a new leader does not know yet how far its predecessor had committed (KIP-207)."""
+    """Whether a new leader has yet to reach its predecessor's high watermark (KIP-207)."""
     state = partition.state
     role = state.role
     return isinstance(role, Leader) and state.high_watermark < role.epoch_start
@@ -122,7 +123,7 @@ def _is_behind_its_epoch(partition: Partition) -> bool:
 def look_up_epoch_end(
     driver: PartitionDriver, epoch: Epoch, current_leader_epoch: Epoch
 ) -> tuple[ErrorCode, Epoch, Offset]:
-    """Find the largest epoch not above `epoch`, and where it ends (exclusive)."""
+    """Return the largest epoch not above `epoch`, and its end offset (exclusive)."""
     refusal = driver.partition.serving.epoch_refusal(current_leader_epoch)
     if refusal is not ErrorCode.NONE:
         return refusal, NO_EPOCH, UNKNOWN_OFFSET

@@ -1,8 +1,8 @@
-"""One replica's core, log and waiting producers: feeds facts in, performs effects in order.
+"""The driver of one replica's core, log and waiting producers: feeds events, performs effects.
 
-No decisions, no tasks and no lock: everything here runs on the event loop's thread, but for the
-cut of a log, which is work for the disk queue. Until that is done the core hears nothing else, so
-that it sees one thing after the other; only a follower's log is ever cut.
+It makes no decisions and has no tasks and no lock. All code runs on the event loop's thread, except
+a truncation of the log, which is work for the disk queue. Until it is done, events for the core
+wait, so that the core handles one at a time. Only a follower's log is ever truncated.
 """
 
 import logging
@@ -35,7 +35,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class PartitionDriver:
-    """A replica on this broker."""
+    """The driver of one replica on this broker."""
 
     __slots__ = (
         "_around",
@@ -67,12 +67,12 @@ class PartitionDriver:
         self.topic_partition: Final = topic_partition
         self.topic_id: Final = topic_id
         self.partition: Final = partition
-        self.log = log  # another object after a move to another log directory
-        self.producers = producers  # another object after a cut
+        self.log = log  # replaced after a move to another log directory
+        self.producers = producers  # replaced after a truncation
         producers.transactions.committed_to(partition.state.high_watermark)
         self.waiting: Final = waiting
         self.is_cutting = False  # a thread has the log: neither read it nor append
-        self.is_exchanging = False  # for another one of the same records: `is_cutting`, too
+        self.is_exchanging = False  # for a log with the same records: `is_cutting`, too
         self.is_moving = False  # to another log directory: it is not compacted meanwhile
         self._held: Final[deque[Callable[[], object]]] = deque()  # until the thread is done
         self._around: Final = around
@@ -82,9 +82,9 @@ class PartitionDriver:
         )
 
     def feed(self, now_ms: int, event: Event) -> None:
-        """Let the core take in a fact, and do what it says. `now_ms` is monotonic.
+        """Feed an event to the core and perform its effects. `now_ms` is monotonic.
 
-        While the log is cut the fact waits, in order.
+        While a thread has the log, the event waits, in order.
         """
         if self.is_cutting:
             self._held.append(partial(self.feed, now_ms, event))
@@ -93,10 +93,10 @@ class PartitionDriver:
         self.waiting.maybe_complete_deletions()
 
     def judge_follower_fetch(self, now_ms: int, event: events.FollowerFetched) -> AnswerFetch:
-        """Feed a follower's fetch; return what to answer it, after all that it completed."""
+        """Feed a follower's fetch, perform its effects, and return the response."""
         if self.is_exchanging:
             self.hold(lambda: self.judge_follower_fetch(self._around.now_ms(), event))
-        if self.is_cutting:  # there is nothing to read now
+        if self.is_cutting:  # no records can be read now
             return self.partition.serving.judge_follower(event)
         *ordered, answer = self.partition.step(now_ms, event)
         self._perform(now_ms, ordered)
@@ -106,7 +106,7 @@ class PartitionDriver:
         return answer
 
     def hold(self, call: Callable[[], object]) -> None:
-        """Make this call when the thread that has the log is done, after those before it."""
+        """Queue a call until the thread that has the log is done."""
         self._held.append(call)
 
     def append_as_leader(
@@ -118,9 +118,9 @@ class PartitionDriver:
         wall_ms: int,
         marker: TransactionMarker | None = None,
     ) -> AppendInfo:
-        """Append one checked batch and count it. `marker`: what a control batch says.
+        """Append one checked batch and count it. `marker`: the content of a control batch.
 
-        Raises StorageError: nothing changed.
+        After a StorageError the log is unchanged.
         """
         epoch = self.partition.state.leader_epoch
         info = self.log.append_as_leader(records, header, leader_epoch=epoch, wall_ms=wall_ms)
@@ -152,9 +152,9 @@ class PartitionDriver:
         now_ms: int,
         wall_ms: int,
     ) -> None:
-        """Append what the leader answered, and take over how far it has committed.
+        """Append the records of a fetch response; apply the leader's high watermark and log start.
 
-        Raises CorruptBatch, UnexpectedOffset, RecordsTooLarge, StorageError: nothing changed.
+        After CorruptBatch, UnexpectedOffset, RecordsTooLarge or StorageError the log is unchanged.
         """
         require(not self.is_cutting, "nothing is appended to a log that is cut")
         if records:
@@ -163,7 +163,7 @@ class PartitionDriver:
             if info.size and info.first_offset == self.log.active_base_offset:
                 self._keep_producers(info.first_offset)
             for position, header, marker in batches:
-                if position < info.size:  # what is behind it was left out
+                if position < info.size:  # later batches were left out
                     self._record(header, header.base_offset, wall_ms, marker)
         answered = events.LeaderAnswered(
             leader_epoch=leader_epoch,
@@ -182,31 +182,31 @@ class PartitionDriver:
             self.log.aborted.add(aborted)
 
     def _keep_producers(self, offset: Offset) -> None:
-        """Keep what is known where a segment begins: a start need not read what is before it."""
+        """Keep a producer snapshot at a segment's start: a start of the broker reads on from it."""
         work = producer_loading.work_to_spare_reads(self.log, self.producers, offset)
         self._around.disk.submit(self.topic_partition, work, lambda _: None)
 
     def work_to_keep_producers(self) -> Callable[[], None]:
-        """Return work for the disk: to keep what is known where the log ends now."""
+        """Return disk work that keeps a producer snapshot at the current log end."""
         return producer_loading.work_to_keep(self.log, self.producers, self.log.log_end_offset)
 
     def close(self) -> None:
-        """Close the log cleanly; nothing else uses the replica any more. Raises StorageError."""
+        """Close the log cleanly; the replica is no longer in use. Raises StorageError."""
         producer_loading.work_to_spare_reads(self.log, self.producers, self.log.log_end_offset)()
         self.log.close()
 
     def read(
         self, offset: Offset, *, max_bytes: int, end: ReadEnd, at_least_one: bool, may_wait: bool
     ) -> TailRead:
-        """Read whole batches from `offset` on. Raises as `Log.read` does.
+        """Read whole batches from `offset` on. Raises the errors of `Log.read`.
 
-        Finds none while the log is cut: there is CHANGED news when that is done.
+        Returns no batches while a thread has the log; a CHANGED wakeup follows when it is done.
         """
         if self.is_cutting:
             return TailRead([], 0, offset)
         end_offset = self.end(end)
         if offset == end_offset and self.log.failure is None:
-            return TailRead([], 0, offset)  # as most fetches of a partition find
+            return TailRead([], 0, offset)  # the usual result
         recent = self._tail.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
         )
@@ -230,9 +230,9 @@ class PartitionDriver:
         return Offset(self.producers.transactions.last_stable_offset(start, offset))
 
     def maybe_fail(self, refusal: StorageError | None = None) -> None:
-        """Take the replica offline if its log is of no more use.
+        """Take the replica offline if its log is unusable.
 
-        The `refusal` of an append counts if the broker can do without the directory.
+        The `refusal` of an append is enough if the broker has other working directories.
         """
         failure = None if self.is_exchanging else self.log.failure
         if failure is None and refusal is not None and not isinstance(refusal, DiskExhausted):
@@ -241,7 +241,7 @@ class PartitionDriver:
             self._around.failed(self, failure)
 
     def note_tick(self, now_ms: int) -> None:
-        """Let a leader look at the clock, unless that can change nothing."""
+        """Feed `Ticked` to a leader, unless it would change no state; flush if it is due."""
         log, state = self.log, self.partition.state
         if log.failure is not None:
             self.maybe_fail()
@@ -249,14 +249,14 @@ class PartitionDriver:
             return
         is_flushed_by_itself = state.acks_after_flush or log.settings.is_flushed_by_itself
         if is_flushed_by_itself and self._flusher.note_tick(now_ms):
-            self._maybe_flush()  # again, if the disk has refused it
+            self._maybe_flush()  # again, after a failed flush
         if state.is_leader:
             self._tail.forget_below(state.high_watermark)
             if self.partition.needs_ticks():
                 self.feed(now_ms, events.Ticked())
 
     def advance_log_start(self, now_ms: int, offset: Offset) -> None:
-        """Let go of what lies below `offset`: at most the high watermark. Raises StorageError."""
+        """Delete the records below `offset`: at most the high watermark. Raises StorageError."""
         if offset > self.log.log_start_offset:
             self.log.advance_log_start_offset(offset)
             self.feed(now_ms, events.LogStartRose(log_start_offset=offset))
@@ -264,11 +264,11 @@ class PartitionDriver:
             self._around.readers.note_change(self.topic_partition, FetchWakeup.LOG_START)
         elif offset == self.log.log_start_offset:
             self.log.advance_log_start_offset(offset)
-            if self.log.has_dead_segments:  # one that was active when the start came to its end
+            if self.log.has_dead_segments:  # the start has reached the end of an active segment
                 self._around.log_starts.note(self)
 
     def note_log_start_kept(self, now_ms: int, offset: Offset) -> None:
-        """Take note that the log's start will outlive the process."""
+        """Handle a log start that is durable now."""
         if self.is_cutting:
             self._held.append(partial(self.note_log_start_kept, now_ms, offset))
             return
@@ -327,10 +327,10 @@ class PartitionDriver:
         )
         self._around.report(self.topic_partition)
 
-    # --- Cutting the log ---
+    # --- Truncation ---
 
     def _cut(self, now_ms: int, cut: Callable[[], None], event: Callable[[Offset], Event]) -> None:
-        """Cut the log in the disk queue; then feed the event, and what has waited meanwhile."""
+        """Truncate the log in the disk queue; then feed the event, and the waiting calls."""
         self.is_cutting = True
         around, at = self._around, self.topic_partition
         was_end = self.log.log_end_offset
@@ -339,7 +339,7 @@ class PartitionDriver:
             cut()
             around.checkpoints.note_truncated(at, self.log)
             if self.log.log_end_offset == was_end:
-                return None  # only an epoch went: nothing to read again
+                return None  # only an epoch was removed: the producers are unchanged
             return producer_loading.load_producers(self.log, type(self.producers))
 
         def done(outcome: ProducerStates | StorageError | None) -> None:
@@ -357,22 +357,22 @@ class PartitionDriver:
 
         around.disk.submit(at, work, done)
 
-    # --- Another log in the place of this one ---
+    # --- Replacement of the log ---
 
     def begin_exchange(self) -> None:
-        """Leave the log to a thread; what comes meanwhile waits for `end_exchange`."""
+        """Give the log to a thread; calls wait for `end_exchange`."""
         require(not self.is_cutting, "no thread has the log")
         self.is_cutting = self.is_exchanging = True
 
     def end_exchange(self, log: Log | None) -> None:
-        """Go on, with a log of the same records that is all durable; None: with the same log."""
+        """Continue with a durable log of the same records; None: with the current log."""
         self.is_cutting = self.is_exchanging = False
         if log is not None:
-            log.epochs.extend(self.log.epochs.entries)  # also one without records
+            log.epochs.extend(self.log.epochs.entries)  # including an epoch without records
             log.settings = self.log.settings
             self.log, self.partition.state.epochs = log, log.epochs
             self._flusher.exchange(log)
-        self._flushed(self.log.flushed_offset)  # also what a flush has ended meanwhile
+        self._flushed(self.log.flushed_offset)  # a flush may have ended meanwhile
         self._go_on()
 
     def _go_on(self) -> None:
@@ -381,7 +381,7 @@ class PartitionDriver:
         self._around.readers.note_change(self.topic_partition, FetchWakeup.CHANGED)
         self._around.fetchers.wake()
 
-    # --- Making it durable ---
+    # --- Flushes ---
 
     def _maybe_flush(self) -> None:
         if not self.is_cutting and self.partition.state.is_assigned:

@@ -1,16 +1,16 @@
-"""In which log directory an operator wants the logs that are not made yet (KIP-113)."""
+"""The log directories that operators have requested for logs not created yet (KIP-113)."""
 
 from typing import Final
 
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-PREFERENCES_MAX: Final = 10_000  # a client may name any partition: the oldest wishes are forgotten
+PREFERENCES_MAX: Final = 10_000  # a client may name any partition: the oldest entry is dropped
 
 
 class PreferredDirectories:
     """Directory ids by partition, in memory only, as in Kafka.
 
-    # DEVIATION: Kafka remembers any number.
+    # DEVIATION: Kafka remembers any number of partitions.
     # docs/decisions/0111-a-replica-moves-as-a-copy-that-takes-its-place.md
     """
 
@@ -21,16 +21,16 @@ class PreferredDirectories:
         return len(self._wanted)
 
     def prefer(self, at: TopicPartition, directory_id: str) -> None:
-        """Remember where a log is to be made."""
+        """Record the directory in which a log is to be created."""
         self._wanted.pop(at, None)
         self._wanted[at] = directory_id
         if len(self._wanted) > PREFERENCES_MAX:
             del self._wanted[next(iter(self._wanted))]
 
     def of(self, at: TopicPartition) -> str | None:
-        """Return where a log is to be made; None: anywhere."""
+        """Return the directory in which a log is to be created; None: any."""
         return self._wanted.get(at)
 
     def forget(self, at: TopicPartition) -> None:
-        """Take note that the log is made."""
+        """Drop the entry of a log that has been created."""
         self._wanted.pop(at, None)

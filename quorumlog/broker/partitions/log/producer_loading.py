@@ -1,4 +1,4 @@
-"""What a log says of its producers and transactions: a snapshot, and the batches after it."""
+"""The producers and transactions of a log, from a snapshot and the batches after it."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -15,8 +15,8 @@ from quorumlog.wire.codec.records import BatchHeader
 from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 _logger: Final = logging.getLogger(__name__)
-NOTED_BYTES: Final = 1 << 20  # told at a time
-Batch: TypeAlias = tuple[BatchHeader, TransactionMarker | None]  # with what a control batch says
+NOTED_BYTES: Final = 1 << 20  # reported at a time
+Batch: TypeAlias = tuple[BatchHeader, TransactionMarker | None]  # the marker of a control batch
 
 
 def load_producers(
@@ -24,10 +24,10 @@ def load_producers(
     kind: type[ProducerStates] = ProducerStates,
     note_read: NoteRead = lambda _: None,
 ) -> ProducerStates:
-    """Learn the producers; without a snapshot, from every batch, also below the log's start.
+    """Load the producers; without a snapshot, from every batch, also below the log start.
 
-    The class `kind` is a rule of the replica. `note_read` is told the bytes that were read, again
-    and again. Waits for the disk. Raises StorageError.
+    The class `kind` is a rule of the replica. `note_read` repeatedly receives the number of bytes
+    read. Waits for the disk. Raises StorageError.
     """
     producers = kind()
     snapshot = log.producers.newest() or ProducerSnapshot(log.segment_base_offsets[0], ())
@@ -42,7 +42,7 @@ def load_producers(
 
 
 def _replay(log: Log, producers: ProducerStates, offset: Offset | int, note_read: NoteRead) -> None:
-    """Learn from every batch; and which transactions were aborted, if the files do not say it."""
+    """Apply every batch; add the aborted transactions that the transaction files lack."""
     learnt_from = log.producers.transactions.learnt_from
     for header, marker in _noted(log.producers.batches(offset), note_read):
         aborted = producers.record(header, header.base_offset, header.max_timestamp, marker)
@@ -51,12 +51,12 @@ def _replay(log: Log, producers: ProducerStates, offset: Offset | int, note_read
 
 
 def work_to_keep(log: Log, producers: ProducerStates, offset: Offset) -> Callable[[], None]:
-    """Return work for the disk: to keep what is known now, of the log up to `offset`."""
+    """Return disk work that keeps a snapshot of the current producers at `offset`."""
     return partial(log.producers.keep, ProducerSnapshot(offset, producers.snapshot()))
 
 
 def work_to_spare_reads(log: Log, producers: ProducerStates, offset: Offset) -> Callable[[], None]:
-    """Do as `work_to_keep` does; if the disk refuses it, the next start reads more."""
+    """Return the same work, but a StorageError is only logged: the next start reads more."""
     keep = work_to_keep(log, producers, offset)
 
     def work() -> None:

@@ -1,14 +1,14 @@
-"""The file `broker-registrations`: of which process's registration a log directory is.
+"""The file `broker-registrations`: the processes whose registrations a log directory belongs to.
 
-A controller believes a broker that was killed, because the system still writes what its process had
-written. That holds for the directory in which the process wrote it. So the file names the process
-whose registration is in force, and a directory from before that registration is recognized. It also
-has the number of its own file, which a copy lacks: a directory that was put back from a copy may
-lack what was written since. JSON, with a checksum of its own fields.
+A controller trusts a broker that was killed, because the system still writes its buffered data.
+That is true only of the directory in which the process wrote it. So the file names the process
+whose registration is in force, which reveals a directory from before that registration. It also
+contains the inode number of its own file, which a copy lacks: a directory restored from a copy may
+lack later records. JSON, with a checksum of its own fields.
 
     before a process registers     the process before, and itself: either may be registered
     once its logs are open         itself
-    once the directory has failed  nobody: what the disk had not written may be gone
+    once the directory has failed  no process: data that was not on disk may be gone
 
 docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
 """
@@ -25,8 +25,8 @@ from quorumlog.storage.io.disk import Disk, read_file, replace_durably
 
 FILE_NAME: Final = "broker-registrations"
 INCARNATIONS_MAX: Final = 32
-"""Processes that may have registered, and ended before their logs were open. Then nobody is named,
-and the directory may lack records."""
+"""The most processes that may have registered and ended before their logs were open. Beyond it the
+file names no process, and the directory may lack records."""
 _VERSION: Final = 1
 _logger: Final = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class BrokerProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Content:
-    """`boot_id`: of the system on which all logs were open last."""
+    """`boot_id`: of the system on which all logs were last open."""
 
     incarnations: tuple[str, ...]
     boot_id: str | None
@@ -51,12 +51,12 @@ class _Content:
 class Registrations:
     """The file of one log directory. All methods wait for the disk, and raise OSError.
 
-    Invariant: each process whose registration may be in force is named in the file before that
-    registration is sent, unless the directory may lack what an earlier one has written.
+    Invariant: the file names each process whose registration may be in force before that
+    registration is sent, unless the directory may lack data that an earlier process has written.
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        self.incarnations: tuple[str, ...] = ()  # none: the directory may lack records
+        self.incarnations: tuple[str, ...] = ()  # empty: the directory may lack records
         self.may_have_lost_power = False  # since all its logs were open
         self._disk: Final = disk
         self._path: Final = f"{directory}/{FILE_NAME}"
@@ -67,7 +67,7 @@ class Registrations:
     def begin(self, process: BrokerProcess) -> None:
         """Read the file, and name a process that is about to register. Durable on return.
 
-        It may be repeated after an error: then the file is as the process has left it.
+        It may be repeated after an error, and then keeps the values read first.
         """
         if self._process is None:
             known = self._read()
@@ -87,13 +87,13 @@ class Registrations:
             self._write((self._process.incarnation_id,))
 
     def note_failure(self) -> None:
-        """Name nobody any more: what the disk has not written may be lost."""
+        """Name no process from now on: data that was not on disk may be lost."""
         if self._process is not None:
             self._has_failed = True
             self._write(())
 
     def _read(self) -> _Content | None:
-        """Return what the file says, and nobody's name if it is a copy; None: it says nothing."""
+        """Return the content, without incarnations if it is a copy; None: missing or damaged."""
         try:
             content = _decoded(read_file(self._disk, self._path))
         except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Which replicas are on this broker: as the image says. Opens, removes, and tells each its news.
+"""The replicas on this broker, by the metadata image: opens and removes them, applies changes.
 
-Opening and deleting a log is work for the disk queue. When a log is open, it is given to what the
-newest image says of its partition by then: a replica, or its deletion.
+Opening and deleting a log is work for the disk queue. An open log is then handled by the newest
+image of its partition: it becomes a replica, or is deleted.
 """
 
 import logging
@@ -32,20 +32,20 @@ from quorumlog.wire.codec.identifiers import BrokerId, TopicId, TopicPartition
 
 _logger: Final = logging.getLogger(__name__)
 REMOVAL: Final = "removal of deleted logs"  # their lane in the disk queue: one at a time
-STRAYS: Final = "strays"  # the lane of what concerns whole directories
+STRAYS: Final = "strays"  # the lane of work on whole directories
 
 
 def log_refusal(outcome: StorageError | None) -> None:
-    """Log what a disk has refused, if it has."""
+    """Log the StorageError of disk work, if there is one."""
     if outcome is not None:
         _logger.error("%s", outcome)
 
 
 class ReplicaSet:
-    """The partitions that have a replica here. `drivers` is one dict for ever: it may be kept.
+    """The partitions that have a replica here. `drivers` stays the same dict: it may be kept.
 
-    `opened` is told of every partition whose log is open, or that has none any more; `failed` of
-    every log that is of no more use. `connect` it before the first image is published.
+    `opened` is called with every partition whose log was opened or removed; `failed` with the error
+    of every unusable log. Call `connect` before the first image is published.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ReplicaSet:
         self._broker_id: Final = broker_id
         self._settings: Final = settings
         self.logs: Final = logs
-        logs.must_last = settings.log_flush_acks  # a replica counts with what it has on its disk
+        logs.must_last = settings.log_flush_acks  # then a replica counts by its durable records
         self._rules: Final = rules
         self._now_ms: Final = now_ms
         self._was_opened: Final = opened
@@ -75,7 +75,7 @@ class ReplicaSet:
         self._around: Surroundings
         self._is_stopping = self._is_telling = self._strays_lack_room = False
         self._opening: Final[dict[TopicPartition, TopicId]] = {}  # in the disk queue
-        self._postponed: Final[set[TopicPartition]] = set()  # no room or handle: `retry`
+        self._postponed: Final[set[TopicPartition]] = set()  # no disk space or handle: `retry`
         self._refusal: str | None = None  # of the log that was postponed last
         self._unusable: Final[dict[TopicPartition, TopicId]] = {}  # their logs have failed
         self.reported: Final = ReportedLogs(broker_id, self.drivers)
@@ -84,22 +84,22 @@ class ReplicaSet:
         self._defaults: Final = TopicDefaults(broker_id, settings, logs)
 
     def connect(self, around: Surroundings) -> None:
-        """Say where everything goes that leaves a partition."""
+        """Set the receivers of the partitions' effects."""
         self._around = around
         self.reported.send = around.report
 
     def stop(self) -> None:
-        """Open no log any more; close those that are being opened."""
+        """Open no further log; close those that are being opened."""
         self._is_stopping = True
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> list[TopicPartition]:
-        """Take over an image; return the partitions that have heard of it, or were removed.
+        """Apply an image; return the partitions that it has changed or removed so far.
 
-        Many hear of it slice by slice: `tell_slice`. New replicas are opened when this returns, or
+        `tell_slice` applies the further slices. New replicas are opened when this returns, or
         later.
         """
         self.reported.new.note(delta, self.image, image)
-        if image.epoch != self.image.epoch:  # another controller, which has no reports yet
+        if image.epoch != self.image.epoch:  # a new controller, which has no reports yet
             self.reported.renew()
         self.image = image
         for name in delta.topic_configs | delta.deleted_topics.keys():
@@ -113,7 +113,7 @@ class ReplicaSet:
         return concerned + self.tell_slice()
 
     def tell_slice(self) -> list[TopicPartition]:
-        """Let some replicas act on the newest image; return those whose partitions it changed."""
+        """Apply the newest image to a slice of replicas; return the slice's changed partitions."""
         news = self._untold.take()
         self._is_telling = True  # a log that opens meanwhile is not the last one of the slice
         for at in news.partitions:
@@ -128,34 +128,34 @@ class ReplicaSet:
 
     @property
     def has_untold(self) -> bool:
-        """Whether `tell_slice` has something to do."""
+        """Whether changes are left for `tell_slice`."""
         return (self._is_telling or len(self._untold) > 0) and not self._is_stopping
 
     @property
     def settings(self) -> BrokerSettings:
-        """The broker's settings, with what was altered since it started."""
+        """The broker's settings, with the dynamic changes since its start."""
         return self._defaults.settings
 
     @property
     def is_opening(self) -> bool:
-        """Whether there are logs to open yet, or may be in what is not told yet."""
+        """Whether logs are still to be opened, or may be in changes not applied yet."""
         return self.has_untold or self.left_to_open > 0
 
     @property
     def left_to_open(self) -> int:
-        """How many logs there are to open yet, as far as the image has been told.
+        """The number of logs still to open or to disclaim, in the slices applied so far.
 
-        Or to give up: the broker must not lead what it has reported as damaged.
+        The broker must not lead a partition whose log it has reported as damaged.
         """
         return len(self._opening) + len(self._postponed) + self.reported.left_to_disclaim
 
     @property
     def lacks_room(self) -> str | None:
-        """The reason why a log waits for room, or for a file handle; None: none waits."""
+        """The reason why a log waits for disk space or a file handle; None: no log waits."""
         return self._refusal if self.left_to_open else None
 
     def retry(self) -> None:
-        """Do what could not be done for want of room or file handles: open logs, set some aside."""
+        """Retry work that lacked disk space or file handles: open logs, set strays aside."""
         postponed = sorted(self._postponed)
         self._postponed.clear()
         for at in postponed:
@@ -165,8 +165,8 @@ class ReplicaSet:
             self.set_aside_strays()
 
     def _configure(self, delta: ClusterDelta) -> list[TopicPartition]:
-        """Let open logs go by what their topics say now, and return them; others read it then."""
-        if not delta.topic_configs:  # as nearly always: do not look at every partition
+        """Apply changed topic configurations to open logs; return their partitions."""
+        if not delta.topic_configs:  # the usual case: do not visit every partition
             return []
         configured = [at for at in self.drivers if at.topic in delta.topic_configs]
         for at in configured:
@@ -211,13 +211,13 @@ class ReplicaSet:
                 self._open(at, topic, partition)
         elif at not in self._opening and self._unusable.get(at) != topic.topic_id:
             if at in self._unusable or self.reported.is_refused(at):
-                self.logs.leave(at)  # what cannot be used is another topic's log
+                self.logs.leave(at)  # the unusable log is of another topic with this name
                 self.reported.forget(at)
             self._open(at, topic, partition)
 
     @property
     def _shows_this_process(self) -> bool:
-        """Whether the image is as new as our registration."""
+        """Whether the image contains the registration of this process."""
         ours = self.image.brokers.get(self._broker_id)
         return ours is not None and ours.broker_epoch == self.broker_epoch
 
@@ -247,7 +247,7 @@ class ReplicaSet:
         self._opening[at] = topic.topic_id
         self._unusable.pop(at, None)
         standing = self.reported.opening(at, partition)
-        # An image from before our registration may not show each leader whose records we have.
+        # An older image may lack leader epochs that are in the log.
         known = {"newest_epoch": partition.leader_epoch} if self._shows_this_process else {}
         load = partial(load_log, home, at, topic, standing, self._rules.producers)
 
@@ -285,7 +285,7 @@ class ReplicaSet:
         else:
             self._add(at, topic, outcome, partition)
         if not is_wanted:
-            self._publish_partition(at)  # it may be another topic's by now
+            self._publish_partition(at)  # a new topic may have its name by now
         self._was_opened(at)
 
     def _close(self, at: TopicPartition, log: Log, *, clean: bool) -> None:
@@ -293,7 +293,7 @@ class ReplicaSet:
             if isinstance(outcome, DiskExhausted):
                 self.logs.note_unclean(at)
             elif outcome is not None:
-                self._fail_home(at, outcome)  # it must not be said to be clean
+                self._fail_home(at, outcome)  # it must not be marked clean
 
         self._around.disk.submit(at, partial(log.close, clean=clean), closed)
 
@@ -306,7 +306,7 @@ class ReplicaSet:
         _logger.error("%s: %s", at, error)
         if isinstance(error, LacksRecords):
             self.reported.refuse(at, topic_id, error)
-            self._publish_partition(at)  # and so the controller has a report of it
+            self._publish_partition(at)  # so that the log is reported to the controller
         else:
             self._unusable[at] = topic_id
             self._fail_home(at, error)
@@ -339,7 +339,7 @@ class ReplicaSet:
         )
         driver.feed(self._now_ms(), self._published(topic, image))
         self.reported.note(at, image)
-        if log.has_dead_segments:  # the process before this one ended before it removed them
+        if log.has_dead_segments:  # the last process ended before it removed them
             self._around.log_starts.note(driver)
 
     # --- Removal ---
@@ -350,7 +350,7 @@ class ReplicaSet:
         self._delete(at, lambda: driver.log)
 
     def _delete(self, at: TopicPartition, log: Callable[[], Log]) -> None:
-        """Free the name, then remove the files. The next start finds what cannot be removed."""
+        """Free the name, then remove the files. The next start removes any that are left."""
 
         def renamed(outcome: StorageError | None) -> None:
             log_refusal(outcome)
@@ -359,11 +359,11 @@ class ReplicaSet:
         self._around.disk.submit(at, self.logs.deletion(at, log), renamed)
 
     def remove_files(self) -> None:
-        """Remove the directories of deleted logs, when nothing else is removed any more."""
+        """Remove the directories of deleted logs, after the removal under way."""
         self._around.disk.submit(REMOVAL, self.logs.remove_doomed, log_refusal)
 
     def fail(self, driver: PartitionDriver, error: StorageError) -> None:
-        """Take a replica offline whose log is of no more use: KAFKA_STORAGE_ERROR from now on."""
+        """Take a replica with an unusable log offline: KAFKA_STORAGE_ERROR from now on."""
         at = driver.topic_partition
         if self.drivers.get(at) is driver:
             _logger.error("%s is offline: %s", at, error)
@@ -375,15 +375,15 @@ class ReplicaSet:
         self._around.disk.submit(at, partial(driver.log.close, clean=False), lambda _: None)
 
     def fail_directory(self, directory: LogDirectory, error: StorageError) -> None:
-        """Give up a directory that has refused something, and all logs in it."""
+        """Take a directory offline after a disk error, with all logs in it."""
         self._lose(self.logs.fail(directory, error), error)
 
     def _fail_home(self, at: TopicPartition, error: StorageError) -> None:
-        """Give up the directory of a log and all logs in it; the last one stays, but is named."""
+        """Take a log's directory offline with all its logs; the last one stays, but is reported."""
         self._lose(self.logs.fail_home_of(at, error), error)
 
     def note_refusal(self, error: StorageError) -> None:
-        """Give up the directory that has refused its checkpoints, if there are others."""
+        """Take a directory that refused its checkpoints offline, if there are others."""
         lost = self.logs.fail_refusing(error)
         if lost is not None:
             self._lose(lost, error)
@@ -397,7 +397,7 @@ class ReplicaSet:
         self._failed(error)
 
     def set_aside_strays(self) -> None:
-        """Rename what the last process left and the metadata does not assign to this broker."""
+        """Rename the logs of the last process that the metadata does not assign to this broker."""
         for one in self.logs.stray_work(self.assigned()):
 
             def done(outcome: StorageError | None, fail: Fail = one.fail) -> None:
@@ -409,7 +409,7 @@ class ReplicaSet:
 
             self._around.disk.submit(STRAYS, one.work, done)
 
-    # --- Questions ---
+    # --- Queries ---
 
     def assigned(self) -> set[TopicPartition]:
         """Return the partitions that are to be here, whether or not their logs are open."""
@@ -417,20 +417,20 @@ class ReplicaSet:
         return {*self.drivers, *self._unusable, *waiting}
 
     def limits_of(self, topic: str) -> TopicLimits:
-        """Return what the topic allows to be appended."""
+        """Return the limits for batches of a topic."""
         limits = self._limits.get(topic)
         if limits is None:
             limits = self._limits[topic] = self._defaults.limits_of(self.image, topic)
         return limits
 
     def config_of(self, topic: str) -> TopicConfig:
-        """Return the configuration of a topic as this broker takes it."""
+        """Return the configuration of a topic on this broker."""
         return self._defaults.of_topic(self.image, topic)
 
     def is_to_lead(self, at: TopicPartition) -> bool:
-        """Whether the image says that we lead a partition that we will lead, but do not yet.
+        """Whether this broker will lead a partition by the image, but does not lead it yet.
 
-        False if its log has failed, or waits for room.
+        False if its log has failed, or waits for disk space.
         """
         partition = self.image.partition(at)
         if partition is None or partition.leader_id != self._broker_id:
@@ -442,7 +442,7 @@ class ReplicaSet:
         return not is_stuck
 
     def error_for_missing(self, at: TopicPartition) -> ErrorCode:
-        """Say why a partition is not in `drivers`."""
+        """Return the error for a partition that is not in `drivers`."""
         if self.image.partition(at) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if at in self._unusable or self.reported.is_refused(at):

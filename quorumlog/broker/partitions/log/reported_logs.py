@@ -1,7 +1,7 @@
-"""The logs of which the controller needs a report: damaged ones, and those that decide who leads.
+"""The logs that the controller needs reports of: damaged logs, and logs that decide an election.
 
-A log that is not whole is not opened while the metadata does not say that others have what it
-lacks: docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
+A log that is not whole is not opened until the metadata shows that other replicas have its records:
+docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ from quorumlog.wire.codec.identifiers import (
 
 
 class _Refused(NamedTuple):
-    """A log that is not opened, of which topic, by which standing, and how far it is whole."""
+    """A log that is not opened: its topic, its standing, and how far it is whole."""
 
     topic_id: TopicId
     standing: Standing
@@ -33,7 +33,7 @@ class _Refused(NamedTuple):
 
 
 class ReportedLogs:
-    """Of one broker. `send` is given each partition whose log there may be something to report of.
+    """The reports of one broker. `send` receives each partition that may need a report.
 
     It is set before the first image is published.
     """
@@ -53,32 +53,32 @@ class ReportedLogs:
 
     @property
     def refused(self) -> dict[TopicPartition, LacksRecords]:
-        """The logs that are not opened, and what they lack."""
+        """The logs that are not opened, each with the error that describes its loss."""
         return {at: one.error for at, one in self._refused.items()}
 
     @property
     def left_to_disclaim(self) -> int:
-        """How many logs are not whole, and the metadata takes for whole."""
+        """The number of damaged logs whose replicas are still in the ISR or the ELR."""
         return len(self._disclaimed)
 
     def opening(self, at: TopicPartition, image: PartitionImage) -> Standing:
-        """Return by which standing a log is opened now."""
+        """Return the standing with which a log is opened now."""
         standing = self._opened_as[at] = self.new.standing_of(at, image)
         return standing
 
     def refuse(self, at: TopicPartition, topic_id: TopicId, error: LacksRecords) -> None:
-        """Take note that a log cannot be opened by its standing. `note` follows."""
+        """Record that a log could not be opened with its standing. `note` follows."""
         self._refused[at] = _Refused(topic_id, self._opened_as[at], error)
 
     def is_refused(self, at: TopicPartition, topic_id: TopicId | None = None) -> bool:
-        """Tell whether a log is not opened, of this topic if one is given."""
+        """Return whether a log is refused: of this topic id, or of any without one."""
         refused = self._refused.get(at)
         return refused is not None and topic_id in {None, refused.topic_id}
 
     def take_up(self, at: TopicPartition, image: PartitionImage) -> bool:
-        """Tell whether a log that was refused may be opened now; then it is refused no more.
+        """Return whether a refused log may be opened now; if so, it is no longer refused.
 
-        One that was torn may be, once no other one is known to be better.
+        A torn log may be opened once the metadata does not require this replica's records.
         """
         standing = self.new.standing_of(at, image)
         is_asked_less = standing is not self._refused[at].standing and (
@@ -89,14 +89,14 @@ class ReportedLogs:
         return is_asked_less
 
     def forget(self, at: TopicPartition) -> None:
-        """Take note that there is no replica here any more, or another topic's."""
+        """Drop a partition without a replica here, or with one of a new topic."""
         self._refused.pop(at, None)
         self._opened_as.pop(at, None)
         self._disclaimed.discard(at)
         self._undecided.discard(at)
 
     def note(self, at: TopicPartition, image: PartitionImage) -> None:
-        """Take over what the metadata says of a replica here."""
+        """Apply the metadata of a replica here."""
         is_refused = at in self._refused
         is_member = self.new.standing_of(at, image) is Standing.COUNTED_ON
         for places, is_in in (
@@ -113,7 +113,7 @@ class ReportedLogs:
             self.send(at)
 
     def renew(self) -> None:
-        """Report all again: to another controller, which has no reports yet."""
+        """Send all reports again, to a new controller."""
         contradicted = [
             at for at, one in self._drivers.items() if one.partition.state.is_contradicted
         ]
@@ -123,9 +123,9 @@ class ReportedLogs:
     def report_of(
         self, at: TopicPartition, image: ClusterImage, broker_epoch: int
     ) -> LogReport | None:
-        """Return what the controller needs of a log by this image, if that is something.
+        """Return the report that the controller needs of a log by this image; None: no report.
 
-        Nothing, while the image does not show the process of `broker_epoch`.
+        None also while the image does not contain the process of `broker_epoch`.
         """
         topic, partition = image.topics.get(at.topic), image.partition(at)
         ours = image.brokers.get(self._broker_id)

@@ -1,4 +1,4 @@
-"""Where everything goes that leaves a partition: what its driver is given."""
+"""The dependencies of a partition's driver: the receivers of its effects."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,48 +18,48 @@ if TYPE_CHECKING:
 
 
 class Readers(Protocol):
-    """The fetches that wait."""
+    """The delayed fetches."""
 
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
-        """Try again to complete those that wait for this partition."""
+        """Try again to complete the fetches that wait for this partition."""
 
 
 class Fetchers(Protocol):
     """The fetchers of leaders' records."""
 
     def follow(self, driver: "PartitionDriver", leader_id: BrokerId, leader_epoch: Epoch) -> None:
-        """Replicate from this leader, and from no other."""
+        """Replicate from this leader, and stop replicating from any other."""
 
     def unfollow(self, driver: "PartitionDriver") -> None:
-        """Replicate from none."""
+        """Stop replicating."""
 
     def wake(self) -> None:
-        """Fetch at once: a partition has something else to ask."""
+        """Fetch at once: the fetch state of a partition has changed."""
 
     def touch(self, driver: "PartitionDriver") -> None:
-        """Look at what is asked for this log again, before the next fetch."""
+        """Check this partition's fetch parameters again before the next fetch."""
 
     def note_flush_ended(self, driver: "PartitionDriver") -> None:
-        """Fetch on: the next fetch waits no more for this log's flush."""
+        """Resume fetching: the next fetch no longer waits for this log's flush."""
 
 
 class Proposals(Protocol):
-    """What is asked of the controller."""
+    """The ISR proposals to the controller."""
 
     def add(self, driver: "PartitionDriver", proposal: effects.ProposeIsr) -> None:
-        """Send it; feed IsrAnswered back, whatever becomes of it."""
+        """Send a proposal; feed IsrAnswered back, whatever its outcome."""
 
 
 class LogStartKeeper(Protocol):
     """Makes log starts durable."""
 
     def note(self, driver: "PartitionDriver") -> None:
-        """Let the new log start outlive the process; say so by `note_log_start_kept`."""
+        """Make the new log start durable; report it by `note_log_start_kept`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Where everything goes that leaves a partition; all partitions of a broker share them."""
+    """The receivers of a partition's effects; all partitions of a broker share them."""
 
     now_ms: Callable[[], int]  # monotonic
     disk: DiskQueue
@@ -70,7 +70,7 @@ class Surroundings:
     proposals: Proposals
     log_starts: LogStartKeeper
     listeners: Sequence[LeadershipListener]
-    failed: Callable[["PartitionDriver", StorageError], None]  # its log is of no more use
-    report: Callable[[TopicPartition], None]  # to the controller, how far its log is whole
-    has_other_directories: Callable[[], bool] = lambda: False  # if that of a log fails
+    failed: Callable[["PartitionDriver", StorageError], None]  # its log is unusable
+    report: Callable[[TopicPartition], None]  # sends the state of its log to the controller
+    has_other_directories: Callable[[], bool] = lambda: False  # that work, if this one fails
     new_flusher: type[LogFlusher] = LogFlusher

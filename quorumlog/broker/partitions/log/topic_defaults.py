@@ -1,6 +1,6 @@
-"""What holds on this broker, of itself and for topics that do not say: as it started, and altered.
+"""The broker's settings and its defaults for topics: the static values, and dynamic changes.
 
-Source: KIP-226. What was altered for this broker goes before what was altered for all.
+Source: KIP-226. A value for this broker takes precedence over a value for all brokers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 
 class TopicDefaults:
-    """`texts`: the values, by the names of the broker's settings; `settings`: as it reads them."""
+    """`texts`: the values by the names of the broker's settings; `settings`: the parsed values."""
 
     def __init__(self, broker_id: BrokerId, settings: BrokerSettings, logs: LogDirectories) -> None:
         self._broker_id: Final = broker_id
@@ -32,18 +32,18 @@ class TopicDefaults:
         self.texts: Mapping[str, str] = self._at_start
 
     def of_topic(self, image: ClusterImage, topic: str) -> TopicConfig:
-        """Return the configuration of a topic, known or not, as this broker takes it."""
+        """Return the configuration of a topic on this broker; the defaults if it does not exist."""
         known = image.topics.get(topic)
         return TopicConfig({} if known is None else known.configs, self.texts)
 
     def limits_of(self, image: ClusterImage, topic: str) -> TopicLimits:
-        """Return what a topic, known or not, allows to be appended."""
+        """Return the limits for batches of a topic; the defaults if it does not exist."""
         return topic_limits(self.of_topic(image, topic), is_internal=topic in INTERNAL_TOPICS)
 
     def maybe_alter(self, image: ClusterImage, drivers: Iterable[PartitionDriver]) -> bool:
-        """Let all logs go by what was altered, if it is something else than before.
+        """Apply changed settings to all logs; return whether there were any.
 
-        Topics that set the same share the result: few different ones are worked out.
+        Topics with equal configurations share the result, so few results are computed.
         """
         of_all, own = image.broker_config(None), image.broker_config(self._broker_id)
         altered = {**in_force(of_all), **in_force(own)}
