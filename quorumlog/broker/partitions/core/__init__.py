@@ -1,7 +1,7 @@
 """The rules of replication, admission and idempotence, as pure code.
 
-`partition.Partition.step(now_ms, event)` handles one event and returns effects. It holds no record
-bytes, only the start and end of the log, its leader epoch history and the high watermark.
+`partition.Partition.step(now_ms, event)` handles one event and returns effects. A partition holds
+no record bytes, only the start and end of its log, the leader epoch history and the high watermark.
 One driver owns it (`partitions/log/partition_driver.py`; tests have another), and follows these
 rules.
 

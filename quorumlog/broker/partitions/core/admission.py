@@ -94,7 +94,7 @@ class Admission(NamedTuple):
 
 
 def is_zstd_too_early(records: Buffer, produce_version: int) -> bool:
-    """Whether the batch is compressed with zstd in a request version below it (KIP-110)."""
+    """Whether the batch uses zstd in a request version that does not allow it (KIP-110)."""
     return (
         produce_version < ZSTD_SINCE
         and len(records) >= HEADER_BYTES

@@ -49,7 +49,7 @@ class ProduceResult(NamedTuple):
     log_append_time_ms: int = -1  # -1: the producer's own timestamps were kept
     log_start_offset: int = -1
     error_message: str | None = None
-    record_errors: Sequence[RecordError] = ()  # the invalid records, if single records are invalid
+    record_errors: Sequence[RecordError] = ()  # the invalid records, for errors of single records
 
 
 ProduceDone = Callable[[ProduceResult], None]
@@ -65,10 +65,10 @@ class DivergingEpoch(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PartitionFetch:
-    """The part of one fetch request for one partition."""
+    """One partition of a fetch request."""
 
     topic_partition: TopicPartition
-    topic_id: TopicId | None = None  # None: the request names the topic, whatever its id
+    topic_id: TopicId | None = None  # None: the request has a name only, any id matches
     fetch_offset: Offset
     max_bytes: int
     leader_epoch: Epoch = NO_EPOCH  # of the requester's metadata; NO_EPOCH: do not check

@@ -13,7 +13,7 @@ class FetchWakeup(IntEnum):
     APPENDED = 1  # wakes followers
     COMMITTED = 2  # wakes consumers
     CHANGED = 4  # leader, epoch or existence: wakes all
-    LOG_START = 8  # it rose: followers get it at once, because a deletion waits for them
+    LOG_START = 8  # the log start rose: followers get it at once, a deletion may wait for them
 
 
 ANY_CHANGE: Final[FetchWakeups] = sum(FetchWakeup)

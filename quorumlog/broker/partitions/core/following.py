@@ -57,8 +57,8 @@ class Followership:
     ) -> bool:
         """Whether a response to this fetch still applies to this follower (KAFKA-13207).
 
-        The epoch of the last record counts too: after a truncation the log may have grown to the
-        same length again, and a late response would cut records that are committed by now.
+        The epoch of the last record is compared too: after a truncation the log may have grown to
+        the same length again, and a late response would cut records that are committed by now.
         """
         state = self._state
         return (
@@ -94,7 +94,7 @@ class Followership:
         return ordered
 
     def leader_diverged(self, event: events.LeaderDiverged) -> Sequence[Effect]:
-        """Truncate. The leader's high watermark counts from the next fetch (KAFKA-14704)."""
+        """Truncate. The leader's high watermark applies from the next fetch on (KAFKA-14704)."""
         if not self.still_fits(event):
             return NO_EFFECTS
         return self._truncate(event.epoch, event.end_offset)

@@ -18,7 +18,7 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Of
 class FollowerProgress:
     """The fetch state of one follower, as the leader last received it in this leader epoch."""
 
-    log_end_offset: Offset = UNKNOWN_OFFSET  # until it fetches
+    log_end_offset: Offset = UNKNOWN_OFFSET  # until its first fetch
     log_start_offset: Offset = UNKNOWN_OFFSET  # until a fetch carries it
     broker_epoch: int = -1  # of its last fetch
     caught_up_ms: int | None = None  # when it last held the whole log of the leader
@@ -30,13 +30,13 @@ class FollowerProgress:
         if offset >= leader_end:
             self.caught_up_ms = now_ms
         elif self.fetched_ms is not None and offset >= self.leader_end_then:
-            # It has reached the leader's log end of its last fetch: it was caught up then.
+            # It now holds the log as of its last fetch: at that time it was caught up.
             self.caught_up_ms = max(self.caught_up_ms or self.fetched_ms, self.fetched_ms)
         self.log_end_offset, self.broker_epoch = offset, broker_epoch
         self.fetched_ms, self.leader_end_then = now_ms, leader_end
 
     def is_caught_up(self, now_ms: int, leader_end: Offset, lag_time_max_ms: int) -> bool:
-        """Whether it holds the whole log, or did at most `lag_time_max_ms` ago."""
+        """Whether the follower holds the whole log, or did at most `lag_time_max_ms` ago."""
         if self.log_end_offset == leader_end:
             return True
         return self.caught_up_ms is not None and now_ms - self.caught_up_ms <= lag_time_max_ms

@@ -14,7 +14,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 
 
 class Standing(Enum):
-    """The role of a replica's records by the metadata, when its log is opened."""
+    """How far the metadata relies on a replica's records, when its log is opened."""
 
     SPARE = "a leader has all committed records: what is damaged is cut, and fetched again"
     COUNTED_ON = "it has all committed records: it is in the ISR or the ELR"

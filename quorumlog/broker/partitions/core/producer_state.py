@@ -166,8 +166,8 @@ class ProducerStates:
     ) -> ErrorCode:
         """Check the transaction of a client's batch that `check` has accepted.
 
-        `guard`: the guard of the coordinator's verification. Without `is_asked` coordinators do not
-        verify. A batch outside of a transaction is refused while one is open.
+        `guard`: the guard of the coordinator's verification. Without `is_asked` no verification is
+        required. A batch outside of a transaction is refused while one is open.
         """
         if not batch.is_transactional:
             is_open = batch.producer_id in self._in_transaction
@@ -191,7 +191,7 @@ class ProducerStates:
         """Check a marker by its epochs.
 
         From transaction.version 2 on, a marker has a newer epoch than the batches that it ends. A
-        marker of the same epoch is late, unless it is a repeated one (KIP-1228, KAFKA-19999).
+        marker of the same epoch is late, unless it was already written (KIP-1228, KAFKA-19999).
         """
         producer = self._find(marker.producer_id)
         if producer is None:

@@ -1,7 +1,7 @@
 """Requests that wait for an offset or for bytes, with their deadlines. Each is completed once.
 
-A produce waits for the high watermark of one partition, a fetch for bytes in any of several. This
-module keeps the entries; its caller has the clock and sends the responses.
+A produce waits for the high watermark of one partition, a fetch for bytes in any of its
+partitions. This module keeps the entries; its caller has the clock and sends the responses.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ def deadline_of(now_ms: int, timeout_ms: int, *, lacks_disk_alone: bool) -> int:
 
 
 class Wait:
-    """One entry, which waits until `deadline_ms` at most. `is_over`: it has been completed."""
+    """One entry, which waits until `deadline_ms` at most. `is_over`: completed or expired."""
 
     __slots__ = ("deadline_ms", "is_over", "place")
 
@@ -166,7 +166,7 @@ class FetchPurgatory(Generic[FetchT]):
         return [wait for wait in self.by_key.get(key, ()) if wait.awaited & changes]
 
     def end(self, wait: FetchT) -> bool:
-        """Remove a fetch; False if it was returned before."""
+        """Remove a fetch; False if it is already over."""
         if not self.deadlines.end(wait):
             return False
         self._forget(wait)

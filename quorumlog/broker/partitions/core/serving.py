@@ -16,7 +16,7 @@ _RECORDS: Final = AnswerFetch(error_code=ErrorCode.NONE)  # shared: most fetches
 
 
 class Serving:
-    """Sources: KIP-107 (deletions), 320 (epochs), 392 (racks), 966 (min.insync.replicas)."""
+    """Request checks. Sources: KIP-107 (deletions), 320 (epochs), 392 (racks), 966 (min ISR)."""
 
     __slots__ = ("_state",)
 

@@ -15,7 +15,7 @@ from quorumlog.broker.partitions.log.disk_queue import DiskQueue, outcome_of
 from quorumlog.storage.errors import StorageError
 
 THREADS: Final = 8  # enough that a file system makes the fsyncs of several logs durable together
-# They open logs and wait little for the disk: more threads would take CPU from the event loop.
+# Threads that open logs wait little for the disk: more would take CPU from the event loop.
 OPENING_THREADS: Final = 3
 # With n waiting keys, a thread gets n / WAITING_PER_WORK work items at once, at most WORKS_MAX.
 WAITING_PER_WORK: Final = 25

@@ -18,7 +18,7 @@ LOGS_PER_TURN: Final = 1000  # ticks before the event loop gets a turn
 
 
 class Ticks:
-    """Runs one task: ticks leaders, expires idle producers, and retries logs that failed to open.
+    """Runs one task: ticks leaders, expires idle producers, and opens logs that lacked disk space.
 
     `retention` and `cleaner` have tasks of their own, because they wait for the disk.
     """

@@ -54,7 +54,7 @@ _Key = tuple[TopicPartition, int]  # and the producer id
 
 
 class VerifiedAppends:
-    """The waiting batches of this broker: for each partition and producer one request at a time.
+    """The waiting batches of this broker: one verification at a time per partition and producer.
 
     `append` receives the guard of a successful verification, or None without verification.
     """

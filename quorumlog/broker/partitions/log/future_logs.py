@@ -22,7 +22,7 @@ NAME_BYTES_MAX: Final = 255  # of a directory; a topic's name alone may have 249
 
 
 class FutureKey(NamedTuple):
-    """The partition of a copy; a long topic name is cut in its directory's name."""
+    """Identifies the partition of a copy: its directory's name may have a cut topic name."""
 
     topic_id: TopicId
     partition: int

@@ -150,7 +150,7 @@ class LogDirectories:
         """The processes that each directory named when it was started: see `registrations.py`."""
         return {one.directory_id: one.registrations.incarnations for one in self.online}
 
-    # --- Life ---
+    # --- Life cycle ---
 
     def start(self) -> None:
         """Start every directory: see `LogDirectory.start`. Waits for the disk.

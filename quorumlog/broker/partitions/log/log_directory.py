@@ -1,7 +1,7 @@
 """The logs in one log directory: opens, creates, sets aside, deletes and closes them.
 
 A directory of another topic id than the metadata's is a stray: the topic was deleted, and perhaps
-made again, while the broker was down. It is renamed, never served (KAFKA-14616).
+re-created, while the broker was down. It is renamed, never served (KAFKA-14616).
 """
 
 import logging

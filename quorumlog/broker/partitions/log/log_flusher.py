@@ -48,7 +48,7 @@ class LogFlusher:
         self._refused: Final = LastingCondition(_logger)
         self._ticked_ms = 0
         self._is_under_way = False
-        self._dirty_since_ms: int | None = None  # by the ticks
+        self._dirty_since_ms: int | None = None  # the tick that first found unflushed records
 
     def exchange(self, log: Log) -> None:
         """Flush this log from now on; a flush of the previous log may still end."""

@@ -24,7 +24,7 @@ DELETE_SUFFIX: Final = "-delete"
 
 
 class LogNames:
-    """Any thread may call all methods; one at a time for one partition."""
+    """The directories of logs. Any thread may call all methods; one at a time for one partition."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk: Final = disk
@@ -61,7 +61,7 @@ class LogNames:
             return None  # power was lost before the first flush: see `make_last`
 
     def hold_records(self, name: str) -> bool:
-        """Return whether a segment begins with other bytes than the zeros of lost power."""
+        """Return whether a segment begins with bytes other than the zeros of a power loss."""
         path = self.path_of(name)
         for file_name in self._disk.listdir(path):
             if file_name.endswith(".log"):
@@ -133,7 +133,7 @@ class LogNames:
         while True:
             self._deletions += 1
             name = marked(partition, f".{self._deletions}{DELETE_SUFFIX}")
-            if not self._disk.exists(self.path_of(name)):  # left by the process before this one
+            if not self._disk.exists(self.path_of(name)):  # otherwise left by the last process
                 return name
 
     # --- Removal ---

@@ -51,7 +51,7 @@ class LogProgress:
             self._closed += 1
 
     def describe(self, *, opened: int, left: int) -> str:
-        """Describe the progress; empty without a log to open and before the first log is closed.
+        """Describe the progress; empty if no log is left to open, and no log was closed.
 
         `opened`: the number of open logs; `left`: the number of logs still to open.
         """

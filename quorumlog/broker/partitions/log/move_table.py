@@ -65,7 +65,7 @@ class FutureSize(NamedTuple):
 
 
 class MoveTable:
-    """At most one move of a partition is in `moves` or `ending`. On the event loop's thread.
+    """The moves; at most one of a partition is in `moves` or `ending`. On the event loop's thread.
 
     `note_assignment` receives a replica whose reported directory has changed; `changed` is called
     when a move may advance.

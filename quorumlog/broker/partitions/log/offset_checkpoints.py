@@ -141,7 +141,7 @@ class OffsetCheckpoints:
         """
         start_offset, end_offset = log.log_start_offset, log.log_end_offset
         with self._noting:
-            # An unclean election truncates committed records. New ones there are not yet committed.
+            # An unclean election removes committed records. Their successors are not committed yet.
             is_committed_ahead = self.high_watermark(at) > end_offset
             if is_committed_ahead:
                 self._high_watermarks[at] = end_offset

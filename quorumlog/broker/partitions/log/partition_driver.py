@@ -120,7 +120,7 @@ class PartitionDriver:
     ) -> AppendInfo:
         """Append one checked batch and count it. `marker`: the content of a control batch.
 
-        After a StorageError the log is unchanged.
+        Raises StorageError; the log is then unchanged.
         """
         epoch = self.partition.state.leader_epoch
         info = self.log.append_as_leader(records, header, leader_epoch=epoch, wall_ms=wall_ms)
@@ -154,7 +154,7 @@ class PartitionDriver:
     ) -> None:
         """Append the records of a fetch response; apply the leader's high watermark and log start.
 
-        After CorruptBatch, UnexpectedOffset, RecordsTooLarge or StorageError the log is unchanged.
+        Raises CorruptBatch, UnexpectedOffset, RecordsTooLarge, StorageError: the log is unchanged.
         """
         require(not self.is_cutting, "nothing is appended to a log that is cut")
         if records:
@@ -264,7 +264,7 @@ class PartitionDriver:
             self._around.readers.note_change(self.topic_partition, FetchWakeup.LOG_START)
         elif offset == self.log.log_start_offset:
             self.log.advance_log_start_offset(offset)
-            if self.log.has_dead_segments:  # the start has reached the end of an active segment
+            if self.log.has_dead_segments:  # it was active when the log start reached its end
                 self._around.log_starts.note(self)
 
     def note_log_start_kept(self, now_ms: int, offset: Offset) -> None:

@@ -51,8 +51,8 @@ class _Content:
 class Registrations:
     """The file of one log directory. All methods wait for the disk, and raise OSError.
 
-    Invariant: the file names each process whose registration may be in force before that
-    registration is sent, unless the directory may lack data that an earlier process has written.
+    Invariant: from before a registration is sent until it can no longer be in force, the file names
+    its process, unless the directory may lack data that an earlier process has written.
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:

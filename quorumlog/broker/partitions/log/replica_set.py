@@ -350,7 +350,7 @@ class ReplicaSet:
         self._delete(at, lambda: driver.log)
 
     def _delete(self, at: TopicPartition, log: Callable[[], Log]) -> None:
-        """Free the name, then remove the files. The next start removes any that are left."""
+        """Free the name, then remove the files. The next start finds any that are left."""
 
         def renamed(outcome: StorageError | None) -> None:
             log_refusal(outcome)

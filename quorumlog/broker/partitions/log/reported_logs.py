@@ -78,7 +78,7 @@ class ReportedLogs:
     def take_up(self, at: TopicPartition, image: PartitionImage) -> bool:
         """Return whether a refused log may be opened now; if so, it is no longer refused.
 
-        A torn log may be opened once the metadata does not require this replica's records.
+        A torn log may be opened once the replica is in neither the ISR nor the ELR.
         """
         standing = self.new.standing_of(at, image)
         is_asked_less = standing is not self._refused[at].standing and (
