@@ -36,7 +36,7 @@ from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, read_header
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, encode_marker
 
-# DEVIATION: Kafka lets any number of batches wait, each up to its client's timeout: 24 days.
+# DEVIATION: Kafka lets any number of batches wait, for their clients' timeouts: up to 24 days.
 # docs/decisions/0020-what-a-client-may-leave-waiting.md
 WAITING_MAX: Final = 100_000  # of this broker, for replicas or for the disk
 NO_TIMEOUT_MS: Final = 2_147_483_647  # for markers, which must be written
