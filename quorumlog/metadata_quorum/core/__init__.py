@@ -21,8 +21,8 @@ sending of messages continue in the background.
   Voters. Feed no `RecordsAppended`.
 - `VotersChanged`: another voter set is in force, or the first one. Reach peers at its addresses. A
   snapshot that ends at an offset contains `quorum.voters_at` of that offset.
-- `AppendFetched`: append the record bytes of that response, which `FetchedRecords` described. Drop
-  the bytes if a step ends without this effect.
+- `AppendFetched`: append the record bytes of that fetch response, which `FetchedRecords` described.
+  Drop the bytes if a step ends without this effect.
 - `TruncateLog`: truncate the log, and discard all state built from the removed records. The offset
   is never below the high watermark, and no flush is in progress.
 - `FlushLog`: start `log.flush()`, in a thread if it blocks. Then feed `LogFlushed` with the log end
@@ -33,8 +33,8 @@ sending of messages continue in the background.
   longer timeout than other requests. `source` is the `destination` of the request. Before a fetch
   response is fed, check its batches (CRC, whole, consecutive; drop a partial batch at the end), and
   describe them as `FetchedRecords`, with the voter sets in them; if a check fails, feed
-  `RequestFailed`. Drop requests and responses of the wrong type for their URL. A `destination`
-  below -1 is no node but a bootstrap address: -2 is the first.
+  `RequestFailed`. Requests and responses of the wrong type for their URL never reach the core.
+  A `destination` below -1 is no node but a bootstrap address: -2 is the first.
 - `SendResponse`, `AnswerFetch`: the response to one `RequestReceived`: each gets exactly one, at
   once or (a parked fetch) later. For a fetch read [records_from, records_to) of the log now, before
   the next effect, up to a maximum of bytes. If the peer has disconnected, drop the response.

@@ -100,7 +100,7 @@ class InstallSnapshot:
 class AnswerFetchSnapshot:
     """Respond with bytes of the snapshot from `position` on, and its size in `response`.
 
-    The error is SNAPSHOT_NOT_FOUND without such a file, POSITION_OUT_OF_RANGE behind its end.
+    The error is SNAPSHOT_NOT_FOUND if there is no such file, POSITION_OUT_OF_RANGE behind its end.
     """
 
     request_id: int

@@ -92,10 +92,10 @@ class Elections:
         pre-vote, its candidacy brings a newer epoch; if it loses, its response to BeginQuorumEpoch
         brings its epoch to the leader.
 
-        A follower with a live leader refuses, so that a voter that was cut off does not depose the
-        leader. A follower whose leader has resigned, or whose leader's process died, has no live
-        leader, even after a successful fetch. That is safe on a false alarm, too: a pre-vote
-        changes no epoch and no vote, and only real votes decide the election that may follow.
+        A follower that has fetched from its leader refuses, so that a voter that was cut off does
+        not depose the leader. A follower whose leader has resigned, or whose leader's process died,
+        does not refuse for an earlier fetch. That is safe on a false alarm, too: a pre-vote changes
+        no epoch and no vote, and only real votes decide the election that may follow.
         """
         match role:
             case Leader():
@@ -140,7 +140,7 @@ class Elections:
         return (request.last_offset_epoch, request.last_offset) >= ours
 
     def _maybe_ask_again(self, role: Role, voter: BrokerId) -> None:
-        """Repeat our pre-vote request to a voter whose own we refuse: it has no leader, either.
+        """Repeat our pre-vote request to a voter whose pre-vote we refuse: it lost the leader, too.
 
         When a leader's process dies, the first voter to notice may send its request before the
         second has noticed, and be refused; the second may be behind, and be refused too. A ballot
@@ -181,7 +181,7 @@ class Elections:
         self.ask_all(role)
 
     def new_ballot(self) -> Ballot:
-        """Return a ballot with this node's vote; without it, if this node is no voter any more."""
+        """Return a ballot: with this node's vote if it is a voter, otherwise without votes."""
         state = self._state
         return Ballot(granted={state.node_id} if state.is_voter else set())
 

@@ -70,7 +70,7 @@ class ResponseReceived:
     source: BrokerId
     response: Response
     records: FetchedRecords | None = None
-    snapshot_bytes: int = 0  # beside a FetchSnapshotResponse
+    snapshot_bytes: int = 0  # their number beside a FetchSnapshotResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

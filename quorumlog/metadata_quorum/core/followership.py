@@ -1,4 +1,4 @@
-"""Followership: finding the leader, fetching from it, and truncating records that it does not have.
+"""Followership: finding the leader, fetching from it, and truncating records that it lacks.
 
 A follower refuses records that do not continue its log or have a newer epoch than its own, and
 never truncates committed records. Sources: KIP-595 (Fetch, Begin- and EndQuorumEpoch); KAFKA-12460,
@@ -34,7 +34,7 @@ class Followership:
     def __init__(self, state: QuorumState, snapshots: SnapshotDownloads) -> None:
         self._state: Final = state
         self._snapshots: Final = snapshots
-        self._fruitless_fetches = 0  # of an observer, since the last successful one
+        self._fruitless_fetches = 0  # of an observer, since the last successful fetch
         self._probes = 0  # fetches to voters in turn, in search of the leader
 
     # --- requests of a leader ---
@@ -176,7 +176,7 @@ class Followership:
 
         The voters here may be outdated, so the bootstrap addresses are among them. So is a leader
         that is no voter here: it has removed itself, or the log here lacks the record that adds it.
-        A voter that is alone searches for no other node: it will lead.
+        The only voter of a quorum searches for no other node: it will lead.
         """
         state = self._state
         known = () if state.is_alone else state.other_voters + state.bootstrap_ids
@@ -293,7 +293,7 @@ class Followership:
                 snapshot_id == event.snapshot_id
             ):
                 role.download = None
-                self._fetch_elsewhere(role)  # the pending response is to the finished download
+                self._fetch_elsewhere(role)  # the pending response belongs to the finished download
                 role.fetch_deadline_ms = self._state.new_fetch_deadline_ms()
                 if event.is_whole:
                     self._snapshots.install(event.snapshot_id, event.voters)

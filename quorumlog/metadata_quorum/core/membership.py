@@ -48,7 +48,7 @@ class Membership:
         return self.voter_set.has_key(node_id, directory_id)
 
     def directory_of(self, voter_id: BrokerId) -> str | None:
-        """Return the directory id that makes this node a voter; None: any does."""
+        """Return the directory id of this voter; None: any directory counts."""
         voter = self.voter_set.get(voter_id) if self.kraft_version else None
         return None if voter is None else voter.directory_id
 

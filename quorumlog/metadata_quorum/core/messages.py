@@ -62,7 +62,7 @@ class VoteResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochRequest:
-    """The leader's announcement of its epoch to a voter; it repeats this while it leads."""
+    """The leader's announcement of its epoch to a voter, repeated while it leads."""
 
     leader_id: BrokerId
     leader_epoch: Epoch
@@ -106,7 +106,7 @@ class FetchRequest:
     `last_fetched_epoch`: the epoch of the record before it, 0 if there is none.
     `high_watermark`: the sender's; the leader answers at once if its own is newer.
     `replica_is_new`: the sender may not vote yet (decision 36), so it cannot be added as a voter.
-    `write_ms`: the duration of a durable write on the sender; the leader's timeout allows for it.
+    `write_ms`: the duration of a durable write on the sender; check-quorum allows for it.
     """
 
     replica_id: BrokerId

@@ -86,8 +86,8 @@ class Quorum:
       9. No record has a newer epoch than the node.
      10. No record is truncated while a flush is in progress; and a voter that fetches, or stands in
          an election, has a durable log.
-     11. An observer only follows; so does a new voter. It gives no vote, unless it has a directory
-         id: its log may lack the record that makes it a voter.
+     11. An observer only follows; so does a new voter. Neither gives a vote without a directory id;
+         with one, its log may lack the record that makes it a voter.
      12. A snapshot contains the records below the log's start; its records are committed.
      13. A leader makes one change of the voters at a time, of one voter at most.
      14. A leader that is no voter has removed itself, and leads until the removal is committed.
@@ -164,7 +164,7 @@ class Quorum:
         return self._state.voter_set
 
     def voters_at(self, end_offset: Offset) -> VoterSet | None:
-        """Return the voter set of a snapshot that ends there; None: kraft.version is 0 there.
+        """Return the voter set of a snapshot that ends at `end_offset`; None: kraft.version is 0.
 
         `end_offset` is not below the newest snapshot's end, or the log's start.
         """
@@ -182,7 +182,7 @@ class Quorum:
 
     @property
     def leader_epoch(self) -> Epoch:
-        """The newest epoch of this node."""
+        """The current epoch of this node."""
         return self._state.leader_epoch
 
     @property

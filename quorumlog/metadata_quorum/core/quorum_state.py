@@ -117,7 +117,7 @@ class QuorumState:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this node is the only voter. Not if it is new: its log may lack the others."""
+        """Whether this node is the only voter; not if new: its log may lack the other voters."""
         return self.is_voter and not self.other_voters and not self.is_new
 
     def follow_voters(self) -> None:

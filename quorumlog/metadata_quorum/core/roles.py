@@ -37,7 +37,7 @@ class Unattached:
 
 @dataclass(slots=True, kw_only=True)
 class Prospective:
-    """A voter that requests pre-votes (KIP-996); its disk is unchanged so far."""
+    """A voter that requests pre-votes (KIP-996); its durable state is unchanged so far."""
 
     election_deadline_ms: int
     ballot: Ballot

@@ -47,7 +47,7 @@ class SnapshotDownloads:
         return is_possible and snapshot_id.end_offset > log.high_watermark and not log.is_checking
 
     def fetch(self, download: Download) -> int:
-        """Request the next bytes from the leader; behind the last byte, only show that we live."""
+        """Request the next bytes from the leader; after the last, the request proves we live."""
         state = self._state
         request = FetchSnapshotRequest(
             replica_id=state.node_id,

@@ -48,7 +48,7 @@ class Timeouts:
         self._of_peers[node_id] = _bounded(write_ms)
 
     def election_ms(self, votes_of: Iterable[BrokerId]) -> int:
-        """Return the wait for a leader, or for the votes of these peers, in ms: in [T, 2T)."""
+        """Return the wait for a leader, or for votes of these peers, in ms: random in [T, 2T)."""
         configured_ms = self._settings.controller_quorum_election_timeout_ms
         least_ms = max(configured_ms, ELECTION_WRITES * self._slowest_ms(votes_of))
         return least_ms + int(least_ms * self._random_fraction())

@@ -228,10 +228,10 @@ class VoterChanges:
         self._follow_voters(role)
 
     def _follow_voters(self, role: Leader) -> None:
-        """Move progress between `observers` and `followers`: a voter keeps its observer's progress.
+        """Move progress between `observers` and `followers` after a change of the voters.
 
-        Its log was durable as an observer. Each new follower was a voter before, or has fetched
-        with the directory id of its voter.
+        A new voter keeps its observer's progress: its log was durable. Each follower was a voter
+        before, or has fetched with its voter's directory id.
         """
         state = self._state
         if not role.followers:  # it was the only voter: check-quorum starts now
