@@ -30,7 +30,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 WAITING_MAX: Final = 10_000
 # DEVIATION: Kafka fences a broker whose session is over, however late it checks.
 # docs/decisions/0007-a-session-found-long-overdue-is-renewed.md
-STALL_MS: Final = 1000  # a session that is overdue by more, after a pause of more: see `note_time`
+STALL_MS: Final = 1000  # the least pause, and overdue time, that renews sessions: see `note_time`
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Claim:
             refuse(ask.answer, NotController("too many requests wait for the take-over"))
 
     def resign(self) -> None:
-        """Refuse every waiting request: it was not carried out."""
+        """Refuse all waiting requests: they were not carried out."""
         _refuse_all(ask.answer for ask in self.waiting)
 
 
@@ -87,7 +87,7 @@ class ActiveController:
         self._uncommitted: Final = deque[_Uncommitted]()
         self._slice_end_offset = Offset(-1)  # of the last slice without a request
         self._noted_ms: int | None = None
-        self._was_paused = True  # perhaps, since the last check for silent brokers
+        self._was_paused = True  # since the last check for silent brokers; assumed at first
 
     def wait(self, fact: Ask | BrokerProcessDied) -> None:
         """Queue a request or a death behind the decision that is under way, if there is room."""
@@ -103,7 +103,7 @@ class ActiveController:
         self._noted_ms = now_ms
 
     def next_deadline_ms(self, high_watermark: Offset) -> int | None:
-        """Return when `decide_due` may have an action; None: no action is due, or not yet.
+        """Return when to call `decide_due`; None: nothing is due, or a slice is uncommitted.
 
         The last slice is committed before the next one is decided. So a decision about many
         partitions never has more than one slice that followers have yet to fetch.
@@ -151,10 +151,10 @@ class ActiveController:
         return self.controller.decide_balance(now_ms)
 
     def confirming(self, ask: Ask | None) -> tuple[MetadataRecord, ...]:
-        """Return the records for a decision without any: their commit proves that this node leads.
+        """Return a NoOp for a user's decision without records: its commit proves that we lead.
 
-        A user may rely on a refusal. A leader that was replaced, and has not yet learned of it,
-        would refuse by outdated metadata.
+        A user may rely on a refusal. A leader that was replaced, and has not yet noticed, would
+        base its refusal on outdated metadata.
         """
         # DEVIATION: Kafka answers at once; the answer of a replaced controller may be outdated.
         # docs/decisions/0076-a-refusal-is-confirmed-by-a-majority.md

@@ -63,7 +63,7 @@ class CommittedImage:
         return any(offset < committed for offset, _ in self.restored_voter_sets[:1])
 
     def add_publisher(self, publisher: ImagePublisher) -> None:
-        """Publish to it, too: at once, as one change, all that was published before."""
+        """Add a publisher; it first gets the published image, as one change."""
         self._publishers.append(publisher)
         if self.image.end_offset > 0:
             publisher.publish(difference(ClusterImage(), self.image), self.image)
@@ -109,7 +109,7 @@ class CommittedImage:
             self._maybe_begin()  # with the records committed meanwhile
 
     def install(self, image: ClusterImage) -> None:
-        """Take a leader's snapshot: the next `advance` publishes it.
+        """Install the image of a leader's snapshot: the next `advance` publishes it.
 
         Abandons a replay that is under way, because the log starts anew behind the snapshot. The
         call takes long, and may run in a thread while no other image is published.

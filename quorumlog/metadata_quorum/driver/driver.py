@@ -54,8 +54,8 @@ class Driver:
     """The driver of one quorum node. It needs no lock: one thread calls it and `done` of the seams.
 
     1. While a write is in progress, the driver does no other work: facts wait in the inbox.
-    2. A turn handles the first of these: an effect; an event of the controller; an action of the
-       controller; the oldest fact of the inbox.
+    2. A turn handles the first of these: an effect; an urgent event, such as the end of a write; an
+       action of the controller; the oldest fact of the inbox.
     3. After `stop`, or an error, the driver does no work, and every answer that is due is an error.
     4. While a write waits for room, every request is refused. The node gives no vote, appends no
        record, and sends no answer that claims either.

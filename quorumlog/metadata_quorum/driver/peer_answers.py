@@ -14,7 +14,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class PeerAnswers:
-    """Converts responses to facts; logs once for each node that it sends corrupt records."""
+    """Converts responses to facts; logs once for each node that its records are corrupt."""
 
     def __init__(self) -> None:
         self._corrupt_peers: Final[set[BrokerId]] = set()

@@ -46,7 +46,7 @@ class Answer(Protocol):
 
 
 class Ask(NamedTuple):
-    """A request to the active controller, its time of arrival, and its id, which repeats keep."""
+    """A request to the active controller, its arrival time, and its id, which repetitions keep."""
 
     request: ControllerRequest
     answer: Answer
@@ -125,10 +125,10 @@ class LeaderListener(Protocol):
     """A part of the node that follows the leader of the quorum."""
 
     def leader_changed(self, leader_id: BrokerId) -> None:
-        """Handle a new leader; NOBODY: it is unknown."""
+        """Handle a new leader; NOBODY: unknown."""
 
     def controller_claimed(self) -> None:
-        """Handle that the controller of this node is active from now on."""
+        """Handle the activation of this node's controller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,7 @@ class Snapshotting:
         flushes_log: Callable[[], bool],
         voters_at: Callable[[Offset], VoterSet | None],
     ) -> None:
-        """`feed` hands the driver a fact. `flushes_log`: the driver flushes the log by itself.
+        """`feed` hands the driver a fact. `flushes_log` returns whether the driver flushes the log.
 
         `voters_at` returns the voters for a snapshot that ends at an offset.
         """
