@@ -34,7 +34,7 @@ class Election:
 
     `is_new`: there was no file, or the voter has not caught up since: it must not vote yet.
     `voted_directory_id`: the candidate's directory id; None: its request had none (KIP-853).
-    `was_voter`: this node was a voter of a set in the log: it does not add itself again.
+    `was_voter`: this node was a voter of a committed set: it does not add itself again.
     `voters`: the voters of its quorum; None: a former version did not write them.
     """
 

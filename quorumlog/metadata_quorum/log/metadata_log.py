@@ -62,7 +62,7 @@ class MetadataLog:
         """Use `open`."""
         self.snapshots: Final = snapshots
         self.replayed_bytes = 0  # by `replay`
-        self.start: SnapshotId | None = None  # it ends where the log starts; None: starts at 0
+        self.start: SnapshotId | None = None  # ends at the log's start; None: that is 0
         self._log = log
         self._checkpoint = checkpoint
 

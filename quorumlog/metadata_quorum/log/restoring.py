@@ -1,8 +1,8 @@
 """The image with which a node starts: that of the newest snapshot that fits the log.
 
-A damaged snapshot, or one that ends beyond the log, stays where it is, with a warning. The next
-older snapshot is used, or none: then the log is replayed from its start. If the log no longer has
-its first records, the node refuses to start without a snapshot.
+A snapshot that is damaged, or does not fit, stays where it is, with a warning. The next older
+snapshot is used, or none: then the log is replayed from its start. If the log no longer has its
+first records, the node refuses to start without a snapshot.
 """
 
 import logging
