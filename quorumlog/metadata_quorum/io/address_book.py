@@ -74,7 +74,7 @@ class AddressBook:
         return VoterSet(tuple(Voter(voter_id=one, address=address) for one, address in voters))
 
     def voters_changed(self, voters: VoterSet | None) -> None:
-        """Set the voter set in force; None: the configured voters are."""
+        """Handle another voter set in force; None: the configured voters are in force."""
         if voters is not None:
             shown = ", ".join(f"{one.voter_id} at {one.address}" for one in voters.voters)
             _logger.info("the voters are %s", shown)
@@ -97,7 +97,7 @@ class AddressBook:
             )
 
     def hear_request(self, sender_id: int, sender_address: str, request: object) -> None:
-        """Store the address of a request's sender."""
+        """Store the address of a request's sender, and the leader's in a BeginQuorumEpoch."""
         self._hear(sender_id, sender_address)
         if isinstance(request, BeginQuorumEpochRequest) and is_address(request.leader_address):
             self._hear(request.leader_id, request.leader_address)
@@ -118,7 +118,7 @@ class AddressBook:
         return self._overrides.get(node_id) or self.known_to_all(node_id)
 
     def known_to_all(self, node_id: BrokerId) -> str | None:
-        """Return the address by which any node reaches this node: not one of our own overrides."""
+        """Return a node's address for use by any node: without our own overrides."""
         voters = self._voters
         if voters is None:
             return self._configured.get(node_id) or self._heard.get(node_id)

@@ -61,8 +61,8 @@ def found(
 
     `voters`: those in the log; None: kraft.version is 0. `is_upgrade_committed`: no truncation can
     bring version 0 back. A node that can become a voter stays new if its votes are unknown: an
-    empty log may lack the record that makes it a voter. Raises StorageError; VotersChanged at
-    kraft.version 0.
+    empty log may lack the record that makes it a voter. Raises StorageError; VotersChanged, unless
+    version 1 is certainly committed.
     """
     if not (is_upgrade_committed or election.was_voter):  # `was_voter` is saved at the commit
         _check_voters(settings, election, voters)
@@ -97,7 +97,7 @@ def _is_voter(settings: MetadataQuorumSettings, voters: VoterSet | None) -> bool
 
 
 def _is_alone(settings: MetadataQuorumSettings) -> bool:
-    """Return whether no other node can belong to a cluster that this node has lost."""
+    """Return whether no other node can hold metadata that this node has lost."""
     return len(settings.voters) == 1 and not settings.bootstrap
 
 

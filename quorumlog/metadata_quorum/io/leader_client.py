@@ -131,7 +131,7 @@ class LeaderClient:
         attempt_timeout_ms: int,
         kraft_version: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`kraft_version`: returns that of this node."""
+        """`kraft_version` returns the version in force on this node."""
         self._node_id: Final = node_id
         self._leader: Final = leader
         self._ask_local: Final = ask_local
@@ -280,7 +280,7 @@ class LeaderClient:
         return list((await self._ask(request)).results)
 
     async def _ask(self, request: Askable) -> Any:
-        """Return the response, of the request's own kind. Raises ControllerUnavailable."""
+        """Send a request until there is a response; return that. Raises ControllerUnavailable."""
         reason: Exception | None = None
         request_id = f"{self._client_token}-{next(self._request_numbers)}"
         try:

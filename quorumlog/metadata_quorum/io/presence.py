@@ -140,7 +140,7 @@ class PresenceClient:
     async def _keep(self, leader_id: BrokerId) -> None:
         failures, has_reported = 0, False
         while True:
-            address = self._addresses(leader_id)  # it may become known later, and may change
+            address = self._addresses(leader_id)  # it may be unknown yet, and may change
             if address is not None and await self._connect(address):
                 failures, has_reported = 0, False
             if address is not None and not has_reported and await has_died(address):

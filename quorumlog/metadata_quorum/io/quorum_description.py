@@ -1,4 +1,4 @@
-"""The state of the quorum: for DescribeQuorum as its leader sees it, for a status page as any does.
+"""Descriptions of the quorum: by its leader for DescribeQuorum, by any node for a status page.
 
 The core's monotonic times become wall-clock times. Sources: KIP-595 (DescribeQuorum), KIP-836
 (times of replicas).
@@ -123,7 +123,7 @@ def describe_status(
 
 
 def _directory_of(quorum: Quorum, voter_id: BrokerId) -> str | None:
-    """Return the directory id that makes a node a voter; None: any does."""
+    """Return a voter's directory id; None at kraft.version 0."""
     voter = quorum.voter_set.get(voter_id)
     return None if voter is None else voter.directory_id or None
 
@@ -134,7 +134,7 @@ def _observers(quorum: Quorum) -> list[BrokerId]:
 
 
 def _progress(quorum: Quorum, node_id: BrokerId) -> dict[str, int | None]:
-    """Return a node's fetch offset and lag: None if only the leader has them."""
+    """Return a node's fetch offset and lag; None if only the leader has them."""
     end_offset, fetched = quorum.log_end_offset, None
     role = quorum.role
     if node_id == quorum.node_id:

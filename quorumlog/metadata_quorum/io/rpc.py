@@ -160,7 +160,8 @@ class RpcServer:
     """Answers `/rpc/<Name>`.
 
     `handle` gets the request, of the type that belongs to the name, and its id if it has one.
-    `hear` gets the sender's id and address before, and the request: of this cluster only.
+    `hear` gets the sender's id and address, and the request, before `handle`; only from this
+    cluster.
     """
 
     def __init__(

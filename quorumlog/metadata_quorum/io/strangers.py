@@ -44,7 +44,7 @@ class Strangers:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Handle a request whose head is whole; its connection is busy meanwhile."""
+        """Handle a request, whose head is whole: stop the timer of its connection."""
         connection = request.transport and self._connections.get(request.transport)
         if not connection:
             return await handler(request)
