@@ -25,7 +25,7 @@ class Enactment:
     at_once: ClassVar[int] = 1000
     """The number of records in a slice.
 
-    It exceeds the records of a broker's death, or of a registration, which contains its own offset:
+    It exceeds the controller slice of a death, or of a registration, which contains its own offset:
     neither is split. Behind the first slice a record may get a later offset than the one at which
     it is applied, because the quorum may append a change of its voters meanwhile.
     """
