@@ -1,9 +1,9 @@
-"""A node that keeps its own place in the voter set: its address, and if asked to, its membership.
+"""Requests of a node about its own voter: for a new address and, if enabled, for membership.
 
-A voter tells the leader when it has another address. With `controller.quorum.auto.join.enable`, a
-controller that is no voter and may vote removes what its id was before, with another directory, and
-then adds itself. It refuses to come back: one that was a voter and was removed does not add itself
-again (KAFKA-19850). Sources: KIP-853 (UpdateRaftVoter), KIP-1186.
+A voter sends the leader its new address. With `controller.quorum.auto.join.enable`, a controller
+that is no voter and may vote first removes the voter of its id with another directory, and then
+adds itself. A node that was a voter and was removed does not add itself again (KAFKA-19850).
+Sources: KIP-853 (UpdateRaftVoter), KIP-1186.
 """
 
 from collections.abc import Iterator
@@ -21,17 +21,17 @@ from quorumlog.metadata_quorum.core.voter_sets import Voter
 
 
 class AutoJoin:
-    """The rules of a follower that asks its leader for a change about itself, now and then."""
+    """The rules of a follower that sends its leader requests to change its own voter."""
 
     def __init__(self, state: QuorumState, *, is_enabled: bool) -> None:
-        """`is_enabled`: whether a node that is no voter may ask to become one."""
+        """`is_enabled`: whether a node that is no voter requests to become a voter."""
         self._state: Final = state
         self._is_enabled: Final = is_enabled
-        self._asked: type[VoterChangeRequest] | None = None  # what there is to ask for
+        self._asked: type[VoterChangeRequest] | None = None  # the type of the request that is due
         self._due_ms: int | None = None
 
     def maybe_ask(self, role: Role) -> None:
-        """Ask, if there is something to ask for, and again as long as there is."""
+        """Send the request that applies, if any, and repeat it as long as it applies."""
         state, request = self._state, self._request(role)
         if request is None:
             self._asked = self._due_ms = None
@@ -43,7 +43,7 @@ class AutoJoin:
             state.send(state.leader_id, request)
 
     def _patience_ms(self, request: VoterChangeRequest) -> int:
-        """Return how long the first request waits."""
+        """Return the wait before the first request."""
         # DEVIATION: Kafka's controllers wait before they join, too: they have no vote until then.
         # docs/decisions/0156-a-new-cluster-writes-its-voters.md
         return self._interval_ms if isinstance(request, UpdateVoterRequest) else 0
@@ -65,7 +65,7 @@ class AutoJoin:
                 return None
 
     def _may_join(self) -> bool:
-        """Whether this node may ask now: a leader makes one change of the voters at a time."""
+        """Whether this node may request to join now: a leader makes one change at a time."""
         state = self._state
         is_changing = state.log.voter_sets.last_offset >= state.log.high_watermark
         return self._is_enabled and not (state.was_voter or state.is_new or is_changing)
@@ -87,6 +87,6 @@ class AutoJoin:
         return Voter(voter_id=state.node_id, directory_id=directory_id, address=state.address)
 
     def deadlines(self) -> Iterator[int]:
-        """When these rules have something to do, in ms."""
+        """Yield the times at which these rules are due, in ms."""
         if self._due_ms is not None:
             yield self._due_ms

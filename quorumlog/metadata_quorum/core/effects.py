@@ -1,6 +1,6 @@
 """The effects of the quorum core: imperatives, performed in order.
 
-The package's docstring says what each one requires of the driver.
+The package's docstring states the driver's duties for each effect.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 class PersistElection:
     """Make the election state durable before any later effect is performed.
 
-    `is_new`: the voter has yet to catch up before it may vote; see `Started`.
-    `voted_directory_id`: that of the candidate; None: it named none.
+    `is_new`: the voter has to catch up before it may vote; see `Started`.
+    `voted_directory_id`: the candidate's directory id; None: its request had none.
     `was_voter`: this node, with its directory, was a voter of a committed voter set.
     """
 
@@ -46,7 +46,7 @@ class AppendLeaderChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendVoters:
-    """Append one control batch at `base_offset`: [KRaftVersion 1, if it is set here,] Voters."""
+    """Append a control batch at `base_offset`: [KRaftVersion 1, if it is set here,] Voters."""
 
     leader_epoch: Epoch
     base_offset: Offset
@@ -72,9 +72,9 @@ class TruncateLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendSnapshot:
-    """Write the bytes that came beside the response to `request_id` to the draft, at `position`.
+    """Write the bytes beside the response to `request_id` to the draft, at `position`.
 
-    At position 0 a new draft begins.
+    Position 0 begins a new draft.
     """
 
     request_id: int
@@ -84,23 +84,23 @@ class AppendSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSnapshot:
-    """Begin to read all of the draft; `SnapshotChecked` says whether it is whole."""
+    """Begin to read the whole draft; the result is `SnapshotChecked`."""
 
     snapshot_id: SnapshotId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallSnapshot:
-    """Make the checked draft a snapshot; then drop the whole log, and let it start at its end."""
+    """Make the checked draft a snapshot; drop the whole log, and start it at the snapshot's end."""
 
     snapshot_id: SnapshotId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFetchSnapshot:
-    """Answer with bytes of the snapshot from `position` on, and its size in `response`.
+    """Respond with bytes of the snapshot from `position` on, and its size in `response`.
 
-    With SNAPSHOT_NOT_FOUND if there is no such file, with POSITION_OUT_OF_RANGE behind its end.
+    The error is SNAPSHOT_NOT_FOUND if there is no such file, POSITION_OUT_OF_RANGE behind its end.
     """
 
     request_id: int
@@ -111,14 +111,14 @@ class AnswerFetchSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushLog:
-    """Begin to make all that is in the log durable; `LogFlushed` says when it is."""
+    """Begin to make the whole log durable; the result is `LogFlushed`."""
 
     log_end_offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendRequest:
-    """Send; report the answer or the failure, after `timeout_ms` at the latest."""
+    """Send a request; feed its response or its failure, after `timeout_ms` at the latest."""
 
     request_id: int
     destination: BrokerId
@@ -128,7 +128,7 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendResponse:
-    """Answer the request that came with `request_id`."""
+    """Respond to the request `request_id`."""
 
     request_id: int
     response: PlainResponse
@@ -136,7 +136,7 @@ class SendResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFetch:
-    """Answer the fetch `request_id`, with whole batches from [records_from, records_to).
+    """Respond to the fetch `request_id`, with whole batches from [records_from, records_to).
 
     As many as fit, at least one; none if the range is empty.
     """
@@ -149,7 +149,7 @@ class AnswerFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceHighWatermark:
-    """All below `high_watermark` is committed: publish it, and answer what waits for it."""
+    """All records below `high_watermark` are committed: publish them, and answer requests."""
 
     high_watermark: Offset
 
@@ -164,14 +164,14 @@ class BecomeLeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResignLeadership:
-    """We lead `leader_epoch` no longer: append nothing more, fail what is not committed."""
+    """We lead `leader_epoch` no longer: append no more records, fail uncommitted requests."""
 
     leader_epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowLeader:
-    """`leader_id` leads this epoch; NOBODY: no leader is known. It is never this node."""
+    """`leader_id` leads this epoch, and is not this node; NOBODY: the leader is unknown."""
 
     leader_epoch: Epoch
     leader_id: BrokerId
@@ -179,9 +179,9 @@ class FollowLeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VotersChanged:
-    """Another voter set is in force; None: kraft.version is 0, the configured voters are.
+    """Another voter set is in force; None: kraft.version is 0, with the configured voters.
 
-    It comes at the start as well, unless kraft.version is 0 then.
+    The effect comes at the start as well, unless kraft.version is 0 then.
     """
 
     voters: VoterSet | None

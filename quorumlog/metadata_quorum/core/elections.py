@@ -1,7 +1,7 @@
 """Elections: pre-votes, votes, and when a voter stands.
 
-A voter refuses a second vote in an epoch, and a log that lacks records; a follower that hears its
-leader refuses every pre-vote. Sources: KIP-595 (Vote), KIP-996 (pre-vote); Raft 5.2, 5.4.1.
+A voter refuses a second vote in an epoch, and a candidate whose log lacks records. A follower with
+a live leader refuses every pre-vote. Sources: KIP-595 (Vote), KIP-996 (pre-vote); Raft 5.2, 5.4.1.
 """
 
 from collections.abc import Iterator
@@ -31,16 +31,16 @@ class Elections:
         self._state: Final = state
         self._leadership: Final = leadership
 
-    # --- a peer asks for a vote ---
+    # --- vote requests from peers ---
 
     def handle_vote_request(self, request_id: int, request: VoteRequest) -> None:
-        """Answer a vote or a pre-vote; a granted vote is durable before the answer leaves."""
+        """Answer a vote or a pre-vote; a granted vote is durable before the response leaves."""
         state = self._state
         error_code = self._refusal(request)
         is_granted = False
         if error_code is ErrorCode.NONE:
             if request.pre_vote:
-                # DEVIATION: Kafka's voters take over a newer epoch from a pre-vote, too.
+                # DEVIATION: Kafka's voters adopt a newer epoch from a pre-vote, too.
                 # docs/decisions/0034-an-epoch-is-believed-within-reach.md
                 is_granted = self._would_vote(state.role, request)
             else:
@@ -65,12 +65,12 @@ class Elections:
         if request.voter_id != state.node_id or is_other_directory:
             return ErrorCode.INVALID_VOTER_KEY
         if state.kraft_version > 0 and request.replica_directory_id is None:
-            # It is of a release that counts the configured voters, whatever the log says.
+            # Its release counts the configured voters, and ignores those in the log.
             return ErrorCode.INVALID_VOTER_KEY
         knows_both = {state.node_id, request.replica_id} <= {*state.voters}
         is_named = request.voter_directory_id is not None
         if state.kraft_version == 0 and not knows_both and not is_named:
-            # DEVIATION: Kafka judges the requests of strangers at kraft.version 0, too.
+            # DEVIATION: Kafka's voters also answer unknown nodes at kraft.version 0.
             # docs/decisions/0011-the-quorum-speaks-http-and-cbor.md
             return ErrorCode.INCONSISTENT_VOTER_SET
         newest_log = request.replica_epoch - (not request.pre_vote)
@@ -86,16 +86,16 @@ class Elections:
         return ErrorCode.NONE
 
     def _would_vote(self, role: Role, request: VoteRequest) -> bool:
-        """Decide on a pre-vote. It has one consequence only: the sender may stand (KIP-996).
+        """Decide on a pre-vote. A granted one has one consequence: the sender may stand (KIP-996).
 
-        The sender's epoch may be newer than ours. It stays the sender's: if the sender wins the
-        pre-vote, its candidacy brings a newer epoch; if it loses, the leader learns of its epoch
-        from its answer to BeginQuorumEpoch.
+        The sender's epoch may be newer than ours; we do not adopt it. If the sender wins the
+        pre-vote, its candidacy brings a newer epoch; if it loses, its response to BeginQuorumEpoch
+        brings its epoch to the leader.
 
-        A follower that hears its leader refuses, so that a voter that was cut off does not depose
-        it. A follower whose leader has resigned, or whose leader's process was seen dead, counts as
-        not hearing it, whatever it fetched before. That is safe even if it was wrong: a pre-vote
-        changes no epoch and no vote, and only real votes decide the election that may follow.
+        A follower that has fetched from its leader refuses, so that a voter that was cut off does
+        not depose the leader. A follower whose leader has resigned, or whose leader's process died,
+        does not refuse for an earlier fetch. That is safe on a false alarm, too: a pre-vote changes
+        no epoch and no vote, and only real votes decide the election that may follow.
         """
         match role:
             case Leader():
@@ -140,11 +140,12 @@ class Elections:
         return (request.last_offset_epoch, request.last_offset) >= ours
 
     def _maybe_ask_again(self, role: Role, voter: BrokerId) -> None:
-        """Ask a voter again whose own pre-vote this node refuses: it has lost the leader, too.
+        """Repeat our pre-vote request to a voter whose pre-vote we refuse: it lost the leader, too.
 
-        When a leader's process dies, the first voter to notice may ask before the second has
-        noticed, and be refused; the second may be behind, and be refused too. A ballot asks each
-        voter again once: two that may not vote for each other must not ask for ever.
+        When a leader's process dies, the first voter to notice may send its request before the
+        second has noticed, and be refused; the second may be behind, and be refused too. A ballot
+        repeats its request once for each voter: two that may not vote for each other must not
+        repeat it for ever.
         """
         # DEVIATION: Kafka waits out the election timeout.
         # docs/decisions/0009-voters-that-lost-their-leader-help-each-other.md
@@ -156,10 +157,10 @@ class Elections:
             case _:
                 pass
 
-    # --- asking for votes ---
+    # --- vote requests to peers ---
 
     def _stand(self) -> None:
-        """Ask for pre-votes."""
+        """Become prospective, and request pre-votes."""
         deadline_ms = self._state.new_election_deadline_ms()
         ballot = self.new_ballot()
         role = Prospective(election_deadline_ms=deadline_ms, ballot=ballot)
@@ -167,9 +168,10 @@ class Elections:
         self.ask_all(role)
 
     def _become_candidate(self, pre_votes: set[BrokerId]) -> None:
-        """Vote for ourselves in the next epoch, durably, and ask for votes.
+        """Vote for ourselves in the next epoch, durably, and request votes.
 
-        The deadline lets those vote that gave their pre-votes: these say how slow their disks are.
+        The deadline allows for the disks of the voters that granted pre-votes: their responses
+        contain the duration of a write.
         """
         state = self._state
         deadline_ms = state.new_election_deadline_ms(sorted(pre_votes))
@@ -179,12 +181,12 @@ class Elections:
         self.ask_all(role)
 
     def new_ballot(self) -> Ballot:
-        """Return a ballot with the own vote; it does not count if this node is leaving."""
+        """Return a ballot: with this node's vote if it is a voter, otherwise without votes."""
         state = self._state
         return Ballot(granted={state.node_id} if state.is_voter else set())
 
     def ask_all(self, role: Prospective | Candidate) -> None:
-        """Ask every other voter for its pre-vote, or its vote."""
+        """Request a pre-vote, or a vote, from every other voter."""
         for voter in self._state.other_voters:
             self._ask(role, voter)
 
@@ -209,14 +211,14 @@ class Elections:
             self._ask(role, voter)
 
     def handle_vote_response(self, event: events.ResponseReceived, response: VoteResponse) -> None:
-        """Count one answer of the ballot that asked; others are of an older one."""
+        """Count a response to a request of this ballot; ignore responses to earlier ballots."""
         state = self._state
         state.timeouts.note_peer(event.source, response.write_ms)
         if response.leader_epoch >= state.leader_epoch:
             if not state.learn(response.leader_epoch, response.leader_id, response.leader_address):
                 return
         elif not isinstance(state.role, Prospective):
-            return  # only pre-votes get answers from an older epoch
+            return  # only pre-votes get responses from an older epoch
         match state.role:
             case Prospective(ballot=ballot) | Candidate(ballot=ballot):
                 voter = ballot.asked.pop(event.request_id, None)
@@ -228,7 +230,7 @@ class Elections:
                 pass
 
     def handle_request_failed(self, request_id: int) -> None:
-        """Ask again later, if that request asked for a vote."""
+        """Schedule the request again, if it was one for a vote."""
         match self._state.role:
             case Prospective(ballot=ballot) | Candidate(ballot=ballot) if (
                 request_id in ballot.asked
@@ -237,13 +239,13 @@ class Elections:
             case _:
                 pass
 
-    # --- time, and the count ---
+    # --- deadlines, and the count ---
 
     def maybe_stand(self, role: Unattached | Follower) -> None:
         """Stand when the wait for a leader is over; only with a durable log.
 
-        A request for a vote names the end of the log, and the voter keeps its vote if this node
-        crashes and asks again in the same epoch. The log must not be shorter then.
+        A vote request contains the log end offset, and the voter keeps its vote if this node
+        crashes and repeats the request in the same epoch. The log must not be shorter then.
         """
         # DEVIATION: Kafka flushes within every append. Here an election waits for the flush.
         # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md
@@ -256,7 +258,7 @@ class Elections:
             self._stand()
 
     def _stand_deadline_ms(self, role: Unattached | Follower) -> int | None:
-        """When to stand; None: never, in this role."""
+        """Return when to stand; None: never, in this role."""
         if not self._state.takes_part or not self._state.has_newer_epoch:
             return None
         match role:
@@ -268,7 +270,7 @@ class Elections:
                 return fetch_ms
 
     def count_pre_votes(self, role: Prospective) -> None:
-        """Stand for real with a majority; give up without one, or when the time is over."""
+        """Become a candidate with a majority; give up if it is out of reach, or at the deadline."""
         state, ballot = self._state, role.ballot
         is_lost = len(ballot.refused) >= state.majority or role.election_deadline_ms <= state.now_ms
         if len(ballot.granted) >= state.majority and state.has_newer_epoch:
@@ -281,7 +283,7 @@ class Elections:
             self._ask_where_due(role)
 
     def count_votes(self, role: Candidate) -> None:
-        """Lead with the votes of a majority; ask for pre-votes again when the time is over."""
+        """Lead with the votes of a majority; request pre-votes again at the deadline."""
         if len(role.ballot.granted) >= self._state.majority:
             self._leadership.begin(tuple(sorted(role.ballot.granted)))
         elif role.election_deadline_ms <= self._state.now_ms:
@@ -290,7 +292,7 @@ class Elections:
             self._ask_where_due(role)
 
     def deadlines(self, role: Role) -> Iterator[int]:
-        """When these rules have something to do, in ms."""
+        """Yield the times at which these rules are due, in ms."""
         match role:
             case Unattached() | Follower():
                 stand_ms = self._stand_deadline_ms(role)

@@ -9,17 +9,16 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The disk was read: the first event, and once only.
+    """The state that was read from the disk: the first event, fed once.
 
-    The election state is that of the last `PersistElection` (all defaults: there is none).
+    The election state is that of the last `PersistElection`; all defaults if there is none.
     `epoch_starts`: (epoch, first offset) of the log, oldest first.
     Records below `flushed_offset` survive power loss.
     `is_new`: the earlier votes of this voter are unknown: its disk is new, or has lost them.
-    `log_start`: the snapshot at whose end the log starts; None: it starts at 0.
+    `log_start`: the snapshot at whose end offset the log starts; None: it starts at 0.
     `snapshot_id`: the newest snapshot, if there is one.
-    `voter_sets`: what the newest snapshot and the log say of the voters: (offset of the record, the
-    set), oldest first; that of a snapshot counts as its last record. Without any, kraft.version
-    is 0.
+    `voter_sets`: (offset of the record, voter set) of the newest snapshot and the log, oldest
+    first; a snapshot's set has the offset of its last record. Empty: kraft.version is 0.
     """
 
     leader_epoch: Epoch = Epoch(0)
@@ -43,7 +42,7 @@ class Ticked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestReceived:
-    """A peer sent a request; this node chose its `request_id`, which the answer repeats."""
+    """A request from a peer; this node chose its `request_id`, which the response repeats."""
 
     request_id: int
     request: Request
@@ -53,8 +52,8 @@ class RequestReceived:
 class FetchedRecords:
     """The whole batches beside a fetch response: offsets [base, end), with valid CRCs.
 
-    `epoch_starts`: (epoch, first offset) wherever the leader epoch of the batches changes, the
-    first batch included. `voter_sets`: (offset, what it says) of each record with a voter set.
+    `epoch_starts`: (epoch, first offset) at each change of the batches' leader epoch, the first
+    batch included. `voter_sets`: (offset, voter set) of each Voters record.
     """
 
     base_offset: Offset
@@ -65,25 +64,25 @@ class FetchedRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseReceived:
-    """`source` answered the request of our `SendRequest` with this `request_id`."""
+    """The response of `source` to our `SendRequest` with this `request_id`."""
 
     request_id: int
     source: BrokerId
     response: Response
     records: FetchedRecords | None = None
-    snapshot_bytes: int = 0  # how many came beside a FetchSnapshotResponse
+    snapshot_bytes: int = 0  # their number beside a FetchSnapshotResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFailed:
-    """No answer will come to our request: it timed out, or the connection failed."""
+    """Our request gets no response: it timed out, or the connection failed."""
 
     request_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsAppended:
-    """We lead `leader_epoch`, and our own records made the log end at `log_end_offset`."""
+    """We lead `leader_epoch`, and our controller appended records up to `log_end_offset`."""
 
     leader_epoch: Epoch
     log_end_offset: Offset
@@ -91,12 +90,12 @@ class RecordsAppended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeDecided:
-    """We lead, and our controller has decided that kraft.version 1 comes into force (KIP-853)."""
+    """We lead, and our controller has decided to raise kraft.version to 1 (KIP-853)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFlushed:
-    """The flush that `FlushLog` ordered is done: all below `flushed_offset` is durable.
+    """The flush of `FlushLog` is complete: all records below `flushed_offset` are durable.
 
     `was_repeated`: as in `WriteEnded`.
     """
@@ -108,9 +107,9 @@ class LogFlushed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteEnded:
-    """The driver waited this long for an effect that is a `DiskWrite`.
+    """The driver waited `took_ms` for an effect that is a `DiskWrite`.
 
-    `was_repeated`: there was no room at first, so the time says nothing of how slow the disk is.
+    `was_repeated`: the disk had no room at first, so the time does not measure its speed.
     """
 
     took_ms: int
@@ -119,9 +118,9 @@ class WriteEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotChecked:
-    """The draft that `CheckSnapshot` names was read: it is whole, or of no use.
+    """The draft of `CheckSnapshot` was read: it is whole, or unusable.
 
-    `voters`: the voter set in it; None: kraft.version is 0 at its end.
+    `voters`: its voter set; None: kraft.version is 0 at its end.
     """
 
     snapshot_id: SnapshotId
@@ -131,14 +130,14 @@ class SnapshotChecked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotWritten:
-    """A snapshot of committed records is on the disk of this node, durably."""
+    """A snapshot of committed records is durable on this node's disk."""
 
     snapshot_id: SnapshotId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStartMoved:
-    """The log starts where this snapshot ends: the snapshot holds what was before."""
+    """The log starts at this snapshot's end offset: the snapshot contains the earlier records."""
 
     log_start: SnapshotId
 
@@ -152,7 +151,7 @@ class PeerProcessDied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResignRequested:
-    """The node is about to stop, or its controller failed: it should no longer lead."""
+    """The node is about to stop, or its controller failed: it must no longer lead."""
 
 
 OwnEvent = RecordsAppended | UpgradeDecided | ResignRequested

@@ -1,8 +1,8 @@
-"""Followership: finding the leader, fetching from it, and dropping records that it does not have.
+"""Followership: finding the leader, fetching from it, and truncating records that it lacks.
 
-A follower refuses records that do not continue its log or come from a newer epoch than it follows,
-and never drops what is committed. Sources: KIP-595 (Fetch, Begin- and EndQuorumEpoch);
-KAFKA-12460, KAFKA-18723.
+A follower refuses records that do not continue its log or have a newer epoch than its own, and
+never truncates committed records. Sources: KIP-595 (Fetch, Begin- and EndQuorumEpoch); KAFKA-12460,
+KAFKA-18723.
 """
 
 from collections.abc import Iterator
@@ -34,13 +34,13 @@ class Followership:
     def __init__(self, state: QuorumState, snapshots: SnapshotDownloads) -> None:
         self._state: Final = state
         self._snapshots: Final = snapshots
-        self._fruitless_fetches = 0  # of an observer, since the last successful one
-        self._probes = 0  # how many voters were asked in turn for the leader
+        self._fruitless_fetches = 0  # of an observer, since the last successful fetch
+        self._probes = 0  # fetches to voters in turn, in search of the leader
 
     # --- requests of a leader ---
 
     def handle_begin_quorum_epoch(self, request_id: int, request: BeginQuorumEpochRequest) -> None:
-        """Follow the leader that says so."""
+        """Follow the leader that sent the request."""
         state = self._state
         address = request.leader_address
         error_code = self._leader_refusal(request.leader_id, request.leader_epoch, address)
@@ -48,7 +48,7 @@ class Followership:
             error_code = ErrorCode.INVALID_VOTER_KEY
         if error_code is ErrorCode.NONE:
             state.learn(request.leader_epoch, request.leader_id, address)
-            if isinstance(state.role, Prospective):  # it stood although the leader is there
+            if isinstance(state.role, Prospective):  # it stood although the leader is alive
                 state.become_follower(state.leader_epoch, state.leader_id)
         response = BeginQuorumEpochResponse(
             error_code=error_code,
@@ -59,7 +59,7 @@ class Followership:
         state.emit(effects.SendResponse(request_id=request_id, response=response))
 
     def handle_end_quorum_epoch(self, request_id: int, request: EndQuorumEpochRequest) -> None:
-        """Stand soon after the leader resigned: sooner if it prefers this voter."""
+        """Schedule an election after the leader resigned: sooner if it prefers this voter."""
         state = self._state
         error_code = self._leader_refusal(request.leader_id, request.leader_epoch)
         if error_code is ErrorCode.NONE:
@@ -93,7 +93,7 @@ class Followership:
         return ErrorCode.NONE
 
     def _successor_wait_ms(self, preferred_candidates: tuple[BrokerId, ...]) -> int:
-        """Return the wait by preference: 0 if first, then doubling up to max/2; else max."""
+        """Return the wait: 0 for the first candidate, then doubling up to max/2; else max."""
         max_ms = self._state.settings.controller_quorum_election_backoff_max_ms
         if self._state.node_id not in preferred_candidates:
             return max_ms
@@ -101,10 +101,11 @@ class Followership:
         return max_ms >> (len(preferred_candidates) - position) if position else 0
 
     def handle_peer_process_died(self, role: Role, event: events.PeerProcessDied) -> None:
-        """Do not wait for the fetch timeout if no process listens at the leader's address.
+        """Start an election early if no process listens at the leader's address.
 
         Each voter waits a short time by its rank among the remaining voters, so that two do not
-        split the vote. A fetch answer from the leader cancels it.
+        split the vote. A fetch response from the leader cancels the election. A node that cannot
+        stand fetches from other voters at once.
         """
         # DEVIATION: Kafka waits for the fetch timeout.
         # docs/decisions/0004-a-closed-connection-is-news.md
@@ -138,20 +139,20 @@ class Followership:
             self._state.emit(effects.FlushLog(log_end_offset=log.end_offset))
 
     def resume(self, role: Role, flush_ms: int) -> None:
-        """Go on after a flush: the node could not send a fetch meanwhile."""
+        """Extend the fetch deadline by a flush: the node could not send a fetch meanwhile."""
         if isinstance(role, Follower) and not role.is_leader_gone:
             role.fetch_deadline_ms += flush_ms
 
     # --- fetches ---
 
     def maybe_fetch(self, role: Unattached | Follower) -> None:
-        """Fetch, if that is due: from the leader, or from any voter that may know it."""
+        """Send a fetch if it is due: to the leader, or to any voter in search of the leader."""
         self._maybe_give_up_leader(role)
         if self._may_fetch(role) and role.fetch_after_ms <= self._state.now_ms:
             self._fetch(role)
 
     def _maybe_give_up_leader(self, role: Unattached | Follower) -> None:
-        """Let a node that cannot stand ask other voters when its leader is silent."""
+        """Make a node that cannot stand fetch from other voters when its leader is silent."""
         match role:
             case Follower(fetch_deadline_ms=deadline_ms) if (
                 not self._state.takes_part and deadline_ms <= self._state.now_ms
@@ -171,10 +172,11 @@ class Followership:
         return role.fetch_id is None and bool(self._ring()) and self._is_acknowledgement_true()
 
     def _ring(self) -> tuple[BrokerId, ...]:
-        """Whom to ask in turn for the leader: a voter of a changed set may be found nowhere else.
+        """Return the nodes to which to send fetches in turn, in search of the leader.
 
-        A leader that is no voter here is one of them: it has removed itself, or the log here does
-        not say yet that it was added. A voter that is alone asks no other node: it will lead.
+        The voters here may be outdated, so the bootstrap addresses are among them. So is a leader
+        that is no voter here: it has removed itself, or the log here lacks the record that adds it.
+        The only voter of a quorum searches for no other node: it will lead.
         """
         state = self._state
         known = () if state.is_alone else state.other_voters + state.bootstrap_ids
@@ -182,7 +184,7 @@ class Followership:
         return (*known, state.leader_id) if leads_unknown else known
 
     def _is_acknowledgement_true(self) -> bool:
-        """Whether a fetch may be sent: a voter's fetch claims that all below is durable."""
+        """Whether a fetch may be sent: a voter's fetch claims that its whole log is durable."""
         return not self._state.members.flushes_log or self._state.log.is_durable
 
     def _fetch(self, role: Unattached | Follower) -> None:
@@ -209,7 +211,7 @@ class Followership:
         role.fetch_id = state.send(self._fetch_destination(role), request, wait_ms=max_wait_ms)
 
     def _fetch_destination(self, role: Unattached | Follower) -> BrokerId:
-        """Choose the leader; without one, or if it is silent, the voters in turn."""
+        """Return the leader; without a leader, or if it is silent, the voters in turn."""
         match role:
             case Follower(is_leader_gone=is_gone) if self._state.takes_part or not is_gone:
                 return self._state.leader_id
@@ -219,10 +221,10 @@ class Followership:
                 return ring[self._probes % len(ring)]
 
     def _fetch_again_later(self, role: Unattached | Follower) -> None:
-        """Wait before the next fetch.
+        """Schedule the next fetch after a wait.
 
         A voter without a leader waits longer: the leader will send BeginQuorumEpoch. An observer
-        doubles its wait until it has a leader: the voters that it asks hold an election meanwhile.
+        doubles its wait until a fetch succeeds: the voters hold an election meanwhile.
         """
         state = self._state
         backoff_ms = state.settings.controller_quorum_retry_backoff_ms
@@ -236,7 +238,7 @@ class Followership:
         role.fetch_after_ms = state.now_ms + backoff_ms
 
     def handle_request_failed(self, role: Role, request_id: int) -> None:
-        """Fetch again later, if that request was the fetch that is under way."""
+        """Schedule another fetch, if the failed request was the fetch in progress."""
         match role:
             case Unattached(fetch_id=fetch_id) | Follower(fetch_id=fetch_id) if (
                 fetch_id == request_id
@@ -249,7 +251,7 @@ class Followership:
     def handle_fetch_response(
         self, role: Role, event: events.ResponseReceived, response: FetchResponse
     ) -> None:
-        """Append or truncate; any other response is of an older epoch, or given up."""
+        """Append or truncate; ignore the response to an earlier fetch."""
         match role:
             case Unattached(fetch_id=fetch_id) | Follower(fetch_id=fetch_id) if (
                 fetch_id == event.request_id
@@ -263,7 +265,7 @@ class Followership:
     def handle_fetch_snapshot_response(
         self, role: Role, event: events.ResponseReceived, response: FetchSnapshotResponse
     ) -> None:
-        """Write the bytes to the draft; any other response is of an older epoch, or given up."""
+        """Write the bytes to the draft; ignore the response to an earlier fetch."""
         match role:
             case Unattached(fetch_id=fetch_id) | Follower(fetch_id=fetch_id) if (
                 fetch_id == event.request_id
@@ -284,14 +286,14 @@ class Followership:
                 pass
 
     def handle_snapshot_checked(self, role: Role, event: events.SnapshotChecked) -> None:
-        """Install a whole snapshot; otherwise ask the leader anew, later."""
+        """Install a whole snapshot; otherwise fetch from the leader again, later."""
         self._state.log.is_checking = False
         match role:
             case Follower(download=Download(snapshot_id=snapshot_id)) if (
                 snapshot_id == event.snapshot_id
             ):
                 role.download = None
-                self._fetch_elsewhere(role)  # the answer under way is of the finished download
+                self._fetch_elsewhere(role)  # the pending response belongs to the finished download
                 role.fetch_deadline_ms = self._state.new_fetch_deadline_ms()
                 if event.is_whole:
                     self._snapshots.install(event.snapshot_id, event.voters)
@@ -317,7 +319,7 @@ class Followership:
                 pass
 
     def _maybe_take_part(self, response: FetchResponse) -> None:
-        """Let a new voter vote once it durably holds all that a leader knows to be committed."""
+        """Let a new voter vote once it durably holds all records that the leader has committed."""
         has_all = 0 <= response.high_watermark <= self._state.log.flushed_offset
         continues = response.diverging_epoch is None and response.snapshot_id is None
         if self._state.is_new and has_all and continues:
@@ -325,13 +327,13 @@ class Followership:
             self._state.persist_election()
 
     def _use_fetch_response(self, event: events.ResponseReceived, response: FetchResponse) -> bool:
-        """Act on a response; False unless it came from the leader and made sense."""
+        """Act on a response; False unless it is valid and from the leader."""
         state = self._state
         if response.error_code is ErrorCode.UNKNOWN_LEADER_EPOCH:
-            return False  # it is behind
+            return False  # its epoch is older
         if not state.learn(response.leader_epoch, response.leader_id, response.leader_address):
             return False
-        # Only a leader answers without an error: it may have been asked by an address alone.
+        # Only a leader answers without an error; the source may be a bootstrap address.
         is_from_leader = event.source in {state.leader_id, *state.bootstrap_ids}
         if response.error_code is not ErrorCode.NONE or not is_from_leader:
             return False
@@ -342,9 +344,9 @@ class Followership:
         return event.records is None or self._maybe_append(event.request_id, event.records)
 
     def _committed_here(self, response: FetchResponse) -> Offset:
-        """How much of our log is known to be committed.
+        """Return the high watermark that the response gives our log.
 
-        Nothing more after a divergence: what is left may diverge, too (KAFKA-14704).
+        It does not rise after a divergence: the remaining records may diverge, too (KAFKA-14704).
         """
         if response.diverging_epoch is not None or response.snapshot_id is not None:
             return self._state.log.high_watermark
@@ -369,7 +371,7 @@ class Followership:
     def _maybe_truncate(self, diverging: DivergingEpoch) -> bool:
         offset = self._truncation_offset(diverging)
         if not 0 <= offset < self._state.log.end_offset:
-            return False  # there is nothing to cut at such an offset
+            return False  # the offset is not within the log
         self._require_uncommitted(offset)
         self._state.emit(effects.TruncateLog(end_offset=offset))
         self._state.log.truncate(offset)
@@ -377,19 +379,19 @@ class Followership:
         return True
 
     def _require_uncommitted(self, offset: Offset) -> None:
-        # Kafka halts here, too (KAFKA-12460): one of the two logs has lost what was committed.
+        # Kafka halts here, too (KAFKA-12460): one of the two logs has lost committed records.
         is_uncommitted = offset >= self._state.log.high_watermark
         require(is_uncommitted, "3: what is committed is not truncated")
 
     def _truncation_offset(self, diverging: DivergingEpoch) -> Offset:
-        """Return the offset up to which our log may equal the leader's; rounds may follow."""
+        """Return the offset up to which our log may equal the leader's; more rounds may follow."""
         epoch, end_offset = self._state.log.epoch_end(diverging.epoch)
         if epoch == diverging.epoch:
             return min(end_offset, diverging.end_offset)
         return end_offset
 
     def deadlines(self, role: Role) -> Iterator[int]:
-        """When these rules have something to do, in ms."""
+        """Yield the times at which these rules are due, in ms."""
         match role:
             case Unattached() | Follower():
                 if isinstance(role, Follower) and not self._state.takes_part:

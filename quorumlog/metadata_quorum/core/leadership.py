@@ -26,9 +26,9 @@ from quorumlog.metadata_quorum.core.voter_changes import VoterChanges
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 
-# DEVIATION: Kafka remembers any number of them for a time.
+# DEVIATION: Kafka's leader keeps any number of observers for a time.
 # docs/decisions/0014-every-memory-has-a-limit.md
-OBSERVERS_MAX: Final = 1000  # that a leader remembers
+OBSERVERS_MAX: Final = 1000  # in a leader's memory
 
 
 class Leadership:
@@ -41,7 +41,7 @@ class Leadership:
     # --- the start ---
 
     def begin(self, granting_voters: tuple[BrokerId, ...]) -> None:
-        """Become the leader: append LeaderChange before anything else, and tell the other voters.
+        """Become the leader: append LeaderChange first, then send BeginQuorumEpoch to the voters.
 
         Only a record of this epoch lets the high watermark move (Raft 5.4.2).
         """
@@ -85,7 +85,7 @@ class Leadership:
     # --- fetches ---
 
     def handle_fetch_request(self, request_id: int, request: FetchRequest) -> None:
-        """Answer a fetch, or park it until there is something to answer."""
+        """Answer a fetch, or park it until there are records or a newer high watermark."""
         error_code = self._fetch_refusal(request)
         match self._state.role:
             case Leader() as role if error_code is ErrorCode.NONE:
@@ -109,7 +109,7 @@ class Leadership:
         return ErrorCode.NONE
 
     def handle_fetch_snapshot_request(self, request_id: int, request: FetchSnapshotRequest) -> None:
-        """Answer with bytes of a snapshot. A voter that fetches one holds the quorum, too."""
+        """Answer with bytes of a snapshot. A voter's snapshot fetch counts for check-quorum."""
         state = self._state
         snapshot_id = request.snapshot_id
         numbers = request.position, snapshot_id.end_offset, snapshot_id.epoch, request.replica_id
@@ -144,7 +144,7 @@ class Leadership:
             self._state.emit(effects.AnswerFetch(request_id=request_id, response=response))
             return
         diverging_epoch = self._diverging_epoch(request)
-        if diverging_epoch is not None:  # its offset says nothing of our log: KAFKA-13141
+        if diverging_epoch is not None:  # its offset is not progress: KAFKA-13141
             response = self._fetch_response(role, diverging_epoch)
             self._state.emit(effects.AnswerFetch(request_id=request_id, response=response))
             return
@@ -152,7 +152,7 @@ class Leadership:
         wait_ms = min(
             request.max_wait_ms, self._state.settings.controller_quorum_request_timeout_ms
         )
-        # Parked first, answered by `lead` in the same step if there is something to say.
+        # Parked first; `lead` answers it in the same step if it is complete.
         role.parked[request_id] = ParkedFetch(
             replica_id=request.replica_id,
             fetch_offset=request.fetch_offset,
@@ -161,7 +161,7 @@ class Leadership:
         )
 
     def _is_below_start(self, request: FetchRequest) -> bool:
-        """Whether the logs part below our start, or may: only a snapshot helps (KIP-630)."""
+        """Whether the logs diverge below our start, or may: only a snapshot helps (KIP-630)."""
         log = self._state.log
         if log.start_offset == 0:
             return False
@@ -170,14 +170,14 @@ class Leadership:
         return offset < log.start_offset or epoch < log.start_epoch or is_another
 
     def _diverging_epoch(self, request: FetchRequest) -> DivergingEpoch | None:
-        """Where the logs may have parted; None: all below `fetch_offset` is as in our log."""
+        """Return where the logs may diverge; None: the logs agree below `fetch_offset`."""
         epoch, end_offset = self._state.log.epoch_end(request.last_fetched_epoch)
         if epoch == request.last_fetched_epoch and end_offset >= request.fetch_offset:
             return None
         return DivergingEpoch(epoch=epoch, end_offset=end_offset)
 
     def _note_progress(self, role: Leader, request: FetchRequest) -> None:
-        """Note how far the replica is. The offset may go back: a disk was lost (KAFKA-12181)."""
+        """Record a replica's fetch offset. It may go back: a disk was lost (KAFKA-12181)."""
         replica_id, directory_id = request.replica_id, request.replica_directory_id
         if self._state.members.has(replica_id, directory_id):
             progress = role.followers[replica_id]
@@ -199,7 +199,7 @@ class Leadership:
             progress = Progress()  # another directory is another replica
         role.observers[observer_id] = progress
         for known_id, known in list(role.observers.items()):
-            is_back = known_id == observer_id  # the last one: its fetch is being noted
+            is_back = known_id == observer_id  # the last entry: its fetch is recorded next
             is_silent = not is_back and (known.last_fetch_ms or 0) < oldest_ms
             if not is_silent and len(role.observers) <= OBSERVERS_MAX:
                 break
@@ -223,7 +223,7 @@ class Leadership:
         )
 
     def _answer_those_of(self, role: Leader, replica_id: BrokerId) -> None:
-        """Answer the replica's earlier fetch, which it has given up."""
+        """Answer the replica's earlier fetch, which the replica has given up."""
         for request_id, parked in list(role.parked.items()):
             if parked.replica_id == replica_id:
                 self._complete(role, request_id)
@@ -238,7 +238,7 @@ class Leadership:
         self._state.emit(answer)
 
     def _can_complete(self, role: Leader, parked: ParkedFetch) -> bool:
-        """Whether there are records, or a newer high watermark: no commit waits (KIP-1166)."""
+        """Whether there are records, or a newer high watermark (KIP-1166), or the wait is over."""
         return (
             self._state.log.end_offset > parked.fetch_offset
             or role.high_watermark > parked.high_watermark
@@ -254,7 +254,7 @@ class Leadership:
         self._state.log.append(event.log_end_offset)
 
     def _maybe_advance_high_watermark(self, role: Leader) -> None:
-        """Commit what a majority of the voters holds durably, ourselves included if we are one."""
+        """Raise the high watermark to the offset that a majority of the voters holds durably."""
         ends = [progress.fetch_offset for progress in role.followers.values()]
         if self._counts_itself():
             ends.append(self._own_end_offset())
@@ -279,7 +279,7 @@ class Leadership:
         """Whether a majority holds LeaderChange, the first record (KAFKA-12619, Raft 5.4.2)."""
         return committed > role.epoch_start_offset
 
-    # --- what is due ---
+    # --- due actions ---
 
     def lead(self, role: Leader) -> None:
         """Commit, answer fetches, repeat BeginQuorumEpoch; resign without a majority's fetches."""
@@ -310,7 +310,7 @@ class Leadership:
     # --- the end ---
 
     def resign(self, role: Role) -> None:
-        """Resign in this epoch, and let the follower that holds most stand first."""
+        """Resign in this epoch, and let the follower with the highest fetch offset stand first."""
         match role:
             case Leader(followers=followers):
                 preferred = sorted(followers, key=lambda id_: (-followers[id_].fetch_offset, id_))
@@ -319,7 +319,7 @@ class Leadership:
                 pass
 
     def resigned(self, preferred_candidates: tuple[BrokerId, ...] = ()) -> Resigned:
-        """Make the role of a node that has just resigned; the best successor comes first."""
+        """Return the role of a node that has just resigned; the best successor comes first."""
         state = self._state
         return Resigned(
             election_deadline_ms=state.new_election_deadline_ms(),
@@ -330,7 +330,7 @@ class Leadership:
     def end_epoch(self, role: Resigned) -> None:
         """Send EndQuorumEpoch where it is due; leave the epoch when the election timeout is over.
 
-        A newer epoch follows: in this one, the node would still be taken for the leader.
+        The node moves to a newer epoch: in this one, its peers would still take it for the leader.
         """
         state = self._state
         request = EndQuorumEpochRequest(
@@ -347,7 +347,7 @@ class Leadership:
             state.become_unattached(Epoch(state.leader_epoch + 1), deadline_ms=deadline_ms)
 
     def handle_end_quorum_epoch_outcome(self, request_id: int, *, has_answered: bool) -> None:
-        """Send EndQuorumEpoch again, later, to a voter that did not answer."""
+        """Schedule EndQuorumEpoch again for a voter that did not answer."""
         match self._state.role:
             case Resigned() as role if request_id in role.end_epoch_sent:
                 voter = role.end_epoch_sent.pop(request_id)
@@ -357,7 +357,7 @@ class Leadership:
                 pass
 
     def deadlines(self, role: Role) -> Iterator[int]:
-        """When these rules have something to do, in ms."""
+        """Yield the times at which these rules are due, in ms."""
         match role:
             case Leader():
                 for parked in role.parked.values():
@@ -374,7 +374,7 @@ class Leadership:
                 pass
 
     def check_invariants(self, role: Leader) -> None:
-        """Raise InvariantViolation with the number of the rule (see `Quorum`) that is broken."""
+        """Raise InvariantViolation with the number of the broken rule (see `Quorum`)."""
         state, log = self._state, self._state.log
         require(state.leader_id == state.node_id, "4: a leader is the leader of its epoch")
         has_begun = log.end_offset > role.epoch_start_offset

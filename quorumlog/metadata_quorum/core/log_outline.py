@@ -1,4 +1,4 @@
-"""The metadata log in outline: where it and its epochs start, its voters, what is durable."""
+"""The metadata log in outline: its offsets, its leader epochs and its voter sets."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -12,10 +12,10 @@ from quorumlog.wire.codec.identifiers import Epoch, Offset
 
 
 class LogOutline:
-    """The log of one node, without its bytes. The three offsets are exclusive ends.
+    """The log of one node, without its bytes. The three ends are exclusive offsets.
 
-    Only what is below `flushed_offset` survives power loss; only what is below `high_watermark`
-    is known to be committed. Below `start_offset` there are no records: a snapshot holds them.
+    Only records below `flushed_offset` survive power loss; only records below `high_watermark` are
+    certainly committed. Below `start_offset` there are no records: a snapshot contains them.
     """
 
     def __init__(self) -> None:
@@ -35,19 +35,19 @@ class LogOutline:
 
     @property
     def known_committed(self) -> Offset:
-        """All records below it are committed: after a restart a snapshot may say more."""
+        """The end of the certainly committed records: the high watermark, or a snapshot's end."""
         return max(self.high_watermark, self.snapshot.end_offset if self.snapshot else Offset(0))
 
     @property
     def is_durable(self) -> bool:
-        """Whether power loss would take nothing from the log."""
+        """Whether the whole log survives power loss."""
         return self.flushed_offset == self.end_offset
 
     def epoch_end(self, epoch: Epoch) -> tuple[Epoch, Offset]:
         """Find the largest epoch of the log that is <= `epoch`, and its (exclusive) end.
 
-        An older epoch than all of them: that before the start, which ends there. In a log that
-        starts at 0 it is 0; else a snapshot holds the records in question.
+        If `epoch` is older than all of them: the epoch before the log's start, which ends there. In
+        a log that starts at 0 it is 0; otherwise a snapshot contains the records in question.
         """
         entries = self.epochs.entries
         if not entries or epoch < entries[0].epoch or self.end_offset == self.start_offset:
@@ -65,7 +65,7 @@ class LogOutline:
         snapshot: SnapshotId | None = None,
         voter_sets: History = (),
     ) -> None:
-        """Start from what is on the disk."""
+        """Load the log's state from the disk."""
         self.snapshot = snapshot
         self.voter_sets.append(voter_sets)
         if start is not None:
@@ -74,7 +74,7 @@ class LogOutline:
         self.end_offset, self.flushed_offset = end_offset, min(flushed_offset, end_offset)
 
     def is_continued_by(self, records: FetchedRecords, leader_epoch: Epoch) -> bool:
-        """Whether they start at our end, and their epochs rise to the leader's (KAFKA-18723)."""
+        """Whether records start at our end, in epochs that rise to the leader's (KAFKA-18723)."""
         starts = records.epoch_starts
         if records.base_offset != self.end_offset or not starts:
             return False
@@ -99,7 +99,7 @@ class LogOutline:
     ) -> None:
         """Make the log end at `end_offset`.
 
-        The new records start these epochs, and hold these voter sets; oldest first.
+        The new records start these epochs, and contain these voter sets; oldest first.
         """
         require(end_offset > self.end_offset, "an append makes the log longer")
         for epoch, start_offset in epoch_starts:
@@ -109,13 +109,13 @@ class LogOutline:
         self.end_offset = end_offset
 
     def note_snapshot(self, snapshot: SnapshotId) -> None:
-        """Note a snapshot of committed records."""
+        """Record the id of a snapshot of committed records."""
         require(snapshot.end_offset <= self.high_watermark, "12: a snapshot is committed")
         if self.snapshot is None or snapshot > self.snapshot:
             self.snapshot = snapshot
 
     def move_start(self, start: SnapshotId) -> None:
-        """Note that the records below the end of a snapshot are gone."""
+        """Start the log at the end of a snapshot: the records below are deleted."""
         is_held = self.snapshot is not None and start <= self.snapshot
         require(is_held, "12: a snapshot holds what is below the log's start")
         if start.end_offset > self.start_offset:
@@ -124,9 +124,9 @@ class LogOutline:
             self.voter_sets.move_start(start.end_offset)
 
     def install(self, snapshot: SnapshotId, voters: VoterSet | None) -> None:
-        """Drop all; the next record gets the offset at which the snapshot ends.
+        """Drop all records; the next record gets the snapshot's end offset.
 
-        `voters` are in force there; None: kraft.version is 0.
+        `voters`: the set in force there; None: kraft.version is 0.
         """
         require(not self.is_flushing, "10: nothing is truncated while a flush is under way")
         self.snapshot, self.epochs = snapshot, LeaderEpochs()
@@ -143,7 +143,7 @@ class LogOutline:
         self.flushed_offset = min(self.flushed_offset, end_offset)
 
     def flushed(self, flushed_offset: Offset) -> None:
-        """Note that the flush has ended: all below `flushed_offset` is durable."""
+        """Record the end of a flush: all records below `flushed_offset` are durable."""
         require(self.is_flushing, "a flush was ordered")
         require(flushed_offset <= self.end_offset, "what was flushed was in the log")
         self.is_flushing = False

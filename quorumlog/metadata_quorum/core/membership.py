@@ -1,7 +1,7 @@
-"""The voters in force, and whether this node is one (KIP-853).
+"""The voters in force, and whether this node is a voter (KIP-853).
 
-At kraft.version 0 they are the configured ones, and a voter is an id. At 1 they are those of the
-last record in the log that names them, committed or not, and a voter is an id and a directory id.
+At kraft.version 0 they are the configured voters, and a voter is an id. At 1 they are those of the
+last Voters record in the log, committed or not, and a voter is an id and a directory id.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ from quorumlog.wire.codec.identifiers import BrokerId
 
 
 class Membership:
-    """What the log of one node says of the voters. It changes with the log."""
+    """The voters that follow from the log of one node. They change with the log."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Membership:
 
     @property
     def kraft_version(self) -> int:
-        """0: the configured voters are in force; 1: those in the log."""
+        """0: the configured voters are in force; 1: the voters in the log."""
         return 0 if self._log.voter_sets.last is None else 1
 
     @property
@@ -48,7 +48,7 @@ class Membership:
         return self.voter_set.has_key(node_id, directory_id)
 
     def directory_of(self, voter_id: BrokerId) -> str | None:
-        """Return the directory that makes this node a voter; None: any does."""
+        """Return the directory id of this voter; None: any directory counts."""
         voter = self.voter_set.get(voter_id) if self.kraft_version else None
         return None if voter is None else voter.directory_id
 
@@ -56,18 +56,18 @@ class Membership:
     def flushes_log(self) -> bool:
         """Whether this node's fetches claim that its log is durable.
 
-        Those of a node that can become a voter do: the leader counts them from then on.
+        Those of a node that can become a voter do, too: the leader counts them from then on.
         """
         return self.is_voter or self._directory_id is not None
 
     @property
     def may_stand(self) -> bool:
-        """Whether this node is a voter, or its removal is not known to be committed.
+        """Whether this node is a voter, or its removal may still be uncommitted.
 
-        It may hold more than all that are left: then no other can be elected. It does not count
-        its own vote (Raft: Ongaro's dissertation, 4.2.2).
+        Its log may be longer than those of all remaining voters: then no other node can be elected.
+        It does not count its own vote (Raft: Ongaro's dissertation, 4.2.2).
         """
-        # DEVIATION: Kafka's voters stop to stand when they append their removal.
+        # DEVIATION: Kafka's voters no longer stand once they append their removal.
         # docs/decisions/0102-the-voters-change-one-at-a-time.md
         if self.is_voter or self.kraft_version == 0:
             return self.is_voter

@@ -1,9 +1,9 @@
 """The messages between quorum nodes: KRaft's requests and responses, without record bytes.
 
-There is one partition, so Kafka's topic and partition arrays are left out. The cluster id is
-checked before a request gets here. Numbers from a peer are not trusted: the core answers
-INVALID_REQUEST to impossible ones. A directory id that is None is not known: at kraft.version 0 it
-does not count. A leader's address that is empty is not known.
+The metadata log has one partition, so Kafka's topic and partition arrays are left out. The cluster
+id is checked before a request reaches the core. Numbers from a peer are untrusted: the core answers
+INVALID_REQUEST to impossible ones. A directory id of None is unknown: kraft.version 0 ignores
+directory ids. An empty leader address is unknown.
 Sources: KIP-595, KIP-630, KIP-853 (directory ids, changes of the voters), KIP-996 (pre_vote),
 KIP-1166 (high_watermark in a fetch), KIP-1186 (ack_when_committed).
 
@@ -19,20 +19,20 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 
 NOBODY: Final = NO_LEADER
-EPOCH_MAX: Final = Epoch((1 << 31) - 1)  # what a record batch can hold
-# DEVIATION: Kafka believes any epoch, so that one message can use them all up.
+EPOCH_MAX: Final = Epoch((1 << 31) - 1)  # the largest epoch of a record batch
+# DEVIATION: Kafka accepts any epoch, so that one message can use them all up.
 # docs/decisions/0034-an-epoch-is-believed-within-reach.md
 EPOCH_STEP_MAX: Final = 1 << 20
-"""How far above its own epoch a node believes a peer's."""
+"""The largest step above its own epoch that a node accepts from a peer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRequest:
-    """The candidate asks `voter_id`, the receiver, for its vote in `replica_epoch`.
+    """A candidate's request for the vote of `voter_id`, the receiver, in `replica_epoch`.
 
-    A pre-vote asks "would you?" and changes nothing; its epoch is the one that the sender is in.
-    The sender's log ends at `last_offset` (exclusive) with a record of `last_offset_epoch`.
-    `voter_directory_id`: which directory of the receiver the sender takes for a voter.
+    A pre-vote changes no state, and its epoch is the sender's current one. The sender's log ends at
+    `last_offset` (exclusive) with a record of `last_offset_epoch`. `voter_directory_id`: the
+    receiver's directory id in the sender's voter set.
     """
 
     replica_id: BrokerId
@@ -47,9 +47,9 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteResponse:
-    """The answer, with the leader and the epoch that the voter knows now.
+    """The response, with the voter's current leader and epoch.
 
-    `write_ms`: how long a durable write takes on the voter: a candidate waits for that of its vote.
+    `write_ms`: the duration of a durable write on the voter; a candidate's timeout allows for it.
     """
 
     error_code: ErrorCode
@@ -62,7 +62,7 @@ class VoteResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochRequest:
-    """The leader tells a voter that it leads; it repeats this while it leads."""
+    """The leader's announcement of its epoch to a voter, repeated while it leads."""
 
     leader_id: BrokerId
     leader_epoch: Epoch
@@ -72,7 +72,7 @@ class BeginQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochResponse:
-    """The answer, with the leader and the epoch that the voter knows now."""
+    """The response, with the voter's current leader and epoch."""
 
     error_code: ErrorCode
     leader_id: BrokerId
@@ -82,7 +82,7 @@ class BeginQuorumEpochResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochRequest:
-    """The leader of `leader_epoch` resigns; its preferred successors, the best first."""
+    """The resignation of the leader of `leader_epoch`; its preferred successors, the best first."""
 
     leader_id: BrokerId
     leader_epoch: Epoch
@@ -91,7 +91,7 @@ class EndQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochResponse:
-    """The answer, with the leader and the epoch that the voter knows now."""
+    """The response, with the voter's current leader and epoch."""
 
     error_code: ErrorCode
     leader_id: BrokerId
@@ -101,12 +101,12 @@ class EndQuorumEpochResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """Ask for records from `fetch_offset` on: a voter holds all below, durably.
+    """A request for records from `fetch_offset` on: a voter holds all records below, durably.
 
-    `last_fetched_epoch` is the epoch of the record before it, 0 if there is none.
-    `high_watermark` is what the sender knows: the leader does not make it wait for a newer one.
+    `last_fetched_epoch`: the epoch of the record before it, 0 if there is none.
+    `high_watermark`: the sender's; the leader answers at once if its own is newer.
     `replica_is_new`: the sender may not vote yet (decision 36), so it cannot be added as a voter.
-    `write_ms`: how long a durable write takes on the sender: the leader waits for its fetches.
+    `write_ms`: the duration of a durable write on the sender; check-quorum allows for it.
     """
 
     replica_id: BrokerId
@@ -122,7 +122,7 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivergingEpoch:
-    """The largest epoch of the leader's log that is not above the one asked for, and its end."""
+    """The leader's largest epoch up to the fetch's `last_fetched_epoch`, and its end offset."""
 
     epoch: Epoch
     end_offset: Offset
@@ -130,22 +130,23 @@ class DivergingEpoch:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SnapshotId:
-    """What a snapshot holds: all below `end_offset`, whose last record is of `epoch` (KIP-630)."""
+    """A snapshot's id: its (exclusive) end offset, and the epoch of its last record (KIP-630)."""
 
     end_offset: Offset
     epoch: Epoch
 
     @property
     def file_name(self) -> str:
-        """The name of its file."""
+        """The name of the snapshot's file."""
         return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:
-    """The answer; records travel beside it. `high_watermark` is UNKNOWN_OFFSET until known.
+    """The response; the records travel beside it.
 
-    `snapshot_id`: the leader does not have the records any more; this snapshot holds them.
+    `high_watermark`: UNKNOWN_OFFSET until the leader has committed a record of its epoch.
+    `snapshot_id`: the leader has deleted the requested records; this snapshot contains them.
     """
 
     error_code: ErrorCode
@@ -159,7 +160,7 @@ class FetchResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotRequest:
-    """Ask for the bytes of a snapshot from `position` on (KIP-630)."""
+    """A request for the bytes of a snapshot from `position` on (KIP-630)."""
 
     replica_id: BrokerId
     current_leader_epoch: Epoch
@@ -170,7 +171,7 @@ class FetchSnapshotRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSnapshotResponse:
-    """The answer; the bytes travel beside it. `size` is that of the whole snapshot."""
+    """The response; the bytes travel beside it. `size`: bytes of the whole snapshot."""
 
     error_code: ErrorCode
     leader_id: BrokerId
@@ -182,9 +183,9 @@ class FetchSnapshotResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddVoterRequest:
-    """Ask the leader to add a voter, which has followed it as an observer (KIP-853).
+    """A request to the leader to add a voter that has followed it as an observer (KIP-853).
 
-    The answer comes when the change is committed; without `ack_when_committed`, when it is in the
+    The response comes when the change is committed; without `ack_when_committed`, when it is in the
     leader's log.
     """
 
@@ -194,7 +195,7 @@ class AddVoterRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveVoterRequest:
-    """Ask the leader to remove a voter; the answer comes when the change is committed."""
+    """A request to the leader to remove a voter; the response comes at the change's commit."""
 
     voter_id: BrokerId
     directory_id: str
@@ -202,9 +203,9 @@ class RemoveVoterRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateVoterRequest:
-    """A voter tells the leader of `current_leader_epoch` its address.
+    """A voter's new address, for the leader of `current_leader_epoch`.
 
-    The answer comes when the change is in the leader's log.
+    The response comes when the change is in the leader's log.
     """
 
     voter: Voter
@@ -213,14 +214,14 @@ class UpdateVoterRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeKRaftVersionRequest:
-    """Ask the leader to raise kraft.version; the answer comes when the change is committed."""
+    """A request to the leader to raise kraft.version; the response comes at the change's commit."""
 
     kraft_version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterChangeResponse:
-    """The answer. With REQUEST_TIMED_OUT the change may have been made, or may still be."""
+    """The response. With REQUEST_TIMED_OUT the change may be committed, now or later."""
 
     error_code: ErrorCode
     error_message: str

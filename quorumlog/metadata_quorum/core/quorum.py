@@ -1,8 +1,8 @@
 """The Raft core of the metadata log: one node, voter or observer, as a state machine.
 
-The voters always ask for pre-votes. At kraft.version 0 they are the configured ones; at 1 they are
-in the log, and may change. The package's docstring says what the driver must do. Sources: KIP-595,
-KIP-630, KIP-853, KIP-996; Raft sections 4.1, 5.1 to 5.4, and 7.
+A voter always requests pre-votes before votes. At kraft.version 0 the voters are the configured
+ones; at 1 the log contains them, and they may change. The package's docstring states the driver's
+duties. Sources: KIP-595, KIP-630, KIP-853, KIP-996; Raft sections 4.1, 5.1 to 5.4, and 7.
 """
 
 from collections.abc import Callable
@@ -55,9 +55,9 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The classes that a quorum is made of: a seam for mutants, which replace one.
+    """The classes that make up a quorum: a seam for mutants, which replace one.
 
-    So are the methods of one line that a mutant overrides, as `_held_by_majority`.
+    Mutants also override single methods of one line, such as `_held_by_majority`.
     """
 
     state: type[QuorumState] = QuorumState
@@ -76,21 +76,21 @@ class Quorum:
     Invariants (`check_invariants`, after every step and before any effect leaves):
       1. The epoch and the high watermark never fall.
       2. high_watermark <= log_end_offset, flushed_offset <= log_end_offset.
-      3. What is committed is not truncated.
-      4. A leader, or one that has resigned, is the leader of its epoch; a follower has another
-         leader; a candidate has voted for itself and has none; an unattached node has none.
-      5. Within an epoch, neither the leader nor the vote changes once there is one.
+      3. Committed records are never truncated.
+      4. A leader, or a resigned leader, is the leader of its epoch; a follower has another leader;
+         a candidate has voted for itself and has no leader; an unattached node has no leader.
+      5. Within an epoch, neither the leader nor the vote changes once it is set.
       6. A leader has appended a record of its epoch.
       7. Only records of its epoch move a leader's high watermark.
-      8. A parked fetch is valid: all below its offset is in the log.
-      9. No record is of a newer epoch than the node.
-     10. Nothing is truncated while a flush is under way; and a voter that fetches, or stands in
+      8. A parked fetch is valid: its fetch offset is not above the log end offset.
+      9. No record has a newer epoch than the node.
+     10. No record is truncated while a flush is in progress; and a voter that fetches, or stands in
          an election, has a durable log.
-     11. An observer only follows; nor does a voter take part that is new. It has no vote, unless
-         it has a directory id: its log may lack the record that makes it a voter.
-     12. A snapshot holds what is below the log's start, and all in it is committed.
+     11. An observer only follows; so does a new voter. Neither gives a vote without a directory id;
+         with one, its log may lack the record that makes it a voter.
+     12. A snapshot contains the records below the log's start; its records are committed.
      13. A leader makes one change of the voters at a time, of one voter at most.
-     14. A leader that is no voter has removed itself, and leads until that is committed.
+     14. A leader that is no voter has removed itself, and leads until the removal is committed.
     """
 
     rules: ClassVar[Rules] = Rules()
@@ -107,13 +107,13 @@ class Quorum:
         bootstrap: int = 0,
         auto_join: bool = False,
     ) -> None:
-        """`voters` are the configured ones, with their addresses if those are known.
+        """`voters`: the configured voters, with addresses if the configuration has them.
 
-        `directory_id` of the metadata directory: only a node with one can become a voter, and its
-        log is flushed like that of a voter. `address` of the own control listener. `bootstrap`: how
-        many addresses may be asked for the leader: they go by the ids -2, -3 and so on.
-        `auto_join`: whether this node asks to become a voter (KIP-1186).
-        `random_fraction` returns a number in [0, 1): see `QuorumState`.
+        `directory_id`: the id of the metadata directory; only a node with one can become a voter,
+        and it flushes its log as a voter does. `address`: this node's control listener.
+        `bootstrap`: the number of bootstrap addresses, at which the node searches for the leader;
+        their ids are -2, -3 and so on. `auto_join`: whether this node requests to become a voter
+        (KIP-1186). `random_fraction` returns a number in [0, 1): see `QuorumState`.
         """
         self._state: Final = self.rules.state(
             node_id=node_id,
@@ -136,11 +136,11 @@ class Quorum:
         self.node_id: Final = node_id
         self.settings: Final = settings
 
-    # --- what may be read from outside ---
+    # --- state for the driver ---
 
     @property
     def role(self) -> Role:
-        """The role; only these rules change it, or what is in it."""
+        """The role; only these rules change it and its state."""
         return self._state.role
 
     @property
@@ -150,29 +150,29 @@ class Quorum:
 
     @property
     def flushes_log(self) -> bool:
-        """Whether the rules order flushes of the log: that of a voter, or of one that may be."""
+        """Whether the rules order flushes of the log: this node is a voter, or can become one."""
         return self._state.members.flushes_log
 
     @property
     def kraft_version(self) -> int:
-        """0: the configured voters are in force; 1: those in the log."""
+        """0: the configured voters are in force; 1: the voters in the log."""
         return self._state.kraft_version
 
     @property
     def voter_set(self) -> VoterSet:
-        """The voters in force; at kraft.version 0 what is configured of them."""
+        """The voters in force; at kraft.version 0 the configured voters."""
         return self._state.voter_set
 
     def voters_at(self, end_offset: Offset) -> VoterSet | None:
-        """Return what a snapshot says that ends there; None: kraft.version is 0 there.
+        """Return the voter set of a snapshot that ends at `end_offset`; None: kraft.version is 0.
 
-        Not below the newest snapshot, or the log's start.
+        `end_offset` is not below the newest snapshot's end, or the log's start.
         """
         return self._state.log.voter_sets.at(end_offset)
 
     @property
     def waited_ms(self) -> int:
-        """How far the times in `role` are behind the driver's clock: so long its disk wrote."""
+        """The lag of the times in `role` behind the driver's clock: the time of disk writes."""
         return self._state.timeouts.waited_ms
 
     @property
@@ -182,37 +182,37 @@ class Quorum:
 
     @property
     def leader_epoch(self) -> Epoch:
-        """The newest epoch that this node knows."""
+        """The current epoch of this node."""
         return self._state.leader_epoch
 
     @property
     def leader_id(self) -> BrokerId:
-        """The leader of `leader_epoch`; NOBODY: not known."""
+        """The leader of `leader_epoch`; NOBODY: unknown."""
         return self._state.leader_id
 
     @property
     def log_end_offset(self) -> Offset:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self._state.log.end_offset
 
     @property
     def flushed_offset(self) -> Offset:
-        """All records below it are durable on this node."""
+        """All records below this offset are durable on this node."""
         return self._state.log.flushed_offset
 
     @property
     def log_start(self) -> tuple[Offset, Epoch]:
-        """Where the log starts, and the epoch of the record before."""
+        """The start offset of the log, and the epoch of the record before it."""
         return self._state.log.start_offset, self._state.log.start_epoch
 
     @property
     def high_watermark(self) -> Offset:
-        """All records below it are committed, as far as this node knows."""
+        """The high watermark of this node: all records below it are committed."""
         return self._state.log.high_watermark
 
     @property
     def resignation_pending(self) -> bool:
-        """Whether some voter has not answered yet that it knows of this node's resignation."""
+        """Whether this node has resigned, and a voter has not yet answered its EndQuorumEpoch."""
         match self._state.role:
             case Resigned(end_epoch_due_ms=due_ms, end_epoch_sent=sent):
                 return bool(due_ms or sent)
@@ -238,7 +238,7 @@ class Quorum:
         return state.effects
 
     def next_deadline_ms(self) -> int | None:
-        """When to feed `Ticked`, at the latest; None: nothing is due."""
+        """Return when to feed `Ticked`, at the latest; None: nothing is due."""
         role = self._state.role
         deadlines = (
             *self._leadership.deadlines(role),
@@ -255,7 +255,7 @@ class Quorum:
             case events.Started():
                 self._handle_started(event)
             case events.Ticked():
-                pass  # every step does what is due
+                pass  # every step performs the due actions
             case events.RequestReceived():
                 self._handle_request(event)
             case events.ResponseReceived():
@@ -298,7 +298,7 @@ class Quorum:
                     self._state.timeouts.note_write(took_ms)
                 self._followership.resume(role, took_ms)
             case events.WriteEnded():
-                pass  # `step` has taken it out of the time
+                pass  # `step` has subtracted it from the time
             case events.SnapshotChecked():
                 self._followership.handle_snapshot_checked(role, event)
             case events.SnapshotWritten(snapshot_id=snapshot_id):
@@ -356,10 +356,10 @@ class Quorum:
         self._state.learn(response.leader_epoch, response.leader_id, response.leader_address)
 
     def _do_what_is_due(self) -> None:
-        """Do what is due in the role, and in each role that follows from it.
+        """Perform the due actions of the role, and of each role that follows from it.
 
-        It ends: a change of role sets its deadlines later than now. The exceptions are a change
-        from `Resigned`, and a single voter, which stands and wins at once.
+        The loop ends: a change of role sets its deadlines later than now. The exceptions are a
+        change from `Resigned`, and a single voter, which stands and wins at once.
         """
         done: Role | None = None
         while done is not self._state.role:
@@ -390,5 +390,5 @@ class Quorum:
         self._starting.start(event)
 
     def check_invariants(self, before: Before) -> None:
-        """Raise InvariantViolation with the number of the rule that does not hold."""
+        """Raise InvariantViolation with the number of the broken rule."""
         check_quorum(self._state, self._leadership, before)

@@ -1,6 +1,6 @@
 """The checks of one quorum node's state after every step: the numbered rules of `Quorum`.
 
-A node that breaks one stops before any effect leaves. It would do more harm if it went on.
+A node that breaks a rule stops before any effect leaves: to continue would do more harm.
 """
 
 from typing import assert_never
@@ -20,11 +20,11 @@ from quorumlog.metadata_quorum.core.roles import (
 )
 
 Before = tuple[int, int, int, int]
-"""What was true before the step: leader epoch, high watermark, leader and vote."""
+"""The state before the step: leader epoch, high watermark, leader and vote."""
 
 
 def check_quorum(state: QuorumState, leadership: Leadership, before: Before) -> None:
-    """Raise InvariantViolation with the number of the rule that does not hold."""
+    """Raise InvariantViolation with the number of the broken rule."""
     log = state.log
     epoch, high_watermark, leader_id, voted_id = before
     is_rising = epoch <= state.leader_epoch and high_watermark <= log.high_watermark
@@ -40,7 +40,7 @@ def check_quorum(state: QuorumState, leadership: Leadership, before: Before) -> 
     if not state.takes_part:
         was_removed = state.kraft_version > 0 and isinstance(state.role, Leader | Resigned)
         is_observing = isinstance(state.role, OBSERVER_ROLES) or was_removed
-        # A controller that became a broker only has the vote that it gave as a voter.
+        # A controller that became a mere broker keeps its vote as a former voter.
         is_old_vote = (state.leader_epoch, state.voted_id) == state.restored_vote
         may_have_vote = is_old_vote or state.directory_id is not None
         gives_no_vote = state.voted_id == NOBODY or may_have_vote
@@ -50,7 +50,7 @@ def check_quorum(state: QuorumState, leadership: Leadership, before: Before) -> 
 
 def _check_role(state: QuorumState, leadership: Leadership) -> None:
     role = state.role
-    says_durable = False  # whether it tells others that its log is durable
+    says_durable = False  # whether its messages claim a durable log
     match role:
         case Leader():
             leadership.check_invariants(role)

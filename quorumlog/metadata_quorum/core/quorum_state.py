@@ -1,8 +1,8 @@
 """The state of one quorum node: its role, its epoch and vote, its log in outline.
 
-It refuses any change of role that the tables in `roles` do not list. The voters are those that the
-log says, from the moment that it says so; without such a record (kraft.version 0), the configured
-ones. Sources: Kafka's `QuorumState`; KIP-853.
+It refuses any change of role that the tables in `roles` do not list. The voter set of the last
+Voters record in the log is in force from its append on; without such a record (kraft.version 0),
+the configured voters are. Sources: Kafka's `QuorumState`; KIP-853.
 """
 
 from collections.abc import Callable, Iterable
@@ -43,11 +43,11 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 class QuorumState:
     """The state that every rule reads; the only writer of role, epoch, leader and vote.
 
-    It collects the effects of a step, in order. `random_fraction` returns a number in [0, 1): for
-    election timeouts, so that voters that lost their leader together do not stand together.
+    It collects the effects of a step, in order. `random_fraction` returns a number in [0, 1). It
+    varies election timeouts, so that voters that lost their leader together do not stand together.
     """
 
-    membership: ClassVar[type[Membership]] = Membership  # a seam for mutants, as the next one
+    membership: ClassVar[type[Membership]] = Membership  # a seam for mutants, as is the next
     timeout_rules: ClassVar[type[Timeouts]] = Timeouts
 
     def __init__(
@@ -77,17 +77,17 @@ class QuorumState:
         self.log: Final = LogOutline()
         self.members: Final = self.membership(node_id, directory_id, self.configured, self.log)
         self.timeouts: Final = self.timeout_rules(settings, random_fraction)
-        self.now_ms = 0  # without the time in which the disk wrote
+        self.now_ms = 0  # without the time of disk writes
         self.effects: list[Effect] = []
         self._last_request_id = 0
         self._told_voters: VoterSet | None = None
-        self._learnt_address = NOBODY, ""  # of a leader, from its peers
+        self._learnt_address = NOBODY, ""  # a leader's id and address, from its peers
 
     # --- the voters ---
 
     @property
     def kraft_version(self) -> int:
-        """0: the configured voters are in force; 1: those in the log (KIP-853)."""
+        """0: the configured voters are in force; 1: the voters in the log (KIP-853)."""
         return self.members.kraft_version
 
     @property
@@ -102,12 +102,12 @@ class QuorumState:
 
     @property
     def other_voters(self) -> tuple[BrokerId, ...]:
-        """The ids of the voters but for this node's."""
+        """The ids of the voters except this node's."""
         return tuple(voter for voter in self.voter_set.ids if voter != self.node_id)
 
     @property
     def majority(self) -> int:
-        """How many voters decide."""
+        """The number of voters in a majority."""
         return self.voter_set.majority
 
     @property
@@ -117,11 +117,11 @@ class QuorumState:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this node is the only voter. A new one may have forgotten the others."""
+        """Whether this node is the only voter; not if new: its log may lack the other voters."""
         return self.is_voter and not self.other_voters and not self.is_new
 
     def follow_voters(self) -> None:
-        """Act on the voter set that the log says now."""
+        """Act on the current voter set of the log."""
         voters = self.log.voter_sets.last
         if voters == self._told_voters:
             return
@@ -135,7 +135,7 @@ class QuorumState:
 
     @property
     def leader_address(self) -> str:
-        """Where the leader can be reached; empty: not known."""
+        """The leader's address; empty: unknown."""
         if self.leader_id == self.node_id and self.address:
             return self.address
         voter = self.voter_set.get(self.leader_id)
@@ -148,8 +148,8 @@ class QuorumState:
     def takes_part(self) -> bool:
         """Whether this node may stand, and vote.
 
-        A voter that has lost its disk may have voted in an epoch whose election still runs, and
-        may have held records that are committed only because it held them.
+        A voter that has lost its disk may have voted in an epoch whose election still runs, and its
+        lost records may have counted for a commit.
         """
         # DEVIATION: Kafka's static voters take part with any disk that was formatted for them.
         # docs/decisions/0036-a-voter-without-its-past-does-not-vote.md
@@ -158,24 +158,24 @@ class QuorumState:
     def may_vote(self, *, is_named: bool) -> bool:
         """Whether this node may vote. `is_named`: the candidate names its directory as a voter's.
 
-        The last records may be missing here, and with them the news that this node is a voter, or
-        that kraft.version is 1. The election may need its vote to have a majority (KIP-853).
+        The log here may lack its last records: the record that makes this node a voter, or the
+        record of kraft.version 1. The election may need this node's vote for a majority (KIP-853).
         """
         return not self.is_new and (self.is_voter or is_named)
 
     @property
     def has_newer_epoch(self) -> bool:
-        """Whether there is an epoch after this one."""
+        """Whether an epoch can follow this one."""
         return self.leader_epoch < EPOCH_MAX
 
     def is_within_reach(self, epoch: Epoch) -> bool:
-        """Whether a peer may be in this epoch: an absurd one would leave no epochs to elect in."""
+        """Whether to accept a peer's epoch: an absurd one would leave no epochs to elect in."""
         return epoch <= min(EPOCH_MAX, self.leader_epoch + EPOCH_STEP_MAX)
 
     # --- effects ---
 
     def emit(self, effect: Effect) -> None:
-        """Add an effect behind those of this step."""
+        """Append an effect to those of this step."""
         self.effects.append(effect)
 
     def send(self, destination: BrokerId, request: Request, *, wait_ms: int = 0) -> int:
@@ -192,7 +192,7 @@ class QuorumState:
         return self._last_request_id
 
     def refuse_fetch(self, request_id: int, error_code: ErrorCode) -> None:
-        """Answer a fetch with an error, and with the leader and epoch that this node knows."""
+        """Answer a fetch with an error, and with this node's leader and epoch."""
         response = FetchResponse(
             error_code=error_code,
             leader_id=self.leader_id,
@@ -220,9 +220,9 @@ class QuorumState:
             self._maybe_note_membership()
 
     def _maybe_note_membership(self) -> None:
-        """Remember for good that this node was a voter: it does not add itself a second time.
+        """Persist that this node was a voter: it does not add itself a second time.
 
-        It may learn at once that it was added and that it was removed.
+        One high watermark may commit both its addition and its removal.
         """
         committed = self.log.voter_sets.committed(self.log.high_watermark)
         if not self.was_voter and any(
@@ -238,15 +238,15 @@ class QuorumState:
         return self.now_ms + self.settings.controller_quorum_retry_backoff_ms
 
     def new_fetch_deadline_ms(self) -> int:
-        """One fetch timeout from now."""
+        """Return the time one fetch timeout from now."""
         return self.now_ms + self.timeouts.fetch_ms()
 
     def new_check_quorum_deadline_ms(self) -> int:
-        """One and a half fetch timeouts from now: until then a majority must fetch."""
+        """Return the time by which a majority must fetch: 1.5 fetch timeouts from now."""
         return self.now_ms + self.timeouts.fetch_ms(self.other_voters) * 3 // 2
 
     def new_election_deadline_ms(self, votes_of: Iterable[BrokerId] = ()) -> int:
-        """One election timeout from now, within which these voters can vote."""
+        """Return the time one election timeout from now, within which these voters can vote."""
         return self.now_ms + self.timeouts.election_ms(votes_of)
 
     # --- role, epoch, leader and vote ---
@@ -262,8 +262,8 @@ class QuorumState:
     ) -> None:
         """Change the role, and the election state with it: the only writer of both.
 
-        Within an epoch, arguments left out stay; a newer epoch has neither leader nor vote unless
-        given. The change is durable before any effect that depends on it.
+        Within an epoch, omitted arguments keep their values; a newer epoch has neither leader nor
+        vote unless given. The change is durable before any effect that depends on it.
         """
         epoch = self.leader_epoch if leader_epoch is None else leader_epoch
         is_newer = epoch != self.leader_epoch
@@ -307,7 +307,7 @@ class QuorumState:
         return directory_id
 
     def become_unattached(self, leader_epoch: Epoch, *, deadline_ms: int | None = None) -> None:
-        """Wait, without a leader. A mere newer epoch does not restart an election timeout."""
+        """Wait without a leader. A newer epoch alone does not restart the election timeout."""
         match self.role:
             case _ if deadline_ms is not None or not self.members.may_stand:
                 pass
@@ -323,21 +323,21 @@ class QuorumState:
         self.become(Unattached(election_deadline_ms=deadline_ms), leader_epoch=leader_epoch)
 
     def become_follower(self, leader_epoch: Epoch, leader_id: BrokerId) -> None:
-        """Follow another voter, which has one fetch timeout to answer."""
+        """Follow another voter, which must answer a fetch within one fetch timeout."""
         follower = Follower(fetch_deadline_ms=self.new_fetch_deadline_ms())
         self.become(follower, leader_epoch=leader_epoch, leader_id=leader_id)
 
     def may_lead(self, leader_id: BrokerId, address: str = "") -> bool:
-        """Whether a peer may be right about the leader.
+        """Whether to accept a peer's claim that `leader_id` leads.
 
         The log of this node may lack the record that makes the leader a voter. At kraft.version 0
-        only the configured voters lead. But a peer that tells an address may know more.
+        only configured voters lead, unless the peer sends an address: its log may be ahead.
         """
         is_stranger_possible = self.kraft_version > 0 or not self.configured.voters or bool(address)
         return leader_id in self.voters or (leader_id >= 0 and is_stranger_possible)
 
     def learn(self, leader_epoch: Epoch, leader_id: BrokerId, address: str = "") -> bool:
-        """Act on the epoch and leader that a peer knows; False: it is behind, or makes no sense."""
+        """Adopt a peer's epoch and leader; False: they are older, or impossible."""
         is_possible = self.is_within_reach(leader_epoch) and (
             leader_id == NOBODY or self.may_lead(leader_id, address)
         )
@@ -349,7 +349,7 @@ class QuorumState:
         if leader_epoch > self.leader_epoch:
             if is_another:
                 self.become_follower(leader_epoch, leader_id)
-            else:  # also if it says that we lead: this node has lost its disk
+            else:  # also if the peer names us: this node has lost its disk
                 self.become_unattached(leader_epoch)
         elif is_another and self.leader_id == NOBODY:
             self.become_follower(leader_epoch, leader_id)
@@ -376,7 +376,7 @@ class QuorumState:
             self.emit(effects.FollowLeader(leader_epoch=epoch, leader_id=leader_id))
 
     def persist_election(self) -> None:
-        """Order one write for all changes that no peer could have seen apart."""
+        """Emit one write for successive changes: no message left between them."""
         election = effects.PersistElection(
             leader_epoch=self.leader_epoch,
             leader_id=self.leader_id,

@@ -1,4 +1,4 @@
-"""The roles of a quorum node, each with only its own state, and which may follow which.
+"""The roles of a quorum node, each with only its own state, and the allowed changes of role.
 
 Deadlines are absolute, in ms. The epoch, the leader and the vote belong to no role: see
 `quorum_state`. Source: Kafka's `QuorumState`, with KIP-996's Prospective.
@@ -14,30 +14,30 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Offset
 
 @dataclass(slots=True, kw_only=True)
 class Ballot:
-    """One round of asking the other voters: for pre-votes, or for votes."""
+    """One round of requests to the other voters: for pre-votes, or for votes."""
 
     granted: set[BrokerId]
     refused: set[BrokerId] = field(default_factory=set)
     asked: dict[int, BrokerId] = field(default_factory=dict)  # by request id
-    ask_again_ms: dict[BrokerId, int] = field(default_factory=dict)  # whose request failed
+    ask_again_ms: dict[BrokerId, int] = field(default_factory=dict)  # after a failed request
     asked_again: set[BrokerId] = field(default_factory=set)  # after a refusal
 
 
 @dataclass(slots=True, kw_only=True)
 class Unattached:
-    """In an epoch whose leader it does not follow; it asks the voters in turn for the leader.
+    """A node that follows no leader in its epoch; it searches for the leader, voter by voter.
 
     An observer has no election deadline.
     """
 
     election_deadline_ms: int | None
-    fetch_id: int | None = None  # of the fetch that is under way
+    fetch_id: int | None = None  # of the fetch in progress
     fetch_after_ms: int = 0  # not before
 
 
 @dataclass(slots=True, kw_only=True)
 class Prospective:
-    """A voter that asks whether a majority would vote for it (KIP-996); nothing is on disk yet."""
+    """A voter that requests pre-votes (KIP-996); its durable state is unchanged so far."""
 
     election_deadline_ms: int
     ballot: Ballot
@@ -45,7 +45,7 @@ class Prospective:
 
 @dataclass(slots=True, kw_only=True)
 class Candidate:
-    """A voter that has voted for itself and asks the others for their votes."""
+    """A voter that has voted for itself and requests the votes of the others."""
 
     election_deadline_ms: int
     ballot: Ballot
@@ -56,44 +56,45 @@ class Download:
     """A snapshot on its way from the leader; no records are fetched meanwhile."""
 
     snapshot_id: SnapshotId
-    position: int = 0  # how many bytes are in the draft
-    size: int | None = None  # of the whole, once it is known
+    position: int = 0  # bytes in the draft so far
+    size: int | None = None  # of the whole snapshot; None before the first chunk
 
 
 @dataclass(slots=True, kw_only=True)
 class Follower:
-    """Fetches from the leader of its epoch.
+    """A node that fetches from the leader of its epoch.
 
-    has_fetched: at least once with success, from this leader.
-    is_leader_gone: since the last successful fetch, the leader's process died or it resigned.
+    has_fetched: at least one fetch from this leader has succeeded.
+    is_leader_gone: since the last successful fetch, the leader's process died, or it resigned; or a
+    node that cannot stand has waited a fetch timeout for it.
     """
 
     fetch_deadline_ms: int
     has_fetched: bool = False
     is_leader_gone: bool = False
-    notice_deadline_ms: int | None = None  # of the election that a dead leader's process starts
-    fetch_id: int | None = None  # of the fetch that is under way
+    notice_deadline_ms: int | None = None  # of an early election: the leader's process died
+    fetch_id: int | None = None  # of the fetch in progress
     fetch_after_ms: int = 0  # not before
-    download: Download | None = None  # it begins anew with another leader, epoch or snapshot
+    download: Download | None = None  # restarts with another leader, epoch or snapshot
 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """What a leader knows of another node, in this epoch."""
+    """The fetch state of another node in this epoch, as its leader last received it."""
 
-    fetch_offset: Offset = UNKNOWN_OFFSET  # it holds all below; a voter, durably
+    fetch_offset: Offset = UNKNOWN_OFFSET  # the node holds all records below; a voter, durably
     last_fetch_ms: int | None = None
-    caught_up_ms: int | None = None  # when it last held all that we had
+    caught_up_ms: int | None = None  # when it last held our whole log
     leader_end_then: Offset = UNKNOWN_OFFSET  # our log end at its last fetch
     directory_id: str | None = None  # of the replica; None: it named none
     is_new: bool = False  # it may not vote yet
 
     def fetched(self, now_ms: int, fetch_offset: Offset, leader_end: Offset) -> None:
-        """Take over a valid fetch (KIP-836). The offset may go back: a disk was lost."""
+        """Record a valid fetch (KIP-836). The offset may go back: a disk was lost."""
         if fetch_offset >= leader_end:
             self.caught_up_ms = now_ms
         elif self.last_fetch_ms is not None and fetch_offset >= self.leader_end_then:
-            # It now holds what we had at its last fetch: it had caught up with that moment.
+            # It has reached our log end at its last fetch: it had caught up at that time.
             self.caught_up_ms = max(self.caught_up_ms or self.last_fetch_ms, self.last_fetch_ms)
         self.fetch_offset, self.last_fetch_ms = fetch_offset, now_ms
         self.leader_end_then = leader_end
@@ -101,7 +102,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedFetch:
-    """A valid fetch with nothing to answer yet."""
+    """A valid fetch that waits for records or a newer high watermark."""
 
     replica_id: BrokerId
     fetch_offset: Offset
@@ -111,18 +112,18 @@ class ParkedFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterChange:
-    """A change of the voters that this leader has appended, and whose caller waits."""
+    """A change of the voters that this leader has appended, and whose requester waits."""
 
     request_id: int
-    end_offset: Offset  # committed when all below is
+    end_offset: Offset  # committed when all records below are
     deadline_ms: int
 
 
 @dataclass(slots=True, kw_only=True)
 class Leader:
-    """Appends and answers fetches. `followers` are the other voters.
+    """The leader of its epoch: it appends, and answers fetches. `followers`: the other voters.
 
-    A leader that has removed itself from the voters leads on until that is committed.
+    A leader that has removed itself from the voters leads until the removal is committed.
     """
 
     epoch_start_offset: Offset  # of its LeaderChange record
@@ -131,16 +132,19 @@ class Leader:
     begin_epoch_deadline_ms: int
     check_quorum_deadline_ms: int
     observers: dict[BrokerId, Progress] = field(default_factory=dict)
-    fetched_voters: set[BrokerId] = field(default_factory=set)  # since check-quorum last held
+    fetched_voters: set[BrokerId] = field(default_factory=set)  # since check-quorum last succeeded
     parked: dict[int, ParkedFetch] = field(default_factory=dict)  # by request id
     high_watermark: Offset = UNKNOWN_OFFSET  # not inherited: KAFKA-12619
     voter_change: VoterChange | None = None  # one at a time
-    is_upgrade_decided: bool = False  # kraft.version rises once each voter's directory is known
+    is_upgrade_decided: bool = False  # awaits a fetch from each voter, with its directory id
 
 
 @dataclass(slots=True, kw_only=True)
 class Resigned:
-    """Led this epoch, and never will again. Sends EndQuorumEpoch until each voter has answered."""
+    """A node that led this epoch, and never will again.
+
+    It sends EndQuorumEpoch until each voter has answered.
+    """
 
     election_deadline_ms: int
     preferred_candidates: tuple[BrokerId, ...]
@@ -160,7 +164,7 @@ CHANGES_WITHIN_AN_EPOCH: Final[Changes] = {
     Leader: frozenset({Resigned}),
     Resigned: frozenset(),
 }
-"""A follower forgets its leader, and a leader follows another, in a newer epoch only."""
+"""A follower loses its leader, and a leader follows another, in a newer epoch only."""
 
 CHANGES_TO_A_NEWER_EPOCH: Final[Changes] = {
     Unattached: frozenset({Unattached, Follower}),

@@ -1,4 +1,4 @@
-"""The settings that the quorum reads: Kafka's names (dots are underscores here) and defaults."""
+"""The settings of the quorum: Kafka's names (with underscores for dots) and defaults."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,9 @@ from quorumlog.settings.servers import flag, integer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumSettings:
-    """The timeouts of the quorum, in milliseconds.
+    """The timeouts of the quorum, in milliseconds, and its two flags.
 
-    Kafka has constants in the place of fetch_max_wait and observer_session, and never notices a
-    dead process.
+    In Kafka, fetch_max_wait and observer_session are constants, and dead processes are not noticed.
     """
 
     controller_quorum_election_timeout_ms: int = integer(

@@ -1,7 +1,8 @@
-"""How a follower far behind gets the leader's snapshot, and goes on from there (KIP-630).
+"""The snapshot download of a follower that is far behind its leader (KIP-630).
 
-It fetches in chunks into a draft, which is checked before it becomes a snapshot; then the whole log
-is dropped. It refuses a snapshot that lacks what this node knows to be committed.
+The follower fetches chunks into a draft, which is checked before it becomes a snapshot; then the
+whole log is dropped, and starts at the snapshot's end. It refuses a snapshot that ends at or below
+its high watermark.
 """
 
 from typing import Final
@@ -22,14 +23,14 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 class SnapshotDownloads:
     """The rules of a follower that fetches a snapshot.
 
-    A download ends with the leader, the epoch and the snapshot that it is of; the next begins anew.
+    A download ends with its leader, epoch or snapshot; the next starts at position 0.
     """
 
     def __init__(self, state: QuorumState) -> None:
         self._state: Final = state
 
     def maybe_begin(self, snapshot_id: SnapshotId) -> bool:
-        """Begin to fetch what the leader names; False: this node cannot, or need not."""
+        """Begin to download the leader's snapshot; False: it is unusable, or unnecessary."""
         match self._state.role:
             case Follower(download=Download(snapshot_id=known)) if known == snapshot_id:
                 return True
@@ -46,7 +47,7 @@ class SnapshotDownloads:
         return is_possible and snapshot_id.end_offset > log.high_watermark and not log.is_checking
 
     def fetch(self, download: Download) -> int:
-        """Ask the leader for the next bytes. When there are no more, it learns that we live."""
+        """Request the next bytes from the leader; after the last, the request proves we live."""
         state = self._state
         request = FetchSnapshotRequest(
             replica_id=state.node_id,
@@ -61,7 +62,7 @@ class SnapshotDownloads:
         """Act on a response; False unless it came from the leader and continues the draft."""
         state = self._state
         if response.error_code is ErrorCode.UNKNOWN_LEADER_EPOCH:
-            return False  # it is behind
+            return False  # its epoch is older
         if not state.learn(response.leader_epoch, response.leader_id, response.leader_address):
             return False
         match state.role:
@@ -72,7 +73,7 @@ class SnapshotDownloads:
                     download.size = response.size
                     self._append(role, download, event.request_id, event.snapshot_bytes)
                     return True
-                role.download = None  # the leader has another one by now
+                role.download = None  # the leader has another snapshot by now
                 return False
             case _:
                 return False
@@ -97,7 +98,7 @@ class SnapshotDownloads:
             if self._is_complete(download):
                 state.log.is_checking = True
                 state.emit(effects.CheckSnapshot(snapshot_id=snapshot_id))
-        if state.log.is_checking:  # nothing is to be fetched until it has ended
+        if state.log.is_checking:  # until the check ends, fetch rarely
             wait_ms = state.settings.controller_quorum_fetch_max_wait_ms
             role.fetch_after_ms = state.now_ms + wait_ms
 
@@ -105,9 +106,9 @@ class SnapshotDownloads:
         return download.position == download.size
 
     def install(self, snapshot_id: SnapshotId, voters: VoterSet | None) -> None:
-        """Make a checked draft the start of the log; all in it is committed.
+        """Make a checked draft the start of the log; all its records are committed.
 
-        `voters` are those that it holds; None: kraft.version is 0 at its end.
+        `voters`: its voter set; None: kraft.version is 0 at its end.
         """
         state = self._state
         is_newer = snapshot_id.end_offset > state.log.high_watermark

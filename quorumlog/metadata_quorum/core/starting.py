@@ -1,7 +1,7 @@
 """The start of a node: the role that its disk allows.
 
-It refuses to lead the epoch that it has led before: it may have appended records that its disk has
-lost. Sources: Kafka's `QuorumState.initialize`; KAFKA-10527.
+It refuses to lead an epoch that it led before: it may have appended records that its disk has lost.
+Sources: Kafka's `QuorumState.initialize`; KAFKA-10527.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ class Starting:
         self._leadership: Final = leadership
 
     def start(self, event: events.Started) -> None:
-        """Take up the role that the disk allows: never that of a leader (KAFKA-10527)."""
+        """Choose the role that the disk allows: never that of a leader (KAFKA-10527)."""
         state = self._state
         state.log.open(
             event.log_end_offset,
@@ -46,11 +46,11 @@ class Starting:
             state.voted_directory_id = event.voted_directory_id
         state.restored_vote = state.leader_epoch, state.voted_id
         state.follow_voters()
-        state.advance_high_watermark(state.log.start_offset)  # a snapshot holds what is committed
+        state.advance_high_watermark(state.log.start_offset)  # a snapshot's records are committed
         self._take_up_role()
 
     def _take_up_role(self) -> None:
-        """Choose by what the election state says. Only here is a role set without `become`."""
+        """Choose the role by the election state. Only here is a role set without `become`."""
         state = self._state
         deadline_ms = state.now_ms if state.is_alone else state.new_election_deadline_ms()
         if not state.is_voter and (
@@ -76,7 +76,7 @@ class Starting:
             )
 
     def _is_candidate_again(self) -> bool:
-        """Whether it stood, and the epoch has no leader: not one that was removed since, either."""
+        """Whether it was a candidate, its epoch has no leader, and it may still stand."""
         state = self._state
         voted_for_itself = state.voted_id == state.node_id and (
             state.kraft_version == 0 or state.voted_directory_id == state.directory_id
@@ -85,7 +85,7 @@ class Starting:
         return stands and state.members.may_stand and state.log.is_durable
 
     def _resume_as_resigned(self, deadline_ms: int) -> None:
-        # It may have appended records in this epoch that its disk has lost: if it led on, two
-        # records would have the same epoch and offset.
+        # It may have appended records in this epoch that its disk has lost: if it continued
+        # to lead, two records would have the same epoch and offset.
         self._state.role = resigned = self._leadership.resigned()
         resigned.election_deadline_ms = deadline_ms

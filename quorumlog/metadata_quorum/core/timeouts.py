@@ -1,7 +1,7 @@
-"""The timeouts of a node: none runs while its own disk writes, and none is too short for the disks.
+"""The timeouts of a node: they stop while its own disk writes, and allow for slow disks.
 
 Raft elects a leader only if an election timeout is far longer than an exchange of messages (Raft
-5.6). An exchange of votes holds the write of each vote, so the timeouts follow the disks.
+5.6). An exchange of votes includes the write of each vote, so the timeouts follow the disks.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,18 +12,18 @@ from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.wire.codec.identifiers import BrokerId
 
 WRITE_MS_MAX: Final = 1000  # a slower disk counts as this slow
-ELECTION_WRITES: Final = 5  # an election timeout lasts at least as long as 5 to 10 writes
-FETCH_WRITES: Final = 10  # and a fetch timeout as long as 10
+ELECTION_WRITES: Final = 5  # an election timeout lasts at least 5 to 10 writes
+FETCH_WRITES: Final = 10  # a fetch timeout lasts at least 10
 _SAMPLES: Final = 3
 
 
 class Timeouts:
-    """The timeouts, and how long durable writes take: on this node, and on its peers as they say.
+    """The timeouts, and the durations of durable writes: on this node, and as peers report them.
 
-    `waited_ms`: how long the driver has waited for writes. The core's time is the driver's without
+    `waited_ms`: the total of the driver's waits for writes. The core's time is the driver's minus
     it: a deadline that is set before a write runs from the write's end on.
-    `write_ms`: the median of the last three writes. One that stands still for seconds changes no
-    timeout; a slow disk counts from its second write on, and a healthy one again as soon.
+    `write_ms`: the median of the last three writes. One write that stalls for seconds changes no
+    timeout; a slow disk counts from its second write on, and a healthy disk again as soon.
     """
 
     def __init__(self, settings: QuorumSettings, random_fraction: Callable[[], float]) -> None:
@@ -35,26 +35,26 @@ class Timeouts:
         self._of_peers: Final[dict[BrokerId, int]] = {}
 
     def note_wait(self, took_ms: int) -> None:
-        """Note a write that the driver waited for: time stood still."""
+        """Record a write that the driver waited for: time stood still."""
         self.waited_ms += took_ms
 
     def note_write(self, took_ms: int) -> None:
-        """Note a durable write: one that the driver waited for, or a flush in the background."""
+        """Record a durable write that the driver waited for, or a flush in the background."""
         self._samples = [*self._samples[1:], _bounded(took_ms)]
         self.write_ms = median_low(self._samples)
 
     def note_peer(self, node_id: BrokerId, write_ms: int) -> None:
-        """Note how long a write takes on another voter, as it says."""
+        """Record the duration of a write that another voter reports."""
         self._of_peers[node_id] = _bounded(write_ms)
 
     def election_ms(self, votes_of: Iterable[BrokerId]) -> int:
-        """Return how long to wait for a leader, or for the votes of these peers: in [T, 2T)."""
+        """Return the wait for a leader, or for votes of these peers, in ms: random in [T, 2T)."""
         configured_ms = self._settings.controller_quorum_election_timeout_ms
         least_ms = max(configured_ms, ELECTION_WRITES * self._slowest_ms(votes_of))
         return least_ms + int(least_ms * self._random_fraction())
 
     def fetch_ms(self, fetches_of: Iterable[BrokerId] = ()) -> int:
-        """Return how long to wait for the own fetch to succeed, or for fetches of these peers."""
+        """Return the wait for our own fetch to succeed, or for fetches of these peers, in ms."""
         configured_ms = self._settings.controller_quorum_fetch_timeout_ms
         return max(configured_ms, FETCH_WRITES * self._slowest_ms(fetches_of))
 

@@ -1,9 +1,9 @@
-"""Changes of the voter set, as the leader makes them (KIP-853).
+"""Changes of the voter set, made by the leader (KIP-853).
 
 A leader changes one voter at a time: then any two majorities, of the set before and of the set
 after, have a voter in common. It refuses a change until a record of its own epoch is committed, and
-while an earlier change is not: another leader may have made one that this log lacks (Raft 4.1, and
-the mend of its single-server changes of 2015). The sources are KIP-853 and KIP-1186.
+while an earlier change is uncommitted: another leader may have made a change that this log lacks
+(Raft 4.1, and the fix of its single-server changes of 2015). The sources are KIP-853 and KIP-1186.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ CAUGHT_UP_WITHIN_MS: Final = 3_600_000  # Kafka: one hour since the last fetch
 
 
 class Refusal(NamedTuple):
-    """Why a change is not made; with NONE, there is nothing to change."""
+    """The reason to refuse a change; with NONE, the change is already in force."""
 
     error_code: ErrorCode
     message: str
@@ -39,8 +39,8 @@ class Refusal(NamedTuple):
 class VoterChanges:
     """The rules of a leader that changes the voters.
 
-    A change is appended once it is allowed. Its answer leaves when it is committed, with an error
-    after the request timeout: it may be committed later all the same.
+    An allowed change is appended at once. Its response leaves when it is committed, or with an
+    error after the request timeout: it may be committed later all the same.
     """
 
     def __init__(self, state: QuorumState) -> None:
@@ -77,7 +77,7 @@ class VoterChanges:
                 )
 
     def _decide(self, role: Leader, request: VoterChangeRequest) -> VoterSet | Refusal:
-        """Return the voters to append, or the reason to append none."""
+        """Return the voter set to append, or the reason to append none."""
         refusal = self._epoch_refusal(request) or self._state_refusal(role, request)
         if refusal is not None:
             return refusal
@@ -102,7 +102,7 @@ class VoterChanges:
         return None
 
     def _state_refusal(self, role: Leader, request: VoterChangeRequest) -> Refusal | None:
-        """Tell why no change can be made now; another attempt may succeed."""
+        """Return the reason why no change can be made now; another attempt may succeed."""
         if not self._has_committed_in_its_epoch(role):
             message = "the leader has yet to commit a record of its epoch"
             return Refusal(ErrorCode.REQUEST_TIMED_OUT, message)
@@ -143,14 +143,14 @@ class VoterChanges:
         return state.voter_set.with_voter(voter)
 
     def _has_caught_up(self, progress: Progress) -> bool:
-        """Whether it has held all that we had, and has fetched within the last hour."""
+        """Whether it has held our whole log at some time, and has fetched within the last hour."""
         last_ms = progress.last_fetch_ms
         if progress.caught_up_ms is None or last_ms is None:
             return False
         return last_ms > self._state.now_ms - CAUGHT_UP_WITHIN_MS
 
     def _may_vote(self, progress: Progress) -> bool:
-        """Whether the next election can have its vote: its majority may need it."""
+        """Whether the new voter may vote at once: the next election may need it for a majority."""
         # DEVIATION: Kafka's voters vote with any disk.
         # docs/decisions/0102-the-voters-change-one-at-a-time.md
         return not progress.is_new
@@ -177,9 +177,9 @@ class VoterChanges:
         return voters.with_voter(voter)
 
     def _decide_upgrade(self, role: Leader, kraft_version: int) -> VoterSet | Refusal:
-        """Make the configured voters those of the log, with the directories that they fetch with.
+        """Return the configured voters, each with the directory id of its fetches.
 
-        Without the directory of each, a voter with an emptied disk could vote as before.
+        Without the directory id of each, a voter with an emptied disk could vote as before.
         """
         state = self._state
         if kraft_version == state.kraft_version:
@@ -205,14 +205,14 @@ class VoterChanges:
     # --- the log ---
 
     def begin_epoch(self, role: Leader) -> None:
-        """Let the voters say where this leader is now, if that has changed."""
+        """Append a voter set with this leader's address, if that has changed."""
         state = self._state
         known = state.voter_set.get(state.node_id)
         if state.kraft_version and known is not None and state.address not in {"", known.address}:
             self._append(role, state.voter_set.with_voter(replace(known, address=state.address)))
 
     def _append(self, role: Leader, voters: VoterSet) -> None:
-        """Append a voter set: it is in force from now on. The first one sets kraft.version 1."""
+        """Append a voter set: it is in force from now on. The first set brings kraft.version 1."""
         state, base_offset = self._state, self._state.log.end_offset
         is_first = state.kraft_version == 0
         append = effects.AppendVoters(
@@ -228,27 +228,28 @@ class VoterChanges:
         self._follow_voters(role)
 
     def _follow_voters(self, role: Leader) -> None:
-        """Let a voter's progress begin with what it had as an observer: its log was durable.
+        """Move progress between `observers` and `followers` after a change of the voters.
 
-        Each was a voter or has fetched, with the directory that it is a voter with.
+        A new voter keeps its observer's progress: its log was durable. Each follower was a voter
+        before, or has fetched with its voter's directory id.
         """
         state = self._state
-        if not role.followers:  # it was alone: no fetch has held the quorum until now
+        if not role.followers:  # it was the only voter: check-quorum starts now
             role.check_quorum_deadline_ms = state.new_check_quorum_deadline_ms()
         known = role.observers | role.followers
         role.followers = {voter: known.pop(voter) for voter in state.other_voters}
         role.observers = known
         role.fetched_voters &= role.followers.keys()
 
-    # --- what is due ---
+    # --- due actions ---
 
     def handle_upgrade_decided(self, role: Role) -> None:
-        """Take note that kraft.version rises; `maybe_upgrade` does it."""
+        """Record the decision to raise kraft.version; `maybe_upgrade` carries it out."""
         match role:
             case Leader():
                 role.is_upgrade_decided = True
             case _:
-                pass  # it leads no more: the next leader's controller decides the same
+                pass  # no longer the leader: the next controller decides the same
 
     def maybe_upgrade(self, role: Leader) -> None:
         """Raise kraft.version, if that is decided, as soon as a request for it would succeed."""
@@ -262,7 +263,7 @@ class VoterChanges:
                 pass  # a voter has yet to fetch, or nothing is committed in this epoch
 
     def maybe_answer(self, role: Leader) -> None:
-        """Answer a change that is committed, or has waited for too long."""
+        """Answer a change that is committed, or has reached its deadline."""
         state, change = self._state, role.voter_change
         if change is None:
             return
@@ -275,16 +276,16 @@ class VoterChanges:
             state.answer_voter_change(change.request_id, ErrorCode.REQUEST_TIMED_OUT, message)
 
     def is_removed(self, role: Leader) -> bool:
-        """Whether this leader has removed itself from the voters, and that is committed."""
+        """Whether this leader has removed itself from the voters, and the removal is committed."""
         return not self._state.is_voter and not self._is_changing(role)
 
     def deadlines(self, role: Leader) -> Iterator[int]:
-        """When a change has waited for too long, in ms."""
+        """Yield the deadline of the pending change, in ms."""
         if role.voter_change is not None:
             yield role.voter_change.deadline_ms
 
     def check_invariants(self, role: Leader) -> None:
-        """Raise InvariantViolation with the number of the rule (see `Quorum`) that is broken."""
+        """Raise InvariantViolation with the number of the broken rule (see `Quorum`)."""
         state = self._state
         history = state.log.voter_sets.history
         uncommitted_from = max(role.high_watermark, role.epoch_start_offset + 2)

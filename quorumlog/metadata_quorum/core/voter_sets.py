@@ -1,7 +1,7 @@
 """The voters of the quorum, and how they change with the log (KIP-853).
 
-The last set that was appended is in force at once, committed or not. A truncation brings back the
-one before; a snapshot holds the one at its end. The sources are Raft section 4.1 (one server at a
+The last appended voter set is in force at once, committed or not. A truncation restores the set
+before it; a snapshot contains the set at its end. The sources are Raft section 4.1 (one server at a
 time) and KIP-853 (a voter is an id and a directory id).
 """
 
@@ -15,13 +15,13 @@ from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 PORT_MAX: Final = 65_535
 HOST_MAX: Final = 255
-"""Characters; the longest name that DNS has. A Voters record could not be read with 32,768."""
+"""Characters: the longest DNS name. A Voters record with 32,768 could not be decoded."""
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _UUID: Final = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]")  # 16 bytes in base64 for URLs
 
 
 def is_address(text: str) -> bool:
-    """Tell whether a text from a peer has the form host:port: nothing else gets into a URL."""
+    """Return whether a peer's text has the form host:port: no other text gets into a URL."""
     host, _, port = text.rpartition(":")
     is_plain = text.isascii() and text.isprintable() and not {*" /?#@\\"} & {*text}
     is_port = _PORT.fullmatch(port) is not None and 0 < int(port) <= PORT_MAX
@@ -30,11 +30,11 @@ def is_address(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """A voter: a node, one metadata directory of it, and where to reach it.
+    """A voter: a node, one of its metadata directories, and its address.
 
-    `directory_id` is the text form of a UUID, as in the directory's `meta.properties`; empty: not
-    known (kraft.version 0). `address` is `host:port` of its control listener; empty: not known.
-    A node of the same id with another directory is another replica, and not this voter.
+    `directory_id`: a UUID as text, as in the directory's `meta.properties`; empty: unknown
+    (kraft.version 0). `address`: `host:port` of its control listener; empty: unknown. A node of the
+    same id with another directory is another replica, and not this voter.
     """
 
     voter_id: BrokerId
@@ -43,7 +43,7 @@ class Voter:
 
     @property
     def is_well_formed(self) -> bool:
-        """Whether directory and address are known, and are what they should be."""
+        """Whether directory id and address are present, and have the right form."""
         is_uuid = _UUID.fullmatch(self.directory_id) is not None and {*self.directory_id} != {"A"}
         return is_uuid and is_address(self.address)
 
@@ -66,7 +66,7 @@ class VoterSet:
 
     @classmethod
     def of_ids(cls, ids: Iterable[BrokerId]) -> "VoterSet":
-        """Return voters of which only the ids are known: those of kraft.version 0."""
+        """Return voters with ids alone: those of kraft.version 0."""
         return cls(tuple(Voter(voter_id=voter_id) for voter_id in sorted({*ids})))
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class VoterSet:
 
     @property
     def majority(self) -> int:
-        """How many voters decide."""
+        """The number of voters in a majority."""
         return len(self.voters) // 2 + 1
 
     def get(self, voter_id: BrokerId) -> Voter | None:
@@ -83,12 +83,12 @@ class VoterSet:
         return next((voter for voter in self.voters if voter.voter_id == voter_id), None)
 
     def has_key(self, voter_id: BrokerId, directory_id: str | None) -> bool:
-        """Tell whether this node, with this directory, is a voter."""
+        """Return whether this node, with this directory, is a voter."""
         voter = self.get(voter_id)
         return voter is not None and voter.directory_id == directory_id
 
     def with_voter(self, voter: Voter) -> "VoterSet":
-        """Return the set with this voter in the place of that of the same id, or added."""
+        """Return the set with this voter added, or in the place of the voter of the same id."""
         return VoterSet((*self.without(voter.voter_id).voters, voter))
 
     def without(self, voter_id: BrokerId) -> "VoterSet":
@@ -97,14 +97,14 @@ class VoterSet:
 
 
 History = tuple[tuple[Offset, VoterSet], ...]
-"""(offset of the record, what it says), the oldest first."""
+"""(offset of the record, its voter set), oldest first."""
 
 
 class VoterSets:
     """The voter sets in the log of one node, by the offsets of their records.
 
-    Without any, kraft.version is 0, and the configured voters are in force. A set that a snapshot
-    brings counts as that of the last record in the snapshot.
+    If there is none, kraft.version is 0, and the configured voters are in force. A snapshot's set
+    has the offset of the snapshot's last record.
     """
 
     def __init__(self, history: History = ()) -> None:
@@ -123,39 +123,39 @@ class VoterSets:
 
     @property
     def history(self) -> History:
-        """All sets that are known, the oldest first."""
+        """All sets in the log, oldest first."""
         return tuple(self._history)
 
     def at(self, end_offset: Offset) -> VoterSet | None:
-        """Return the set that all records below `end_offset` leave in force."""
+        """Return the set in force at `end_offset`: the last set below it."""
         found: Final = [voters for offset, voters in self._history if offset < end_offset]
         return found[-1] if found else None
 
     def committed(self, high_watermark: Offset) -> list[VoterSet]:
-        """Return all known sets below the high watermark, the oldest first."""
+        """Return all sets below the high watermark, oldest first."""
         return [voters for offset, voters in self._history if offset < high_watermark]
 
     def may_be_in_force(self, end_offset: Offset) -> list[VoterSet]:
-        """Return the sets of the records at and above `end_offset`, and the one in force there."""
+        """Return the set in force at `end_offset`, then the sets at and above it."""
         later = [voters for offset, voters in self._history if offset >= end_offset]
         before = self.at(end_offset)
         return later if before is None else [before, *later]
 
     def append(self, history: Iterable[tuple[Offset, VoterSet]]) -> None:
-        """Take over what new records say."""
+        """Append the voter sets of new records."""
         for offset, voters in history:
             require(offset > self.last_offset, "voter sets are appended in the order of the log")
             self._history.append((offset, voters))
 
     def truncate(self, end_offset: Offset) -> None:
-        """Forget the sets at and above `end_offset`: the one before is in force again."""
+        """Drop the sets at and above `end_offset`: the set before is in force again."""
         self._history = [entry for entry in self._history if entry[0] < end_offset]
 
     def move_start(self, start_offset: Offset) -> None:
-        """Forget the sets below `start_offset`, but for the one that is in force there."""
+        """Drop the sets below `start_offset`, except the set in force there."""
         below = [entry for entry in self._history if entry[0] < start_offset]
         self._history = below[-1:] + self._history[len(below) :]
 
     def install(self, end_offset: Offset, voters: VoterSet | None) -> None:
-        """Replace all by what a snapshot says that ends at `end_offset`."""
+        """Replace all sets by that of a snapshot that ends at `end_offset`."""
         self._history = [] if voters is None else [(Offset(end_offset - 1), voters)]

@@ -1,8 +1,8 @@
 """The controller while this node leads the quorum: when it takes over, and when it answers.
 
 Requests wait until the node, having won the election, has replayed all earlier records. When the
-node loses its leadership, every waiting request is refused. If it wrote records, they may still be
-committed, so the caller is told that the outcome is unknown (KIP-631).
+node loses its leadership, every waiting request is refused. If the request's records are in the
+log, they may still be committed, so the caller gets an unknown outcome (KIP-631).
 """
 
 import logging
@@ -28,9 +28,9 @@ from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 WAITING_MAX: Final = 10_000
-# DEVIATION: Kafka fences a broker whose session is over, however late it looks.
+# DEVIATION: Kafka fences a broker whose session is over, however late it checks.
 # docs/decisions/0007-a-session-found-long-overdue-is-renewed.md
-STALL_MS: Final = 1000  # a session that is overdue by more, after a pause of more: see `note_time`
+STALL_MS: Final = 1000  # the least pause, and overdue time, that renews sessions: see `note_time`
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -51,14 +51,14 @@ class Claim:
             refuse(ask.answer, NotController("too many requests wait for the take-over"))
 
     def resign(self) -> None:
-        """Refuse every waiting request: nothing was done."""
+        """Refuse all waiting requests: they were not carried out."""
         _refuse_all(ask.answer for ask in self.waiting)
 
 
 class _Uncommitted(NamedTuple):
-    """A response that leaves when all below `end_offset` is committed.
+    """A response that leaves when all records below `end_offset` are committed.
 
-    `goes_on`: this was a slice, and the request is decided again instead.
+    `goes_on`: the records were a slice; instead of the response, the request is decided again.
     """
 
     end_offset: Offset
@@ -71,8 +71,8 @@ class _Uncommitted(NamedTuple):
 class ActiveController:
     """The controller of one leader epoch. It never reads the log.
 
-    `waiting`: what is to be decided, the oldest first: it came before the take-over or while a
-    decision was `under_way`, or its last slice is committed now.
+    `waiting`: the requests and process deaths to decide, the oldest first. They came before the
+    take-over or while a decision was `under_way`, or their last slice is committed now.
     """
 
     def __init__(
@@ -85,28 +85,28 @@ class ActiveController:
         self.has_ordered_upgrade = False  # of kraft.version
         self._remembered: Final = RememberedAnswers()
         self._uncommitted: Final = deque[_Uncommitted]()
-        self._slice_end_offset = Offset(-1)  # of the slice that it decided by itself
+        self._slice_end_offset = Offset(-1)  # of the last slice without a request
         self._noted_ms: int | None = None
-        self._was_paused = True  # since it last looked for silent brokers, for all it knows
+        self._was_paused = True  # since the last check for silent brokers; assumed at first
 
     def wait(self, fact: Ask | BrokerProcessDied) -> None:
-        """Let it be decided behind the decision that is under way, if there is room."""
+        """Queue a request or a death behind the decision that is under way, if there is room."""
         if len(self.waiting) < WAITING_MAX:
             self.waiting.append(fact)
         elif isinstance(fact, Ask):
             refuse(fact.answer, NotController("too many requests wait for a large one"))
 
     def note_time(self, now_ms: int) -> None:
-        """Note that this process runs: it has heard nothing between two notes far apart."""
+        """Record that this process runs: between two calls far apart, it received no heartbeats."""
         if self._noted_ms is not None and now_ms - self._noted_ms > STALL_MS:
             self._was_paused = True
         self._noted_ms = now_ms
 
     def next_deadline_ms(self, high_watermark: Offset) -> int | None:
-        """Return when `decide_due` may have something to do; None: nothing, or not yet.
+        """Return when to call `decide_due`; None: nothing is due, or a slice is uncommitted.
 
-        Before the next slice the last one is committed. So a decision about many partitions never
-        has more than one slice that followers have yet to fetch.
+        The last slice is committed before the next one is decided. So a decision about many
+        partitions never has more than one slice that followers have yet to fetch.
         """
         if high_watermark < self._slice_end_offset:
             return None
@@ -116,33 +116,33 @@ class ActiveController:
         return min((one for one in due_ms if one is not None), default=None)
 
     def note_slice(self, end_offset: Offset) -> None:
-        """Let `decide_due` wait until the log is committed to its end."""
+        """Make `decide_due` wait until all records below `end_offset` are committed."""
         self._slice_end_offset = end_offset
 
     def decide(self, ask: Ask, *, now_ms: int, end_offset: Offset) -> Decision[object]:
         """Decide a request. The log ends at `end_offset`."""
         if isinstance(ask.request, BrokerHeartbeat):
-            now_ms = ask.received_ms  # it says that the broker lived then: KAFKA-15019
+            now_ms = ask.received_ms  # the broker lived at that time: KAFKA-15019
         return self.controller.decide(ask.request, now_ms=now_ms, base_offset=end_offset)
 
     def warn(self, decision: Decision[Any]) -> None:
-        """Log what an operator must know of a decision."""
+        """Log the warnings of a decision for operators."""
         if decision.remark is not None:
             _logger.warning(decision.remark)
         for remark in unclean_elections(self.controller.cluster, decision.records):
             _logger.warning(remark)
 
     def decide_expiry(self, now_ms: int) -> Decision[BrokerId | None]:
-        """Fence the broker that was silent for longest, if that was too long."""
+        """Fence the broker that was silent for longest, if its session is over."""
         was_paused, self._was_paused = self._was_paused, False
         due_ms = self.controller.next_expiry_ms()
         if was_paused and due_ms is not None and now_ms - due_ms > STALL_MS:
-            # Not if the slices before took long: the broker was silent all the same.
+            # Only after a pause: if earlier slices took long, the broker was silent all the same.
             self.controller.renew_all(now_ms)
         return self.controller.decide_expiry(now_ms)
 
     def decide_due(self, now_ms: int) -> Decision[BrokerId | None] | Decision[None]:
-        """Do what is due, a slice of it: elect, fence a silent broker, balance leaders."""
+        """Decide a slice of the due work: elect leaders, fence a silent broker, balance leaders."""
         if self.controller.has_elections:
             return self.controller.decide_elections()
         expiry_ms, balance_ms = self.controller.next_expiry_ms(), self.controller.next_balance_ms()
@@ -151,20 +151,20 @@ class ActiveController:
         return self.controller.decide_balance(now_ms)
 
     def confirming(self, ask: Ask | None) -> tuple[MetadataRecord, ...]:
-        """Return what is written for a decision without records: its commit proves that we lead.
+        """Return a NoOp for a user's decision without records: its commit proves that we lead.
 
-        A user may build on a refusal. A leader that was replaced, and has not heard of it, would
-        refuse by what it knew before.
+        A user may rely on a refusal. A leader that was replaced, and has not yet noticed, would
+        base its refusal on outdated metadata.
         """
-        # DEVIATION: Kafka answers at once; a replaced controller may say what is not true any more.
+        # DEVIATION: Kafka answers at once; the answer of a replaced controller may be outdated.
         # docs/decisions/0076-a-refusal-is-confirmed-by-a-majority.md
         asks_for_change = ask is not None and isinstance(ask.request, UserChange)
         return (NoOp(),) if asks_for_change else ()
 
     def answer_when_committed(self, end_offset: Offset, ask: Ask, decision: Decision[Any]) -> None:
-        """Answer once all below `end_offset` is committed: what was decided on, too.
+        """Answer once all records below `end_offset` are committed, including those it is based on.
 
-        Remembers the answer for a repeated request, if deciding it again would not be the same.
+        Remembers the response for a repeated request, if a second decision would differ.
         """
         has_records = bool(decision.records)
         self._uncommitted.append(
@@ -175,7 +175,7 @@ class ActiveController:
             self._remembered.add(ask.request_id, answer)
 
     def maybe_answer_again(self, ask: Ask) -> bool:
-        """Give a repeated request the first one's answer, when that is committed."""
+        """Answer a repeated request with the first response, once that is committed."""
         before = self._remembered.get(ask.request_id)
         if before is not None:
             self._uncommitted.append(
@@ -194,7 +194,7 @@ class ActiveController:
                 done.ask.answer.set_result(done.response)
 
     def resign(self) -> None:
-        """Refuse every waiting request: nothing was done, or with records ControllerDeposed."""
+        """Refuse every waiting request: ControllerDeposed with records, else NotController."""
         for one in self._uncommitted:
             if one.has_records:
                 refuse(one.ask.answer, ControllerDeposed("deposed before the change was committed"))

@@ -18,7 +18,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 
 class _Jump(NamedTuple):
-    """What an installed snapshot changes."""
+    """The change of the image that an installed snapshot makes."""
 
     before: ClusterImage
     after: ClusterImage
@@ -28,13 +28,13 @@ class _Jump(NamedTuple):
 class CommittedImage:
     """The metadata that this node may act on. A published image is never taken back.
 
-    It starts empty. A snapshot's image is published once this node knows that all of it is
-    committed, together with the records behind it. Many records are replayed slice by slice, and
-    published as one change.
+    It starts empty. A snapshot's image is published once this node's high watermark has reached the
+    snapshot's end, together with the records behind it. Many records are replayed slice by slice,
+    and published as one change.
     """
 
     replayed_at_once = 1000
-    """How many records a slice has."""
+    """The number of records in a slice."""
 
     def __init__(self, log: MetadataLog) -> None:
         """Read the newest snapshot, and the voters behind it. Raises DamagedLog, StorageError."""
@@ -47,34 +47,34 @@ class CommittedImage:
         self._jump: _Jump | None = None
         self._publishers: list[ImagePublisher] = []
         self._high_watermark = self._target = self.image.end_offset
-        self._unread: Iterator[tuple[Offset, MetadataRecord]] = iter(())  # up to the target
-        self._jumps = False  # the target is the first one behind a snapshot
+        self._unread: Iterator[tuple[Offset, MetadataRecord]] = iter(())  # below the target
+        self._jumps = False  # the target is the first behind a snapshot
 
     @property
     def voters(self) -> VoterSet | None:
-        """The voters that the log said at the start; None: kraft.version was 0."""
+        """The voters in the log at the start; None: kraft.version was 0."""
         return self.restored_voter_sets[-1][1] if self.restored_voter_sets else None
 
     @property
     def is_upgrade_committed(self) -> bool:
-        """Whether this node knew at the start that a voter set in the log was committed."""
+        """Whether a voter set in the log was certainly committed at the start."""
         snapshot_end = self.restored_id.end_offset if self.restored_id else 0
         committed = max(self._log.known_committed, snapshot_end)
         return any(offset < committed for offset, _ in self.restored_voter_sets[:1])
 
     def add_publisher(self, publisher: ImagePublisher) -> None:
-        """Publish to it, too; first, as one change, all that was published before."""
+        """Add a publisher; it first gets the published image, as one change."""
         self._publishers.append(publisher)
         if self.image.end_offset > 0:
             publisher.publish(difference(ClusterImage(), self.image), self.image)
 
     @property
     def is_behind(self) -> bool:
-        """Whether `replay_slice` has something to do."""
+        """Whether `replay_slice` has committed records to replay."""
         return self.image.end_offset < self._target
 
     def advance(self, high_watermark: Offset) -> None:
-        """Replay what is committed now, and publish it as one change; or begin with that."""
+        """Replay the records committed now, or their first slice; publish them as one change."""
         self._high_watermark = high_watermark
         if not self.is_behind:
             self._maybe_begin()
@@ -92,9 +92,9 @@ class CommittedImage:
         self._unread = self._log.replay(self._replay.end_offset, target)
 
     def replay_slice(self) -> None:
-        """Replay some of what is committed; publish it if that was all.
+        """Replay a slice of the committed records; publish the image if it was the last slice.
 
-        Raises DiskExhausted: the next call goes on where this one has ended.
+        Raises DiskExhausted: the next call continues behind the last replayed record.
         """
         count = 0
         try:
@@ -106,20 +106,20 @@ class CommittedImage:
             raise
         if count < self.replayed_at_once:
             self._publish(self._target)
-            self._maybe_begin()  # with what was committed meanwhile
+            self._maybe_begin()  # with the records committed meanwhile
 
     def install(self, image: ClusterImage) -> None:
-        """Take a leader's snapshot: the next `advance` publishes it.
+        """Install the image of a leader's snapshot: the next `advance` publishes it.
 
-        Gives up a replay that is under way, because the log starts anew behind the snapshot. It
-        takes long, and may be done in a thread while nothing else is published.
+        Abandons a replay that is under way, because the log starts anew behind the snapshot. The
+        call takes long, and may run in a thread while no other image is published.
         """
         self._jump = _Jump(self.image, image, difference(self.image, image))
         self._restored = image
         self._target, self._unread = self.image.end_offset, iter(())
 
     def lead_by(self, leader_id: BrokerId, leader_epoch: Epoch) -> None:
-        """Note the leader of the quorum, as far as this node knows it."""
+        """Record the leader of the quorum in the image; NOBODY: unknown."""
         if (leader_epoch, leader_id) != (self.image.epoch, self.image.controller_id):
             self.image = replace(self.image, epoch=leader_epoch, controller_id=leader_id)
             self._tell(ClusterDelta())
@@ -129,7 +129,7 @@ class CommittedImage:
         delta, self.image = self._replay.publish(
             end_offset=end_offset, epoch=before.epoch, controller_id=before.controller_id
         )
-        if self._jumps:  # the replay knows only what came after
+        if self._jumps:  # the replay has only the records behind the snapshot
             delta = self._known_delta(before) or difference(before, self.image)
         self._jump = None
         self._tell(delta)
@@ -146,7 +146,7 @@ class CommittedImage:
 
 
 def _id_of(restored: ClusterImage | None, log: MetadataLog) -> SnapshotId | None:
-    """Return the snapshot of the image that a node has started with."""
+    """Return the id of the snapshot from which a node has started."""
     if restored is None:
         return None
     return SnapshotId(restored.end_offset, log.epoch_before(restored.end_offset))

@@ -1,7 +1,7 @@
 """The node as the controller: it takes over, decides, and appends its decisions.
 
 The log gets only records that fit the state before them: otherwise every replay, on every node,
-would fail. A decision that does not fit, or cannot be made, is our bug. The live state is then
+would fail. A decision that does not fit, or that raises, is our bug, and makes the live state
 useless: the caller gets UNKNOWN_SERVER_ERROR, and the node resigns.
 """
 
@@ -35,10 +35,10 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Controllership:
-    """Holds None, a `Claim` or an `ActiveController`, as the quorum's effects say.
+    """Holds None, a `Claim` or an `ActiveController`, according to the quorum's effects.
 
     `feed_first` hands the core an event that comes before any other. `kraft_version`: the version
-    that the quorum's log has in force.
+    in force in the quorum's log.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Controllership:
         self._kraft_version: Final = kraft_version
         self._stage: Claim | ActiveController | None = None
         self._has_no_room: Final = LastingCondition(_logger)
-        self._may_work = True  # by itself, or on the image: one slice for each run of the driver
+        self._may_work = True  # one slice of a decision or a replay for each run of the driver
 
     @property
     def is_leading(self) -> bool:
-        """Whether requests may be made to this node."""
+        """Whether this node accepts requests to the controller."""
         return self._stage is not None
 
     @property
@@ -76,7 +76,7 @@ class Controllership:
         return isinstance(self._stage, ActiveController)
 
     def next_deadline_ms(self) -> int | None:
-        """When there is something to do: a session ends, say; None: never."""
+        """Return when the next action is due, such as the end of a session; None: never."""
         if self._committed.is_behind:
             return self._seams.clock.now_ms()
         match self._stage:
@@ -88,7 +88,7 @@ class Controllership:
                 return None
 
     def begin_run(self) -> None:
-        """Allow another slice of work: others on this thread had their turn."""
+        """Allow another slice of work: other tasks on this thread had their turn."""
         self._may_work = True
         match self._stage:
             case ActiveController() as active:
@@ -114,14 +114,14 @@ class Controllership:
         self._seams.leader_listener.leader_changed(self.leader_id)
 
     def advance(self, high_watermark: Offset) -> None:
-        """Take note of what is committed: it is published now, or slice by slice."""
+        """Set the high watermark: its records are published now, or slice by slice."""
         self.high_watermark = high_watermark
         self._committed.advance(high_watermark)
         self._may_work = self._may_work and not self._committed.is_behind
         self._maybe_answer()
 
     def _maybe_answer(self) -> None:
-        """Answer the requests that waited for what is published now."""
+        """Answer the requests that waited for the records published now."""
         match self._stage:
             case ActiveController() as active:
                 active.advance(self._committed.image.end_offset)
@@ -137,10 +137,10 @@ class Controllership:
     # --- decisions ---
 
     def maybe_act(self) -> bool:
-        """Do one thing that is due: take over, decide a request that waited, or end a session.
+        """Perform one due action: take over, decide a waiting request, or do a slice of due work.
 
-        Reads a slice of what is committed first: then all requests have the same view. A decision
-        that is under way comes before any other.
+        Replays a slice of the committed records first: then all requests have the same view. A
+        decision that is under way comes before any other.
         """
         if self._committed.is_behind and self._may_work:
             self._may_work = False
@@ -157,9 +157,9 @@ class Controllership:
                 return False
 
     def _maybe_work(self, active: ActiveController) -> bool:
-        """Go on with the decision that is under way, decide what waits, or a slice of what is due.
+        """Continue the decision under way, decide a waiting request, or a slice of the due work.
 
-        What waits may be the next slice of a request, as large as any.
+        A waiting request may be the next slice of a request, as large as any.
         """
         if active.under_way is not None:
             self._may_work = False
@@ -174,12 +174,12 @@ class Controllership:
         if due_ms is None or due_ms > now_ms:
             return False
         self._may_work = False
-        # A heartbeat that waits in the inbox has touched the session when it came.
+        # A heartbeat that waits in the inbox has extended the session on arrival.
         self._enact(active, partial(active.decide_due, now_ms))
         return True
 
     def touch(self, request: ControllerRequest) -> None:
-        """Note a heartbeat when it arrives; its answer may take longer (KAFKA-15019)."""
+        """Extend a broker's session when its heartbeat arrives, before the answer (KAFKA-15019)."""
         match self._stage, request:
             case ActiveController(controller=controller), BrokerHeartbeat():
                 controller.touch(request, self._seams.clock.now_ms())
@@ -187,10 +187,11 @@ class Controllership:
                 pass
 
     def decide(self, ask: Ask) -> None:
-        """Decide a request; its answer comes when all that it is based on is committed.
+        """Decide a request; the answer comes when all records that it is based on are committed.
 
-        So a decision without records waits, too: it may have read uncommitted state. One that a
-        user may build on writes a record that changes nothing, and waits for that.
+        So a decision without records waits, too: it may have read uncommitted state. If a user may
+        rely on the decision, it writes a record that changes nothing, and waits for that record's
+        commit.
         """
         match self._stage:
             case None:
@@ -252,12 +253,12 @@ class Controllership:
     ) -> bool:
         """Decide, apply, append, in this order; False: a step failed, and the node resigns.
 
-        Of a decision with many records only a slice is applied, and `maybe_act` goes on.
+        A decision with many records is applied slice by slice: `maybe_act` continues it.
         """
         try:
             decision = decide()
             active.warn(decision)
-        except Exception as error:  # noqa: BLE001 - ours, whatever it is: Kafka resigns as well
+        except Exception as error:  # noqa: BLE001 - any error is our bug: Kafka resigns as well
             self._give_up(error, ask)
             return False
         records = decision.records or active.confirming(ask)
@@ -267,7 +268,7 @@ class Controllership:
         return self._go_on(active, enactment)
 
     def _go_on(self, active: ActiveController, enactment: Enactment) -> bool:
-        """Apply a slice; append if that was the last one. False: it failed, the node resigns."""
+        """Apply a slice; append after the last one. False: a step failed, and the node resigns."""
         active.under_way = None
         try:
             enactment.take_slice()
@@ -303,16 +304,16 @@ class Controllership:
         return True
 
     def _maybe_order_upgrade(self, active: ActiveController) -> None:
-        """Let the quorum raise kraft.version: once, because the core keeps the order."""
+        """Make the quorum raise kraft.version: once, because the core remembers the order."""
         if not active.has_ordered_upgrade and active.controller.is_upgrade_due:
             active.has_ordered_upgrade = True
             _logger.info("kraft.version rises once each configured voter has fetched from here")
             self._feed_first(events.UpgradeDecided())
 
     def _give_way(self, refusal: DiskExhausted, ask: Ask | None) -> None:
-        """Refuse a request for want of room, and resign: another voter may have some.
+        """Refuse a request for lack of room, and resign: another voter may have room.
 
-        The live state holds the decision, and the log does not.
+        The decision is in the live state, but not in the log.
         """
         text = f"the controller has no room for a decision, and resigns: {refusal}"
         self._has_no_room.note(self._seams.clock.now_ms(), text)
@@ -321,7 +322,7 @@ class Controllership:
         self._feed_first(events.ResignRequested())
 
     def _give_up(self, error: Exception, ask: Ask | None) -> None:
-        """Answer that the request cannot be decided, and resign: nothing was written."""
+        """Answer the request with an error, and resign: the log has no record of it."""
         asked = "by itself" if ask is None else type(ask.request).__name__
         _logger.error("the controller failed to decide %s, and resigns", asked, exc_info=error)
         if ask is not None and not ask.answer.done():

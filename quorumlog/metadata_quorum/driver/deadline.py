@@ -7,7 +7,7 @@ from quorumlog.metadata_quorum.driver.seams import Clock, Timer
 
 
 class Deadline:
-    """Calls `action` at the last time that was set; None: never.
+    """Calls `action` at the time that was set last; None: never.
 
     `action` gets the time at which the call was due: it is late if the process stood still.
     """
@@ -21,11 +21,11 @@ class Deadline:
 
     @property
     def is_set(self) -> bool:
-        """Whether a call is to come."""
+        """Whether a call is scheduled."""
         return self._timer is not None
 
     def set(self, time_ms: int | None) -> None:
-        """Change the time."""
+        """Change the time of the call."""
         if time_ms == self._time_ms:
             return
         if self._timer is not None:

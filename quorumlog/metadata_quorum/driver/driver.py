@@ -1,8 +1,8 @@
 """The driver of one node's quorum: it feeds events to the core and performs its effects, in order.
 
-It performs all effects of one step before the next event. The executor writes what must be durable
-first, and the driver waits for that write; flushes and messages run in the background.
-A write that the disk has no room for is repeated: until then the node is silent, as if paused.
+It performs all effects of one step before the next event. The executor performs the writes that
+must be durable, and the driver waits for each; flushes and messages run in the background. A write
+for which the disk has no room is repeated: until it succeeds, the node is silent, as if paused.
 """
 
 import logging
@@ -53,12 +53,12 @@ _logger: Final = logging.getLogger(__name__)
 class Driver:
     """The driver of one quorum node. It needs no lock: one thread calls it and `done` of the seams.
 
-    1. While a write is under way, nothing else is done: facts wait in the inbox.
-    2. A turn does the most urgent thing: effects; then what the controller has appended; then
-       what the controller has to do; then the oldest fact of the inbox.
-    3. After `stop`, or an error, nothing is done, and every answer that is due is an error.
-    4. While a write waits for room, every request is refused, and nothing else is done: no vote,
-       no append, no answer that claims either.
+    1. While a write is in progress, the driver does no other work: facts wait in the inbox.
+    2. A turn handles the first of these: an effect; an urgent event, such as the end of a write; an
+       action of the controller; the oldest fact of the inbox.
+    3. After `stop`, or an error, the driver does no work, and every answer that is due is an error.
+    4. While a write waits for room, every request is refused. The node gives no vote, appends no
+       record, and sends no answer that claims either.
     """
 
     patience: ClassVar[type[PatientExecutor]] = PatientExecutor  # a seam for mutants
@@ -83,16 +83,16 @@ class Driver:
         self._inbox: Final = deque[Fact]()
         self._restored_id: Final = committed.restored_id
         self._restored_voter_sets: Final = committed.restored_voter_sets
-        self._fetched: Responded | None = None  # of the step whose effects are performed
+        self._fetched: Responded | None = None  # for the effects of the current step
         self._has_started = self._has_ended = False
         self._is_running = self._is_writing = False
         self._stalls: Final = Stalls(seams.clock, quorum.node_id)
         self._deadline: Final = Deadline(seams.clock, self._tick)
         self._checkpoint_due: Final = Deadline(seams.clock, self._checkpoint)
-        self._resume_due: Final = Deadline(seams.clock, self._resume)  # a read had no file handle
+        self._resume_due: Final = Deadline(seams.clock, self._resume)  # a read found no file handle
         self._unread: Final = LastingCondition(_logger)
         self._request_ids: Final = count(1)
-        self._requests: Final[dict[int, Answer]] = {}  # of peers, without an answer yet
+        self._requests: Final[dict[int, Answer]] = {}  # of peers, not yet answered
         self._resignations: Final[list[Answer]] = []
         self._answers: Final = PeerAnswers()
         self._controllership: Final = Controllership(
@@ -119,7 +119,7 @@ class Driver:
         return self._controllership.is_active
 
     def start(self, election: Election) -> None:
-        """Start with the state that the disk holds."""
+        """Start with the state on the disk."""
         started = events.Started(
             leader_epoch=election.leader_epoch,
             leader_id=election.leader_id,
@@ -135,11 +135,11 @@ class Driver:
             voter_sets=self._restored_voter_sets,
         )
         self._has_started = True
-        self._inbox.appendleft(started)  # the listener may have heard of peers before
+        self._inbox.appendleft(started)  # the listener may have received requests before
         self._run()
 
     def stop(self) -> None:
-        """Stop for good. A write that is under way goes on in its executor."""
+        """Stop for good. A write that is in progress continues in its executor."""
         self._has_ended = True
         self._deadline.set(None)
         self._checkpoint_due.set(None)
@@ -152,7 +152,7 @@ class Driver:
             refuse(answer, Stopped())
 
     def _refuse_waiting(self, why: str) -> None:
-        """Refuse the requests of peers, and those to the controller that nothing has read yet."""
+        """Refuse the requests of peers, and requests to the controller that are in the inbox."""
         for answer in self._requests.values():
             refuse(answer, Stopped())
         asks = [fact for fact in self._inbox if isinstance(fact, Ask)]
@@ -163,19 +163,19 @@ class Driver:
             refuse(ask.answer, NotController(why))
 
     def feed(self, fact: Fact) -> None:
-        """Handle an event, or let it wait for the write that is under way."""
+        """Handle an event, or queue it behind the write in progress."""
         if not self._has_ended:
             self._inbox.append(fact)
             self._run()
 
     @property
     def has_no_room(self) -> bool:
-        """Whether a write waits for room on the disk, and all else for that write."""
+        """Whether a write waits for room on the disk, and all other work for that write."""
         return self._is_writing and self._executor.is_waiting
 
     @property
     def lacks_room(self) -> bool:
-        """Whether anything waits for room, or for a file handle: a flush in the background, too."""
+        """Whether any work waits for room, or for a file handle: a flush in the background, too."""
         return self._executor.is_waiting
 
     def request(self, request: Request, answer: Answer) -> None:
@@ -190,7 +190,7 @@ class Driver:
     def ask(
         self, request: ControllerRequest, answer: Answer, request_id: str | None = None
     ) -> None:
-        """Ask the active controller: the answer comes at commit, or is NotController.
+        """Send a request to the active controller: the answer comes at commit, or is NotController.
 
         A request that is repeated under the same id takes effect once.
         """
@@ -207,7 +207,7 @@ class Driver:
         self.feed(Ask(request, answer, self._seams.clock.now_ms(), request_id))
 
     def resign(self, answer: Answer) -> None:
-        """Resign, if this node leads; answer None when the other voters know it."""
+        """Resign, if this node leads; answer None when the other voters have confirmed it."""
         if self._has_ended or self.has_no_room:
             refuse(answer, Stopped())
             return
@@ -222,7 +222,7 @@ class Driver:
 
     def _run(self) -> None:
         if self._is_running or not self._has_started:
-            return  # called from within a turn, or too early
+            return  # called from within a turn, or before `start`
         self._is_running = True
         self._controllership.begin_run()
         try:
@@ -231,7 +231,7 @@ class Driver:
             if not (self._is_writing or self._has_ended):
                 self._set_deadline()
                 self._maybe_answer_resignations()
-        except DiskExhausted as refusal:  # of a read: what it was for is done at a later turn
+        except DiskExhausted as refusal:  # of a read: a later turn repeats it
             now_ms = self._seams.clock.now_ms()
             self._unread.note(now_ms, f"the metadata log cannot be read for now: {refusal}")
             self._resume_due.set(now_ms + FIRST_WAIT_MS)
@@ -248,13 +248,13 @@ class Driver:
             self._unread.end(now_ms, "the metadata log can be read again")
 
     def _take_turn(self) -> bool:
-        """Do the most urgent thing; False: there is nothing to do."""
+        """Handle the most urgent effect, event or fact; False: there is none."""
         if self._orders:
             self._perform(self._orders.popleft())
         elif self._urgent:
             self._step(self._urgent.popleft())
         elif self._controllership.maybe_act():
-            self._snapshotting.note_commit()  # if that published the last slice of one
+            self._snapshotting.note_commit()  # `maybe_act` may have published committed records
         elif self._inbox:
             self._take_in(self._inbox.popleft())
         else:
@@ -369,7 +369,7 @@ class Driver:
         fetched = some(self._fetched, "fetched records come beside a response")
         append = partial(self._log.append_fetched, fetched.records)
         if self._log.starts_epoch(fetched.event.records):
-            self._write(append, "start of an epoch")  # fsynced before it is believed
+            self._write(append, "start of an epoch")  # fsynced before the core relies on it
             return
         began_ms = self._seams.clock.now_ms()
         try:
@@ -380,7 +380,7 @@ class Driver:
             self._executor.run_again(refusal, append, written)
 
     def _write(self, work: Callable[[], object], name: str) -> None:
-        """Do `work` in the executor; the driver waits until it is done."""
+        """Run `work` in the executor; the driver waits until it is done."""
         self._is_writing = True
         written = partial(self._written, self._seams.clock.now_ms(), name)
         self._executor.run(work, written)
@@ -390,7 +390,7 @@ class Driver:
         took_ms = self._stalls.ended(began_ms, f"its disk: {name}")
         was_repeated = self._executor.was_repeated
         ended = events.WriteEnded(took_ms=took_ms, was_repeated=was_repeated)
-        self._urgent.appendleft(ended)  # the wait is taken out of the time before anything else
+        self._urgent.appendleft(ended)  # first, subtract the wait from the core's time
         self._run()
 
     def _lacks_room(self) -> None:

@@ -1,7 +1,7 @@
 """A decision on its way into the log: encoded and applied slice by slice, appended in one piece.
 
-Its records are one batch. So a controller that dies, or is deposed, leaves all of them or none:
-Kafka writes a begin and an end of a transaction around them instead (KIP-868).
+Its records are one batch. So a controller that dies, or is deposed, leaves all of them or none.
+Kafka writes transaction records before and after them instead (KIP-868).
 """
 
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from quorumlog.wire.codec.identifiers import Offset
 
 
 class Enactment:
-    """One decision, until it is in the log. `ask`: the request that it answers, if there is one.
+    """One decision, until it is in the log. `ask`: the request that it answers, or None.
 
-    Between two slices the event loop goes on, but nothing else is decided: it would be decided on
-    half of this. Only the controller that is to append the records has applied them meanwhile.
+    Between two slices the event loop continues, but no other decision is made: it would be based on
+    half of this one. Only the controller that is to append the records has applied them meanwhile.
     """
 
     at_once: ClassVar[int] = 1000
-    """How many records a slice has.
+    """The number of records in a slice.
 
-    More than a slice of a death, or of a registration, which names its own offset: so that none of
-    them is cut. Behind the first slice a record may get a later offset than it is applied at,
-    because the quorum may append a change of its voters meanwhile.
+    It exceeds the controller slice of a death, or of a registration, which contains its own offset:
+    neither is split. Behind the first slice a record may get a later offset than the one at which
+    it is applied, because the quorum may append a change of its voters meanwhile.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Enactment:
         base_offset: Offset,
         ask: Ask | None,
     ) -> None:
-        """Begin with `records`: those of the decision, or what confirms one without records."""
+        """Start with `records`: the decision's, or the record that confirms one without any."""
         self.decision: Final = decision
         self.ask: Final = ask
         self.values: Final[list[bytes]] = []  # of the records so far
@@ -54,7 +54,7 @@ class Enactment:
         return len(self.values) == self._record_count
 
     def take_slice(self) -> None:
-        """Encode and apply the next records. Raises whatever a record that does not fit does."""
+        """Encode and apply the next records. Raises any error of a record that does not fit."""
         for record in islice(self._left, self.at_once):
             value = encode_record(record)
             self._controller.apply(Offset(self._base_offset + len(self.values)), record)

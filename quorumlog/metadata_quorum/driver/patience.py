@@ -1,7 +1,8 @@
 """Work that is repeated while the disk has no room for it, or the process no file handle.
 
-A node must not end for that: room comes back. Such a refusal has changed nothing (DiskExhausted),
-so the same work may be done again, until it succeeds. Any other error of the disk is final.
+A node must not end for lack of room, which may come back. Such a failure has changed no data
+(DiskExhausted), so the same work may be repeated until it succeeds. Any other error of the disk is
+final.
 docs/decisions/0150-a-voter-without-room-refuses-and-lives.md
 """
 
@@ -22,12 +23,12 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class PatientExecutor:
-    """An `Executor` that repeats work which the disk has no room for.
+    """An `Executor` that repeats work for which the disk has no room.
 
-    1. `done` is called once the work has succeeded, never before; after `stop` it is not called
-       for work that waits.
-    2. `is_waiting` while any work waits to be repeated.
-    3. `was_repeated` while `done` is called of work that had to wait.
+    1. `done` is called once the work has succeeded, never before; after `stop` it is not called for
+       work that waits.
+    2. `is_waiting` is True while any work waits to be repeated.
+    3. `was_repeated` is True while `done` is called for work that had to wait.
     """
 
     was_repeated = False
@@ -51,19 +52,19 @@ class PatientExecutor:
         return bool(self._waiting)
 
     def run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Do `work` until it succeeds, then call `done` with its result."""
+        """Run `work` until it succeeds, then call `done` with its result."""
         self._works += 1
         self._begin(self._works, work, done, FIRST_WAIT_MS)
 
     def run_again(
         self, refusal: DiskExhausted, work: Callable[[], T], done: Callable[[T], None]
     ) -> None:
-        """Do `work`, which was refused just now, after a wait; then as `run`."""
+        """Run `work`, which has just failed for lack of room, after a wait; then as `run`."""
         self._works += 1
         self._ended(self._works, work, done, FIRST_WAIT_MS, refusal)
 
     def stop(self) -> None:
-        """Repeat nothing more."""
+        """Cancel all repetitions."""
         self._has_ended = True
         for timer in self._timers.values():
             timer.cancel()
@@ -101,7 +102,7 @@ class PatientExecutor:
 
 
 def attempt(work: Callable[[], T]) -> T | DiskExhausted:
-    """Return the result of `work`, or the refusal after which it may be repeated."""
+    """Return the result of `work`, or the DiskExhausted after which it may be repeated."""
     try:
         return work()
     except DiskExhausted as refusal:

@@ -1,4 +1,4 @@
-"""Answers of other nodes, checked: records that are corrupt never reach the core."""
+"""Responses of other nodes, checked: corrupt records never reach the core."""
 
 import logging
 from typing import Any, Final
@@ -14,13 +14,13 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class PeerAnswers:
-    """Makes facts of answers; says once of each node that it sends corrupt records."""
+    """Converts responses to facts; logs once for each node that its records are corrupt."""
 
     def __init__(self) -> None:
         self._corrupt_peers: Final[set[BrokerId]] = set()
 
     def read(self, sent: effects.SendRequest, answer: tuple[Any, bytes | None] | None) -> Fact:
-        """Check the records beside a response; corrupt records make it a failed request."""
+        """Check the records beside a response; with corrupt records, return a failed request."""
         failed = events.RequestFailed(request_id=sent.request_id)
         if answer is None:
             return failed
@@ -38,7 +38,7 @@ class PeerAnswers:
             records, fetched = describe(content) if content else (b"", None)
         except CorruptBatch as error:
             if sent.destination not in self._corrupt_peers:
-                self._corrupt_peers.add(sent.destination)  # say it once
+                self._corrupt_peers.add(sent.destination)  # log it once
                 _logger.warning("node %d sends corrupt records: %s", sent.destination, error)
             return failed
         if fetched is not None:

@@ -1,4 +1,4 @@
-"""What a driver needs from outside, and the events that it handles beside the core's own."""
+"""The dependencies of a driver, and the events that it handles beside the core's own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Stopped(Exception):
 
 
 class NotController(Exception):
-    """The node is not the active controller; it has not carried the request out."""
+    """The node is not the active controller; it has not carried out the request."""
 
 
 class ControllerDeposed(NotController):
@@ -36,17 +36,17 @@ class Answer(Protocol):
     """The receiver of an answer, as an `asyncio.Future`. It is done if the caller has given up."""
 
     def done(self) -> bool:
-        """Whether there is an answer already, or no caller any more."""
+        """Return whether there is an answer already, or no caller any more."""
 
     def set_result(self, result: Any, /) -> None:
-        """Give the answer."""
+        """Set the answer."""
 
     def set_exception(self, exception: Exception, /) -> None:
-        """Give the reason for having no answer."""
+        """Set the reason for having no answer."""
 
 
 class Ask(NamedTuple):
-    """A request to the active controller, its time of arrival, and its id, which repeats keep."""
+    """A request to the active controller, its arrival time, and its id, which repetitions keep."""
 
     request: ControllerRequest
     answer: Answer
@@ -69,7 +69,7 @@ class Responded(NamedTuple):
 
 
 class TurnDue(NamedTuple):
-    """A part of the driver has something to do: it needs a turn, and waits for a write."""
+    """A part of the driver requests a turn for `act`, after the write in progress."""
 
     act: Callable[[], None]
 
@@ -88,10 +88,10 @@ class Clock(Protocol):
     """Two times, in ms."""
 
     def now_ms(self) -> int:
-        """Return the monotonic time: that of the core."""
+        """Return the monotonic time, as used by the core."""
 
     def wall_ms(self) -> int:
-        """Return the time since 1970: that of the records."""
+        """Return the time since 1970, as used in records."""
 
     def call_at(self, time_ms: int, action: Callable[[], None]) -> Timer:
         """Call `action` once `now_ms` has reached `time_ms`: later, never from within."""
@@ -101,14 +101,14 @@ class Executor(Protocol):
     """Runs writes, which may wait for the disk."""
 
     def run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Do `work`, then call `done` with its result, from the driver's thread.
+        """Run `work`, then call `done` with its result, from the driver's thread.
 
         If `work` raises, the node ends: `done` is not called.
         """
 
 
 class Transport(Protocol):
-    """How requests reach the other nodes."""
+    """Sends requests to the other nodes."""
 
     def send(
         self,
@@ -122,20 +122,20 @@ class Transport(Protocol):
 
 
 class LeaderListener(Protocol):
-    """A part that must know the leader of the quorum."""
+    """A part of the node that follows the leader of the quorum."""
 
     def leader_changed(self, leader_id: BrokerId) -> None:
-        """Note the leader; NOBODY: none is known."""
+        """Handle a new leader; NOBODY: unknown."""
 
     def controller_claimed(self) -> None:
-        """Note that the controller of this node is active from now on."""
+        """Handle the activation of this node's controller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seams:
-    """What a driver needs from outside. `failed` is called once if an error ends the driver.
+    """The dependencies of a driver. `failed` is called once if an error ends the driver.
 
-    `voters_changed` hears of the voter set in force; None: the configured voters are, as at first.
+    `voters_changed` gets the voter set in force; None: the configured voters, as at first.
     """
 
     clock: Clock
@@ -145,4 +145,4 @@ class Seams:
     random_bytes: Callable[[int], bytes]
     failed: Callable[[BaseException], None]
     voters_changed: Callable[[VoterSet | None], None] = lambda _: None
-    controller: type[Controller] = Controller  # another one only where a mutant breaks a rule
+    controller: type[Controller] = Controller  # replaced only by mutants

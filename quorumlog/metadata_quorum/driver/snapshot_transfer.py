@@ -18,7 +18,7 @@ Respond = Callable[[int, FetchSnapshotResponse, bytes | None], None]
 
 
 class SnapshotTransfer:
-    """Reads chunks for followers; writes, checks and installs what comes from the leader."""
+    """Reads chunks for followers; writes, checks and installs a leader's snapshot."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class SnapshotTransfer:
     def begin(
         self, effect: effects.AnswerFetchSnapshot | effects.CheckSnapshot, respond: Respond
     ) -> None:
-        """Do in the background what reads a file."""
+        """Start an effect that reads a file, in the background."""
         match effect:
             case effects.AnswerFetchSnapshot():
                 self._answer(effect, respond)
@@ -54,7 +54,7 @@ class SnapshotTransfer:
     def append_work(
         self, effect: effects.AppendSnapshot, fetched: Responded | None
     ) -> Callable[[], None]:
-        """Return the write of one chunk."""
+        """Return the work that writes one chunk."""
         content = some(fetched, "bytes of a snapshot come beside a response").records
         append = self._log.snapshots.append_fetched
         return partial(append, effect.snapshot_id, effect.position, content)
@@ -73,7 +73,7 @@ class SnapshotTransfer:
         self._executor.run(read, checked)
 
     def install_work(self, effect: effects.InstallSnapshot) -> Callable[[], None]:
-        """Return the write, which takes over the image that was checked."""
+        """Return the work that installs the snapshot, with the image from its check."""
         checked, self._checked = self._checked, None
         image = some(checked, "a snapshot is checked before it is installed")
 

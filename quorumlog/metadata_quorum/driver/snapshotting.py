@@ -1,9 +1,9 @@
-"""When a node writes a snapshot of the committed metadata, and what it deletes then.
+"""When a node writes a snapshot of the committed metadata, and which records it then deletes.
 
-A snapshot is due after so many bytes, or so long. The image is frozen, so a thread writes it while
-the node goes on. A snapshot that cannot be written (a full disk) is not missed at once: the records
-stay. It is tried again when one is due again. If the log is large or old, it then starts where the
-oldest kept snapshot ends: with the newest one damaged, the node still starts.
+A snapshot is due after a number of bytes, or a time. The image is frozen, so a thread writes it
+while the node continues. A snapshot that cannot be written (a full disk) is not needed at once: the
+records stay. The node tries again when the next one is due. If the log is large or old, it then
+starts where the oldest kept snapshot ends: with the newest snapshot damaged, the node still starts.
 """
 
 import logging
@@ -23,21 +23,21 @@ from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import Offset
 
-_FLUSH_WAIT_MS: Final = 1000  # until what is committed is durable on this voter, too
+_FLUSH_WAIT_MS: Final = 1000  # until committed records are durable on this voter, too
 _logger: Final = logging.getLogger(__name__)
 
 
 class _Outcome(NamedTuple):
-    """What a thread has done, and where the log is to start."""
+    """The result of the thread: whether there is a snapshot, and the new start of the log."""
 
     is_written: bool = False
     new_start: SnapshotId | None = None
 
 
 class Snapshotting:
-    """Writes one snapshot at a time, of what is committed, and durable in this node's log.
+    """Writes one snapshot at a time, of records that are committed, and durable in this node's log.
 
-    It begins one within a turn of the driver only: a write under way may replace the log.
+    It begins a snapshot within a turn of the driver only: a write in progress may replace the log.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Snapshotting:
         flushes_log: Callable[[], bool],
         voters_at: Callable[[Offset], VoterSet | None],
     ) -> None:
-        """`feed` hands the driver a fact. `flushes_log`: the log is flushed without this, too.
+        """`feed` hands the driver a fact. `flushes_log` returns whether the driver flushes the log.
 
-        `voters_at` returns the voters that a snapshot says that ends there.
+        `voters_at` returns the voters for a snapshot that ends at an offset.
         """
         self._log: Final = log
         self._committed: Final = committed
@@ -66,11 +66,11 @@ class Snapshotting:
         self._flushes_log: Final = flushes_log
         self._voters_at: Final = voters_at
         self._age: Final = Deadline(seams.clock, lambda _: self._age_reached())
-        self._bytes_before = 0  # replayed when the last one began
+        self._bytes_before = 0  # replayed when the last snapshot began
         self._is_writing = self._has_ended = False
 
     def note_commit(self) -> None:
-        """Begin a snapshot, if enough was committed since the last one; else let its age do so.
+        """Begin a snapshot if enough was committed since the last one; else set its deadline.
 
         Only within a turn.
         """
@@ -82,7 +82,7 @@ class Snapshotting:
             self._age.set(self._seams.clock.now_ms() + self._interval_ms)
 
     def stop(self) -> None:
-        """Begin no more; one that is being written is given up soon."""
+        """Begin no more snapshots; a write in progress ends soon, without a snapshot."""
         self._has_ended = True
         self._age.set(None)
 
@@ -94,7 +94,7 @@ class Snapshotting:
             return
         image = self._committed.image
         if image.end_offset <= self._log.start_offset:
-            return  # a snapshot holds just this
+            return  # a snapshot of this image exists
         flushes_log = self._flushes_log()
         if flushes_log and image.end_offset > self._log.flushed_offset:
             self._age.set(self._seams.clock.now_ms() + _FLUSH_WAIT_MS)
@@ -118,7 +118,7 @@ class Snapshotting:
         )
 
     def _note_end(self, end_offset: Offset, *, flushes_log: bool) -> None:
-        """Note the durable end of the log first: a damaged log must not be cut below a snapshot.
+        """Persist the durable end of the log first: a damaged log must not be cut below a snapshot.
 
         Any thread. Raises StorageError.
         """
@@ -134,12 +134,12 @@ class Snapshotting:
             self._feed(events.SnapshotWritten(snapshot_id=snapshot_id))
         if outcome.new_start is not None:
             self._feed(events.LogStartMoved(log_start=outcome.new_start))
-        self._feed(TurnDue(self.note_commit))  # of what came meanwhile
+        self._feed(TurnDue(self.note_commit))  # for commits meanwhile
 
-    # --- what is deleted ---
+    # --- deletion of old records ---
 
     def _new_start(self, wall_ms: int) -> SnapshotId | None:
-        """Return where the log is to start; None: where it does. Any thread."""
+        """Return the new start of the log; None: it stays. Any thread."""
         oldest = self._log.snapshots.ids()[-1]
         if oldest.end_offset <= self._log.start_offset:
             return None
@@ -149,7 +149,7 @@ class Snapshotting:
         return oldest if is_large or is_old else None
 
     def move_start(self, start: SnapshotId) -> None:
-        """Let the log start there; a thread deletes the segments that lie wholly below."""
+        """Move the log's start; a thread deletes the segments that lie wholly below."""
         self._log.move_start(start)
         self._seams.executor.run(self._log.remove_dead_segments, lambda _: None)
 

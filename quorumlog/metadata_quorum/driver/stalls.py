@@ -1,4 +1,4 @@
-"""What a driver has waited for: measured for the core, and in the node's log if it was long."""
+"""The waits of a driver: measured for the core, and logged if they are long."""
 
 import logging
 from typing import Final
@@ -6,13 +6,13 @@ from typing import Final
 from quorumlog.metadata_quorum.driver.seams import Clock
 from quorumlog.wire.codec.identifiers import BrokerId
 
-STALL_MS: Final = 1000  # a wait that the log names
+STALL_MS: Final = 1000  # a wait of this length is logged
 QUIET_MS: Final = 10_000  # between two lines
 _logger: Final = logging.getLogger(__name__)
 
 
 class Stalls:
-    """The waits of one driver. It logs one line for a stall, and one in QUIET_MS at most."""
+    """The waits of one driver. It logs long ones, with one line in QUIET_MS at most."""
 
     def __init__(self, clock: Clock, node_id: BrokerId) -> None:
         self._clock: Final = clock
@@ -21,7 +21,7 @@ class Stalls:
         self._left_out = 0
 
     def ended(self, began_ms: int, reason: str) -> int:
-        """Note a wait that ends now; return how long it took, in ms."""
+        """Handle the end of a wait; return how long it took, in ms."""
         now_ms = self._clock.now_ms()
         took_ms = max(now_ms - began_ms, 0)
         if took_ms < STALL_MS:

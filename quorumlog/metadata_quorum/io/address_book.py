@@ -1,16 +1,17 @@
-"""Where this node reaches the control listeners of the others: `host:port` by node id.
+"""The addresses of the other nodes' control listeners: `host:port` by node id.
 
-The first of these that names the node is right:
+The first of these sources that has the node is used:
 
 1. `overrides` (`peer.control.addresses`);
 2. at kraft.version 0, the configured voters;
-3. what a leader said of itself when its epoch began: it may have moved since the voters were
+3. the address that a leader sent when its epoch began: it may have moved since the voters were
    written;
 4. the voter set in force (KIP-853);
-5. what another node said of the leader, or what the node said of itself with a request;
+5. the leader's address in another node's message, or a sender's address in its own request;
 6. the configured voters.
 
-The bootstrap addresses are asked for the leader, and go by the ids -2, -3 and so on, as in Kafka.
+Requests for the leader also go to the bootstrap addresses, by the ids -2, -3 and so on, as in
+Kafka.
 """
 
 import logging
@@ -23,16 +24,16 @@ from quorumlog.metadata_quorum.core.voter_sets import Voter, VoterSet, is_addres
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 
-HEARD_MAX: Final = 10_000  # nodes; then the one that was heard of first is forgotten
+HEARD_MAX: Final = 10_000  # nodes; then the oldest address is dropped
 FIRST_BOOTSTRAP_ID: Final = -2
 _logger: Final = logging.getLogger(__name__)
 _NOTHING: Final[Mapping[BrokerId, str]] = MappingProxyType({})
 
 
 class AddressBook:
-    """The addresses that one node knows. Those that it hears of are checked: peers are untrusted.
+    """The addresses of other nodes. Addresses from peers are checked: peers are untrusted.
 
-    `kraft_version` is that of the voter set in force.
+    `kraft_version`: that of the voter set in force.
     """
 
     def __init__(
@@ -49,12 +50,12 @@ class AddressBook:
         self._bootstrap: Final = tuple(bootstrap)
         self._own: Final = own
         self._voters: VoterSet | None = None
-        self._own_words: dict[BrokerId, str] = {}  # of leaders
+        self._own_words: dict[BrokerId, str] = {}  # of leaders, in their BeginQuorumEpoch
         self._heard: Final[dict[BrokerId, str]] = {}
 
     @classmethod
     def of(cls, settings: MetadataQuorumSettings) -> "AddressBook":
-        """Return the addresses that a node is told in its configuration."""
+        """Return the address book of a node's configuration."""
         overrides, bootstrap = settings.peer_addresses, settings.bootstrap
         own = None
         if settings.directory_id is not None:
@@ -63,7 +64,7 @@ class AddressBook:
 
     @property
     def kraft_version(self) -> int:
-        """0: the configured voters are in force; 1: those in the log."""
+        """0: the configured voters are in force; 1: the voters in the log."""
         return 0 if self._voters is None else 1
 
     @property
@@ -73,7 +74,7 @@ class AddressBook:
         return VoterSet(tuple(Voter(voter_id=one, address=address) for one, address in voters))
 
     def voters_changed(self, voters: VoterSet | None) -> None:
-        """Take over the voter set in force; None: the configured voters are."""
+        """Handle another voter set in force; None: the configured voters are in force."""
         if voters is not None:
             shown = ", ".join(f"{one.voter_id} at {one.address}" for one in voters.voters)
             _logger.info("the voters are %s", shown)
@@ -96,7 +97,7 @@ class AddressBook:
             )
 
     def hear_request(self, sender_id: int, sender_address: str, request: object) -> None:
-        """Take over where the sender of a request says that it is."""
+        """Store the address of a request's sender, and the leader's in a BeginQuorumEpoch."""
         self._hear(sender_id, sender_address)
         if isinstance(request, BeginQuorumEpochRequest) and is_address(request.leader_address):
             self._hear(request.leader_id, request.leader_address)
@@ -104,20 +105,20 @@ class AddressBook:
                 self._own_words[request.leader_id] = request.leader_address
 
     def hear_response(self, response: Any) -> None:
-        """Take over where the leader is, if the response says so."""
+        """Store the leader's address, if the response contains it."""
         address = getattr(response, "leader_address", "")
         if address:
             self._hear(response.leader_id, address)
 
     def find(self, node_id: BrokerId) -> str | None:
-        """Return where to reach a node; None: not known."""
+        """Return the address of a node; None: unknown."""
         if node_id <= FIRST_BOOTSTRAP_ID:
             index = FIRST_BOOTSTRAP_ID - node_id
             return self._bootstrap[index] if index < len(self._bootstrap) else None
         return self._overrides.get(node_id) or self.known_to_all(node_id)
 
     def known_to_all(self, node_id: BrokerId) -> str | None:
-        """Return where any node may reach this one: without the overrides, which are ours alone."""
+        """Return a node's address for use by any node: without our own overrides."""
         voters = self._voters
         if voters is None:
             return self._configured.get(node_id) or self._heard.get(node_id)
@@ -130,7 +131,7 @@ class AddressBook:
         )
 
     def voter_addresses(self) -> dict[BrokerId, str]:
-        """Return the voters in force, sorted, with their addresses; empty: not known."""
+        """Return the voters in force, sorted, with their addresses; empty: unknown."""
         ids = sorted(self._configured) if self._voters is None else self._voters.ids
         return {voter_id: self.known_to_all(voter_id) or "" for voter_id in ids}
 

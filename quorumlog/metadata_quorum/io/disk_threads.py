@@ -1,7 +1,7 @@
 """The threads in which a metadata quorum waits for its disk.
 
-They are its own: a vote that shares threads with the flushes of data partitions waits behind them,
-and a late vote is an election more.
+The quorum has its own: a vote that shares threads with the flushes of data partitions waits behind
+them, and a late vote costs another election.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 from quorumlog.tasks import OnError, Tasks
 
-# A flush of the log, a write that must not wait for it, a snapshot that is written, one that is
-# checked, and what a follower fetches of one.
+# A flush of the log, a write that must not wait for it, the write of a snapshot, the check of a
+# snapshot, and a read for a follower's snapshot fetch.
 THREADS: Final = 5
 
 T = TypeVar("T")
@@ -26,13 +26,13 @@ class DiskThreads:
         self._pool: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="quorum-disk")
 
     def run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Do `work` in a thread, then call `done` with its result in the event loop."""
+        """Run `work` in a thread, then call `done` with its result in the event loop."""
         self._tasks.start(self._run(work, done))
 
     async def _run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
         done(await asyncio.get_running_loop().run_in_executor(self._pool, work))
 
     async def close(self) -> None:
-        """Wait until what is under way has ended: only then may files be closed."""
+        """Wait until all work in progress has ended: only then may files be closed."""
         await self._tasks.join()
         self._pool.shutdown(wait=False)

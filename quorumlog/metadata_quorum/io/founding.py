@@ -1,9 +1,9 @@
 """A voter's first start: whether the cluster is new, or this voter has lost its vote.
 
-At kraft.version 0 it refuses a `quorum-state` of other voters than the configured ones: two sets of
-voters that overlap too little have two majorities. From version 1 on the log says the voters, and
-the configured ones do not count (KIP-853): once that is known to be committed, because a truncation
-of the record brings version 0 back, and with it the configured voters.
+At kraft.version 0 it refuses a `quorum-state` with voters that differ from the configured ones: two
+sets of voters that overlap too little have two majorities. From version 1 on the log contains the
+voters, and the configured ones do not count (KIP-853). That holds once version 1 is certainly
+committed: a truncation of its record brings back version 0, and with it the configured voters.
 """
 
 import logging
@@ -20,7 +20,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class VotersChanged(StorageError):
-    """The configured voters are not those that this voter has voted with."""
+    """The configured voters differ from those with which this voter has voted."""
 
 
 def _check_voters(
@@ -60,10 +60,11 @@ def found(
     """Return the election state to start with; that of a new cluster is durable then.
 
     `voters`: those in the log; None: kraft.version is 0. `is_upgrade_committed`: no truncation can
-    bring that back. A node that can become a voter stays new if its votes are unknown: an empty log
-    may lack the record that makes it one. Raises StorageError; VotersChanged at kraft.version 0.
+    bring version 0 back. A node that can become a voter stays new if its votes are unknown: an
+    empty log may lack the record that makes it a voter. Raises StorageError; VotersChanged, unless
+    version 1 is certainly committed.
     """
-    if not (is_upgrade_committed or election.was_voter):  # that is noted with the commit
+    if not (is_upgrade_committed or election.was_voter):  # `was_voter` is saved at the commit
         _check_voters(settings, election, voters)
     is_configured = settings.node_id in settings.voters
     if not election.is_new or not (is_configured or settings.directory_id is not None):
@@ -96,7 +97,7 @@ def _is_voter(settings: MetadataQuorumSettings, voters: VoterSet | None) -> bool
 
 
 def _is_alone(settings: MetadataQuorumSettings) -> bool:
-    """Tell whether no other node can know of a cluster that this one has forgotten."""
+    """Return whether no other node can hold metadata that this node has lost."""
     return len(settings.voters) == 1 and not settings.bootstrap
 
 

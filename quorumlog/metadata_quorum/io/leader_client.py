@@ -1,12 +1,13 @@
 """A node's requests to the active controller: directly if it is this node, else over HTTP.
 
-The client asks the leader that this node knows, and asks again when that was the wrong one or has
-gone, until the request's time is up. A user's change is repeated only while it certainly was not
-made: the next controller could refuse it because it was made, or make it a second time. The user is
-told instead that the outcome is unknown.
+The client sends a request to the current leader, and repeats it when that node was not the
+controller or did not answer, until the request's time is up. A user's change is repeated only while
+it certainly was not made: the next controller could refuse it because it was made, or make it a
+second time. Instead, the user gets the error that the outcome is unknown.
 
 A broker's own requests are small, and may be decided twice: the client repeats them when the leader
-is silent, too. They carry the id of the first, and the same controller gives them its answer.
+is silent, too. A repeated request has the id of the first, and the same controller gives it the
+same answer.
 """
 
 import asyncio
@@ -83,7 +84,7 @@ RETRY: Final = Backoff(20, 500)
 
 
 class LeaderWatch:
-    """The leader, as far as this node knows, and a way to wait until another one is."""
+    """The current leader of the quorum, and a way to wait for the next one."""
 
     def __init__(self) -> None:
         self.leader_id = NO_LEADER
@@ -91,7 +92,7 @@ class LeaderWatch:
         self._actions: Final[dict[Callable[[], None], None]] = {}  # in order
 
     def set(self, leader_id: BrokerId) -> None:
-        """Note a change, and wake every task that waits for one."""
+        """Set the leader, and wake every task that waits for a change."""
         self.leader_id = leader_id
         self._changed.set()
         self._changed = asyncio.Event()
@@ -130,7 +131,7 @@ class LeaderClient:
         attempt_timeout_ms: int,
         kraft_version: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`kraft_version`: as this node knows."""
+        """`kraft_version` returns the version in force on this node."""
         self._node_id: Final = node_id
         self._leader: Final = leader
         self._ask_local: Final = ask_local
@@ -138,7 +139,7 @@ class LeaderClient:
         self._request_timeout_s: Final = request_timeout_ms / 1000
         self._attempt_timeout_ms: Final = attempt_timeout_ms
         self._kraft_version: Final = kraft_version
-        self._client_token: Final = random_bytes(8).hex()  # ours, among all that ever ask
+        self._client_token: Final = random_bytes(8).hex()  # unique among all clients
         self._request_numbers: Final = count(1)
 
     async def create_topics(
@@ -279,7 +280,7 @@ class LeaderClient:
         return list((await self._ask(request)).results)
 
     async def _ask(self, request: Askable) -> Any:
-        """Ask until there is an answer, of the request's own kind. Raises ControllerUnavailable."""
+        """Send a request until there is a response; return that. Raises ControllerUnavailable."""
         reason: Exception | None = None
         request_id = f"{self._client_token}-{next(self._request_numbers)}"
         try:
@@ -319,13 +320,13 @@ class LeaderClient:
             return await self._ask_while_it_leads(leader_id, request, request_id)
         timeout_ms = self._attempt_timeout_ms
         if isinstance(request, VoterChangeRequest):
-            timeout_ms *= 2  # a leader that is removed answers first, for as long as one attempt
+            timeout_ms *= 2  # the leader waits for the commit, for up to one attempt timeout
         return await self._ask_remote(leader_id, request, request_id, timeout_ms)
 
     async def _ask_while_it_leads(
         self, leader_id: BrokerId, request: Askable, request_id: str
     ) -> object:
-        """Ask once, for all the time left. Raises ControllerDeposed when the leader changes."""
+        """Send once, for all the time left. Raises ControllerDeposed when the leader changes."""
         timeout_ms = int(self._request_timeout_s * 1000)
         answer = asyncio.ensure_future(self._ask_remote(leader_id, request, request_id, timeout_ms))
         is_deposed = False
@@ -351,7 +352,7 @@ def _check_named(named: int) -> None:
 
 
 def _is_definite(error: NotController | RpcFailed) -> bool:
-    """Tell whether the request certainly was not carried out."""
+    """Return whether the request certainly was not carried out."""
     if isinstance(error, RpcFailed):
         return error.definite
     return not isinstance(error, ControllerDeposed)

@@ -60,7 +60,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 
 RESIGN_TIMEOUT_S: Final = 1.0
-LEADER_WAIT_S: Final = 60.0  # an upper bound between two looks; a change ends the wait
+LEADER_WAIT_S: Final = 60.0  # the longest wait between two checks; a change ends it
 _QUORUM_REQUESTS: Final = tuple(request for request, _ in QUORUM_RPCS.values())
 _logger: Final = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class MetadataQuorum:
     ) -> None:
         """Read the disk. Raises StorageError; CorruptCheckpoint if `quorum-state` is not whole.
 
-        VotersChanged if that file is of another quorum.
+        VotersChanged if that file belongs to another quorum.
         """
         self.settings: Final = settings
         self.app: Final = web.Application(client_max_size=REQUEST_BYTES_MAX)
@@ -181,7 +181,7 @@ class MetadataQuorum:
 
     @property
     def is_active_controller(self) -> bool:
-        """Whether this node's controller decides at present."""
+        """Whether this node's controller is active."""
         return self._driver.is_active_controller
 
     def add_publisher(self, publisher: ImagePublisher) -> None:
@@ -222,12 +222,12 @@ class MetadataQuorum:
             _logger.info("no voter has confirmed that node %d resigns", self.settings.node_id)
 
     async def wait_for_leader(self) -> None:
-        """Return once this node knows the leader of the quorum."""
+        """Return once the leader of the quorum is known."""
         while self._leader.leader_id == NOBODY:
             await self._leader.wait(LEADER_WAIT_S)
 
     def why_leaderless(self) -> str | None:
-        """Say why this node knows no leader of the quorum, or cannot follow; None: it can."""
+        """Return why this node has no leader, or cannot follow it; None: it follows a leader."""
         if self._driver.lacks_room:
             return "there is no room for the metadata on its disk"
         if self._driver.leader_id != NOBODY:
@@ -263,7 +263,7 @@ class MetadataQuorum:
             )
 
     def controller_claimed(self) -> None:
-        """Probe every registered broker once: one may have died with the last controller."""
+        """Probe every registered broker once: a broker may have died with the last controller."""
         _logger.info("node %d is the active controller", self.settings.node_id)
         if self.settings.quorum.controller_quorum_dead_process_notice_enable:
             for broker_id in sorted(self.image.brokers):
@@ -297,7 +297,7 @@ class MetadataQuorum:
             return Reply(error_code=ErrorCode.NOT_CONTROLLER, leader_id=self._driver.leader_id)
 
     async def _ask_quorum(self, request: Request) -> tuple[object, bytes | None]:
-        """Return the response of the core, and records. Raises Stopped.
+        """Return the core's response, and records. Raises Stopped.
 
         ControllerDeposed for a change of the voters: it may be in the log.
         """
@@ -336,7 +336,7 @@ class MetadataQuorum:
     async def _look_for(
         self, broker_id: BrokerId, is_gone: Callable[[str], Awaitable[bool]]
     ) -> None:
-        """Look for the process of a broker; if it is gone, tell the controller."""
+        """Probe the process of a broker; if it is gone, feed BrokerProcessDied to the driver."""
         broker = self.image.brokers.get(broker_id)
         if broker is None:
             return

@@ -1,6 +1,6 @@
-"""All that a node sends over the control plane: the driver's requests, and those to the controller.
+"""All requests that a node sends over the control plane: the driver's, and the controller client's.
 
-They share one HTTP session, also with the connections that watch for a leader's death.
+They share one HTTP session, also with the connections that detect a leader's death.
 """
 
 from typing import Final
@@ -67,7 +67,7 @@ class Outgoing:
         return response
 
     async def give_up(self) -> None:
-        """Give up every request that is under way."""
+        """Cancel every request in progress."""
         await self.peers.close()
         await self._batches.close()
 

@@ -16,7 +16,7 @@ from quorumlog.storage.io.log import Log
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumParts:
-    """The defaults are the real parts.
+    """The parts; the defaults are the real ones.
 
     socket_factory: makes the sockets of requests, as aiohttp.TCPConnector takes it; None: aiohttp.
     """

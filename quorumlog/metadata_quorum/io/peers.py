@@ -1,4 +1,4 @@
-"""The way of a driver's requests to the other nodes: one background task for each request."""
+"""The transport of a driver's requests to the other nodes: one background task for each."""
 
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -12,7 +12,7 @@ Reply = tuple[Any, bytes | None]
 
 
 class Caller(Protocol):
-    """`RpcClient`, or what stands for it in a test."""
+    """`RpcClient`, or its substitute in a test."""
 
     async def call(self, address: str, request: object, *, timeout_ms: int) -> Reply:
         """Return the response and the records beside it. Raises RpcFailed."""
@@ -29,7 +29,7 @@ class Peers:
         *,
         hear: Callable[[object], None] = lambda _: None,
     ) -> None:
-        """`addresses`: of the control listeners, `host:port`. `hear` gets every response."""
+        """`addresses` returns a node's control address, `host:port`. `hear` gets every response."""
         self._caller: Final = caller
         self._addresses: Final = addresses
         self._hear: Final = hear
@@ -44,7 +44,7 @@ class Peers:
         timeout_ms: int,
         done: Callable[[Reply | None], None],
     ) -> None:
-        """Send in the background; `done` gets the reply, or None: also if no address is known."""
+        """Send in the background; `done` gets the reply, or None: also without an address."""
         self._tasks.start(self._send(destination, request, timeout_ms, done))
 
     async def _send(
@@ -69,5 +69,5 @@ class Peers:
             done(reply)
 
     async def close(self) -> None:
-        """Give up what is under way; `done` is not called for it."""
+        """Cancel all requests in progress; `done` is not called for them."""
         await self._tasks.stop()

@@ -1,4 +1,4 @@
-"""Notices a dead process by its closed connection, not by a timeout.
+"""Detects a dead process by its closed connection, not by a timeout.
 
 Every node keeps one connection (a WebSocket without messages) to the leader of the quorum. When it
 closes, either end connects to the other's control listener: if that is refused, no process listens
@@ -30,7 +30,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 async def no_process_listens(address: str) -> bool:
-    """Tell whether a connection to `host:port` is refused, on every address of the host."""
+    """Return whether a connection to `host:port` is refused, on every address of the host."""
     host, port = host_and_port(address)
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
@@ -50,7 +50,7 @@ async def no_process_listens(address: str) -> bool:
 
 
 async def has_died(address: str) -> bool:
-    """Tell whether the process at `address`, whose connection has just closed, is gone."""
+    """Return whether the process at `address`, whose connection has just closed, is gone."""
     for probe in range(PROBES):
         if probe:
             await asyncio.sleep(PROBE_PAUSE_S)
@@ -92,11 +92,11 @@ class PresenceServer:
         connection = web.WebSocketResponse(compress=False, timeout=0.1)
         try:
             await connection.prepare(request)
-        except ConnectionError:  # it has gone again already, and was never counted as present
+        except ConnectionError:  # disconnected already, and never counted as present
             return web.Response()  # aiohttp cannot close an unprepared one
         self._connections[connection] = None
         async for _ in connection:
-            pass  # nothing is said
+            pass  # there are no messages
         if connection in self._connections:
             del self._connections[connection]
             await self._disconnected(node_id)
@@ -140,7 +140,7 @@ class PresenceClient:
     async def _keep(self, leader_id: BrokerId) -> None:
         failures, has_reported = 0, False
         while True:
-            address = self._addresses(leader_id)  # it may be heard of later, and may move
+            address = self._addresses(leader_id)  # it may be unknown yet, and may change
             if address is not None and await self._connect(address):
                 failures, has_reported = 0, False
             if address is not None and not has_reported and await has_died(address):
@@ -151,12 +151,12 @@ class PresenceClient:
             await asyncio.sleep(RECONNECT.delay_ms(failures, random_fraction()) / 1000)
 
     async def _connect(self, address: str) -> bool:
-        """Stay connected for as long as it lasts; return whether there was a connection."""
+        """Connect, and wait until the connection ends; return whether there was one."""
         options: dict[str, Any] = {"params": dict(self._query), "compress": 0}
         try:
             async with self._session.ws_connect(f"http://{address}{PATH}", **options) as connection:
                 async for _ in connection:
-                    pass  # nothing is said
+                    pass  # there are no messages
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False
         return True

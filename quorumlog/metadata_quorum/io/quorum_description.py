@@ -1,8 +1,7 @@
-"""The quorum as its leader sees it, with the core's monotonic times as wall-clock times.
+"""Descriptions of the quorum: by its leader for DescribeQuorum, by any node for a status page.
 
-For a status page, as any node sees it.
-
-Sources: KIP-595 (DescribeQuorum), KIP-836 (times of replicas).
+The core's monotonic times become wall-clock times. Sources: KIP-595 (DescribeQuorum), KIP-836
+(times of replicas).
 """
 
 from collections.abc import Iterable
@@ -24,13 +23,11 @@ def describe_quorum(
     wall_ms: int,
     directory_id: str | None = None,
 ) -> QuorumDescription:
-    """Describe it at the driver's `now_ms`, which is `wall_ms` since 1970.
+    """Describe the quorum at the driver's `now_ms`, which is `wall_ms` since 1970.
 
-    `directory_id`: this node's own.
-
-    Raises NotController: this node does not lead.
-
-    Observers that have been silent for `controller.quorum.observer.session.ms` are left out.
+    `directory_id`: this node's own. Observers that have been silent for
+    `controller.quorum.observer.session.ms` are left out. Raises NotController: this node does not
+    lead.
     """
     role = quorum.role
     if not isinstance(role, Leader):
@@ -68,7 +65,7 @@ def describe_quorum(
 
 
 def _with_key(quorum: Quorum, replica: QuorumReplica) -> QuorumReplica:
-    """Name the directory that makes it a voter, also before it has fetched."""
+    """Add the directory id that makes the replica a voter, also before its first fetch."""
     voter = quorum.voter_set.get(replica.replica_id)
     if voter is None or not voter.directory_id:
         return replica
@@ -99,7 +96,7 @@ def _since_1970(time_ms: int | None, to_wall_ms: int) -> int:
 def describe_status(
     quorum: Quorum, addresses: AddressBook, *, directory_id: str | None
 ) -> dict[str, object]:
-    """Describe the quorum. Only its leader knows how far each voter and observer has fetched.
+    """Describe the quorum. Only on its leader do voters and observers have a fetch offset.
 
     `directory_id`: this node's own.
     """
@@ -126,7 +123,7 @@ def describe_status(
 
 
 def _directory_of(quorum: Quorum, voter_id: BrokerId) -> str | None:
-    """Return the directory that makes a node a voter; None: any does."""
+    """Return a voter's directory id; None at kraft.version 0."""
     voter = quorum.voter_set.get(voter_id)
     return None if voter is None else voter.directory_id or None
 
@@ -137,7 +134,7 @@ def _observers(quorum: Quorum) -> list[BrokerId]:
 
 
 def _progress(quorum: Quorum, node_id: BrokerId) -> dict[str, int | None]:
-    """Return how far another node has fetched: None where only the leader knows."""
+    """Return a node's fetch offset and lag; None if only the leader has them."""
     end_offset, fetched = quorum.log_end_offset, None
     role = quorum.role
     if node_id == quorum.node_id:

@@ -1,8 +1,9 @@
-"""The requests of users that one node passes on to another: those of one moment travel together.
+"""The requests of users that one node passes on to another, gathered into batches.
 
 A node that passes on hundreds of small changes a second would spend most of its time on messages.
-So all requests of one kind that a turn of the event loop makes are one message. When many messages
-of that kind are under way, requests wait for one of them to be answered, and are the next message.
+So all requests of one kind from one turn of the event loop are one message. When MESSAGES_MAX
+messages of that kind are unanswered, requests wait for the next answer, and then form the next
+message.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ _Key = tuple[str, type, int]  # the address, the kind, and the time limit in ms
 
 
 class BatchCaller(Protocol):
-    """`RpcClient`, or what stands for it in a test."""
+    """`RpcClient`, or its substitute in a test."""
 
     async def call(
         self, address: str, request: object, *, timeout_ms: int, request_id: str | None = None
@@ -43,16 +44,16 @@ class _Batch:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether nothing waits for any of its answers."""
+        """Whether no caller waits for an answer any more."""
         return all(answer.done() for answer in self.answers)
 
     def cancel(self) -> None:
-        """Give up all answers that are not there."""
+        """Cancel the callers without an answer."""
         for answer in self.answers:
             answer.cancel()
 
     def fill(self, outcomes: Sequence[Any]) -> None:
-        """Hand out the responses, or failures, to what still waits for them."""
+        """Hand out the responses, or failures, to the callers that still wait."""
         for answer, outcome in zip(self.answers, outcomes, strict=True):
             if answer.done():
                 continue
@@ -64,7 +65,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Lane:
-    """The requests of one kind to one node: those that wait to be sent, and how many are sent."""
+    """The requests of one kind to one node: waiting batches, and the number of sent messages."""
 
     waiting: deque[_Batch] = field(default_factory=deque)
     messages: int = 0
@@ -80,7 +81,7 @@ class RequestBatches:
         self._tasks: Final = Tasks(on_error)
 
     async def close(self) -> None:
-        """Give up what is under way: its callers are cancelled."""
+        """Cancel all requests in progress, and their callers."""
         for lane in self._lanes.values():
             for batch in lane.waiting:
                 batch.cancel()
@@ -136,7 +137,7 @@ class RequestBatches:
         try:
             return await self._caller.call_many(address, batch.requests, timeout_ms=timeout_ms)
         except (RpcMalformed, RpcTooLarge):
-            # An older release takes no batches; and one may be refused for one of its requests.
+            # An older release takes no batches; and one bad request may fail a whole batch.
             return await self._ask_singly(address, batch, timeout_ms)
         except RpcFailed as failure:
             return [failure] * len(batch.requests)

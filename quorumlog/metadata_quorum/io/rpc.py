@@ -1,7 +1,7 @@
-"""The control plane's requests, and the side that answers: `POST /rpc/<Name>`, bodies in CBOR.
+"""The control plane's requests, and the answering side: `POST /rpc/<Name>`, bodies in CBOR.
 
-Every request names the cluster, the protocol version and its sender; one for another cluster is
-refused (INCONSISTENT_CLUSTER_ID). Bytes that are no request get status 400 and the reason. With a
+Every request names the cluster, the protocol version and its sender; a request for another cluster
+is refused (INCONSISTENT_CLUSTER_ID). A malformed request gets status 400 and the reason. With a
 shared secret, any request without it gets status 403. The refusing node logs it at most every 10 s.
 """
 
@@ -35,12 +35,12 @@ PROTOCOL_VERSION: Final = 1
 SECRET_HEADER: Final = "X-Quorumlog-Secret"  # noqa: S105 - the header's name, not a secret
 REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
 BATCH_REQUESTS_MAX: Final = 1000
-REASON_CHARS_MAX: Final = 300  # of the answer of an unknown server
+REASON_CHARS_MAX: Final = 300  # of an unknown server's response
 QUIET_S: Final = 10.0  # after a line about a request that was refused
 CONTENT_TYPE: Final = "application/cbor"
 _logger: Final = logging.getLogger(__name__)
 
-# Name -> (request, response): those of the quorum, and those of the active controller.
+# Name -> (request, response): of the quorum, and of the active controller.
 QUORUM_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxyType(
     {
         "Vote": (messages.VoteRequest, messages.VoteResponse),
@@ -107,14 +107,14 @@ class _Envelope:
     body: Mapping[str, object] | None = None
     request_id: str | None = None
     batch: tuple[_Request, ...] | None = None
-    sender_address: str = ""  # `host:port` of its control listener; empty: it does not tell
+    sender_address: str = ""  # `host:port` of its control listener; empty: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer: `body`, a response as plain values, if `error_code` is NONE.
+    """A reply: `body`, a response as plain values, if `error_code` is NONE.
 
-    A fetch has its records beside it. `leader_id`: the node that leads, if this one does not.
+    `records`: those of a fetch response. `leader_id`: the node that leads, if this one does not.
     """
 
     error_code: ErrorCode = ErrorCode.NONE
@@ -125,12 +125,12 @@ class Reply:
 
     @classmethod
     def of(cls, response: object, records: bytes | None = None) -> "Reply":
-        """Return the reply that carries `response`."""
+        """Return the reply with `response` as its body."""
         body: Any = to_plain(response)
         return cls(body=body, records=records)
 
     def plain(self) -> dict[str, object]:
-        """Return it as `to_plain` does, but for the body: that is plain, and may be large."""
+        """Return it as `to_plain` does, but keep the body: that is plain, and may be large."""
         fields = {
             "error_code": int(self.error_code),
             "error_message": self.error_message,
@@ -143,7 +143,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replies:
-    """The answer to a batch: one for each of its requests, in their order."""
+    """The replies to a batch: one for each of its requests, in their order."""
 
     replies: tuple[Reply, ...]
 
@@ -153,14 +153,15 @@ Hear = Callable[[int, str, object], None]
 
 
 def _ignore(_sender_id: int, _sender_address: str, _request: object) -> None:
-    """Hear nothing."""
+    """Ignore the sender of a request."""
 
 
 class RpcServer:
     """Answers `/rpc/<Name>`.
 
     `handle` gets the request, of the type that belongs to the name, and its id if it has one.
-    `hear` gets the sender's id and address before, and the request: of this cluster only.
+    `hear` gets the sender's id and address, and the request, before `handle`; only from this
+    cluster.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class RpcServer:
         return WatchedSite(runner, self._strangers, **where)
 
     def check_secret(self, request: web.Request) -> None:
-        """Raise the answer 403 unless the request carries the secret, if there is one."""
+        """Raise the response 403 unless the request has the secret, if there is one."""
         given = request.headers.get(SECRET_HEADER, "").encode(errors="surrogateescape")
         if self._secret_bytes is not None and not hmac.compare_digest(given, self._secret_bytes):
             self._say_refused(request, "the shared secret is missing or wrong")
@@ -208,7 +209,7 @@ class RpcServer:
             raise web.HTTPBadRequest(text=f"malformed request: {error}\n") from error
         except (ConnectionError, web.RequestPayloadError) as error:
             # The sender died in the middle of it, or its length or encoding is wrong.
-            request.content.feed_eof()  # else aiohttp reads on, and logs what it meets
+            request.content.feed_eof()  # else aiohttp reads on, and logs the rest
             raise web.HTTPBadRequest(text=f"no whole request: {error}\n") from error
         reply = self._refuse(envelope)
         if reply is not None:
@@ -255,7 +256,7 @@ def _requests_of(envelope: _Envelope, kind: type[Any]) -> list[tuple[Any, str | 
 
 
 def load(content: bytes) -> object:
-    """Return the plain value that these bytes are, in CBOR. Raises MalformedValue."""
+    """Return the plain value of these CBOR bytes. Raises MalformedValue."""
     try:
         plain: object = cbor2.loads(content)
     except (cbor2.CBORDecodeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The asking side of the control plane: requests `POST /rpc/<Name>` to other nodes.
+"""The sending side of the control plane: requests `POST /rpc/<Name>` to other nodes.
 
 A node that refuses our requests is logged once, until a call succeeds.
 """
@@ -55,15 +55,15 @@ class RpcFailed(Exception):
 
 
 class RpcTooLarge(RpcFailed):
-    """The request was not sent: no node takes as many bytes."""
+    """The request was not sent: it exceeds the size limit of every node."""
 
 
 class RpcMalformed(RpcFailed):
-    """The other node could not read the request: nothing of it was carried out."""
+    """The other node could not decode the request, and carried out no part of it."""
 
 
 class RpcClient:
-    """Asks other nodes, over one HTTP session with kept-alive connections."""
+    """Sends requests to other nodes, over one HTTP session with kept-alive connections."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class RpcClient:
     ) -> None:
         """Create it in a running loop. `close` it.
 
-        `own_address` of this node's control listener is told to every node that is asked.
+        Every request contains `own_address`, that of this node's control listener.
         `socket_factory`: see aiohttp.TCPConnector.
         """
         self._cluster_id = cluster_id
@@ -191,7 +191,7 @@ class RpcClient:
         *,
         kind: type[RpcFailed] = RpcFailed,
     ) -> RpcFailed:
-        """Log once, until a call succeeds, that a node refuses our requests."""
+        """Log once, until a call succeeds, that a node refuses our requests; return the error."""
         if address not in self._refused_by:
             self._refused_by.add(address)
             _logger.warning("%s", message)

@@ -1,7 +1,7 @@
-"""Connections to the control listener whose senders have not shown that they belong to the cluster.
+"""Connections to the control listener whose senders have not proved that they are cluster nodes.
 
 Each costs a file handle, and a node without handles cannot serve its clients. So there are few, and
-the head of a request must not take long.
+the head of a request must arrive soon.
 docs/decisions/0152-strangers-hold-few-connections.md
 """
 
@@ -21,9 +21,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Strangers:
     """All connections of one listener.
 
-    1. A request's head is whole HEAD_S after its first byte, the first one after the connection was
-       made; or else the connection is closed.
-    2. At most STRANGERS_MAX connections are of strangers: one more closes the oldest.
+    1. A request's head is whole within HEAD_S of its first byte, the first request's within HEAD_S
+       of the connection; otherwise the connection is closed.
+    2. At most STRANGERS_MAX connections belong to strangers: one more closes the oldest.
     """
 
     def __init__(self) -> None:
@@ -34,17 +34,17 @@ class Strangers:
         return len(self._strangers)
 
     def watched(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
-        """Return a factory of protocols: those of `server`, watched."""
+        """Return a factory of watched protocols, each around a protocol of `server`."""
         return lambda: _Connection(self, server())
 
     def admit(self, request: web.Request) -> None:
-        """Take note that the sender belongs to the cluster."""
+        """Stop counting the sender as a stranger: it belongs to the cluster."""
         if request.transport is not None:
             self._strangers.pop(request.transport, None)
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Take note that the head of a request is whole."""
+        """Handle a request, whose head is whole: stop the timer of its connection."""
         connection = request.transport and self._connections.get(request.transport)
         if not connection:
             return await handler(request)
@@ -64,13 +64,13 @@ class Strangers:
             self._connections[oldest].abort()
 
     def closed(self, transport: asyncio.BaseTransport) -> None:
-        """Count it no longer."""
+        """Remove a closed connection from the counts."""
         self._strangers.pop(transport, None)
         self._connections.pop(transport, None)
 
 
 class _Connection(asyncio.Protocol):
-    """Passes all on to the protocol of the server, and has an eye on the heads."""
+    """Passes all calls to the server's protocol, and limits the time of a request's head."""
 
     def __init__(self, strangers: Strangers, inner: asyncio.Protocol) -> None:
         self._strangers: Final = strangers
@@ -106,12 +106,12 @@ class _Connection(asyncio.Protocol):
         self._inner.connection_lost(exc)
 
     def begin(self) -> None:
-        """Take note that a request is under way."""
+        """Handle the start of a request: its head is whole."""
         self._requests += 1
         self._forget_timer()
 
     def end(self) -> None:
-        """Take note that its answer is known."""
+        """Handle the end of a request."""
         self._requests -= 1
 
     def abort(self) -> None:
@@ -130,7 +130,7 @@ class _Connection(asyncio.Protocol):
 
 
 class WatchedSite(web.BaseSite):
-    """Lets a runner listen, and watches the connections."""
+    """A site of a runner whose connections are watched."""
 
     def __init__(self, runner: web.AppRunner, strangers: Strangers, **where: Any) -> None:
         """`where`: `sock`, or `host` and `port`, as `create_server` takes them."""
@@ -140,7 +140,7 @@ class WatchedSite(web.BaseSite):
 
     @property
     def name(self) -> str:
-        """Of the site, for a runner's list."""
+        """The name of the site in a runner's list."""
         return "control listener"
 
     async def start(self) -> None:

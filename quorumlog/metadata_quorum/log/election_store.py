@@ -1,8 +1,8 @@
 """The file `quorum-state`: the leader that this node follows, and its vote.
 
-Four rows of JSON: two saves, each in two copies. The newest save counts. Kafka's field names,
-`data_version` 1, with `currentVoters` as in version 0; the number of the save; a checksum. A save
-must be durable before any node learns of the vote: a lost vote may be given twice. Sources:
+Four rows of JSON: two saves, each in two copies. The newest save counts. A row has Kafka's field
+names, `data_version` 1, with `currentVoters` as in version 0; the number of the save; a checksum. A
+save must be durable before any node receives the vote: a lost vote may be given twice. Sources:
 KIP-595; KAFKA-15412 (an unknown version is refused).
 """
 
@@ -23,7 +23,7 @@ FILE_NAME: Final = "quorum-state"
 _VERSION: Final = 1
 _COPIES: Final = 2  # of each save
 _ROWS: Final = 2 * _COPIES
-_SECTOR_BYTES: Final = 512  # a row has whole ones: no write touches the bytes of another save
+_SECTOR_BYTES: Final = 512  # a row has whole sectors: no write touches those of another save
 _CHECKSUM: Final = b', "checksum": "%08x"}'
 _logger: Final = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ class Election:
     """The durable state of a node's elections.
 
     `is_new`: there was no file, or the voter has not caught up since: it must not vote yet.
-    `voted_directory_id`: that of the candidate; None: it named none (KIP-853).
-    `was_voter`: this node was a voter of a set in the log: it does not add itself again.
+    `voted_directory_id`: the candidate's directory id; None: its request had none (KIP-853).
+    `was_voter`: this node was a voter of a committed set: it does not add itself again.
     `voters`: the voters of its quorum; None: a former version did not write them.
     """
 
@@ -48,7 +48,7 @@ class Election:
 
 
 class Saved(NamedTuple):
-    """The last save in a file. `row_bytes`: 0 if no other save may be put beside it."""
+    """The last save in a file. `row_bytes`: 0 if the next save must write the whole file."""
 
     fields: Mapping[str, Any]
     number: int = 0
@@ -58,14 +58,14 @@ class Saved(NamedTuple):
 class ElectionStore:
     """The election state of one node, on disk.
 
-    A save overwrites the older one of the two in the file, and takes one fsync. A power loss may
-    tear it at any byte: then the other save counts, and no node has learned of the torn one. Each
-    save has two copies, so that one damaged byte cannot pass for a torn save: its other copy is
-    whole, and counts.
+    A save overwrites the older save in the file, and takes one fsync. A power loss may tear it at
+    any byte: then the other save counts, and no node has received the torn vote. Each save has two
+    copies, so that one damaged byte cannot pass for a torn save: the other copy is whole, and
+    counts.
     """
 
     def __init__(self, disk: Disk, directory: str, voters: Iterable[BrokerId] = ()) -> None:
-        """`voters` are written with every election."""
+        """`voters`: the configured voters, written with every election."""
         self._disk = disk
         self._voters = tuple(sorted(voters))
         self._directory = directory
@@ -73,9 +73,9 @@ class ElectionStore:
         self._number = self._row_bytes = 0  # of the last save; 0 bytes: write the file anew
 
     def load(self) -> Election:
-        """Return the saved election, or a new one if there is none.
+        """Return the saved election, or a new one if there is no file.
 
-        What it returns is durable. Raises CorruptCheckpoint; StorageError.
+        The returned election is durable. Raises CorruptCheckpoint; StorageError.
         """
         if not self._disk.exists(self._path):
             return Election(is_new=True)
@@ -120,7 +120,7 @@ class ElectionStore:
             file.overwrite(rows, position)
             file.fsync()
         except OSError:
-            with suppress(OSError):  # a start would see it, and the disk may never have it
+            with suppress(OSError):  # a restart would load rows that may not be durable
                 file.overwrite(bytes(len(rows)), position)
             raise
         finally:
@@ -138,7 +138,7 @@ class ElectionStore:
 def decode_file(content: bytes) -> Saved:
     """Return the last save. Raises KeyError, TypeError or ValueError unless the file is whole.
 
-    A single line without a checksum is of a former release, or of a person.
+    A single line without a checksum was written by a former release, or by a person.
     """
     if len(content.splitlines()) == 1 and b'"checksum"' not in content:
         return Saved(_json(content))
@@ -197,7 +197,7 @@ def _json(line: bytes) -> Mapping[str, Any]:
 
 
 def decode_election(state: Mapping[str, Any]) -> Election:
-    """Read the fields of the file. Raises KeyError, TypeError or ValueError unless it is whole."""
+    """Decode the fields of a save. Raises KeyError, TypeError or ValueError unless it is whole."""
     return Election(
         leader_epoch=_epoch(int(state["leaderEpoch"])),
         leader_id=BrokerId(int(state["leaderId"])),

@@ -1,9 +1,9 @@
-"""The file `log-end-checkpoint`: how far the metadata log certainly reached.
+"""The file `log-end-checkpoint`: offsets that the metadata log has certainly reached.
 
-It tells a damaged log from a torn tail. Records that are committed and on the disk never go away,
-nor does any record after a clean stop: a log that ends earlier is damaged, and to cut it there
-would silently lose metadata. JSON with a checksum; written regularly while the node runs, and at
-its end.
+It distinguishes a damaged log from a torn tail. Committed records on the disk never disappear, nor
+does any record after a clean stop. A log that ends earlier is damaged, and to cut it there would
+silently lose metadata. JSON with a checksum; written regularly while the node runs, and at its
+stop.
 """
 
 import json
@@ -26,8 +26,8 @@ _VERSION: Final = 1
 class LogEnd:
     """Exclusive offsets, 0 if there is none.
 
-    `closed`: the end of the log at a clean stop. `installing`: the end of a snapshot that takes the
-    place of the log: what the log holds does not count any more.
+    `closed`: the end of the log at a clean stop. `installing`: the end of a snapshot that is
+    replacing the log: the log's records no longer count.
     """
 
     committed: Offset = Offset(0)
@@ -36,7 +36,7 @@ class LogEnd:
 
 
 class LogEndCheckpoint:
-    """The file of one node. Any thread may write; after `close` nothing is written any more."""
+    """The file of one node. Any thread may write; after `close` no write follows."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         """Read the file. Raises CorruptCheckpoint."""
@@ -44,32 +44,32 @@ class LogEndCheckpoint:
         self._disk: Final = disk
         self._lock: Final = threading.Lock()
         self._is_closed = False
-        self.last = self._load()  # what is written
+        self.last = self._load()  # the content of the file
 
     def opened(self) -> None:
-        """Forget the clean stop: from now on the log may be truncated. Raises StorageError."""
+        """Reset the clean stop: from now on the log may be truncated. Raises StorageError."""
         with self._lock:
             if self.last.closed:
                 self._save(replace(self.last, closed=Offset(0)))
 
     def advance(self, committed: Offset) -> None:
-        """Note that all below is committed, and durable here. Raises StorageError."""
+        """Record that all records below are committed, and durable here. Raises StorageError."""
         with self._lock:
             if not self._is_closed and committed > self.last.committed:
                 self._save(replace(self.last, committed=committed))
 
     def begin_install(self, end_offset: Offset) -> None:
-        """Note that the log is to be dropped for a snapshot. Raises StorageError."""
+        """Record that a snapshot is replacing the log. Raises StorageError."""
         with self._lock:
             self._save(LogEnd(committed=self.last.committed, installing=end_offset))
 
     def finish_install(self, end_offset: Offset) -> None:
-        """Note that the log starts where the snapshot ends. Raises StorageError."""
+        """Record that the log starts where the snapshot ends. Raises StorageError."""
         with self._lock:
             self._save(LogEnd(committed=max(self.last.committed, end_offset)))
 
     def close(self, end_offset: Offset | None) -> None:
-        """Note where the log ends, all of it durable; None: it was not closed cleanly."""
+        """Record the end of the log, all of it durable; None: it was not closed cleanly."""
         with self._lock:
             if end_offset is not None and not self._is_closed:
                 self._save(replace(self.last, closed=end_offset))
@@ -108,9 +108,9 @@ class LogEndCheckpoint:
 
 
 def decode_log_end(content: bytes) -> dict[str, int]:
-    """Return the fields of the file but its checksum, which a former release has not written.
+    """Return the fields of the file without its checksum, which a former release did not write.
 
-    Raises TypeError or ValueError if it differs.
+    Raises TypeError or ValueError if the checksum differs.
     """
     fields: dict[str, int] = json.loads(content)
     if not isinstance(fields, dict):

@@ -1,7 +1,7 @@
 """The metadata log: a `storage` log whose batches carry metadata records.
 
 It refuses fetched bytes that are not whole, valid, consecutive batches. Control batches (the
-LeaderChange at the start of an epoch, changes of the voters) are the quorum's own: a replay skips
+LeaderChange at the start of an epoch, changes of the voters) belong to the quorum: a replay skips
 them.
 """
 
@@ -61,8 +61,8 @@ class MetadataLog:
     def __init__(self, log: Log, checkpoint: LogEndCheckpoint, snapshots: SnapshotFiles) -> None:
         """Use `open`."""
         self.snapshots: Final = snapshots
-        self.replayed_bytes = 0  # how much `replay` has read
-        self.start: SnapshotId | None = None  # what holds all below the start; None: starts at 0
+        self.replayed_bytes = 0  # by `replay`
+        self.start: SnapshotId | None = None  # ends at the log's start; None: that is 0
         self._log = log
         self._checkpoint = checkpoint
 
@@ -75,7 +75,7 @@ class MetadataLog:
         *,
         new_log: type[Log] = Log,
     ) -> "MetadataLog":
-        """Open it, and check every batch, even after a clean stop.
+        """Open the log, and check every batch, even after a clean stop.
 
         A torn tail is cut. The log is dropped if a whole snapshot ends behind it, or was being
         installed. Raises StorageError; DamagedLog, and nothing is cut, if the log lacks committed
@@ -113,7 +113,7 @@ class MetadataLog:
         return opened
 
     def _follow_snapshots(self, installing: Offset) -> None:
-        """Finish an installation; else let the log start where a snapshot ends."""
+        """Finish an installation; else start the log at the end of a snapshot."""
         ids = self.snapshots.ids()
         for snapshot_id in ids:
             if snapshot_id.end_offset == installing:
@@ -137,17 +137,17 @@ class MetadataLog:
 
     @property
     def end_offset(self) -> Offset:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self._log.log_end_offset
 
     @property
     def flushed_offset(self) -> Offset:
-        """Records below it survive power loss."""
+        """Records below this offset survive power loss."""
         return self._log.flushed_offset
 
     @property
     def known_committed(self) -> Offset:
-        """All records below it are committed, as the disk says."""
+        """All records below this offset are committed, according to the disk."""
         return max(self._checkpoint.last.committed, self.start_offset)
 
     def epoch_starts(self) -> tuple[tuple[Epoch, Offset], ...]:
@@ -167,9 +167,9 @@ class MetadataLog:
         return max(header.max_timestamp for _, header in iterate_headers(last))
 
     def voter_sets(self, snapshot_id: SnapshotId | None) -> History:
-        """Return the voter sets in this snapshot, with which the node starts, and behind it.
+        """Return the voter sets in the snapshot of the node's start, and in the log behind it.
 
-        Reads all that is behind it. Raises StorageError, CorruptBatch.
+        Reads the whole log behind it. Raises StorageError, CorruptBatch.
         """
         found: list[tuple[Offset, VoterSet]] = []
         offset = self.start_offset
@@ -186,7 +186,7 @@ class MetadataLog:
         return tuple(found)
 
     def starts_epoch(self, fetched: FetchedRecords | None) -> bool:
-        """Tell whether fetched records start an epoch that the log does not know."""
+        """Return whether fetched records start an epoch that is not in the log."""
         latest = self._log.epochs.latest_epoch
         return fetched is not None and fetched.epoch_starts[-1][0] > latest
 
@@ -194,7 +194,7 @@ class MetadataLog:
         """Append encoded records as the leader; their time is `wall_ms`.
 
         They are one batch, unless they are more than RECORDS_PER_BATCH_MAX. Raises DiskExhausted:
-        nothing is appended; StorageError.
+        no record is appended; StorageError.
         """
         end_offset = self.end_offset
         try:
@@ -215,9 +215,9 @@ class MetadataLog:
         self._append_batch([(key, value)], effect.leader_epoch, wall_ms=wall_ms, is_control=True)
 
     def append_voters(self, effect: AppendVoters, *, wall_ms: int) -> None:
-        """Append Kafka's Voters control record, behind KRaftVersion where that is set.
+        """Append Kafka's Voters control record, behind KRaftVersion if the effect sets that.
 
-        Raises InvariantViolation, before it writes, if the record could not be read again.
+        Raises InvariantViolation, before it writes, if the record could not be decoded again.
         """
         pairs = encode_voters(effect.voters, sets_kraft_version=effect.sets_kraft_version)
         check_readable(pairs)
@@ -232,11 +232,11 @@ class MetadataLog:
         self._log.truncate_to(end_offset)
 
     def begin_install(self, snapshot_id: SnapshotId) -> None:
-        """Note that a snapshot takes the place of the log. Raises StorageError."""
+        """Record that a snapshot is replacing the log. Raises StorageError."""
         self._checkpoint.begin_install(snapshot_id.end_offset)
 
     def finish_install(self, snapshot_id: SnapshotId) -> None:
-        """Drop the log: it goes on where the snapshot ends. Raises StorageError."""
+        """Drop the log: it restarts where the snapshot ends. Raises StorageError."""
         self._log.truncate_fully_and_start_at(snapshot_id.end_offset)
         self.start = snapshot_id
         self._checkpoint.finish_install(snapshot_id.end_offset)
@@ -248,7 +248,7 @@ class MetadataLog:
         self.finish_install(snapshot_id)
 
     def move_start(self, start: SnapshotId) -> None:
-        """Let the log start where a snapshot ends; `remove_dead_segments` frees the space."""
+        """Start the log where a snapshot ends; `remove_dead_segments` frees the space."""
         if start.end_offset < self.start_offset:
             return
         self._log.advance_log_start_offset(start.end_offset)
@@ -261,15 +261,15 @@ class MetadataLog:
 
     @property
     def size(self) -> int:
-        """How many bytes the log has. Any thread."""
+        """The size of the log in bytes. Any thread."""
         return self._log.size
 
     def flush(self) -> Offset:
-        """Make all that is in the log now durable; return its end."""
+        """Make the whole log durable; return its end offset at the start of the flush."""
         return self._log.flush()
 
     def checkpoint(self, high_watermark: Offset) -> None:
-        """Note on the disk how far the log is committed. Any thread. Raises StorageError."""
+        """Record on the disk how far the log is committed. Any thread. Raises StorageError."""
         self._checkpoint.advance(min(high_watermark, self._log.flushed_offset))
 
     def close(self) -> None:
@@ -279,11 +279,11 @@ class MetadataLog:
         self._checkpoint.close(self._log.log_end_offset if is_clean else None)
 
     def read(self, offset: Offset, end_offset: Offset, max_bytes: int = READ_BYTES) -> bytes:
-        """Return whole batches of [offset, end_offset): at least one, `max_bytes` at most."""
+        """Return whole batches of [offset, end_offset): at least one, up to `max_bytes`."""
         return bytes(self._log.read(offset, max_bytes=max_bytes, end_offset=end_offset).records)
 
     def replay(self, offset: Offset, end_offset: Offset) -> Iterator[tuple[Offset, MetadataRecord]]:
-        """Read the records of [offset, end_offset), without control records.
+        """Yield the records of [offset, end_offset), without control records.
 
         Raises MalformedRecord, CorruptBatch, StorageError (NewerRecord: of a newer release).
         """
@@ -344,5 +344,5 @@ def describe(records: bytes) -> tuple[bytes, FetchedRecords | None]:
 
 
 def _voter_array(voters: Sequence[BrokerId]) -> bytes:
-    """Encode a compact array of structs that hold an id; fewer than 127 voters."""
+    """Encode a compact array of structs with an id each; fewer than 127 voters."""
     return bytes([len(voters) + 1]) + b"".join(_INT32.pack(voter) + b"\0" for voter in voters)

@@ -1,8 +1,8 @@
-"""The image that a node starts with: that of the newest snapshot which fits the log.
+"""The image with which a node starts: that of the newest snapshot that fits the log.
 
-A snapshot that is damaged, or says more than the log holds, is left where it is, with a warning. An
-older one is taken then, or none: the log is replayed from its start. If the log has no start any
-more, the node refuses to start without a snapshot.
+A snapshot that is damaged, or does not fit, stays where it is, with a warning. The next older
+snapshot is used, or none: then the log is replayed from its start. If the log no longer has its
+first records, the node refuses to start without a snapshot.
 """
 
 import logging
@@ -21,9 +21,9 @@ _logger: Final = logging.getLogger(__name__)
 
 
 def restored_image(log: MetadataLog) -> ClusterImage | None:
-    """Return the image to start with, without epoch and controller; None: an empty one.
+    """Return the image to start with, without epoch and controller; None: an empty image.
 
-    Raises DamagedLog if neither snapshots nor the log hold the first records; StorageError.
+    Raises DamagedLog if neither a snapshot nor the log contains the first records; StorageError.
     """
     refused: list[str] = []
     for snapshot_id in log.snapshots.ids():
@@ -57,14 +57,14 @@ def _image(log: MetadataLog, snapshot_id: SnapshotId) -> ClusterImage:
 
 
 class FetchedSnapshot(NamedTuple):
-    """What a leader's snapshot holds; without voters, kraft.version is 0 at its end."""
+    """The content of a leader's snapshot; without voters, kraft.version is 0 at its end."""
 
     image: ClusterImage
     voters: VoterSet | None
 
 
 def fetched_snapshot(snapshots: SnapshotFiles, snapshot_id: SnapshotId) -> FetchedSnapshot | None:
-    """Return what the draft of a leader's snapshot holds; None: it is not whole.
+    """Return the content of a leader's snapshot from its draft; None: it is not whole.
 
     Raises StorageError.
     """

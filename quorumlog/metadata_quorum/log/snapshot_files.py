@@ -2,7 +2,7 @@
 
 A file is a run of record batches: a control batch with the header; at kraft.version 1 a control
 batch with that version and the voters (KIP-853); the records that rebuild the image; and a control
-batch with the footer. So a file that ends early is not taken for a whole one.
+batch with the footer. So a file that ends early does not pass for a whole snapshot.
 A draft is written beside, fsynced and renamed: a crash leaves the whole file, or none.
 """
 
@@ -62,7 +62,7 @@ _FOOTER: Final = struct.Struct(">hB")  # SnapshotFooterRecord: version, no tagge
 
 
 class CorruptSnapshot(StorageError):
-    """A snapshot is not whole, or not what its name says."""
+    """A snapshot is not whole, or its content does not match its name."""
 
 
 class SnapshotFiles:
@@ -78,11 +78,11 @@ class SnapshotFiles:
                 disk.unlink(f"{directory}/{name}")
 
     def path(self, snapshot_id: SnapshotId) -> str:
-        """Return where the snapshot is."""
+        """Return the path of the snapshot."""
         return f"{self._directory}/{snapshot_id.file_name}"
 
     def ids(self) -> list[SnapshotId]:
-        """Return what the directory holds, the newest first; damaged ones, too."""
+        """Return the ids of the snapshots in the directory, newest first; of damaged ones, too."""
         found = map(_NAME.fullmatch, self._disk.listdir(self._directory))
         ids = [SnapshotId(Offset(int(m[1])), Epoch(int(m[2]))) for m in found if m is not None]
         return sorted(ids, reverse=True)
@@ -96,11 +96,11 @@ class SnapshotFiles:
         voters: VoterSet | None = None,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Write the snapshot durably, then remove older ones: `KEPT` stay, and those in use.
+        """Write the snapshot durably, then remove older ones, except `KEPT` and those in use.
 
         `last_time_ms`: the time of the last record in it. `voters`: the set in force at its end;
-        None: kraft.version is 0 there. False: `goes_on` has said no, and there
-        is no snapshot. Raises StorageError: then the draft is removed, if the disk lets it.
+        None: kraft.version is 0 there. Returns False if `goes_on` has returned False: there is no
+        snapshot then. Raises StorageError: then the draft is removed, if the disk permits it.
         """
         path = self.path(snapshot_id)
         draft = path + _DRAFT
@@ -129,9 +129,10 @@ class SnapshotFiles:
     def read(
         self, snapshot_id: SnapshotId, *, is_fetched_draft: bool = False
     ) -> Iterator[MetadataRecord]:
-        """Yield the records of a snapshot, or of its draft, after all of it is checked.
+        """Yield the records of a snapshot, or of its draft, after a check of the whole file.
 
-        Raises CorruptSnapshot, which names the file; StorageError, of which NewerRecord is one.
+        Raises CorruptSnapshot, which names the file; StorageError, of which NewerRecord is a
+        subclass.
         """
         path = self._fetched_draft(snapshot_id) if is_fetched_draft else self.path(snapshot_id)
         try:
@@ -147,7 +148,7 @@ class SnapshotFiles:
             raise CorruptSnapshot(f"the snapshot {path} is damaged: {error}") from error
 
     def voters(self, snapshot_id: SnapshotId, *, is_fetched_draft: bool = False) -> VoterSet | None:
-        """Return the voters in a snapshot, or its draft, that is checked; None: kraft.version is 0.
+        """Return the voters in a checked snapshot, or in its draft; None: kraft.version is 0.
 
         Raises CorruptSnapshot, StorageError.
         """
@@ -167,7 +168,7 @@ class SnapshotFiles:
             return 0
 
     def is_whole(self, snapshot_id: SnapshotId) -> bool:
-        """Tell whether all of a snapshot can be read. Raises StorageError."""
+        """Return whether a whole snapshot can be read. Raises StorageError."""
         try:
             for _ in self.read(snapshot_id):
                 pass
@@ -176,7 +177,7 @@ class SnapshotFiles:
         return True
 
     def _remove_old(self) -> None:
-        """Remove all but the newest, and those that a follower has fetched from since last time.
+        """Remove all but the newest `KEPT`, and those fetched by a follower since the last call.
 
         Otherwise a download that is slower than the writes would never end.
         """
@@ -242,7 +243,7 @@ class SnapshotFiles:
     def install_fetched(self, snapshot_id: SnapshotId) -> None:
         """Make the draft of a leader's snapshot durable, and a snapshot. Raises StorageError.
 
-        After DiskExhausted it may be repeated.
+        After DiskExhausted the call may be repeated.
         """
         draft, path = self._fetched_draft(snapshot_id), self.path(snapshot_id)
         try:
@@ -267,7 +268,7 @@ class SnapshotFiles:
 
 
 class _Draft:
-    """The batches of a file that is being written; their offsets count its records."""
+    """The batches of a file that is being written; the offset counts its records."""
 
     def __init__(self, file: DiskFile, epoch: Epoch, time_ms: int) -> None:
         self.time_ms: Final = time_ms
@@ -336,8 +337,8 @@ def _check(content: bytes, snapshot_id: SnapshotId) -> None:
 def _voters_in(content: bytes) -> VoterSet | None:
     """Return the voters in the first bytes of a snapshot. Raises CorruptBatch.
 
-    A control batch that the bytes end inside may hold the voters: without them, the node would
-    take the configured ones for those in force.
+    It also raises if the bytes end inside a control batch, which may contain the voters: without
+    them, the node would use the configured voters.
     """
     end = 0
     for position, header in iterate_headers(content):
@@ -368,7 +369,7 @@ def _header(snapshot_id: SnapshotId, last_time_ms: int) -> bytes:
 def snapshot_answer(
     effect: AnswerFetchSnapshot, found: tuple[int, bytes] | None
 ) -> tuple[FetchSnapshotResponse, bytes | None]:
-    """Return the answer to a follower: `found` are the size of the snapshot, and bytes of it."""
+    """Return the response to a follower. `found`: the snapshot's size, and bytes of it."""
     said = effect.response
     if found is None:
         return replace(said, error_code=ErrorCode.SNAPSHOT_NOT_FOUND), None

@@ -1,7 +1,7 @@
-"""The control records of a voter set that changes, in Kafka's bytes (KIP-853).
+"""The control records of a changed voter set, in Kafka's bytes (KIP-853).
 
-A batch of the log or of a snapshot holds Voters (type 6), behind KRaftVersion (type 5) where that
-changes. What does not fit is refused: a node would count other voters than the rest of the quorum.
+A batch of the log or of a snapshot contains Voters (type 6), behind KRaftVersion (type 5) if that
+changes. Malformed records are refused: a node would count other voters than the rest of the quorum.
 """
 
 import struct
@@ -48,7 +48,7 @@ def encode_voters(
 
 
 def check_readable(pairs: Sequence[tuple[bytes | None, bytes]]) -> None:
-    """Raise InvariantViolation if no node could read these records, this one included."""
+    """Raise InvariantViolation if nodes, this one included, could not decode these records."""
     try:
         decode_voters(
             [Record(offset=0, timestamp_ms=0, key=key, value=value) for key, value in pairs]
