@@ -116,7 +116,7 @@ class Nemesis:
             end_s = loop.time() + action.duration_us / MILLION
             met_before, is_done = self._times_met(act), False
             try:
-                await self._inflict(fault.inflict(act.scene), act)
+                await self._inflict(fault.inject(act.scene), act)
                 is_done = not fault.imposes or act.scene.action_id in self._rules.values()
                 if is_done:
                     self.done.append(fault.name)
@@ -124,7 +124,7 @@ class Nemesis:
                 self._record(SKIPPED, "", act.details(str(error)))
                 await self.note_ended()
             await asyncio.sleep(max(0.0, end_s - loop.time()))
-            await self._take_back(fault.take_back(act.scene), act)
+            await self._take_back(fault.heal(act.scene), act)
             if is_done and met_before is not None and met_before == self._times_met(act):
                 self.done.remove(fault.name)
                 self._record(SKIPPED, act.whom, act.details("it had no effect: it was not met"))

@@ -306,7 +306,7 @@ class ManualNemesis:
             rng=self._rng,
             hits_clients=target == CLIENT,
         )
-        imposed = [step.rule for step in fault.inflict(scene) if isinstance(step, Impose)]
+        imposed = [step.rule for step in fault.inject(scene) if isinstance(step, Impose)]
         rules = [rule for rule in imposed if self._back_end.has_links(rule.links)]
         if not rules:
             hit = ",".join(scene.parties) or "nothing"
@@ -327,7 +327,7 @@ class ManualNemesis:
             if owner is not None and imposed.owner is not owner:
                 continue
             fault, scene = imposed.fault, imposed.scene
-            for step in fault.take_back(scene):
+            for step in fault.heal(scene):
                 if isinstance(step, Lift):
                     await self._back_end.lift(step.rule_id)
             del self._imposed[number]

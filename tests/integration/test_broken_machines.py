@@ -7,20 +7,13 @@ from typing import Any
 import pytest
 
 from quorumlog.chaos.cluster_states import STATES_FILE
-from quorumlog.chaos.faults.admin_churn import AdminChurn
-from quorumlog.chaos.faults.clock_step import ClockStep
-from quorumlog.chaos.faults.disk_error import DiskError
-from quorumlog.chaos.faults.disk_full import DiskFull
+from quorumlog.chaos.faults.admin import AdminChurn, Grow, Reassign, Throttle
+from quorumlog.chaos.faults.copies import Wipe, WipeMajority
+from quorumlog.chaos.faults.disks import DiskError, DiskFull, SlowFsync
 from quorumlog.chaos.faults.fault import StepFault
-from quorumlog.chaos.faults.grow import Grow
-from quorumlog.chaos.faults.isolate_role import IsolateRole
-from quorumlog.chaos.faults.kill import Kill
-from quorumlog.chaos.faults.pause import Pause
-from quorumlog.chaos.faults.reassign import Reassign
-from quorumlog.chaos.faults.slow_fsync import SlowFsync
-from quorumlog.chaos.faults.throttle import Throttle
-from quorumlog.chaos.faults.wipe import Wipe
-from quorumlog.chaos.faults.wipe_majority import WipeMajority
+from quorumlog.chaos.faults.machines import ClockStep
+from quorumlog.chaos.faults.partitions import IsolateRole
+from quorumlog.chaos.faults.processes import Kill, Pause
 from quorumlog.chaos.history import read_history
 from quorumlog.chaos.run import RunSettings, run
 from quorumlog.chaos.schedule import Action, Schedule, Target

@@ -14,11 +14,9 @@ import pytest
 
 from quorumlog.addresses import host_and_port
 from quorumlog.chaos.back_ends.equipment import Equipment, started
-from quorumlog.chaos.faults.drop_request import DropRequests
 from quorumlog.chaos.faults.fault import StepFault
-from quorumlog.chaos.faults.isolate_role import IsolateRole
-from quorumlog.chaos.faults.partition_one import PartitionOne
-from quorumlog.chaos.faults.reply_lost import ReplyLost
+from quorumlog.chaos.faults.partitions import IsolateRole, PartitionOne
+from quorumlog.chaos.faults.requests import DropRequests, ReplyLost
 from quorumlog.chaos.history import read_history
 from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.network import link_proxy

@@ -15,6 +15,7 @@ from quorumlog.chaos.drivers.driver import (
     LATEST,
     MAX_TIMESTAMP,
     NO_GENERATION,
+    AnyDriver,
     Batching,
     DriverError,
     Membership,
@@ -22,7 +23,6 @@ from quorumlog.chaos.drivers.driver import (
     Record,
     SendFailed,
 )
-from quorumlog.chaos.drivers.limits import LimitedDriver
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.cluster import LocalCluster
 
@@ -46,7 +46,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def driver(name: str) -> LimitedDriver:
+def driver(name: str) -> AnyDriver:
     try:
         return load_driver(name)
     except DriverUnavailable as error:
@@ -69,7 +69,7 @@ async def polled(poll: Callable[[int], Any], count: int) -> list[Record]:
     return records
 
 
-async def create_and_fill(driver: LimitedDriver, bootstrap: str, topic: str) -> None:
+async def create_and_fill(driver: AnyDriver, bootstrap: str, topic: str) -> None:
     """Make a topic with five records in each of two partitions, offset n at CLOCK_MS + n."""
     await driver.create_topic(
         bootstrap, topic, partitions=2, replication_factor=1, config=NEVER_DELETED
@@ -92,7 +92,7 @@ async def create_and_fill(driver: LimitedDriver, bootstrap: str, topic: str) -> 
 
 
 async def test_what_is_sent_is_read_with_key_headers_and_time(
-    name: str, driver: LimitedDriver, bootstrap: str
+    name: str, driver: AnyDriver, bootstrap: str
 ) -> None:
     topic = f"sent-{name}"
     await create_and_fill(driver, bootstrap, topic)
@@ -126,9 +126,7 @@ async def test_a_producer_of_kafka_python_ends_with_a_record_in_flight(bootstrap
         assert not thread.is_alive()
 
 
-async def test_offsets_are_asked_for_by_time(
-    name: str, driver: LimitedDriver, bootstrap: str
-) -> None:
+async def test_offsets_are_asked_for_by_time(name: str, driver: AnyDriver, bootstrap: str) -> None:
     assert driver.capabilities <= CAPABILITIES.keys()
     if "offsets" not in driver.capabilities:
         pytest.skip("the driver does not ask for offsets")
@@ -148,7 +146,7 @@ async def test_offsets_are_asked_for_by_time(
 
 
 async def test_a_member_goes_on_where_its_group_has_committed(
-    name: str, driver: LimitedDriver, bootstrap: str
+    name: str, driver: AnyDriver, bootstrap: str
 ) -> None:
     if "groups" not in driver.capabilities:
         pytest.skip("the driver joins no groups")
@@ -172,7 +170,7 @@ async def test_a_member_goes_on_where_its_group_has_committed(
 
 
 async def test_a_transaction_is_seen_whole_or_not_at_all_and_its_successor_fences(
-    name: str, driver: LimitedDriver, bootstrap: str
+    name: str, driver: AnyDriver, bootstrap: str
 ) -> None:
     assert "transactions" in driver.capabilities
     topic = f"transactions-{name}"
@@ -199,7 +197,7 @@ async def test_a_transaction_is_seen_whole_or_not_at_all_and_its_successor_fence
 
 
 async def test_errors_of_administration_have_the_brokers_code(
-    driver: LimitedDriver, bootstrap: str
+    driver: AnyDriver, bootstrap: str
 ) -> None:
     if "topics" not in driver.capabilities:
         pytest.skip("the driver does not administer topics")
@@ -216,7 +214,7 @@ async def test_errors_of_administration_have_the_brokers_code(
 
 
 async def test_a_broker_that_is_not_there_is_a_connection_error_or_an_indefinite_send(
-    name: str, driver: LimitedDriver
+    name: str, driver: AnyDriver
 ) -> None:
     if name == "kafka-python":
         pytest.skip("the library leaves the sockets of a client that found no broker open")

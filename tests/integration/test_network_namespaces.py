@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from quorumlog.chaos.faults.fault import StepFault
-from quorumlog.chaos.faults.isolate_role import IsolateRole
-from quorumlog.chaos.faults.partition_one_way import PartitionOneWay
-from quorumlog.chaos.faults.reset import ResetConnections
-from quorumlog.chaos.faults.slow_link import SlowLink
+from quorumlog.chaos.faults.partitions import IsolateRole, PartitionOneWay
+from quorumlog.chaos.faults.traffic import ResetConnections, SlowLink
 from quorumlog.chaos.history import read_history
 from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.run import RunSettings, run

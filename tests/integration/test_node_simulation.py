@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from quorumlog.chaos.faults.kill_all import KillAll
 from quorumlog.chaos.faults.machines import PowerLoss
+from quorumlog.chaos.faults.processes import KillAll
 from quorumlog.chaos.node_simulation.forked import RunFailed, run_one
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.settings import NodesResult

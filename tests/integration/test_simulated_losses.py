@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from quorumlog.chaos.faults.damage import Damage
+from quorumlog.chaos.faults.copies import Damage
 from quorumlog.chaos.node_simulation.forked import run_one
 from quorumlog.chaos.node_simulation.simulate import settings_of, simulate_nodes
 from quorumlog.chaos.schedule import Schedule

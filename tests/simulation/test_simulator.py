@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.chaos.faults.kill import Kill
+from quorumlog.chaos.faults.processes import Kill
 from quorumlog.chaos.schedule import Action, Schedule, ScheduleError
 from quorumlog.chaos.simulation import replay, shrink, simulate
 from quorumlog.chaos.simulation.worlds.drawn_faults import QUORUM_FAULTS

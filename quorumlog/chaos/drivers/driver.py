@@ -319,3 +319,7 @@ class TopicDriver(Driver, Protocol):
 
     async def admin(self, bootstrap: str, client_id: str) -> TopicAdmin:
         """Make an administrator of topics. Raises ConnectionError if no broker answers."""
+
+
+class AnyDriver(GroupDriver, TransactionsDriver, OffsetsDriver, TopicDriver, Protocol):
+    """A driver with every method; `capabilities` lists the methods that may be called."""

@@ -2,46 +2,31 @@
 
 A call that does not return within its limit is cancelled and left alone: its caller goes on with
 CallTimedOut (or SendFailed, indefinite), and must throw the client away. The limits are far above
-what a library takes by its own settings: a call that meets one has hung.
+the time limits of the libraries themselves: a call that meets its limit has hung.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from quorumlog.chaos.drivers.driver import (
-    AT_ONCE,
-    Batching,
+    AnyDriver,
     CallTimedOut,
-    CommittedReader,
     Driver,
-    DriverConsumer,
     DriverError,
-    DriverProducer,
-    GroupDriver,
-    GroupMember,
-    Headers,
-    Membership,
-    OffsetAt,
-    OffsetLookup,
-    OffsetsDriver,
-    Rebalance,
-    Record,
     SendFailed,
-    TopicAdmin,
-    TopicDriver,
-    TransactionalProducer,
-    TransactionsDriver,
 )
 
 _Result = TypeVar("_Result")
+Call = Callable[..., Coroutine[Any, Any, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long calls may take. `poll_s` comes on top of the time for which a poll waits."""
+    """The longest duration of calls. A poll may take `poll_s` beyond its own timeout."""
 
     open_s: float = 15.0
     send_s: float = 10.0
@@ -70,7 +55,7 @@ async def within(limit_s: float, call: str, work: Coroutine[Any, Any, _Result]) 
 
 
 def _abandon(task: asyncio.Future[Any]) -> None:
-    """Cancel what is not waited for any more, and ignore how it ends."""
+    """Cancel a task without a waiter, and ignore its outcome."""
     _abandoned.add(task)
     task.add_done_callback(_forget)
     task.cancel()
@@ -78,286 +63,86 @@ def _abandon(task: asyncio.Future[Any]) -> None:
 
 def _forget(task: asyncio.Future[Any]) -> None:
     _abandoned.discard(task)
-    # What is not looked at, asyncio logs as a bug: an error, and that of a delivery that was begun.
+    # asyncio logs an unread exception as a bug: of the task, and of a delivery that it has begun.
     if not task.cancelled() and task.exception() is None:
         result = task.result()
         if isinstance(result, asyncio.Future):
             result.add_done_callback(_forget)
 
 
-async def _close(limit_s: float, work: Coroutine[Any, Any, None]) -> None:
-    """Let a client close; one that fails to, or does not end in time, is left behind."""
+async def _open(limits: Limits, call: Call, *arguments: Any) -> "_Limited":
+    return _Limited(await within(limits.open_s, "open", call(*arguments)), limits)
+
+
+async def _create_topic(limits: Limits, call: Call, *arguments: Any, **options: Any) -> None:
+    await within(limits.create_topic_s, "create_topic", call(*arguments, **options))
+
+
+async def _poll(limits: Limits, call: Call, timeout_ms: int) -> Any:
+    return await within(limits.poll_s + timeout_ms / 1000, "poll", call(timeout_ms))
+
+
+async def _send(limits: Limits, call: Call, *record: Any, **options: Any) -> asyncio.Future[int]:
+    try:
+        pending = await within(limits.send_s, "send", call(*record, **options))
+    except CallTimedOut as error:
+        raise SendFailed(str(error), definite=False) from error
+    pending.add_done_callback(_forget)  # its caller may be cancelled before it reads the result
+    return asyncio.ensure_future(_delivery(pending, limits))
+
+
+async def _delivery(pending: asyncio.Future[int], limits: Limits) -> int:
+    try:
+        await asyncio.wait((pending,), timeout=limits.send_s)
+    except asyncio.CancelledError:
+        _abandon(pending)
+        raise
+    if not pending.done():
+        _abandon(pending)
+        late = f"NO_ANSWER: no acknowledgement within {limits.send_s:g} s"
+        raise SendFailed(late, definite=False)
+    return pending.result()
+
+
+async def _close(limits: Limits, call: Call) -> None:
+    """Close a client; a client that fails to close, or is late, is left behind."""
     with contextlib.suppress(DriverError):
-        await within(limit_s, "close", work)
+        await within(limits.close_s, "close", call())
 
 
-class LimitedProducer:
-    """A producer whose calls end, and whose deliveries end, too."""
+_OPENING: Final = ("producer", "consumer", "member", "transactional", "reader", "offsets", "admin")
+_LIMITED: Final[Mapping[str, Callable[..., Awaitable[Any]]]] = {
+    **dict.fromkeys(_OPENING, _open),
+    "create_topic": _create_topic,
+    "send": _send,
+    "poll": _poll,
+    "close": _close,
+}
+"""The calls that are not limited by `call_s`."""
+_AT_ONCE: Final = frozenset({"capabilities", "rebalances", "generation"})
+"""They return at once, and need no limit."""
 
-    def __init__(self, producer: DriverProducer, limits: Limits) -> None:
-        self._producer: Final = producer
+
+class _Limited:
+    """A driver whose calls end, or a client of such a driver."""
+
+    def __init__(self, limited_object: Any, limits: Limits) -> None:
+        self._object: Final = limited_object
         self._limits: Final = limits
 
-    async def send(
-        self,
-        topic: str,
-        partition: int,
-        value: bytes,
-        *,
-        key: bytes | None = None,
-        headers: Headers = (),
-        timestamp_ms: int | None = None,
-    ) -> asyncio.Future[int]:
-        """See DriverProducer."""
-        sent = self._producer.send(
-            topic, partition, value, key=key, headers=headers, timestamp_ms=timestamp_ms
-        )
-        try:
-            pending = await within(self._limits.send_s, "send", sent)
-        except CallTimedOut as error:
-            raise SendFailed(str(error), definite=False) from error
-        pending.add_done_callback(_forget)  # its caller may be cancelled before it looks
-        return asyncio.ensure_future(self._delivery(pending))
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._object, name)
+        if name in _AT_ONCE:
+            return attribute
+        if name in _LIMITED:
+            return partial(_LIMITED[name], self._limits, attribute)
+        return partial(self._call, name, attribute)
 
-    async def _delivery(self, pending: asyncio.Future[int]) -> int:
-        try:
-            await asyncio.wait((pending,), timeout=self._limits.send_s)
-        except asyncio.CancelledError:
-            _abandon(pending)
-            raise
-        if not pending.done():
-            _abandon(pending)
-            late = f"NO_ANSWER: no acknowledgement within {self._limits.send_s:g} s"
-            raise SendFailed(late, definite=False)
-        return pending.result()
-
-    async def close(self) -> None:
-        """See DriverProducer."""
-        await _close(self._limits.close_s, self._producer.close())
+    async def _call(self, name: str, call: Call, *arguments: Any, **options: Any) -> Any:
+        return await within(self._limits.call_s, name, call(*arguments, **options))
 
 
-class LimitedConsumer:
-    """A consumer whose calls end."""
-
-    def __init__(self, consumer: DriverConsumer, limits: Limits) -> None:
-        self._consumer: Final = consumer
-        self._limits: Final = limits
-
-    async def assign(self, topic: str, partitions: Sequence[int]) -> None:
-        """See DriverConsumer."""
-        assigned = self._consumer.assign(topic, partitions)
-        await within(self._limits.call_s, "assign", assigned)
-
-    async def poll(self, timeout_ms: int) -> list[Record]:
-        """See DriverConsumer."""
-        limit_s = self._limits.poll_s + timeout_ms / 1000
-        return await within(limit_s, "poll", self._consumer.poll(timeout_ms))
-
-    async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """See DriverConsumer."""
-        asked = self._consumer.end_offsets(topic, partitions)
-        return await within(self._limits.call_s, "end_offsets", asked)
-
-    async def close(self) -> None:
-        """See DriverConsumer."""
-        await _close(self._limits.close_s, self._consumer.close())
-
-
-class LimitedTransactions(LimitedProducer):
-    """A transactional producer whose calls end."""
-
-    def __init__(self, producer: TransactionalProducer, limits: Limits) -> None:
-        super().__init__(producer, limits)
-        self._transactions: Final = producer
-
-    async def begin(self) -> None:
-        """See TransactionalProducer."""
-        await within(self._limits.call_s, "begin", self._transactions.begin())
-
-    async def send_offsets(self, group_id: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """See TransactionalProducer."""
-        sent = self._transactions.send_offsets(group_id, topic, offsets)
-        await within(self._limits.call_s, "send_offsets", sent)
-
-    async def commit(self) -> None:
-        """See TransactionalProducer."""
-        await within(self._limits.call_s, "commit", self._transactions.commit())
-
-    async def abort(self) -> None:
-        """See TransactionalProducer."""
-        await within(self._limits.call_s, "abort", self._transactions.abort())
-
-
-class LimitedReader(LimitedConsumer):
-    """A reader of what is committed, whose calls end."""
-
-    def __init__(self, reader: CommittedReader, limits: Limits) -> None:
-        super().__init__(reader, limits)
-        self._reader: Final = reader
-
-    async def seek(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """See CommittedReader."""
-        await within(self._limits.call_s, "seek", self._reader.seek(topic, offsets))
-
-    async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """See CommittedReader."""
-        asked = self._reader.committed(topic, partitions)
-        return await within(self._limits.call_s, "committed", asked)
-
-
-class LimitedMember:
-    """A member of a group whose calls end."""
-
-    def __init__(self, member: GroupMember, limits: Limits) -> None:
-        self._member: Final = member
-        self._limits: Final = limits
-
-    async def subscribe(self, topic: str) -> None:
-        """See GroupMember."""
-        await within(self._limits.call_s, "subscribe", self._member.subscribe(topic))
-
-    async def poll(self, timeout_ms: int) -> list[Record]:
-        """See GroupMember."""
-        limit_s = self._limits.poll_s + timeout_ms / 1000
-        return await within(limit_s, "poll", self._member.poll(timeout_ms))
-
-    def rebalances(self) -> list[Rebalance]:
-        """See GroupMember."""
-        return self._member.rebalances()
-
-    def generation(self) -> int:
-        """See GroupMember."""
-        return self._member.generation()
-
-    async def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """See GroupMember."""
-        await within(self._limits.call_s, "commit", self._member.commit(topic, offsets))
-
-    async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """See GroupMember."""
-        asked = self._member.committed(topic, partitions)
-        return await within(self._limits.call_s, "committed", asked)
-
-    async def close(self) -> None:
-        """See GroupMember."""
-        await _close(self._limits.close_s, self._member.close())
-
-
-class LimitedLookup:
-    """A client whose questions for offsets end."""
-
-    def __init__(self, lookup: OffsetLookup, limits: Limits) -> None:
-        self._lookup: Final = lookup
-        self._limits: Final = limits
-
-    async def ask(self, topic: str, timestamps: Mapping[int, int]) -> dict[int, OffsetAt]:
-        """See OffsetLookup."""
-        return await within(self._limits.call_s, "ask", self._lookup.ask(topic, timestamps))
-
-    async def close(self) -> None:
-        """See OffsetLookup."""
-        await _close(self._limits.close_s, self._lookup.close())
-
-
-class LimitedAdmin:
-    """An administrator whose calls end."""
-
-    def __init__(self, admin: TopicAdmin, limits: Limits) -> None:
-        self._admin: Final = admin
-        self._limits: Final = limits
-
-    async def create(self, topic: str, *, partitions: int, replication_factor: int) -> None:
-        """See TopicAdmin."""
-        made = self._admin.create(
-            topic, partitions=partitions, replication_factor=replication_factor
-        )
-        await within(self._limits.call_s, "create", made)
-
-    async def delete(self, topic: str) -> None:
-        """See TopicAdmin."""
-        await within(self._limits.call_s, "delete", self._admin.delete(topic))
-
-    async def exists(self, topic: str) -> bool:
-        """See TopicAdmin."""
-        return await within(self._limits.call_s, "exists", self._admin.exists(topic))
-
-    async def close(self) -> None:
-        """See TopicAdmin."""
-        await _close(self._limits.close_s, self._admin.close())
-
-
-class LimitedDriver:
-    """A driver whose calls end. It has every method; `capabilities` says which may be called."""
-
-    def __init__(self, driver: Driver, limits: Limits) -> None:
-        self._driver: Final = driver
-        self._limits: Final = limits
-
-    @property
-    def capabilities(self) -> frozenset[str]:
-        """See Driver."""
-        return self._driver.capabilities
-
-    async def producer(
-        self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
-    ) -> LimitedProducer:
-        """See Driver."""
-        made = self._driver.producer(bootstrap, client_id, batching)
-        return LimitedProducer(await within(self._limits.open_s, "open", made), self._limits)
-
-    async def consumer(self, bootstrap: str, client_id: str) -> LimitedConsumer:
-        """See Driver."""
-        made = self._driver.consumer(bootstrap, client_id)
-        return LimitedConsumer(await within(self._limits.open_s, "open", made), self._limits)
-
-    async def create_topic(
-        self,
-        bootstrap: str,
-        topic: str,
-        *,
-        partitions: int,
-        replication_factor: int,
-        config: Mapping[str, str] | None = None,
-    ) -> None:
-        """See Driver."""
-        made = self._driver.create_topic(
-            bootstrap,
-            topic,
-            partitions=partitions,
-            replication_factor=replication_factor,
-            config=config,
-        )
-        await within(self._limits.create_topic_s, "create_topic", made)
-
-    async def member(self, bootstrap: str, client_id: str, membership: Membership) -> LimitedMember:
-        """See GroupDriver."""
-        made = cast(GroupDriver, self._driver).member(bootstrap, client_id, membership)
-        return LimitedMember(await within(self._limits.open_s, "open", made), self._limits)
-
-    async def transactional(
-        self, bootstrap: str, client_id: str, transactional_id: str
-    ) -> LimitedTransactions:
-        """See TransactionsDriver."""
-        driver = cast(TransactionsDriver, self._driver)
-        made = driver.transactional(bootstrap, client_id, transactional_id)
-        return LimitedTransactions(await within(self._limits.open_s, "open", made), self._limits)
-
-    async def reader(self, bootstrap: str, client_id: str, group_id: str) -> LimitedReader:
-        """See TransactionsDriver."""
-        made = cast(TransactionsDriver, self._driver).reader(bootstrap, client_id, group_id)
-        return LimitedReader(await within(self._limits.open_s, "open", made), self._limits)
-
-    async def offsets(self, bootstrap: str, client_id: str) -> LimitedLookup:
-        """See OffsetsDriver."""
-        made = cast(OffsetsDriver, self._driver).offsets(bootstrap, client_id)
-        return LimitedLookup(await within(self._limits.open_s, "open", made), self._limits)
-
-    async def admin(self, bootstrap: str, client_id: str) -> LimitedAdmin:
-        """See TopicDriver."""
-        made = cast(TopicDriver, self._driver).admin(bootstrap, client_id)
-        return LimitedAdmin(await within(self._limits.open_s, "open", made), self._limits)
-
-
-def limited(driver: Driver, limits: Limits = DEFAULT) -> LimitedDriver:
-    """Return the driver with time limits on all of its calls; one that has them stays as it is."""
-    return driver if isinstance(driver, LimitedDriver) else LimitedDriver(driver, limits)
+def limited(driver: Driver, limits: Limits = DEFAULT) -> AnyDriver:
+    """Return the driver with time limits on all of its calls; a limited driver stays as it is."""
+    wrapped = driver if isinstance(driver, _Limited) else _Limited(driver, limits)
+    return cast(AnyDriver, wrapped)

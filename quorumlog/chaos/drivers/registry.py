@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Final, Protocol
 
-from quorumlog.chaos.drivers.limits import LimitedDriver, limited
+from quorumlog.chaos.drivers.driver import AnyDriver
+from quorumlog.chaos.drivers.limits import limited
 from quorumlog.chaos.registered import registered
 from quorumlog.extras import install_command
 
@@ -24,7 +25,7 @@ class DriverUnavailable(Exception):
     """The library is not installed; the message says how to install it."""
 
 
-def load_driver(name: str) -> LimitedDriver:
+def load_driver(name: str) -> AnyDriver:
     """Return a driver by name, with time limits on its calls.
 
     Raises DriverUnavailable, or ValueError for a name that is not there.

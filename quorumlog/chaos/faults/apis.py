@@ -116,7 +116,7 @@ APIS: Final[Mapping[str, Api]] = {
 
 
 def find_api(name: str) -> Api:
-    """Return what the name means. Raises ValueError."""
+    """Return the request of this name. Raises ValueError."""
     if name not in APIS:
         hint = "".join(f"; did you mean {like}?" for like in get_close_matches(name, APIS, n=1))
         raise ValueError(f"no request is called {name!r}{hint}")

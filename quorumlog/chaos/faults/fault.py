@@ -1,8 +1,8 @@
 """A fault: a typed, frozen value, and the steps that make it up.
 
-A fault says what breaks; a back end does it. A step is an operation on some nodes, or a rule on
-links that is imposed or lifted. Faults without steps are those that only a simulator can do, since
-it owns the disks and the network.
+A fault describes a breakage; a back end performs it. A step is an operation on some nodes, or a
+rule on links that is imposed or lifted. A fault without steps needs a simulator, which owns the
+disks and the network.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,9 @@ CLIENT: Final = "client"
 GROUPS: Final = ("minority", "majority")
 """Several nodes, chosen at random when the fault is due: less than half of all, or more."""
 NODE_ROLES: Final = (*ROLES, "group-coordinator", *GROUPS)
-"""What a fault on nodes may aim at: the back end finds the nodes when the fault is due."""
+"""The targets of a fault on nodes: the back end finds the nodes when the fault is due."""
+LINK_ROLES: Final = (*NODE_ROLES, CLIENT, ALL)
+"""The targets of a fault on the links between them and all other parties."""
 
 MILLION: Final = 1_000_000
 
@@ -39,17 +41,17 @@ UNDONE_BY: Final[Mapping[str, str]] = {
     "throttle": "release",
     "remove_voter": "add_voter",
 }
-"""The operations that put a node into another state, and those that take it back from there.
+"""The operations that put a node into another state, each with the operation that ends that state.
 
 An operation that is neither, such as `wipe`, is done and over. Each back end lists what it can.
 """
 UNDOING: Final = frozenset(UNDONE_BY.values())
 UNDONE_LAST: Final = ("start", "add_voter")
-"""What takes back last of all, in this order: the other operations need no running node."""
+"""The last operations of a healing, in this order: the other operations need no running node."""
 MAY_BE_DONE: Final = frozenset({"remove_voter"})
-"""What a node may suffer although it could not be performed: it is taken back all the same."""
+"""Operations that may have been performed although they failed: they are undone all the same."""
 MAY_END: Final = frozenset({"free_disk", "mend_disk"})
-"""What takes a fault of a disk back. A process that has met such a fault may end by itself."""
+"""Operations that mend a disk. A process that has met a broken disk may end by itself."""
 
 
 class Rng(Protocol):
@@ -69,7 +71,7 @@ class Rng(Protocol):
 class Step:
     """One operation on some nodes, then a wait of `wait_us` before the next step.
 
-    amount: what the operation needs to know, such as how far a clock steps.
+    amount: the argument of the operation, such as the distance of a clock step.
     """
 
     operation: str
@@ -99,7 +101,7 @@ AnyStep = Step | Impose | Lift
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What a fault finds when it is due. The same scene is given when it is taken back.
+    """The state of the cluster when a fault is due. Its healing gets the same scene.
 
     action_id: names the action in the history; unique in a run.
     victims: the nodes to hit. `hits_clients`: the target is the clients, and no node.
@@ -116,7 +118,7 @@ class Scene:
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """The names of what is hit, as links have them."""
+        """The names of the parties that are hit, as links have them."""
         return (CLIENTS,) if self.hits_clients else tuple(map(str, self.victims))
 
     @property
@@ -163,7 +165,7 @@ class StepFault(Fault):
     """A fault that consists of steps.
 
     needs: the operations on nodes among them; `imposes`: the effects of the rules among them.
-    `breaks` is the operation of a simple fault, and `UNDONE_BY` says what mends it.
+    `breaks` is the operation of a simple fault; `UNDONE_BY` has the operation that ends it.
     destroys: copies of data are gone for good, so that two such faults never overlap.
     is_control: more is destroyed than a cluster is to survive, to see that a run finds the loss.
     """
@@ -176,13 +178,34 @@ class StepFault(Fault):
     destroys: ClassVar[bool] = False
     is_control: ClassVar[bool] = False
 
-    def inflict(self, scene: Scene) -> Sequence[AnyStep]:
-        """Return the steps that break what the scene says."""
+    def inject(self, scene: Scene) -> Sequence[AnyStep]:
+        """Return the steps that break the victims of the scene."""
         return (Step(operation=self.breaks, node_ids=scene.victims),)
 
-    def take_back(self, scene: Scene) -> Sequence[AnyStep]:
-        """Return the steps that end the fault."""
-        return (Step(operation=UNDONE_BY[self.breaks], node_ids=scene.victims),)
+    def heal(self, scene: Scene) -> Sequence[AnyStep]:
+        """Return the steps that end the fault; none if it is done and over."""
+        if (undo := UNDONE_BY.get(self.breaks)) is None:
+            return ()
+        return (Step(operation=undo, node_ids=scene.victims),)
+
+
+class LinkFault(StepFault):
+    """A fault that consists of rules on links. A subclass returns them."""
+
+    __slots__ = ()
+    drawn_duration_ms: ClassVar[tuple[int, int]] = (1_000, 5_000)
+
+    def rules(self, scene: Scene) -> Sequence[LinkRule]:
+        """Return the rules; the number of them and their ids do not depend on chance."""
+        raise NotImplementedError
+
+    def inject(self, scene: Scene) -> Sequence[AnyStep]:
+        """Impose the rules."""
+        return [Impose(rule=rule) for rule in self.rules(scene)]
+
+    def heal(self, scene: Scene) -> Sequence[AnyStep]:
+        """Lift them."""
+        return [Lift(rule_id=rule.id) for rule in self.rules(scene)]
 
 
 FaultT = TypeVar("FaultT", bound=Fault)

@@ -1,8 +1,8 @@
 """Links between the parties of a run, and the rules that a fault imposes on them. Pure data.
 
 A party is a node, named by its id as text, or `clients`: all clients together. A link is directed:
-what its source sends to its destination, requests and answers alike. Bytes on a link that is cut
-wait, as they do under TCP, and arrive when it is healed.
+the bytes from its source to its destination, requests and responses alike. Bytes on a cut link
+wait, as they do under TCP, and arrive when the link is healed.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ Plane = Literal["all", "kafka", "control"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Link:
-    """What `source` sends to `destination`; `plane`: all of it, or on one kind of listener."""
+    """The bytes from `source` to `destination`; `plane`: on all listeners, or on one kind."""
 
     source: str
     destination: str
@@ -27,7 +27,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Nothing arrives until the cut is healed; what was sent meanwhile arrives then."""
+    """Bytes wait until the cut is healed, and arrive then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class DropRequest:
 
 @dataclass(frozen=True, slots=True)
 class DelayRequest:
-    """Each request of one kind, and what follows on its connection, is late by `us`."""
+    """Each request of one kind, and all later bytes of its connection, are late by `us`."""
 
     api: str
     us: int

@@ -1,11 +1,13 @@
-"""Faults of machines and disks that a back end owns: power, fsync, clocks. Times are in us."""
+"""Faults of machines: power that fails, and clocks that jump or drift. Times are in us."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
 from quorumlog.chaos.faults.fault import (
     ALL,
+    GROUPS,
     MILLION,
+    NODE_ROLES,
     AnyStep,
     Fault,
     Scene,
@@ -15,10 +17,12 @@ from quorumlog.chaos.faults.fault import (
     ranged,
 )
 
+_DAY_MS: Final = 24 * 60 * 60 * 1000
+
 
 @named("power_loss", "a machine loses what was not fsynced, perhaps with a torn tail")
 class PowerLoss(StepFault):
-    """The target's machine loses what was not fsynced, perhaps with a torn tail, and restarts."""
+    """The target's machine loses all unfsynced bytes, perhaps with a torn tail, and restarts."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"lose_power", "start"})
     breaks: ClassVar[str] = "lose_power"
@@ -31,7 +35,18 @@ class PowerLoss(StepFault):
     targets=(ALL,),
 )
 class PowerLossOfAll(PowerLoss):
-    """Every machine loses what was not fsynced, at the same moment, and restarts."""
+    """Every machine loses its unfsynced bytes at the same moment, and restarts."""
+
+
+@named(
+    "power_loss_several",
+    "several machines lose at once what was not fsynced, perhaps with a torn tail",
+    targets=(*GROUPS, ALL),
+)
+class PowerLossOfSeveral(PowerLoss):
+    """Machines lose their power at the same moment, while others may be down or behind."""
+
+    destroys: ClassVar[bool] = False  # they overlap
 
 
 @named("interrupted_write", "a machine loses power in the middle of a write, or of a recovery")
@@ -47,37 +62,6 @@ class InterruptedWrite(Fault):
     times: int = ranged(1, 1_000, default=1)
 
 
-@named("fsync_error", "an fsync fails, and the machine starts again")
-class FsyncError(StepFault):
-    """The target's next fsync fails; its machine starts again."""
-
-    needs: ClassVar[frozenset[str]] = frozenset({"fail_fsync", "start"})
-    breaks: ClassVar[str] = "fail_fsync"
-    destroys: ClassVar[bool] = True
-
-
-@named("slow_disk", "an fsync takes long", targets=(ALL,))
-class SlowDisk(StepFault):
-    """Each fsync takes from `min_us` to `min_us + spread_us`."""
-
-    needs: ClassVar[frozenset[str]] = frozenset({"slow_fsync", "mend_fsync"})
-    breaks: ClassVar[str] = "slow_fsync"
-    min_us: int = ranged(0, 60 * MILLION)
-    spread_us: int = ranged(0, 60 * MILLION)
-
-    def inflict(self, scene: Scene) -> Sequence[AnyStep]:
-        """Slow the disks of the victims; a step knows only the longest time."""
-        longest_us = self.min_us + self.spread_us
-        return (Step(operation="slow_fsync", node_ids=scene.victims, amount=longest_us),)
-
-
-@named("disk_stall", "an fsync stands still for seconds")
-class DiskStall(Fault):
-    """The target's next fsync takes so much longer."""
-
-    us: int = ranged(1, 60 * MILLION)
-
-
 @named("clock_drift", "the clocks run at different speeds")
 class ClockDrift(StepFault):
     """The target's monotonic clock runs at `rate_ppm` millionths of true time."""
@@ -86,11 +70,27 @@ class ClockDrift(StepFault):
     breaks: ClassVar[str] = "drift_clock"
     rate_ppm: int = ranged(MILLION // 10, 10 * MILLION)
 
-    def inflict(self, scene: Scene) -> Sequence[AnyStep]:
+    def inject(self, scene: Scene) -> Sequence[AnyStep]:
         """Let the clocks of the victims run at this rate."""
         return (Step(operation="drift_clock", node_ids=scene.victims, amount=self.rate_ppm),)
 
 
-FAULTS: Final = (
-    *(PowerLoss, PowerLossOfAll, InterruptedWrite, FsyncError, SlowDisk, DiskStall, ClockDrift),
-)
+@named("clock_step", "the wall clock of a node jumps by minutes, and back", targets=NODE_ROLES)
+class ClockStep(StepFault):
+    """The wall clock is wrong by `step_ms`; the monotonic clock is not.
+
+    direction: `back`, `forward`, or one of them at random.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"step_clock", "reset_clock"})
+    breaks: ClassVar[str] = "step_clock"
+    step_ms: int = ranged(1, 365 * _DAY_MS, default=5 * 60 * 1000)
+    direction: Literal["back", "forward", "either"] = "either"
+
+    def inject(self, scene: Scene) -> Sequence[AnyStep]:
+        """Step the clocks of the victims."""
+        direction = self.direction
+        if direction == "either":
+            direction = "back" if scene.rng.random() < 0.5 else "forward"
+        step_ms = -self.step_ms if direction == "back" else self.step_ms
+        return (Step(operation="step_clock", node_ids=scene.victims, amount=step_ms),)

@@ -1,104 +1,86 @@
-"""Every kind of fault, by name: a new one is a file beside this one, and a word in `_MODULES`."""
+"""Every kind of fault, by name: a new one is a class in its file, and a line here."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from quorumlog.chaos.faults import (
-    admin_churn,
-    alter_log_dirs,
-    change_voters,
-    clock_step,
-    crash_loop,
-    damage,
-    delay,
-    delay_request,
-    delete_records,
-    disk_error,
-    disk_full,
-    drop_request,
-    grow,
-    isolate_role,
-    kill,
-    kill_all,
-    leadership,
-    lost_memory,
+    admin,
+    copies,
+    disks,
     machines,
-    network,
-    old_directory,
-    partition_halves,
-    partition_one,
-    partition_one_way,
-    partition_ring,
-    pause,
-    pause_all,
-    pause_kill,
-    reassign,
-    refuse,
-    reply_lost,
-    reset,
-    restart,
-    rolling_restart,
-    slow_fsync,
-    slow_link,
-    starve,
-    throttle,
-    wipe,
-    wipe_majority,
+    partitions,
+    processes,
+    quorum,
+    requests,
+    traffic,
 )
 from quorumlog.chaos.faults.fault import Fault, StepFault
 from quorumlog.chaos.faults.links import Effect
 from quorumlog.chaos.registered import registered
 
-_ON_NODES: Final = (
-    kill,
-    kill_all,
-    crash_loop,
-    pause_kill,
-    pause,
-    pause_all,
-    restart,
-    rolling_restart,
-    starve,
-    wipe,
-    disk_full,
-    disk_error,
-    slow_fsync,
-    clock_step,
-    admin_churn,
-    reassign,
-    grow,
-    throttle,
-    delete_records,
-    change_voters,
-    wipe_majority,
+_ON_NODES: Final[tuple[type[Fault], ...]] = (
+    processes.Kill,
+    processes.KillAll,
+    processes.CrashLoop,
+    processes.PauseKill,
+    processes.Pause,
+    processes.PauseAll,
+    processes.Restart,
+    processes.RollingRestart,
+    processes.Starve,
+    copies.Wipe,
+    disks.DiskFull,
+    disks.DiskError,
+    disks.SlowFsync,
+    machines.ClockStep,
+    admin.AdminChurn,
+    admin.Reassign,
+    admin.Grow,
+    admin.Throttle,
+    admin.DeleteRecords,
+    quorum.ChangeVoters,
+    quorum.ReplaceVoter,
+    copies.WipeMajority,
 )
-_ON_LINKS: Final = (
-    partition_one,
-    partition_halves,
-    partition_ring,
-    partition_one_way,
-    isolate_role,
-    delay,
-    slow_link,
-    reset,
-    refuse,
-    drop_request,
-    delay_request,
-    reply_lost,
+_ON_LINKS: Final[tuple[type[Fault], ...]] = (
+    partitions.PartitionOne,
+    partitions.PartitionHalves,
+    partitions.PartitionRing,
+    partitions.PartitionOneWay,
+    partitions.IsolateRole,
+    traffic.Delay,
+    traffic.SlowLink,
+    traffic.ResetConnections,
+    traffic.RefuseConnections,
+    requests.DropRequests,
+    requests.DelayRequests,
+    requests.ReplyLost,
 )
-_SIMULATED: Final = (
-    network,
-    machines,
-    leadership,
-    alter_log_dirs,
-    damage,
-    old_directory,
-    lost_memory,
+_SIMULATED: Final[tuple[type[Fault], ...]] = (
+    traffic.Loss,
+    traffic.Duplication,
+    traffic.Reorder,
+    partitions.Partition,
+    partitions.OneWayCut,
+    machines.PowerLoss,
+    machines.PowerLossOfAll,
+    machines.InterruptedWrite,
+    disks.FsyncError,
+    disks.SlowDisk,
+    disks.DiskStall,
+    machines.ClockDrift,
+    quorum.Resign,
+    quorum.FalseNotice,
+    admin.AlterLogDirs,
+    copies.Damage,
+    copies.DamageClosed,
+    copies.OldDirectory,
+    disks.FsyncLoss,
+    machines.PowerLossOfSeveral,
 )
-_MODULES: Final = (*_ON_NODES, *_ON_LINKS, *_SIMULATED)
 
 FAULTS: Final[Mapping[str, type[Fault]]] = {
-    kind.name: kind for module in _MODULES for kind in module.FAULTS
+    kind.name: kind for kind in (*_ON_NODES, *_ON_LINKS, *_SIMULATED)
 }
 STEP_FAULTS: Final[Mapping[str, type[StepFault]]] = {
     name: kind for name, kind in FAULTS.items() if issubclass(kind, StepFault)
@@ -134,7 +116,7 @@ def step_fault(name: str, usable: Mapping[str, object] = STEP_FAULTS) -> type[St
 def fault_and_role(
     text: str, usable: Mapping[str, object] = STEP_FAULTS
 ) -> tuple[type[StepFault], str | None]:
-    """Return the kind that `kill`, or `kill:partition-leader`, names, and its role if it has one.
+    """Return the kind of `kill` or of `kill:partition-leader`, and its role if it has one.
 
     Raises ValueError; for an unknown name it lists `usable`.
     """

@@ -1,11 +1,20 @@
-"""Which links the requests of one kind take, for faults that pick them out."""
+"""Faults of requests of one kind: they are lost or late, or their answers are lost."""
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import ClassVar, Literal
 
-from quorumlog.chaos.faults.apis import Api
-from quorumlog.chaos.faults.fault import Scene
-from quorumlog.chaos.faults.links import CLIENTS, Link
+from quorumlog.chaos.faults.apis import Api, find_api
+from quorumlog.chaos.faults.fault import LINK_ROLES, MILLION, Fault, LinkFault, Scene, named, ranged
+from quorumlog.chaos.faults.links import (
+    CLIENTS,
+    DelayRequest,
+    DropReply,
+    DropRequest,
+    Effect,
+    Link,
+    LinkRule,
+)
+from quorumlog.chaos.faults.traffic import DELAY_US_MAX
 
 Sender = Literal["target", "nodes", "clients"]
 """Whose requests: the target's own to all nodes, or those that others send to the target."""
@@ -30,3 +39,69 @@ def _links(sources: Iterable[str], destinations: Iterable[str], api: Api) -> tup
         for destination in targets
         if source != destination
     )
+
+
+@named("drop_request", "requests of one kind are lost: a follower's Fetch", targets=LINK_ROLES)
+class DropRequests(LinkFault):
+    """Requests of the kind `api` are lost, and all later bytes of the same connection.
+
+    sender: whose requests. share_ppm: of how many, in millionths.
+    """
+
+    imposes: ClassVar[frozenset[type[Effect]]] = frozenset({DropRequest})
+    api: str = "Fetch"
+    sender: Sender = "target"
+    share_ppm: int = ranged(1, MILLION, default=MILLION)
+
+    def __post_init__(self) -> None:
+        Fault.__post_init__(self)
+        find_api(self.api)
+
+    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+        """See LinkFault."""
+        api = find_api(self.api)
+        links = request_links(scene, api, self.sender)
+        return (LinkRule(scene.rule_id(), links, DropRequest(api.name, self.share_ppm)),)
+
+
+@named("delay_request", "requests of one kind are late: an AlterPartition", targets=LINK_ROLES)
+class DelayRequests(LinkFault):
+    """Requests of the kind `api`, and all later bytes of the connection, are late by `us`."""
+
+    imposes: ClassVar[frozenset[type[Effect]]] = frozenset({DelayRequest})
+    api: str = "AlterPartition"
+    sender: Sender = "target"
+    us: int = ranged(1, DELAY_US_MAX, default=1_500_000)
+
+    def __post_init__(self) -> None:
+        Fault.__post_init__(self)
+        find_api(self.api)
+
+    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+        """See LinkFault."""
+        api = find_api(self.api)
+        links = request_links(scene, api, self.sender)
+        return (LinkRule(scene.rule_id(), links, DelayRequest(api.name, self.us)),)
+
+
+@named("reply_lost", "requests are carried out, but no answer arrives", targets=LINK_ROLES)
+class ReplyLost(LinkFault):
+    """Answers to a share of the requests of the kind `api` are lost with their connection.
+
+    sender: whose requests; by default, those of clients to the target.
+    """
+
+    imposes: ClassVar[frozenset[type[Effect]]] = frozenset({DropReply})
+    api: str = "Produce"
+    sender: Sender = "clients"
+    share_ppm: int = ranged(1, MILLION, default=300_000)
+
+    def __post_init__(self) -> None:
+        Fault.__post_init__(self)
+        find_api(self.api)
+
+    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+        """See LinkFault."""
+        api = find_api(self.api)
+        links = request_links(scene, api, self.sender)
+        return (LinkRule(scene.rule_id(), links, DropReply(api.name, self.share_ppm)),)

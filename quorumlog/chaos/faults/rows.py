@@ -1,6 +1,6 @@
 """The details of the nemesis's rows: which action of the schedule a row belongs to.
 
-`#3 kill: partition-leader` begins action 3, counted from 1; the row that ends it says `#3 kill`,
+`#3 kill: partition-leader` begins action 3, counted from 1; the row that ends it has `#3 kill`,
 perhaps with a remark behind a colon. A row without a number belongs to no action.
 """
 

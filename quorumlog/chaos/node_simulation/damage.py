@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
-from quorumlog.chaos.faults.damage import KINDS
+from quorumlog.chaos.faults.copies import KINDS
 from quorumlog.chaos.simulation.kernel.sim_disk import DirectoryCopy, SimDisk
 from quorumlog.storage.io.checkpoints import decode_partition_metadata
 from quorumlog.wire.codec.identifiers import TopicId
@@ -30,7 +30,7 @@ _FILES: Final = {
 def damage(disk: SimDisk, directories: Sequence[str], kind: int, rng: Random) -> str:
     """Damage one file below `directories`; return which and how, or "" if there is none.
 
-    kind: the place of a kind in KINDS of faults/damage.py.
+    kind: the place of a kind in KINDS of faults/copies.py.
     """
     of, how = KINDS[kind].split("_")
     paths = [

@@ -7,8 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from quorumlog.chaos.faults.file_calls import NAMES, READS, SYNCS, WRITES
-from quorumlog.chaos.faults.machines import SlowDisk
+from quorumlog.chaos.faults.disks import NAMES, READS, SYNCS, WRITES, SlowDisk
 from quorumlog.chaos.node_simulation.damage import OF_PARTITION
 from quorumlog.chaos.node_simulation.process import OWNER
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
@@ -19,7 +18,7 @@ _KINDS: Final = {
     "fsync_dir": SYNCS, "open": NAMES, "mkdir": NAMES, "rename": NAMES, "unlink": NAMES,
     "rmdir": NAMES,
 }  # fmt: skip
-"""The calls of a SimDisk that can fail, by the kinds of faults/file_calls.py."""
+"""The calls of a SimDisk that can fail, by the kinds of faults/disks.py."""
 
 
 class DiskFaults:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
-from quorumlog.chaos.faults.damage import KINDS as DAMAGES
+from quorumlog.chaos.faults.copies import KINDS as DAMAGES
 from quorumlog.chaos.faults.fault import ALL, MILLION, ROLES, StepFault
 from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.node_simulation.settings import JUDGED

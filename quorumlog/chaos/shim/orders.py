@@ -28,7 +28,7 @@ class Orders:
         self.free()
 
     def fail(self, calls: int) -> None:
-        """Let these calls (bits of `faults/file_calls.py`) fail with EIO; 0: none."""
+        """Let these calls (bits of `faults/disks.py`) fail with EIO; 0: none."""
         self._set("calls", calls)
 
     def fill(self, room: int) -> None:

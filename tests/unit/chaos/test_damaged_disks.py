@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from quorumlog.chaos.faults.damage import AMOUNTS, KINDS
+from quorumlog.chaos.faults.copies import AMOUNTS, KINDS
 from quorumlog.chaos.node_simulation.damage import damage, is_identified, put_back
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.io.checkpoints import write_partition_metadata

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from quorumlog.chaos.drivers import registry
-from quorumlog.chaos.drivers.driver import CAPABILITIES
-from quorumlog.chaos.drivers.limits import LimitedDriver, limited
+from quorumlog.chaos.drivers.driver import CAPABILITIES, AnyDriver
+from quorumlog.chaos.drivers.limits import limited
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, check_capable, load_driver
 from quorumlog.chaos.run import RunSettings, run
 from quorumlog.chaos.workloads.registry import WORKLOADS, find_workload
@@ -35,7 +35,7 @@ def test_a_driver_with_limits_keeps_them() -> None:
 def test_a_driver_that_cannot_is_refused_with_those_that_can(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def load(name: str) -> LimitedDriver:
+    def load(name: str) -> AnyDriver:
         if name == "confluent":
             raise DriverUnavailable(name)
         return load_driver("client") if name == "client" else limited(LogInMemory())

@@ -6,10 +6,9 @@ from typing import Final
 
 import pytest
 
-from quorumlog.chaos.faults.damage import AMOUNTS, Damage, DamageClosed
+from quorumlog.chaos.faults.copies import AMOUNTS, Damage, DamageClosed, OldDirectory
+from quorumlog.chaos.faults.disks import FsyncLoss
 from quorumlog.chaos.faults.fault import Scene, Step, StepFault
-from quorumlog.chaos.faults.lost_memory import FsyncLoss
-from quorumlog.chaos.faults.old_directory import OldDirectory
 from quorumlog.chaos.node_simulation.disk_faults import DiskFaults
 from quorumlog.chaos.node_simulation.process import OWNER, Clock, Process
 from quorumlog.chaos.node_simulation.settings import JUDGED, NodesSettings
@@ -73,13 +72,13 @@ def test_a_schedule_with_them_is_read_as_it_was_written() -> None:
 def test_a_fault_ends_the_process_before_its_files_are_touched(
     fault: StepFault, operations: list[tuple[str, int]]
 ) -> None:
-    steps = [step for step in fault.inflict(SCENE) if isinstance(step, Step)]
+    steps = [step for step in fault.inject(SCENE) if isinstance(step, Step)]
     assert [(step.operation, step.amount) for step in steps] == operations
     assert {step.node_ids for step in steps} == {(2,)}
     assert fault.needs == {name for name, _ in operations} | {"start"} | (
         {"kill", "stop", "put_back", "put_back_one"} if isinstance(fault, OldDirectory) else set()
     )
-    (start,) = fault.take_back(SCENE)
+    (start,) = fault.heal(SCENE)
     assert isinstance(start, Step)
     assert start.operation == "start"
 
@@ -88,7 +87,7 @@ def test_any_damage_is_one_of_all() -> None:
     seen = set()
     for seed in range(200):
         scene = Scene(action_id="1", victims=(1,), running=(1,), all_nodes=(1,), rng=Random(seed))
-        *_, damage = Damage().inflict(scene)
+        *_, damage = Damage().inject(scene)
         assert isinstance(damage, Step)
         seen.add(damage.amount)
     assert seen == {*AMOUNTS.values()}

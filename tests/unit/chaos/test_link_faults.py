@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from quorumlog.chaos.faults.drop_request import DropRequests
 from quorumlog.chaos.faults.fault import Scene
-from quorumlog.chaos.faults.isolate_role import IsolateRole
 from quorumlog.chaos.faults.links import EFFECTS, DropRequest, Effect, Link, LinkRule
-from quorumlog.chaos.faults.partition_halves import PartitionHalves
-from quorumlog.chaos.faults.partition_one import PartitionOne
-from quorumlog.chaos.faults.partition_one_way import PartitionOneWay
-from quorumlog.chaos.faults.partition_ring import PartitionRing
-from quorumlog.chaos.faults.reply_lost import ReplyLost
+from quorumlog.chaos.faults.partitions import (
+    IsolateRole,
+    PartitionHalves,
+    PartitionOne,
+    PartitionOneWay,
+    PartitionRing,
+)
+from quorumlog.chaos.faults.requests import DropRequests, ReplyLost
 from quorumlog.chaos.network.commands import plain_rule, rule_of
 
 

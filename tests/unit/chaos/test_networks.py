@@ -10,9 +10,9 @@ import pytest
 from quorumlog.chaos.back_ends.equipment import equipment_for
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.drawn_schedule import draw_schedule
-from quorumlog.chaos.faults.drop_request import DropRequests
 from quorumlog.chaos.faults.links import CLIENTS, Link
 from quorumlog.chaos.faults.registry import STEP_FAULTS, FaultUnsupported
+from quorumlog.chaos.faults.requests import DropRequests
 from quorumlog.chaos.listing import listing
 from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.network import namespaces

@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from quorumlog.chaos.faults.kill import Kill
-from quorumlog.chaos.faults.kill_all import KillAll
-from quorumlog.chaos.faults.pause import Pause
+from quorumlog.chaos.faults.processes import Kill, KillAll, Pause
 from quorumlog.chaos.schedule import Action, Schedule, ScheduleError
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from quorumlog.chaos.back_ends.back_end import BackEndFailed
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
-from quorumlog.chaos.faults.file_calls import CALLS
+from quorumlog.chaos.faults.disks import CALLS
 from quorumlog.chaos.shim import shim as shims
 from quorumlog.chaos.shim.orders import Orders
 from quorumlog.chaos.shim.shim import Shim, ShimFailed

@@ -10,7 +10,7 @@ import pytest
 from quorumlog.chaos.back_ends import voter_changer
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
 from quorumlog.chaos.back_ends.voter_changer import VoterChanger
-from quorumlog.chaos.faults.change_voters import ChangeVoters
+from quorumlog.chaos.faults.quorum import ChangeVoters
 from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.client import KafkaError

@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from quorumlog.chaos.faults.delay import Delay
 from quorumlog.chaos.faults.fault import MILLION, Fault
-from quorumlog.chaos.faults.network import Duplication, Loss, Reorder
+from quorumlog.chaos.faults.traffic import Delay, Duplication, Loss, Reorder
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 
 _HEALTHY: Final = Delay(min_us=200, spread_us=500)

@@ -3,10 +3,9 @@
 from collections.abc import Collection
 from typing import Final, Protocol
 
-from quorumlog.chaos.faults import delay, machines, network
+from quorumlog.chaos.faults import disks, machines, partitions, traffic
 from quorumlog.chaos.faults.fault import ALL, MILLION
-from quorumlog.chaos.faults.kill import Kill
-from quorumlog.chaos.faults.pause import Pause
+from quorumlog.chaos.faults.processes import Kill, Pause
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.network import Network
@@ -17,7 +16,7 @@ from quorumlog.chaos.simulation.kernel.trace import Trace
 
 CALM_US_MAX: Final = 30 * MILLION
 CALM_CHECK_US: Final = 200_000
-_HEALTHY_DISK: Final = machines.SlowDisk(min_us=100, spread_us=2_000)
+_HEALTHY_DISK: Final = disks.SlowDisk(min_us=100, spread_us=2_000)
 _CALM_FSYNC_US: Final = 500
 
 
@@ -120,14 +119,14 @@ class Run:
         environment.trace.happened(environment.timeline.now_us, whom, f"fault {action.as_json()}")
         later = environment.timeline.push
         match fault:
-            case network.Loss() | network.Duplication() | delay.Delay() | network.Reorder():
+            case traffic.Loss() | traffic.Duplication() | traffic.Delay() | traffic.Reorder():
                 environment.network.begin(fault)
                 later(action.duration_us, environment.network.end, fault)
-            case machines.SlowDisk():
+            case disks.SlowDisk():
                 environment.slow_disk = fault
                 later(action.duration_us, self._end_slow_disk)
-            case network.Partition() | network.OneWayCut():
-                direction = fault.direction if isinstance(fault, network.OneWayCut) else None
+            case partitions.Partition() | partitions.OneWayCut():
+                direction = fault.direction if isinstance(fault, partitions.OneWayCut) else None
                 inside = [machine.node_id for machine in hit]
                 links = environment.network.links_between(inside, direction)
                 environment.network.cut(links)
@@ -148,9 +147,9 @@ class Run:
             case machines.PowerLoss():
                 loses_power = self._world.may_lose_power(machine)
                 machine.stop(action.duration_us, loses_power=loses_power)
-            case machines.FsyncError():
+            case disks.FsyncError():
                 machine.fail_next_fsync()
-            case machines.DiskStall(us=us):
+            case disks.DiskStall(us=us):
                 self._environment.stall_us[machine.node_id] = us
             case machines.InterruptedWrite() as fault:
                 machine.interrupt_write(fault)

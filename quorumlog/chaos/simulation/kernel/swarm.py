@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from quorumlog.chaos.faults import delay, machines, network
+from quorumlog.chaos.faults import disks, machines, partitions, traffic
+from quorumlog.chaos.faults.admin import Reassign
 from quorumlog.chaos.faults.fault import ALL, MILLION, Fault
-from quorumlog.chaos.faults.leadership import FalseNotice, Resign
-from quorumlog.chaos.faults.reassign import Reassign
+from quorumlog.chaos.faults.quorum import FalseNotice, Resign
 from quorumlog.chaos.schedule import Action, Target
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 
 _INSTANTANEOUS: Final = (
     machines.InterruptedWrite,
-    machines.FsyncError,
-    machines.DiskStall,
+    disks.FsyncError,
+    disks.DiskStall,
     Resign,
     FalseNotice,
     Reassign,
@@ -77,19 +77,19 @@ def _conditions(
     rng: Random, kind: type[Fault], node_ids: Sequence[int]
 ) -> Iterator[tuple[Fault, Target]]:
     """Yield what holds for the whole run: how the network, the disks and the clocks are."""
-    if kind is network.Loss:
-        yield network.Loss(ppm=rng.randrange(1_000, 250_000)), ALL
-    elif kind is network.Duplication:
-        yield network.Duplication(ppm=rng.randrange(1_000, 300_000)), ALL
-    elif kind is delay.Delay:
+    if kind is traffic.Loss:
+        yield traffic.Loss(ppm=rng.randrange(1_000, 250_000)), ALL
+    elif kind is traffic.Duplication:
+        yield traffic.Duplication(ppm=rng.randrange(1_000, 300_000)), ALL
+    elif kind is traffic.Delay:
         least, spread = rng.randrange(100, 20_000), rng.randrange(1_000, 80_000)
-        yield delay.Delay(min_us=least, spread_us=spread), ALL
-    elif kind is network.Reorder:
+        yield traffic.Delay(min_us=least, spread_us=spread), ALL
+    elif kind is traffic.Reorder:
         ppm, late_us = rng.randrange(1_000, 100_000), rng.randrange(50_000, 3_000_000)
-        yield network.Reorder(ppm=ppm, late_us=late_us), ALL
-    elif kind is machines.SlowDisk:
+        yield traffic.Reorder(ppm=ppm, late_us=late_us), ALL
+    elif kind is disks.SlowDisk:
         least, spread = rng.randrange(100, 20_000), rng.randrange(1_000, 300_000)
-        yield machines.SlowDisk(min_us=least, spread_us=spread), ALL
+        yield disks.SlowDisk(min_us=least, spread_us=spread), ALL
     elif kind is machines.ClockDrift:
         for node_id in node_ids:
             yield (
@@ -124,7 +124,7 @@ class _Draws:
             target = ALL
         elif hunted_role is not None and rng.random() < 0.7:
             target = hunted_role
-        elif self.kind is network.Partition:
+        elif self.kind is partitions.Partition:
             target = tuple(member for member in self.node_ids if rng.random() < 0.5)
         fault = self._fault()
         if self.kind not in _INSTANTANEOUS:
@@ -140,8 +140,8 @@ class _Draws:
             return machines.InterruptedWrite(
                 file=file, writes=writes, times=rng.choice((1, 1, 2, 3))
             )
-        if self.kind is machines.DiskStall:
-            return machines.DiskStall(us=rng.randrange(1, rng.choice((1, 4, 12)) * MILLION))
-        if self.kind is network.OneWayCut:
-            return network.OneWayCut(direction=rng.choice(("in", "out")))
+        if self.kind is disks.DiskStall:
+            return disks.DiskStall(us=rng.randrange(1, rng.choice((1, 4, 12)) * MILLION))
+        if self.kind is partitions.OneWayCut:
+            return partitions.OneWayCut(direction=rng.choice(("in", "out")))
         return self.kind()

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from quorumlog.chaos.faults.delay import Delay
 from quorumlog.chaos.faults.fault import ALL, Fault
 from quorumlog.chaos.faults.machines import PowerLossOfAll
+from quorumlog.chaos.faults.traffic import Delay
 from quorumlog.chaos.schedule import Schedule, ScheduleError
 from quorumlog.chaos.simulation.kernel.options import DrawOptions
 from quorumlog.chaos.simulation.kernel.randomness import seeded

@@ -7,8 +7,8 @@ have equal logs on all replicas.
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
-from quorumlog.chaos.faults.leadership import FalseNotice, Resign
-from quorumlog.chaos.faults.reassign import Reassign
+from quorumlog.chaos.faults.admin import Reassign
+from quorumlog.chaos.faults.quorum import FalseNotice, Resign
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.options import Options

@@ -5,7 +5,7 @@ In the calm at the end one node must lead, and all logs must become equal and co
 
 from typing import Final
 
-from quorumlog.chaos.faults.leadership import FalseNotice, Resign
+from quorumlog.chaos.faults.quorum import FalseNotice, Resign
 from quorumlog.chaos.schedule import Action, Option, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.options import Options

@@ -1,16 +1,16 @@
-"""change_voters, replace_voter: the voters of the metadata quorum change (KIP-853)."""
+"""Faults of the metadata quorum: its voters change (KIP-853), and its leader resigns."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import ClassVar
 
-from quorumlog.chaos.faults.fault import AnyStep, Scene, Step, StepFault, named
+from quorumlog.chaos.faults.fault import AnyStep, Fault, Scene, Step, StepFault, named
 
 
 @named("change_voters", "a controller is removed from the voters of the quorum, and added again")
 class ChangeVoters(StepFault):
     """The active controller, too. kraft.version is raised to 1 first, and stays there.
 
-    A removal of which nobody knows whether it was made is taken back like one that was made.
+    A removal with an unknown outcome is healed like a successful one.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"remove_voter", "add_voter"})
@@ -22,9 +22,9 @@ class ChangeVoters(StepFault):
     "SIGKILL a controller, empty its log directory, and let it be another voter than before",
 )
 class ReplaceVoter(StepFault):
-    """A disk is replaced: what the voter was is removed, and the node is added as it is now.
+    """A disk is replaced: the old voter is removed, and the node is added with its new directory.
 
-    As with `wipe`, the back end waits until the cluster needs nothing of this node.
+    As with `wipe`, the back end waits until the cluster needs no copy of this node.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset(
@@ -33,14 +33,21 @@ class ReplaceVoter(StepFault):
     breaks: ClassVar[str] = "kill"
     destroys: ClassVar[bool] = True
 
-    def inflict(self, scene: Scene) -> Sequence[AnyStep]:
-        """Kill, wipe, and remove what it was."""
+    def inject(self, scene: Scene) -> Sequence[AnyStep]:
+        """Kill, wipe, and remove the old voter."""
         operations = ("raise_kraft_version", "kill", "wipe", "remove_voter")
         return tuple(Step(operation=one, node_ids=scene.victims) for one in operations)
 
-    def take_back(self, scene: Scene) -> Sequence[AnyStep]:
+    def heal(self, scene: Scene) -> Sequence[AnyStep]:
         """Start the node, and add it."""
         return tuple(Step(operation=one, node_ids=scene.victims) for one in ("start", "add_voter"))
 
 
-FAULTS: Final = (ChangeVoters, ReplaceVoter)
+@named("resign", "a leader is asked to resign")
+class Resign(Fault):
+    """The target resigns its leadership on request."""
+
+
+@named("false_notice", "a node gets a false notice that its leader's process died")
+class FalseNotice(Fault):
+    """The target gets a false notice that its leader's process died (decision 0009)."""
