@@ -46,7 +46,7 @@ def partitions_of(topics: Iterable[str], counts: Counts) -> list[TopicPartition]
 
 
 def assign_range(members: Members, counts: Counts) -> Assignment:
-    """Assign each topic's partitions in ranges; the first subscribers get the remainder."""
+    """Assign each topic's partitions in equal ranges; the first members may get one more."""
     assignment: Assignment = {member: [] for member in members}
     for topic in sorted(counts):
         readers = [member for member in _in_order(members) if topic in members[member].topics]

@@ -53,7 +53,7 @@ class ConsumerMembership:
     Invariants (`check_invariants`, after every step):
       1. The member epoch is above 0 in MEMBER and REVOKING, and only there.
       2. A member that joins owns no partitions.
-      3. At most one heartbeat is outstanding.
+      3. At most one heartbeat's response is awaited (by construction).
     """
 
     is_leader: Final = False  # the coordinator assigns

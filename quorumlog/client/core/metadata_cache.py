@@ -150,7 +150,7 @@ class MetadataCache:
         return Leader(view.leader_id, view.leader_epoch, topic.topic_id)
 
     def topic_id(self, name: str) -> bytes:
-        """Return the topic's id; zeros if the cluster has no topic ids or the cache no topic."""
+        """Return the topic's id; zeros if the cache does not have it."""
         topic = self.topics.get(name)
         return topic.topic_id if topic else ZERO_TOPIC_ID
 

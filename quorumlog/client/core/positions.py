@@ -236,7 +236,7 @@ class Positions:
             position.consumed = committed
 
     def handle_offset(self, position: Position, offset: int, epoch: int) -> None:
-        """Handle the ListOffsets response for a RESETTING position; -1: no record is so young."""
+        """Handle the ListOffsets response for a RESETTING position; -1: all records are older."""
         if position.state is PositionState.RESETTING:
             self._errors.pop(position.topic_partition, None)  # the cause is over
             position.failures = 0
@@ -254,7 +254,7 @@ class Positions:
                 self._note_move(position, old_offset, offset, cause)
 
     def handle_failure(self, now_ms: float, position: Position, random_fraction: float) -> None:
-        """Retry later: no response came, or an error."""
+        """Retry later, after a lost response or an error."""
         position.failures += 1
         self.leave_preferred(now_ms, position)
         position.retry_at_ms = now_ms + self._backoff.delay_ms(position.failures, random_fraction)

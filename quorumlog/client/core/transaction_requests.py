@@ -1,9 +1,9 @@
 """A transactional producer's requests to coordinators, their responses, and reactions to errors.
 
-Reactions (KIP-588, KIP-890, KIP-1050): RETRY and MOVED repeat the request, MOVED at another
-coordinator; ABORT ends the transaction; FENCED, UNKNOWN_ID and FAIL end the producer. UNKNOWN_ID:
-the coordinator does not have the producer id. It has expired, or another producer has replaced it,
-so a new id could fence the owner of the transactional id (KAFKA-18019).
+Reactions (KIP-588, KIP-890, KIP-1050): RETRY repeats the request, MOVED first finds the coordinator
+again; ABORT ends the transaction; FENCED, UNKNOWN_ID and FAIL end the producer. UNKNOWN_ID: the
+coordinator does not have the producer id. It has expired, or another producer has replaced it, so a
+new id could fence the owner of the transactional id (KAFKA-18019).
 """
 
 from collections.abc import Mapping

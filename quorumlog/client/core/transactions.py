@@ -270,7 +270,7 @@ class Transactions:
                 self._resolve(None)
             case EndTransaction():
                 current.has_ended = True
-                if answer.identity is not None:  # its epoch starts clean
+                if answer.identity is not None:  # a new epoch has no lost requests, no gaps
                     self.identity = answer.identity
                     current.lost_requests = current.has_gaps = False
                 self._end()
@@ -283,7 +283,7 @@ class Transactions:
         is_abort = isinstance(request, EndTransaction) and self.state is TransactionState.ABORTING
         may_be_nothing = is_abort and not current.is_implicit and not current.is_open
         if may_be_nothing and error.code == ErrorCode.INVALID_TXN_STATE:
-            current.lost_requests = True  # requests that add to it failed or are late
+            current.lost_requests = True  # the requests that open it failed, or may arrive later
             self._end()
             return
         self._react(reaction, error, type(request).__name__)
@@ -328,7 +328,7 @@ class Transactions:
 
     def _give_up(self, error: TransactionError) -> None:
         self._current.drop_waiting(error.again(definite=True))  # they are never committed
-        # An accepted EndTxn counts as success, even if the next epoch cannot be had.
+        # An accepted EndTxn counts as success, even if the request for the next epoch fails.
         self._resolve(None if self._current.has_ended else error)
 
     def _resolve(self, error: KafkaError | None) -> None:
