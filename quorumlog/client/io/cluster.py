@@ -41,8 +41,8 @@ from quorumlog.wire.io.connection import (
 
 _logger: Final = logging.getLogger(__name__)
 
-BACKOFF_RESET_MS: Final = 1_000  # without a metadata request: the next is sent at once
-QUESTION_TIMEOUT_MS: Final = 5_000  # for requests that a broker answers alone
+BACKOFF_RESET_MS: Final = 1_000  # after this idle time the next request is sent at once
+QUESTION_TIMEOUT_MS: Final = 5_000  # for requests without a long wait in the broker
 NEXT_BROKER_MS: Final = 1_000  # for a connection, before `any_broker` tries the next broker
 UNKNOWN_TOPIC_MS: Final = 3_000
 """Within this time every broker has a new topic's metadata; then a missing topic is an error."""
@@ -276,7 +276,7 @@ class Cluster:
     async def any_broker(self, attempt: Attempt) -> int:
         """Return a broker that can be reached. Raises KafkaError (definite) if there is none.
 
-        `attempt.broker` is set to the broker in trial. A broker without a connection after
+        `attempt.broker` is set to the broker that is tried. A broker without a connection after
         `NEXT_BROKER_MS`, such as a paused broker, is skipped, except the last.
         """
         brokers = list(self.metadata.nodes)

@@ -68,7 +68,7 @@ class Coordinator:
         instance_id: str | None = None,
         require_stable: bool = False,
     ) -> None:
-        """`require_stable`: OffsetFetch waits for the end of transactions with pending offsets."""
+        """`require_stable`: OffsetFetch is retried while transactions have pending offsets."""
         self.group_id: Final = group_id
         self._cluster: Final = cluster
         self._instance_id: Final = instance_id
@@ -309,7 +309,7 @@ class Coordinator:
 
 
 def _version_max(topic_ids: Collection[bytes]) -> int | None:
-    """Return the newest version that needs no missing topic id; None: any."""
+    """Return the last version with topic names if a topic id is missing; else None: any."""
     return NAMED_TOPICS_MAX if ZERO_TOPIC_ID in topic_ids else None
 
 

@@ -305,7 +305,7 @@ class GroupSession:
 
     @contextmanager
     def _joining(self) -> Iterator[Wait]:
-        """Count the requests of the block as a part of the wait to be a member."""
+        """Count the requests of the block as a part of the wait for membership."""
         lookout = self._cluster.lookout
         if self._wait is None:
             self._wait = lookout.begin(f"group {self._coordinator.group_id}", over="joined")

@@ -192,7 +192,7 @@ class Lookout:
             self._soon = self._loop.call_soon(self.observe_again)
 
     def _absent(self) -> tuple[dict[Subject, str], dict[Subject, float]]:
-        """Return the cause of each absence, and the begin of those whose failure has one."""
+        """Return the cause of each absence, and its begin if the failure has one."""
         metadata, since_ms = self._metadata, dict[Subject, float]()
         absent = missing_topics(metadata, self.needed_topics())
         failing = self._failing()
