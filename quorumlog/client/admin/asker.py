@@ -96,7 +96,8 @@ class Asker:
         """Return a result of each partition's leader, with retries, which must be harmless.
 
         `ask(broker_id, partitions)` returns a result or an error for each partition. Raises the
-        first lasting error, or at the deadline the last one; definite if nothing was changed.
+        first lasting error, or at the deadline an error that remains; definite if nothing was
+        changed.
         """
         wanted = list(partitions)
         for name, indexes in by_topic(wanted).items():

@@ -30,7 +30,7 @@ _REFUSED_PATTERN: Final = (  # the response has no error message field
 
 
 class TransactionAdmin:
-    """Lists and describes transactions, and aborts transactions that lost their coordinator."""
+    """Lists and describes transactions, and aborts a transaction that its coordinator has lost."""
 
     def __init__(self, asker: Asker) -> None:
         self._asker: Final = asker
