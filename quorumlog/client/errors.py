@@ -1,4 +1,4 @@
-"""The error of the client's API, and the certainty of a failed operation.
+"""KafkaError, and whether a failed operation may have had an effect.
 
 An error is `definite` if the operation certainly had no effect in the cluster, and never will have.
 Three rules, without guesses:

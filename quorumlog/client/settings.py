@@ -272,7 +272,7 @@ def build(
 def _hint(name: str, known: Iterable[str]) -> str:
     """Return the replacement for an unknown setting, or a close name; "" if there is neither.
 
-    A name is close if all of its words are: `session_timeout_ms` is not for `consumer_timeout_ms`.
+    All words must be close: `session_timeout_ms` is no hint for `consumer_timeout_ms`.
     """
     if (instead := instead_of(name)) is not None:
         return f": {instead}"
