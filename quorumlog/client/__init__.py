@@ -1,4 +1,4 @@
-"""Producer, Consumer and Admin, on wire alone. Each is loaded when it is first used."""
+"""Producer, Consumer and Admin, based on `wire` alone. Each is loaded at its first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The common part of producer, consumer and admin: they are opened, closed, and may be dropped."""
+"""The common part of producer, consumer and admin: opening, closing, and dropped clients."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ from quorumlog.client.io.cluster import Cluster
 
 
 class _Opened(Protocol):
-    """What a client has while it is open."""
+    """The parts of an open client."""
 
     @property
     def cluster(self) -> Cluster: ...
@@ -20,45 +20,45 @@ OpenedT = TypeVar("OpenedT", bound=_Opened)
 
 
 class AsyncClient(ABC, Generic[OpenedT]):
-    """Opened by `start` or `async with`, closed by `stop` or the end of the block.
+    """A client that is opened by `start` or `async with`, and closed by `stop` or the block's end.
 
-    Invariant: nothing that it opens refers to the client. So a client that is dropped while it is
-    open is noticed: a ResourceWarning, and it is closed in the background.
+    Invariant: its opened parts do not refer to the client. So a client that is dropped while it is
+    open is garbage-collected, which gives a ResourceWarning and closes it in the background.
     """
 
     _opened: OpenedT | None = None
 
     async def start(self) -> None:
-        """Find the cluster. Raises KafkaError (definite) if no broker answers."""
+        """Open the client. Raises KafkaError (definite) if no broker responds."""
         if self._opened is not None:
             raise RuntimeError(f"the {type(self).__name__.lower()} is running already")
         self._opened = await self._open()
 
     @abstractmethod
     async def _open(self) -> OpenedT:
-        """Connect, and make what the client needs while it is open."""
+        """Connect to the cluster, and return the parts of the open client."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Finish what is under way, then close."""
+        """Finish the work in progress, then close."""
 
     async def _stop_after(self, error: type[BaseException] | None) -> None:
-        """End an `async with` block; `error` is what ended it, None if nothing was raised."""
+        """Stop at the end of an `async with` block; `error`: the exception's type, or None."""
         del error
         await self.stop()
 
     @abstractmethod
     def _closings(self, opened: OpenedT) -> list[Close]:
-        """Return what closes the client, in order."""
+        """Return the functions that close the client's parts, in order."""
 
     async def _close(self, opened: OpenedT) -> None:
-        """Close `opened`, unless another call of `stop` has begun to."""
+        """Close `opened`, unless another call has begun to close it."""
         if self._opened is opened:
             self._opened = None
             await close_all(*self._closings(opened))
 
     def _running(self) -> OpenedT:
-        """Return what is open. Raises RuntimeError if nothing is, or in another event loop."""
+        """Return the open parts. Raises RuntimeError if not open, or in another event loop."""
         opened = self._opened
         if opened is None:
             kind = type(self).__name__.lower()
@@ -83,11 +83,11 @@ class AsyncClient(ABC, Generic[OpenedT]):
             self._opened.cluster.close_later(*self._drop(self._opened))
 
     def _drop(self, opened: OpenedT) -> list[Close]:
-        """Warn that the client was dropped while it was open; return what closes it."""
+        """Warn that an open client was dropped; return the functions that close its parts."""
         self._warn_unclosed()
         return self._closings(opened)
 
     def _warn_unclosed(self, loss: str = "") -> None:
-        """Warn; `loss` says what the drop costs, if anything."""
+        """Give a ResourceWarning; `loss`: the text about lost records, if there are any."""
         message = f"unclosed {type(self).__name__}: use `async with`, or stop(){loss}"
         warnings.warn(message, ResourceWarning, stacklevel=3, source=self)

@@ -1,4 +1,4 @@
-"""Checks of the arguments that users pass: types and ranges, before anything is done."""
+"""Checks of the types and ranges of users' arguments, before an operation begins."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
@@ -10,11 +10,11 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 INT64_MAX: Final = 2**63 - 1
-EARLIEST_MEANING: Final = -3  # the least time with a meaning of its own (KIP-734)
+EARLIEST_MEANING: Final = -3  # the smallest special timestamp (KIP-734)
 
 
 def checked_names(names: Iterable[str], what: str = "names") -> list[str]:
-    """Return the names as a list. Raises TypeError, also for one str: its letters are no names."""
+    """Return the names as a list. Raises TypeError, also for a single str instead of a list."""
     if isinstance(names, str):
         raise TypeError(f"a list of {what} is wanted: [{names!r}]")
     listed = list(_iterable(names, f"a list of {what}"))
@@ -25,7 +25,7 @@ def checked_names(names: Iterable[str], what: str = "names") -> list[str]:
 
 
 def checked_all(given: Iterable[T], kind: type[T], name: str) -> list[T]:
-    """Return them as a list. Raises TypeError for one that is not of the class `kind`."""
+    """Return `given` as a list. Raises TypeError for an item that is not a `kind`."""
     listed = list(_iterable(given, f"a list of {name}"))
     for one in listed:
         if not isinstance(one, kind):
@@ -34,14 +34,14 @@ def checked_all(given: Iterable[T], kind: type[T], name: str) -> list[T]:
 
 
 def checked_mapping(given: Mapping[K, T], what: str) -> Mapping[K, T]:
-    """Return it. Raises TypeError unless it is a dict; `what`: as `topic to partitions`."""
+    """Return `given`. Raises TypeError unless it is a Mapping, described by `what` in the error."""
     if not isinstance(given, Mapping):
         raise TypeError(f"a dict of {what} is wanted, not {given!r}")
     return given
 
 
 def checked_partition(partition: TopicPartition) -> TopicPartition:
-    """Raise TypeError unless it is a TopicPartition of a str and an int; ValueError below 0."""
+    """Return `partition`. Raises TypeError for wrong types, ValueError for a negative partition."""
     if not isinstance(partition, TopicPartition):
         raise TypeError(f"a TopicPartition is wanted, not {partition!r}")
     if not isinstance(partition.topic, str) or not _is_int(partition.partition):
@@ -52,7 +52,7 @@ def checked_partition(partition: TopicPartition) -> TopicPartition:
 
 
 def checked_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Return the TopicPartitions in their order, each once. Raises TypeError or ValueError."""
+    """Return the TopicPartitions in order, without duplicates. Raises TypeError or ValueError."""
     if isinstance(partitions, TopicPartition):
         raise TypeError(f"a list of TopicPartitions is wanted: [{partitions!r}]")
     listed = _iterable(partitions, "a list of TopicPartitions")
@@ -60,7 +60,7 @@ def checked_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartit
 
 
 def checked_offset(offset: int) -> int:
-    """Raise TypeError or ValueError unless a record may have that offset."""
+    """Return `offset`. Raises TypeError or ValueError if no record can have it."""
     if not _is_int(offset):
         raise TypeError(f"an offset is an int, not {offset!r}")
     if not 0 <= offset <= INT64_MAX:
@@ -71,11 +71,11 @@ def checked_offset(offset: int) -> int:
 def checked_places(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the places that a commit names. Raises TypeError or ValueError."""
+    """Return the offsets of a commit as OffsetAndMetadata. Raises TypeError or ValueError."""
     places = {}
     for partition, place in _mapping(offsets, "offsets").items():
         if not isinstance(place, OffsetAndMetadata):
-            place = OffsetAndMetadata(place)  # noqa: PLW2901 - the same place, spelt out
+            place = OffsetAndMetadata(place)  # noqa: PLW2901 - the same offset, with its defaults
         offset, leader_epoch, metadata = place
         checked_offset(offset)
         if not _is_int(leader_epoch) or not isinstance(metadata, str):
@@ -85,14 +85,14 @@ def checked_places(
 
 
 def checked_group_metadata(group: GroupMetadata) -> GroupMetadata:
-    """Raise TypeError unless it is what `Consumer.group_metadata` returns."""
+    """Return `group`. Raises TypeError unless it is a GroupMetadata."""
     if not isinstance(group, GroupMetadata):
         raise TypeError(f"consumer.group_metadata() is wanted, not {group!r}")
     return group
 
 
 def checked_timestamps(timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the times (ms) of a lookup. Raises TypeError or ValueError."""
+    """Return the timestamps (ms) of a lookup as a dict. Raises TypeError or ValueError."""
     for partition, timestamp_ms in _mapping(timestamps, "times in ms").items():
         checked_partition(partition)
         if not _is_int(timestamp_ms):
@@ -119,7 +119,7 @@ def _mapping(value: Any, what: str) -> Mapping[Any, Any]:
 def checked_subscription(
     topics: Iterable[str], pattern: str | None, group_protocol: str
 ) -> list[str]:
-    """Return the topics as a list. Raises TypeError or ValueError, for the pattern as well."""
+    """Return the topics as a list. Raises TypeError or ValueError, also for a bad pattern."""
     if pattern is None:
         return checked_names(topics, "topics")
     if not isinstance(pattern, str):

@@ -50,7 +50,7 @@ Records = dict[TopicPartition, list[ConsumerRecord]]
 
 
 class _Opened(NamedTuple):
-    """`may_return`: set when `poll` may have something to return."""
+    """The open consumer. `may_return`: set when `poll` may have records or an error."""
 
     cluster: Cluster
     fetcher: Fetcher
@@ -62,7 +62,7 @@ class Consumer(AsyncClient[_Opened]):
     """Reads records, alone (`assign`) or as a member of a group (`subscribe`).
 
     `async with Consumer("host:port", group_id="g") as consumer: ... await consumer.poll(1000)`.
-    The keyword arguments are those of ConsumerSettings. Use it in one task of one event loop.
+    The keyword arguments are the fields of ConsumerSettings. Use it in one task of one event loop.
     """
 
     @with_servers
@@ -100,9 +100,9 @@ class Consumer(AsyncClient[_Opened]):
         return _Opened(cluster, fetcher, group, may_return)
 
     async def stop(self) -> None:
-        """Commit what `poll` returned (with enable_auto_commit), leave the group, close.
+        """Commit the polled records' offsets (with enable_auto_commit), leave the group, close.
 
-        Takes some seconds at most, even if no broker lives, beside what the listener takes.
+        Takes a few seconds at most, even without a live broker, plus the time of the listener.
         """
         self._positions.mark_consumed()
         await self._revoke_and_close()
@@ -110,7 +110,7 @@ class Consumer(AsyncClient[_Opened]):
     async def _stop_after(self, error: type[BaseException] | None) -> None:
         if error is None:
             await self.stop()
-        else:  # the last poll's records may not be processed: they are not committed
+        else:  # the last poll's records may not be processed: do not commit them
             await self._revoke_and_close()
 
     async def _revoke_and_close(self) -> None:
@@ -129,7 +129,7 @@ class Consumer(AsyncClient[_Opened]):
         leave = [] if group is None else [group.leave, group.committer.close]
         return [*leave, opened.fetcher.close, opened.cluster.close]
 
-    # --- what to read ---
+    # --- subscription and assignment ---
 
     def subscribe(
         self,
@@ -138,10 +138,11 @@ class Consumer(AsyncClient[_Opened]):
         *,
         pattern: str | None = None,
     ) -> None:
-        """Read these topics as a member of `group_id`; the group decides which partitions.
+        """Read these topics as a member of `group_id`, which assigns partitions to its members.
 
-        A topic that does not exist is waited for; a WARNING in the log says so. `pattern`: also
-        those whose names match; with group_protocol="consumer" only, because brokers look for them.
+        The consumer waits for a topic that does not exist, with a WARNING in the log. `pattern`:
+        also topics whose names match; only with group_protocol="consumer", because brokers find
+        the topics.
         """
         opened = self._running()
         group = opened.group
@@ -156,7 +157,7 @@ class Consumer(AsyncClient[_Opened]):
         group.subscribe(self._topics, listener or RebalanceListener(), pattern)
 
     async def unsubscribe(self) -> None:
-        """Leave the group, or drop what was assigned."""
+        """Leave the group, or drop the partitions of `assign`."""
         group = self._running().group
         if group is not None and group.is_subscribed:
             self._positions.mark_consumed()
@@ -166,9 +167,9 @@ class Consumer(AsyncClient[_Opened]):
         self._positions.assign(())
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, without a group's help.
+        """Read exactly these partitions, without assignments by a group.
 
-        `poll` raises UNKNOWN_TOPIC_OR_PARTITION for one that does not exist for
+        `poll` raises UNKNOWN_TOPIC_OR_PARTITION for a partition that was missing for
         `default_api_timeout_ms`.
         """
         opened = self._running()
@@ -181,7 +182,7 @@ class Consumer(AsyncClient[_Opened]):
         opened.fetcher.wake()
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the partitions that are read now."""
+        """Return the partitions that are assigned now."""
         return frozenset(self._positions.by_partition)
 
     def subscription(self) -> frozenset[str]:
@@ -189,7 +190,7 @@ class Consumer(AsyncClient[_Opened]):
         return frozenset(self._topics)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no records of these from `poll` until `resume`. Raises KeyError."""
+        """Return no records of these partitions from `poll` until `resume`. Raises KeyError."""
         for partition in checked_partitions(partitions):
             self._positions.of(partition).paused = True
 
@@ -203,11 +204,11 @@ class Consumer(AsyncClient[_Opened]):
     # --- reading ---
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
-        """Return records as soon as there are any, `max_records` (max_poll_records) at most.
+        """Return records as soon as there are any, at most `max_records` (max_poll_records).
 
-        {} after `timeout_ms` without any. What earlier polls returned counts as processed from
-        now on. Raises KafkaError; what was not returned is returned by a later call. So it is if
-        the caller is cancelled.
+        Returns {} after `timeout_ms` without records. The records of earlier polls count as
+        processed from now on. Raises KafkaError. After an error or a cancellation, later calls
+        return the remaining records.
         """
         opened = self._running()
         if self._is_polling:
@@ -220,8 +221,8 @@ class Consumer(AsyncClient[_Opened]):
             group.poll_began()
         self._is_polling = True
         try:
-            # A caller in a loop must not starve other tasks. No await after `_take`: a caller
-            # that is cancelled there would lose what was taken.
+            # A caller in a loop must not starve other tasks. No await after `_take`: a cancelled
+            # caller would lose the records.
             await asyncio.sleep(0)
             records = self._take(opened, limit)
             if records or timeout_ms <= 0:
@@ -253,17 +254,17 @@ class Consumer(AsyncClient[_Opened]):
         records = self._positions.take(limit)
         error = None if records else self._positions.take_error()
         if records or error is not None:
-            opened.fetcher.wake()  # there is room again
+            opened.fetcher.wake()  # the buffers have room again
         if error is not None:
             raise error
         return records
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Yield record after record, for ever. A record is processed when the next is asked for."""
+        """Yield record after record, for ever. Each is processed when the next is requested."""
         while True:
             for records in (await self.poll(ITERATION_POLL_MS, 1)).values():
                 yield records[0]
-            # A poll for each would be slow. Between two of them the group changes nothing.
+            # A poll for each record would be slow. Between two polls partitions do not change.
             for _ in range(1, self.settings.max_poll_records):
                 record = self._next_at_hand()
                 if record is None:
@@ -279,20 +280,20 @@ class Consumer(AsyncClient[_Opened]):
             opened.fetcher.wake()
         return record
 
-    # --- places ---
+    # --- positions ---
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read on from `offset`. Raises KeyError if the partition is not assigned, ValueError."""
+        """Continue at `offset`. Raises KeyError if unassigned, TypeError, ValueError."""
         opened = self._running()
         self._positions.seek(checked_partition(partition), checked_offset(offset))
         opened.fetcher.wake()
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Read on from the first record there is; all partitions if none is named."""
+        """Continue at the first record of the partitions; by default, of all assigned ones."""
         self._seek_by_time(partitions, EARLIEST_TIMESTAMP)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Read on from the next record to be written; all partitions if none is named."""
+        """Continue at the end of the partitions; by default, of all assigned ones."""
         self._seek_by_time(partitions, LATEST_TIMESTAMP)
 
     def _seek_by_time(self, partitions: tuple[TopicPartition, ...], timestamp: int) -> None:
@@ -302,7 +303,7 @@ class Consumer(AsyncClient[_Opened]):
         opened.fetcher.wake()
 
     async def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
-        """Return the offset that is read next, when it is known. Raises KafkaError, KeyError."""
+        """Wait for the partition's position, and return it. Raises KafkaError, KeyError."""
         may_return = self._running().may_return
         position = self._positions.of(checked_partition(partition))
         limit_ms = self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
@@ -331,11 +332,11 @@ class Consumer(AsyncClient[_Opened]):
         offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
         timeout_ms: float | None = None,
     ) -> None:
-        """Commit `offsets` (of the next record to read), or the place of every partition.
+        """Commit `offsets` (of the next record to read), or the position of every partition.
 
-        Tries for `timeout_ms` (None: default_api_timeout_ms). Raises KafkaError: ILLEGAL_GENERATION
-        or REBALANCE_IN_PROGRESS if the group moved on, UNKNOWN_TOPIC_OR_PARTITION, and others;
-        TypeError or ValueError for what is no offset of a partition.
+        Retries for `timeout_ms` (None: default_api_timeout_ms). Raises KafkaError:
+        ILLEGAL_GENERATION or REBALANCE_IN_PROGRESS after a rebalance, UNKNOWN_TOPIC_OR_PARTITION,
+        and others; TypeError or ValueError for an illegal partition or offset.
         """
         committer = self._known_group().committer
         if offsets is None:
@@ -349,11 +350,11 @@ class Consumer(AsyncClient[_Opened]):
     async def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what the group has committed; partitions without an entry are left out."""
+        """Return the group's committed offsets; partitions without one are left out."""
         return {**await self._known_group().committed(checked_partitions(partitions))}
 
     def group_metadata(self) -> GroupMetadata:
-        """Return the group, the generation (-1: not a member now) and the member's id (KIP-447)."""
+        """Return the group, the generation (-1: no member) and the member's id (KIP-447)."""
         return self._known_group().metadata()
 
     def _known_group(self) -> "GroupClient":
@@ -362,7 +363,7 @@ class Consumer(AsyncClient[_Opened]):
             raise ValueError("committing needs a group_id")
         return group
 
-    # --- questions about any partition, assigned or not ---
+    # --- offsets of any partition, assigned or not ---
 
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition]
@@ -371,7 +372,10 @@ class Consumer(AsyncClient[_Opened]):
         return await self._offsets_at(partitions, EARLIEST_TIMESTAMP)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the next record to become visible, each. Raises KafkaError."""
+        """Return each partition's high watermark or, for read_committed, last stable offset.
+
+        Raises KafkaError.
+        """
         return await self._offsets_at(partitions, LATEST_TIMESTAMP)
 
     async def _offsets_at(
@@ -383,7 +387,7 @@ class Consumer(AsyncClient[_Opened]):
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record at or after each time (ms); None if there is none that young."""
+        """Return the first record at or after each time (ms); None if all are older."""
         found = await self._list_offsets(checked_timestamps(timestamps))
         return {name: place if place.offset >= 0 else None for name, place in found.items()}
 
@@ -397,7 +401,7 @@ class Consumer(AsyncClient[_Opened]):
     async def partitions_for(self, topic: str) -> list[int]:
         """Return the topic's partitions.
 
-        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION after some seconds if there is no such topic.
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION after a few seconds without such a topic.
         """
         view = await self._running().cluster.topic(topic, self.settings.default_api_timeout_ms)
         return [*view.partitions]

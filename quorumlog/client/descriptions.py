@@ -12,10 +12,10 @@ BROKER_DEFAULT: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be created. -1: as the brokers' `num.partitions` and `default.replication.factor`.
+    """A topic to create. -1: the brokers' `num.partitions` or `default.replication.factor`.
 
-    `assignments`: the replicas of each partition, the preferred leader first; then the two
-    numbers stay -1. `configs`: by Kafka's names; a number or a bool is written as Kafka spells it.
+    `assignments`: the replicas of each partition, the preferred leader first; with them the two
+    numbers stay -1. `configs`: by Kafka's names; numbers and bools are converted to Kafka's text.
     """
 
     name: str
@@ -27,7 +27,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class NewPartitions:
-    """A topic is to have `total_count` partitions.
+    """A topic's new partition count, `total_count`.
 
     `assignments`: the replicas of each *new* partition, the preferred leader first; empty: the
     controller chooses.
@@ -39,7 +39,7 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """A topic as one broker sees it now."""
+    """A topic in one broker's metadata."""
 
     name: str
     topic_id: bytes
@@ -49,7 +49,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReassignment:
-    """A partition on its way to other replicas (KIP-455). `replicas`: all, old and new."""
+    """A partition's reassignment in progress (KIP-455). `replicas`: all, old and new."""
 
     replicas: tuple[int, ...]
     adding_replicas: tuple[int, ...]
@@ -58,7 +58,7 @@ class PartitionReassignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription:
-    """The live brokers; `controller_id` is one that takes administrative requests."""
+    """The live brokers; `controller_id`: a broker that accepts administrative requests."""
 
     cluster_id: str | None
     controller_id: int
@@ -67,7 +67,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
-    """One setting of a topic or broker. `source` is a number of KIP-226: 1 is the topic's own."""
+    """One setting of a resource. `source`: a number of KIP-226, such as 1 for a topic's value."""
 
     value: str | None
     source: int
@@ -76,7 +76,7 @@ class ConfigValue:
 
 
 class ConfigResource(NamedTuple):
-    """Something that has settings. `kind`: topic, broker, broker_logger, client_metrics, group."""
+    """A resource with settings. `kind`: topic, broker, broker_logger, client_metrics, group."""
 
     kind: str
     name: str
@@ -84,9 +84,9 @@ class ConfigResource(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumReplica:
-    """A voter or observer of the metadata quorum, as its leader sees it; times are -1 if unknown.
+    """A voter or observer in the state of the metadata quorum's leader.
 
-    `log_end_offset` is -1 if unknown. `directory_id`: 16 bytes, zeros if unknown.
+    `log_end_offset` and times are -1 if unknown. `directory_id`: 16 bytes, zeros if unknown.
     """
 
     replica_id: int
@@ -98,9 +98,9 @@ class QuorumReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
-    """The metadata quorum (KIP-595). `high_watermark`: what is committed ends there.
+    """The metadata quorum (KIP-595). `high_watermark`: the end of the committed records.
 
-    `addresses`: `host:port` of the controllers' listeners, by node id, as far as the cluster says.
+    `addresses`: `host:port` of the controllers' listeners, by node id, if the response has them.
     """
 
     leader_id: int
@@ -113,7 +113,7 @@ class QuorumDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSize:
-    """One log in a directory. `is_future`: it is being moved there."""
+    """One log in a directory. `is_future`: the log is being moved to this directory."""
 
     size_bytes: int
     offset_lag: int
@@ -124,7 +124,7 @@ class ReplicaSize:
 class LogDirDescription:
     """One log directory of a broker; the bytes of its file system are -1 if unknown (KIP-827).
 
-    `error_code`: 0, or why nothing is known of it (KAFKA_STORAGE_ERROR: it is offline).
+    `error_code`: 0, or why there are no sizes (KAFKA_STORAGE_ERROR: the directory is offline).
     """
 
     error_code: int
@@ -135,10 +135,7 @@ class LogDirDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerStateDescription:
-    """What a leader remembers of a producer; an offset, a time or an epoch is -1 if there is none.
-
-    Source: KIP-664.
-    """
+    """A producer's state at a partition leader (KIP-664); missing numbers are -1."""
 
     producer_id: int
     producer_epoch: int
@@ -154,7 +151,7 @@ CONSUMER_TYPE: Final = "consumer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """A transactional id, with the state of its last transaction by Kafka's name."""
+    """A transactional id, with Kafka's name of its last transaction's state."""
 
     transactional_id: str
     state: str
@@ -164,7 +161,7 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """What the coordinator knows of a transactional id; `start_ms` is -1 before the first one."""
+    """The coordinator's state of a transactional id; `start_ms`: -1 before a first transaction."""
 
     state: str
     coordinator_id: int
@@ -177,7 +174,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """One group as its coordinator lists it."""
+    """One group in its coordinator's list."""
 
     group_id: str
     protocol_type: str
@@ -187,7 +184,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
-    """One member of a group and what it reads."""
+    """One member of a group, and its assigned partitions."""
 
     member_id: str
     instance_id: str | None
@@ -198,7 +195,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group. `protocol` is the assignor's name, "" while there is none.
+    """A group. `protocol`: the assignor's name, "" while it has none.
 
     `group_type`: "classic" or "consumer" (KIP-848).
     """
@@ -214,9 +211,9 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Acl:
-    """A principal may do an operation on a resource from a host, or may not (KIP-11, KIP-290).
+    """A permission for a principal's operation on a resource from a host (KIP-11, KIP-290).
 
-    The words are Kafka's in lower case: `resource_type` "topic", "group", "cluster" (which is named
+    The words are Kafka's in lower case: `resource_type` "topic", "group", "cluster" (with the name
     "kafka-cluster"), "transactional_id", ...; `pattern_type` "literal" or "prefixed"; `operation`
     "read", "write", "all", ...; `permission` "allow" or "deny".
     """
@@ -232,9 +229,9 @@ class Acl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """What ACLs are meant; None: whatever there is.
+    """A filter of ACLs; a field that is None matches every value.
 
-    The `pattern_type` "match" means every pattern that applies to `resource_name`.
+    The `pattern_type` "match" matches every pattern that applies to `resource_name`.
     """
 
     resource_type: str | None = None
@@ -250,7 +247,7 @@ class AclFilter:
 class ClientQuota:
     """The quotas of one entity (KIP-546).
 
-    `entity`: the names by type ("user", "client-id", "ip"); None is the default of the type.
+    `entity`: the names by type ("user", "client-id", "ip"); None: the default of the type.
     """
 
     entity: Mapping[str, str | None]
@@ -259,7 +256,7 @@ class ClientQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
-    """That a user has a credential (KIP-554). `mechanism`: "SCRAM-SHA-256" or "SCRAM-SHA-512"."""
+    """A credential, without its secret (KIP-554). `mechanism`: "SCRAM-SHA-256" or "-512"."""
 
     mechanism: str
     iterations: int
@@ -267,7 +264,7 @@ class ScramCredential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewScramCredential:
-    """A password for a user. It does not leave the client: brokers get it salted and hashed."""
+    """A user's new password. It does not leave the client: brokers receive it salted and hashed."""
 
     user: str
     password: str = field(repr=False)
@@ -277,9 +274,9 @@ class NewScramCredential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDescription:
-    """Levels of a feature (KIP-584). `level` is in force; 0: the feature is off.
+    """Levels of a feature (KIP-584). `level`: the finalized level; 0: the feature is off.
 
-    The broker that was asked works with [least, greatest]: both None if it knows no such feature.
+    The broker of the request supports [least, greatest]; both None if it has no such feature.
     """
 
     level: int

@@ -1,18 +1,19 @@
-"""The only error of the client's API, and what a caller may conclude from it.
+"""KafkaError, and whether a failed operation may have had an effect.
 
-`definite` answers the question that decides whether a failed operation may still take effect:
-is it certain that the cluster did not do it, and never will? Three rules, none of them a guess:
+An error is `definite` if the operation certainly had no effect in the cluster, and never will have.
+Three rules, without guesses:
 
-1. An operation of which no byte was written to a socket is definite: no broker received it.
-2. A request that was written and whose answer never came (connection lost, timed out) is
-   indefinite, for ever: it may be executed now, later, or may have been executed already.
-3. A request that was answered with an error is definite only if the broker answers that error
-   before it changes anything (`DEFINITE`). NOT_LEADER_OR_FOLLOWER is not among them: a leader that
-   is deposed between append and acknowledgement answers it for a record that may survive
-   (KAFKA-13574). Nor is NOT_CONTROLLER: a controller deposed before commit answers it.
+1. If no byte of a request was written to a socket, the error is definite: no broker received it.
+2. If a request was written and its response never came (connection lost, timed out), the error is
+   indefinite, for ever: the request may be executed now, later, or may have been executed already.
+3. If the response is an error, it is definite only if brokers send this error before they change
+   anything (`DEFINITE`). NOT_LEADER_OR_FOLLOWER is not in that set: a leader that is deposed
+   between append and acknowledgement sends it for a record that may survive (KAFKA-13574). Nor is
+   NOT_CONTROLLER: a controller that is deposed before the commit sends it.
 
-An operation that was tried several times is definite only if EVERY attempt was. A definite
-OUT_OF_ORDER_SEQUENCE_NUMBER after a lost first attempt is thus indefinite: the first may stand.
+The error of several attempts is definite only if EVERY attempt's error was. A definite
+OUT_OF_ORDER_SEQUENCE_NUMBER after a lost first attempt is thus indefinite: the first attempt may
+have been written.
 
 The chaos lab writes `fail` for a definite error and `info` for any other. A wrong `fail` would
 accuse the cluster of an aborted read; a wrong `info` only makes the checker's work harder.
@@ -24,7 +25,7 @@ from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
 
 DEFINITE: Final = frozenset(
     {
-        # Produce: refused by checks that come before the append.
+        # Produce: refused by checks before the append.
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.MESSAGE_TOO_LARGE,
         ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -41,7 +42,7 @@ DEFINITE: Final = frozenset(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.INVALID_TXN_STATE,
         ErrorCode.TRANSACTION_ABORTABLE,
-        # Any request: refused at the door.
+        # Any request: refused before its handler runs.
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -62,7 +63,7 @@ DEFINITE: Final = frozenset(
         ErrorCode.INVALID_CONFIG,
         ErrorCode.POLICY_VIOLATION,
         ErrorCode.TOPIC_DELETION_DISABLED,
-        # Groups: the coordinator does not know the caller (any more).
+        # Groups: the caller is not, or no longer, a member.
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.FENCED_INSTANCE_ID,
@@ -74,11 +75,10 @@ DEFINITE: Final = frozenset(
         ErrorCode.OFFSET_METADATA_TOO_LARGE,
     }
 )
-"""Errors that a broker answers only before it changes anything, so that the attempt left no trace.
+"""Errors that a broker sends only before it changes anything: the attempt had no effect.
 
-UNKNOWN_TOPIC_OR_PARTITION is missing on purpose: a produce that waits for its replicas while the
-topic is deleted is answered with it. From Metadata, before anything is sent, it is definite by rule
-1.
+UNKNOWN_TOPIC_OR_PARTITION is missing on purpose: a produce request that waits for replicas while
+the topic is deleted gets it. From Metadata, before a request is sent, it is definite by rule 1.
 """
 
 FATAL: Final = frozenset(
@@ -92,22 +92,22 @@ FATAL: Final = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""Errors after which this client object can do nothing more: close it."""
+"""Errors after which this client object is unusable: close it."""
 
 ABORTABLE: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_ABORTABLE})
 """Errors that end a transaction but not its producer (KIP-588, KIP-890)."""
 
 
 class KafkaError(Exception):
-    """An operation failed.
+    """A failed operation.
 
-    code: what the broker answered; REQUEST_TIMED_OUT, NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE and
-        the like when the client itself gave up.
+    code: the broker's error code; REQUEST_TIMED_OUT, NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE and
+        similar codes if the client itself gave up.
     retriable: the same call may succeed later.
     passing: retriable, or no broker could be reached.
-    abortable: the transaction must be aborted; the producer may go on.
-    fatal: the client object is of no further use.
-    definite: it certainly had no effect and never will (see the module's docstring).
+    abortable: the transaction must be aborted; the producer stays usable.
+    fatal: the client object is unusable.
+    definite: the operation certainly had no effect, and never will (see the module's docstring).
     """
 
     def __init__(self, code: int, message: str = "", *, definite: bool) -> None:
@@ -117,35 +117,35 @@ class KafkaError(Exception):
         super().__init__(f"{self.code.name}: {message}" if message else self.code.name)
 
     def again(self, *, definite: bool | None = None) -> "KafkaError":
-        """Return an equal error to raise: a traceback belongs to one raise."""
+        """Return an equal error to raise: each raise needs its own traceback."""
         definite = self.definite if definite is None else definite
         return KafkaError(self.code, self.message, definite=definite)
 
     @property
     def retriable(self) -> bool:
-        """The same call may succeed later."""
+        """True if the same call may succeed later."""
         return self.code in RETRIABLE
 
     @property
     def passing(self) -> bool:
-        """The same call may succeed later, or when a broker can be reached again."""
+        """True if the same call may succeed later, or when a broker can be reached again."""
         return self.retriable or self.code is ErrorCode.BROKER_NOT_AVAILABLE
 
     @property
     def abortable(self) -> bool:
-        """The transaction must be aborted; the producer may go on."""
+        """True if the transaction must be aborted; the producer stays usable."""
         return self.code in ABORTABLE
 
     @property
     def fatal(self) -> bool:
-        """The client object is of no further use."""
+        """True if the client object is unusable."""
         return self.code in FATAL
 
 
 class TransactionError(KafkaError):
-    """A transaction cannot be committed: abortable, unless its producer can do nothing more.
+    """A transaction that cannot be committed: abortable, or fatal for its producer.
 
-    The state of the producer decides which, not the code alone (KIP-1050).
+    The producer's state decides between the two, not the code alone (KIP-1050).
     """
 
     def __init__(self, code: int, message: str = "", *, definite: bool, fatal: bool) -> None:
@@ -164,17 +164,17 @@ class TransactionError(KafkaError):
 
     @property
     def abortable(self) -> bool:
-        """The transaction must be aborted; the producer may go on."""
+        """True if the transaction must be aborted; the producer stays usable."""
         return not self._is_fatal
 
     @property
     def fatal(self) -> bool:
-        """The producer is of no further use."""
+        """True if the producer is unusable."""
         return self._is_fatal
 
 
 def known(code: int) -> ErrorCode:
-    """Name a code from the wire; one that this version does not know is UNKNOWN_SERVER_ERROR."""
+    """Return the ErrorCode of a number; UNKNOWN_SERVER_ERROR if it is not defined here."""
     try:
         return ErrorCode(code)
     except ValueError:
@@ -182,5 +182,5 @@ def known(code: int) -> ErrorCode:
 
 
 def answered(code: int, message: str = "", *, earlier_definite: bool = True) -> KafkaError:
-    """Make the error for a request that was answered with `code`, after earlier attempts."""
+    """Return the error for a response with `code`; `earlier_definite`: of earlier attempts."""
     return KafkaError(code, message, definite=earlier_definite and known(code) in DEFINITE)

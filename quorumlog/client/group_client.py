@@ -1,4 +1,4 @@
-"""One consumer in its group: it joins, commits and leaves."""
+"""One consumer's part in its group: joining, committing and leaving."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -22,10 +22,10 @@ COMMIT_AT_REVOCATION_MS: Final = 5_000
 
 
 class GroupClient:
-    """The group `settings.group_id`, for one consumer. A member from `subscribe` to `leave`.
+    """The group `settings.group_id`, for one consumer: a member from `subscribe` to `leave`.
 
-    It is the Reader of its session, which tells it to revoke and assign partitions. `wake` is
-    called when `poll` may have something to return, and partitions may be fetched.
+    It is the Reader of its session, which calls it to revoke and assign partitions. `wake` is
+    called when `poll` may have records to return, or partitions may be fetched.
     """
 
     def __init__(
@@ -60,24 +60,24 @@ class GroupClient:
 
     @property
     def is_changing(self) -> bool:
-        """True while partitions are given up or taken: `poll` must not return records then."""
+        """True while partitions are revoked or assigned: `poll` must not return records then."""
         return self._session is not None and self._session.is_changing
 
     def subscribe(
         self, topics: tuple[str, ...], listener: RebalanceListener, pattern: str | None = None
     ) -> None:
-        """Join with these topics, or join again with others; `pattern`: those that match."""
+        """Join the group with these topics, or change them; `pattern`: also matching topics."""
         self._listener = listener
         if self._session is None:
             self._session = GroupSession(self._cluster, self._settings, self._coordinator, self)
         self._session.post(facts.Subscribed(topics=topics, pattern=pattern))
 
     def poll_began(self) -> None:
-        """Note that the user is in `poll`: partitions may be revoked."""
+        """Report that the user entered `poll`: partitions may be revoked."""
         self._post(facts.PollBegan())
 
     def poll_ended(self) -> None:
-        """Note that the user processes records: no partition is revoked."""
+        """Report that the user left `poll` and processes records: no partition is revoked."""
         self._post(facts.PollEnded())
 
     def _post(self, event: Event) -> None:
@@ -87,15 +87,15 @@ class GroupClient:
     async def committed(
         self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, bytes] | None = None
     ) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return what the group has committed. Raises KafkaError.
+        """Return the group's committed offsets. Raises KafkaError.
 
-        topic_ids: by name. Without them the names of the topics decide.
+        topic_ids: by name; None: the request has topic names only.
         """
         timeout_ms = self._settings.default_api_timeout_ms
         return await self._coordinator.committed([*partitions], timeout_ms, topic_ids)
 
     def metadata(self) -> GroupMetadata:
-        """Return the member's id and generation; "" and -1 while it is no member."""
+        """Return the member's id and generation; the generation is -1 outside the group."""
         group_id, instance_id = self._coordinator.group_id, self._settings.group_instance_id
         if self._session is None:
             return GroupMetadata(group_id, -1, "", instance_id)
@@ -113,7 +113,7 @@ class GroupClient:
         return membership.member_id, membership.generation_id
 
     async def revoke_all(self) -> None:
-        """Commit what is processed; a member's listener hears that all partitions are revoked."""
+        """Commit the processed offsets; call a member's listener to revoke all partitions."""
         session, partitions = self._session, tuple(self._positions.by_partition)
         if session is not None and partitions and not session.is_changing:
             await self.revoke(partitions, lost=False)
@@ -121,12 +121,12 @@ class GroupClient:
             await self.committer.commit_consumed(COMMIT_AT_CLOSE_MS)
 
     async def leave(self) -> None:
-        """Leave the group, if this is a member."""
+        """Leave the group, if the consumer has subscribed."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
-    # --- what the session orders ---
+    # --- the Reader protocol, for the session ---
 
     async def revoke(self, partitions: tuple[TopicPartition, ...], *, lost: bool) -> None:
         """Stop reading `partitions`; unless `lost`, commit first. Calls the listener."""
@@ -148,18 +148,18 @@ class GroupClient:
         added: tuple[TopicPartition, ...],
         topic_ids: Mapping[str, bytes],
     ) -> None:
-        """Read exactly `partitions`. Calls the listener with those that were added."""
+        """Read exactly `partitions`. Calls the listener with `added`."""
         self._positions.assign(partitions, topic_ids)
         await call_listener(self._listener.on_partitions_assigned, frozenset(added))
 
     def fail(self, error: KafkaError) -> None:
-        """Raise `error` from the user's next poll; from every later one too if it is fatal."""
+        """Raise `error` from the user's next `poll`; a fatal error from every later `poll`, too."""
         if self._failure is None or not self._failure.fatal:
             self._failure = error
         self.wake()
 
     def raise_failure(self) -> None:
-        """Raise what `fail` was given, if anything."""
+        """Raise the error of `fail`, if there is one."""
         error = self._failure
         if error is not None:
             if not error.fatal:

@@ -1,7 +1,7 @@
-"""The values of `auto_offset_reset`: where a consumer begins without a position.
+"""The values of `auto_offset_reset`, by which a consumer without a position begins.
 
 `earliest`, `latest`, `none` (an error), or by duration (KIP-1106): the first record that is not
-older. A duration is of ISO 8601, as Java's Duration reads it (PnDTnHnMn.nS: a day has 24 hours, and
+older. A duration has the ISO 8601 form of Java's Duration (PnDTnHnMn.nS: a day has 24 hours, and
 there are no weeks, months and years).
 """
 

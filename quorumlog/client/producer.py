@@ -40,7 +40,7 @@ TIMESTAMP_MAX_MS: Final = 2**63 - 1
 
 
 def check_timestamp(timestamp_ms: int) -> None:
-    """Raise TypeError or ValueError unless a record may have that timestamp."""
+    """Raise TypeError or ValueError if a record cannot have this timestamp."""
     if not isinstance(timestamp_ms, int):
         raise TypeError(f"timestamp_ms is an int, not {type(timestamp_ms).__name__}")
     if not 0 <= timestamp_ms <= TIMESTAMP_MAX_MS:
@@ -48,18 +48,18 @@ def check_timestamp(timestamp_ms: int) -> None:
 
 
 class _Topic:
-    """What `send` needs to know of a topic."""
+    """The state of one topic for `send`."""
 
     __slots__ = ("candidates", "count", "queues", "sticky")
 
     def __init__(self, batch_size: int) -> None:
         self.count = 0
-        self.candidates: list[int] = []  # those with a leader, for records without a key
+        self.candidates: list[int] = []  # with a leader if possible, for records without a key
         self.sticky: Final = StickyPartition(batch_size)
         self.queues: Final[dict[int, PartitionQueue]] = {}
 
     def refresh(self, view: TopicView) -> None:
-        """Handle new metadata."""
+        """Apply the topic's new metadata."""
         self.count = len(view.partitions)
         led = [index for index, partition in view.partitions.items() if partition.leader_id >= 0]
         self.candidates = led or list(view.partitions)
@@ -75,7 +75,7 @@ def _refresh(topics: Mapping[str, _Topic], metadata: MetadataCache) -> None:
 
 
 def _wake_first(lines: Mapping[str, deque[asyncio.Event]]) -> None:
-    """Handle room in the buffer: the first call in each line looks again."""
+    """Wake the first waiting call of each topic: the buffer may have room."""
     for line in lines.values():
         line[0].set()
 
@@ -96,11 +96,11 @@ class SendOptions(TypedDict, total=False):
 class Producer(AsyncClient[_Opened]):
     """Sends records, in batches, per partition in the order of the calls of `send`.
 
-    Invariant: a call of `send` that must wait stands in the line of its topic, and a later call
-    for that topic waits behind it.
+    Invariant: a call of `send` that must wait is queued by topic, and later calls for that topic
+    wait behind it.
 
     `async with Producer("host:port", linger_ms=5) as producer: await producer.send(...)`.
-    The keyword arguments are those of ProducerSettings. Use it on one event loop.
+    The keyword arguments are the fields of ProducerSettings. Use it on one event loop.
     """
 
     @with_servers
@@ -114,7 +114,7 @@ class Producer(AsyncClient[_Opened]):
         self._record_bytes_max: Final = limit - BATCH_OVERHEAD_BYTES
         self._topics: Final[dict[str, _Topic]] = {}
         self._owes_turn = False  # a batch has begun since the event loop last ran
-        self._lines: Final[dict[str, deque[asyncio.Event]]] = {}  # the calls that wait, by topic
+        self._lines: Final[dict[str, deque[asyncio.Event]]] = {}  # waiting calls, by topic
 
     # --- life ---
 
@@ -128,9 +128,9 @@ class Producer(AsyncClient[_Opened]):
     async def stop(self, timeout_ms: int | None = None) -> None:
         """Flush for at most `timeout_ms` (None: until every record is done), then close.
 
-        An open transaction is aborted first, within `max_block_ms`.
-        What is not acknowledged by then fails. Every record is done after `delivery_timeout_ms`,
-        even if no broker lives. A caller that is cancelled closes at once.
+        An open transaction is aborted first, within `max_block_ms`. Records that are not
+        acknowledged by then fail. Every record is done after `delivery_timeout_ms`, even without a
+        live broker. Cancelling the caller closes the producer at once.
         """
         opened = self._opened
         if opened is None:
@@ -152,12 +152,12 @@ class Producer(AsyncClient[_Opened]):
 
     def _drop(self, opened: _Opened) -> list[Close]:
         count = sum(len(batch.records) for batch in self._accumulator.incomplete())
-        if count:  # Python shows no ResourceWarning unless it is asked to
+        if count:  # by default, Python does not show the ResourceWarning
             _logger.error(
                 "unclosed Producer %s: %d records are not delivered", self.settings.client_id, count
             )
         self._warn_unclosed(f"; {count} records are not delivered" if count else "")
-        # They are still sent if the event loop lives long enough.
+        # The records are still sent if the event loop runs long enough.
         return [opened.sender.finish, *self._closings(opened)]
 
     # --- sending ---
@@ -172,11 +172,11 @@ class Producer(AsyncClient[_Opened]):
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Put a record in line; await the result for its RecordMetadata.
+        """Buffer a record to be sent; await the returned Delivery for its RecordMetadata.
 
         Waits, for at most `max_block_ms`, while the topic's partitions are unknown or the buffer is
-        full. Raises KafkaError, definite, if the record was not put in line, and TypeError or
-        ValueError if it cannot be one. If it is cancelled, the record was not put in line.
+        full. Raises KafkaError, definite, if the record was not buffered, and TypeError or
+        ValueError for illegal arguments. If the call is cancelled, the record was not buffered.
         With a transactional id: RuntimeError outside of a transaction.
         """
         opened = self._running()
@@ -190,7 +190,7 @@ class Producer(AsyncClient[_Opened]):
         if known is None or self._owes_turn or topic in self._lines or not self._has_room(size):
             known = await self._wait_in_line(opened, topic, size)
         if timestamp_ms is None:
-            timestamp_ms = clock.wall_ns() // 1_000_000  # a call for every record
+            timestamp_ms = clock.wall_ns() // 1_000_000  # called for every record
         else:
             check_timestamp(timestamp_ms)
         if partition is None:
@@ -219,13 +219,13 @@ class Producer(AsyncClient[_Opened]):
         return await (await self.send(topic, value, key, **options))
 
     async def flush(self) -> None:
-        """Send all that was put in line, now, and wait until it is acknowledged or failed."""
+        """Send all buffered records now, and wait until each is acknowledged or failed."""
         await self._running().sender.flush()
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """Return the topic's partitions; like `send`, it creates the topic where brokers do that.
+        """Return the topic's partitions; like `send`, creates the topic if brokers allow it.
 
-        Raises KafkaError after `max_block_ms` without them.
+        Raises KafkaError after `max_block_ms` without partitions.
         """
         return list(range((await self._look_up(topic)).count))
 
@@ -234,13 +234,13 @@ class Producer(AsyncClient[_Opened]):
     async def init_transactions(self) -> None:
         """Become the producer of `transactional_id`; once, before the first transaction.
 
-        What an earlier producer of that id has left open is aborted, and that one is fenced. Raises
-        KafkaError; it may be repeated after `max_block_ms` without an end (REQUEST_TIMED_OUT).
+        An earlier producer of that id is fenced, and its open transaction is aborted. Raises
+        KafkaError; after REQUEST_TIMED_OUT (at `max_block_ms`) it may be called again.
         """
         await self._transactor().initialize()
 
     def begin_transaction(self) -> None:
-        """Begin a transaction: what is sent until its end is shown as a whole, or not at all.
+        """Begin a transaction: `read_committed` consumers read all of its records, or none.
 
         Raises RuntimeError while another is open, and KafkaError after a fatal error.
         """
@@ -253,8 +253,8 @@ class Producer(AsyncClient[_Opened]):
     ) -> None:
         """Commit a group's offsets (of the next records to read) if the transaction commits.
 
-        `group_metadata` is `consumer.group_metadata()`: a member that the group has left behind is
-        refused (KIP-447). Raises KafkaError; an `abortable` one means that the transaction must be
+        `group_metadata` is `consumer.group_metadata()`: offsets of a member with an old generation
+        are refused (KIP-447). Raises KafkaError; after an `abortable` error the transaction must be
         aborted.
         """
         transactor = self._transactor()
@@ -262,17 +262,17 @@ class Producer(AsyncClient[_Opened]):
         await transactor.send_offsets(checked_places(offsets), group)
 
     async def commit_transaction(self) -> None:
-        """Send all that waits, and commit the transaction once it is acknowledged.
+        """Send all buffered records, and commit the transaction after their acknowledgement.
 
         Raises KafkaError. `abortable`: call `abort_transaction`. `fatal`: close the producer.
-        REQUEST_TIMED_OUT, after `max_block_ms`: nothing is known yet; call it again, as often as
-        needed, to learn how the commit ends. `definite`: the transaction is not committed, and
-        never will be.
+        REQUEST_TIMED_OUT, after `max_block_ms`: the commit is still in progress; call again, as
+        often as needed, to get its outcome. `definite`: the transaction is not committed, and never
+        will be.
         """
         await self._transactor().commit()
 
     async def abort_transaction(self) -> None:
-        """Drop what waits, and abort the transaction. Then the next one may begin.
+        """Fail the unsent records, and abort the transaction. Then the next may begin.
 
         Raises KafkaError; after REQUEST_TIMED_OUT it may be called again.
         """
@@ -282,8 +282,8 @@ class Producer(AsyncClient[_Opened]):
     async def transaction(self) -> AsyncIterator[None]:
         """Commit at the end of the block; abort if an exception leaves it.
 
-        `async with producer.transaction(): await producer.send("out", b"...")`. If the commit must
-        be aborted, it is, and its error raised. Otherwise as `commit_transaction`.
+        `async with producer.transaction(): await producer.send("out", b"...")`. Raises the errors
+        of `commit_transaction`; after an abortable error the transaction is aborted first.
         """
         self.begin_transaction()
         try:
@@ -299,7 +299,7 @@ class Producer(AsyncClient[_Opened]):
             raise ValueError("transactions need a transactional_id")
         return transactor
 
-    # --- what send needs ---
+    # --- helpers of send ---
 
     async def _look_up(self, name: str) -> _Topic:
         view = await self._running().cluster.topic(name, self.settings.max_block_ms)
@@ -333,14 +333,14 @@ class Producer(AsyncClient[_Opened]):
         return self._accumulator.buffered_bytes + size <= self._buffer_memory
 
     async def _wait_in_line(self, opened: _Opened, name: str, size: int) -> _Topic:
-        """Wait until the topic is known, the calls before this one are done, and there is room."""
+        """Wait for the topic's metadata, for earlier calls for the topic, and for buffer room."""
         limit_s = asyncio.get_running_loop().time() + self.settings.max_block_ms / 1000
         line = self._lines.setdefault(name, deque())
         place = asyncio.Event()  # set: look again
         line.append(place)
         try:
             if self._owes_turn and line[0] is place:
-                await asyncio.sleep(0)  # a caller that never waits must not starve other tasks
+                await asyncio.sleep(0)  # callers must not starve other tasks
             self._owes_turn = False
             topic = self._topics.get(name) or await self._look_up(name)
             while line[0] is not place:
@@ -353,7 +353,7 @@ class Producer(AsyncClient[_Opened]):
             if not line:
                 del self._lines[name]
             elif not line[0].is_set():
-                for waiting in line:  # all, so that they go on in one turn of the event loop
+                for waiting in line:  # all, so that they continue in one turn of the event loop
                     waiting.set()
         if self._opened is not opened:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed", definite=True)
@@ -366,7 +366,7 @@ class Producer(AsyncClient[_Opened]):
         try:
             async with asyncio.timeout_at(limit_s):
                 while not self._has_room(size):
-                    sender.wake()  # nothing lingers any longer
+                    sender.wake()  # lingering batches are due now
                     place.clear()
                     await place.wait()
         except TimeoutError:

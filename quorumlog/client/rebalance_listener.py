@@ -1,4 +1,4 @@
-"""The user's code that is called when a group changes a consumer's partitions."""
+"""The user's callbacks for changes of a consumer's partitions by its group."""
 
 import logging
 from collections.abc import Callable, Coroutine
@@ -12,15 +12,15 @@ Partitions = frozenset[TopicPartition]
 
 
 class RebalanceListener:
-    """Override what you need. The group waits until a method has returned."""
+    """Callbacks to override. The group waits until a callback has returned."""
 
     async def on_partitions_assigned(self, partitions: Partitions) -> None:
-        """Handle added partitions. None of them was read yet, so `seek` works."""
+        """Handle added partitions, before their first record is read: `seek` works."""
 
     async def on_partitions_revoked(self, partitions: Partitions) -> None:
-        """Handle partitions that go to other members, or whose topic is deleted (KIP-848).
+        """Handle partitions that move to other members, or whose topic is deleted (KIP-848).
 
-        This is the last moment to commit.
+        This is the last moment to commit their offsets.
         """
 
     async def on_partitions_lost(self, partitions: Partitions) -> None:
@@ -30,7 +30,7 @@ class RebalanceListener:
 async def call_listener(
     listener: Callable[[Partitions], Coroutine[None, None, None]], partitions: Partitions
 ) -> None:
-    """Await the user's code. What it raises is logged; the group goes on."""
+    """Await the user's callback; log its errors, so that the group continues."""
     try:
         await listener(partitions)
     except Exception:

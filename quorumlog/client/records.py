@@ -18,7 +18,7 @@ __all__ = [
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written. `offset` is -1 with acks=0, and for a very late retry."""
+    """A written record's offset and time. `offset` is -1 with acks=0, and for a very late retry."""
 
     topic: str
     partition: int
@@ -27,9 +27,9 @@ class RecordMetadata(NamedTuple):
 
 
 class ConsumerRecord(NamedTuple):
-    """One record as it was read. `leader_epoch` is -1 if the broker did not tell.
+    """One record that was read. `leader_epoch` is -1 if the batch has none.
 
-    `timestamp_type`: whose clock the time is of. 0: the producer's, 1: the broker's.
+    `timestamp_type`: the clock of the timestamp. 0: the producer's, 1: the broker's.
     """
 
     topic: str
@@ -52,7 +52,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The first record at or after a time."""
+    """The offset and timestamp of the first record at or after a time."""
 
     offset: int
     timestamp_ms: int
@@ -60,7 +60,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """What a consumer is in its group now; no generation (-1) while it is no member (KIP-447)."""
+    """A consumer's membership in its group; the generation is -1 outside the group (KIP-447)."""
 
     group_id: str
     generation_id: int

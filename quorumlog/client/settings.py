@@ -1,7 +1,7 @@
 """Settings of the clients: Kafka's names in snake_case, Kafka's units and defaults (4.3).
 
 `*Settings` hold and check the values; `*Options` repeat names and types, so that a type checker and
-an editor know the keyword arguments (PEP 692). A test keeps the two in step.
+an editor have the keyword arguments (PEP 692). A test keeps the two equal.
 """
 
 import difflib
@@ -42,15 +42,15 @@ _ABOVE_0 = frozenset(
         "transaction_timeout_ms",
     }
 )
-IN_FLIGHT_MAX = 5  # a broker remembers that many batches of a producer (KIP-98)
+IN_FLIGHT_MAX = 5  # a broker keeps the last five batches of a producer (KIP-98)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonSettings:
-    """What every client needs to find brokers and to survive their loss.
+    """The settings of every client, to find brokers and to survive their loss.
 
     The `metadata_retry_backoff*` settings are not in Kafka: they make failover fast. While the
-    leader of a wanted partition is unknown or unreachable, metadata is asked for after
+    leader of a needed partition is unknown or unreachable, metadata is requested after
     `metadata_retry_backoff_ms`, growing to `metadata_retry_backoff_max_ms`.
     """
 
@@ -80,7 +80,7 @@ class CommonSettings:
 
 
 class CommonOptions(TypedDict, total=False):
-    """The keyword arguments of CommonSettings but for `bootstrap_servers`."""
+    """The keyword arguments of CommonSettings, without `bootstrap_servers`."""
 
     client_id: str
     request_timeout_ms: int
@@ -97,13 +97,13 @@ class CommonOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings(CommonSettings):
-    """What a Producer takes.
+    """The settings of a Producer.
 
-    `enable_idempotence=None` is Kafka's default: on, unless `acks` is not "all".
+    `enable_idempotence=None` is Kafka's default: on if `acks` is "all", else off.
     `max_in_flight` is Kafka's max.in.flight.requests.per.connection.
-    `transactional_id` names the producer across its restarts: a new one of that name ends what an
-    older one has begun. It implies idempotence and acks=all. The coordinator aborts a transaction
-    that is open for `transaction_timeout_ms`, and then fences its producer.
+    `transactional_id` names the producer across its restarts: a new producer of that id ends an
+    older producer's open transaction. It implies idempotence and acks=all. The coordinator aborts a
+    transaction that is open for `transaction_timeout_ms`, and then fences its producer.
     """
 
     acks: Acks = "all"
@@ -167,7 +167,7 @@ class ProducerOptions(CommonOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings(CommonSettings):
-    """What a Consumer takes. Without `group_id` there is no subscribing and no committing.
+    """The settings of a Consumer. `subscribe` and `commit` need a `group_id`.
 
     `allow_auto_create_topics` is False, so that a mistyped name is an error and not a topic.
     `auto_offset_reset`: "earliest", "latest", "none" (an error), or the first record that is not
@@ -237,7 +237,7 @@ class ConsumerOptions(CommonOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminSettings(CommonSettings):
-    """What an Admin takes."""
+    """The settings of an Admin."""
 
 
 class AdminOptions(CommonOptions, total=False):
@@ -250,10 +250,10 @@ Settings = TypeVar("Settings", bound=CommonSettings)
 def build(
     cls: type[Settings], bootstrap_servers: BootstrapServers, options: Mapping[str, object]
 ) -> Settings:
-    """Make settings of keyword arguments.
+    """Return the settings for keyword arguments.
 
-    Raises TypeError for an unknown name, with the nearest known one, for a setting of Kafka's that
-    is not supported yet, or for a value of another type; ValueError for a value that cannot be.
+    Raises TypeError for an unknown name, with the nearest valid name, for a setting of Kafka's that
+    is not supported yet, or for a value of another type; ValueError for an illegal value.
     """
     kinds = get_type_hints(cls)
     for name, value in options.items():
@@ -265,14 +265,14 @@ def build(
         if not _fits(kinds[name], value):
             error = ValueError if get_origin(kinds[name]) is Literal else TypeError
             raise error(f"{name} must be {_described(kinds[name])}, not {value!r}")
-    values: dict[str, Any] = {**options}  # the dataclass checks what it is given
+    values: dict[str, Any] = {**options}  # the dataclass checks them
     return cls(bootstrap_servers=bootstrap_servers, **values)
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
     """Return the replacement for an unknown setting, or a close name; "" if there is neither.
 
-    A name is close if each of its words is: `session_timeout_ms` is none for `consumer_timeout_ms`.
+    All words must be close: `session_timeout_ms` is no hint for `consumer_timeout_ms`.
     """
     if (instead := instead_of(name)) is not None:
         return f": {instead}"
@@ -284,10 +284,10 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def with_servers(init: Callable[P, None]) -> Callable[P, None]:
-    """Return the constructor of a client; it explains a call without one place for servers.
+    """Wrap a client's constructor, to explain wrong positional arguments.
 
-    The wrapped one raises TypeError without the servers, and for more arguments than them that
-    have no name.
+    The constructor raises TypeError without `bootstrap_servers`, and for any other positional
+    argument.
     """
 
     @wraps(init)
@@ -310,7 +310,7 @@ def with_servers(init: Callable[P, None]) -> Callable[P, None]:
 def addresses(bootstrap_servers: BootstrapServers) -> list[Address]:
     """Split "host:port,host:port", or a sequence of "host:port".
 
-    Raises TypeError for what is neither, ValueError for an address that cannot be.
+    Raises TypeError for other types, ValueError for an illegal address.
     """
     if isinstance(bootstrap_servers, Mapping):
         raise TypeError(
@@ -347,7 +347,7 @@ def _check(holds: bool, message: str) -> None:
 
 
 def _fits(kind: Any, value: object) -> bool:
-    """Tell whether `value` is of a type that a setting may have."""
+    """Return whether `value` has the type `kind` of a setting."""
     origin, choices = get_origin(kind), get_args(kind)
     if origin is Literal:
         return any(value == one and type(value) is type(one) for one in choices)

@@ -1,7 +1,7 @@
 """Kafka's client settings for features that these clients do not have.
 
-They are refused, not ignored: an ignored one would promise what the client does not do (an
-encrypted connection). The error differs from that of a mistyped name.
+They are refused, not ignored: an ignored setting would promise a missing feature (such as an
+encrypted connection). The error is not the error of a mistyped name.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ def instead_of(name: str) -> str | None:
 
 
 def why_unsupported(name: str) -> str | None:
-    """Return why the setting is not supported yet; None if Kafka has no such setting."""
+    """Return why a setting of Kafka's is not supported; None for other names."""
     setting = name.replace(".", "_")
     family = setting.partition("_")[0]  # ssl_keystore_location, sasl_mechanism, ...
     return _REASONS.get(setting) or _REASONS.get(family)

@@ -1,6 +1,6 @@
 """The asynchronous administrator, by subject: topics, records, configuration, access, ...
 
-A subject, with its messages, is loaded when it is first needed: most programs need one or two.
+A subject's module, with its messages, is loaded at its first use: most programs use one or two.
 """
 
 from importlib import import_module

@@ -140,7 +140,7 @@ def _filter_codes(one: about.AclFilter) -> tuple[int, int, int, int]:
 
 
 def _code(codes: Codes, word: str | None, what: str) -> int:
-    """Return the code of a word; of None, that of any."""
+    """Return the code of a word, the code of "any" for None. Raises ValueError."""
     if word is None:
         return _ANY
     if word not in codes:
@@ -149,7 +149,7 @@ def _code(codes: Codes, word: str | None, what: str) -> int:
 
 
 def _word(codes: Codes, code: int) -> str:
-    """Return the word; the number itself for what a newer broker may have."""
+    """Return the word of a code; the code as text if a newer broker sent an unknown code."""
     return next((word for word, known in codes.items() if known == code), str(code))
 
 
@@ -170,7 +170,7 @@ def _acl(
 
 
 def _name(one: AnyAcl) -> str:
-    """Name it in an error message, by all of its fields: two that differ have two names."""
+    """Return a name for error messages, with all fields: different ACLs have different names."""
     words = (
         one.permission,
         one.principal,

@@ -1,4 +1,4 @@
-"""The administrator: all of its methods; one module per subject implements them."""
+"""The administrator's methods; one module per subject implements them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Unpack
@@ -39,10 +39,10 @@ _NO_QUOTAS: Final[Mapping[str, float]] = {}
 class Admin(AsyncClient[Asker]):
     """Administers a cluster: `async with Admin("host:port") as admin: ...`.
 
-    The keyword arguments are those of AdminSettings. Every method raises KafkaError, with
-    UNSUPPORTED_VERSION (definite) if the cluster has no such request, and TypeError or ValueError
-    for invalid arguments. The client repeats a request that fails until `default_api_timeout_ms`
-    has passed; it repeats a change only while it is certain that nothing was changed.
+    The keyword arguments are the fields of AdminSettings. Every method raises KafkaError, with
+    UNSUPPORTED_VERSION (definite) if the cluster does not support the request, and TypeError or
+    ValueError for invalid arguments. The client retries a failed request for
+    `default_api_timeout_ms`; a change only while it is certain that it had no effect.
     """
 
     @with_servers
@@ -71,7 +71,7 @@ class Admin(AsyncClient[Asker]):
         broker_id: int | None = None,
         timeout_ms: float | None = None,
     ) -> ResponseT:
-        """Send any request, once, to one broker (None: any), and return its answer unchecked."""
+        """Send any request, once, to one broker (None: any), and return the unchecked response."""
         return await self._running().request(request, broker_id=broker_id, timeout_ms=timeout_ms)
 
     # --- topics ---
@@ -81,8 +81,9 @@ class Admin(AsyncClient[Asker]):
     ) -> None:
         """Create topics. Raises the first topic's error, definite if none was created.
 
-        The broker that was asked knows them then. Another broker hears of them a moment later, as
-        in Kafka: until then `describe_topics` may raise UNKNOWN_TOPIC_OR_PARTITION.
+        On return the broker of the request has the topics in its metadata. Other brokers get them a
+        moment later, as in Kafka: until then `describe_topics` may raise
+        UNKNOWN_TOPIC_OR_PARTITION.
         """
         await subjects.topics.create(self._running(), topics, validate_only=validate_only)
 
@@ -93,7 +94,7 @@ class Admin(AsyncClient[Asker]):
     async def create_partitions(
         self, counts: Mapping[str, int | about.NewPartitions], *, validate_only: bool = False
     ) -> None:
-        """Grow topics to that many partitions in total. Keys may then map to other partitions.
+        """Grow topics to these total partition counts. Keys may then map to other partitions.
 
         Raises the first topic's error (INVALID_PARTITIONS, ...), definite if none has grown.
         """
@@ -108,9 +109,9 @@ class Admin(AsyncClient[Asker]):
     async def describe_topics(
         self, names: Iterable[str] | None = None
     ) -> dict[str, about.TopicDescription]:
-        """Describe these topics; None: all of them.
+        """Describe these topics; None: all topics.
 
-        The descriptions of named topics have the ELR, if the cluster offers it (KIP-966). Raises
+        The descriptions of named topics have the ELR, if the cluster supports it (KIP-966). Raises
         UNKNOWN_TOPIC_OR_PARTITION if a named topic does not exist.
         """
         return await subjects.topics.describe(self._running(), names)
@@ -118,10 +119,10 @@ class Admin(AsyncClient[Asker]):
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, election: Election = "preferred"
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Let the preferred replica of each partition lead again, or any replica that lives.
+        """Elect each partition's preferred replica as leader, or by "unclean" any live replica.
 
-        `partitions` None: all of them. Returns None for each partition that has a new leader, and
-        the error of each other one: ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
+        `partitions` None: all partitions. Returns for each partition None if it has a new leader,
+        or its error: ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
         UNKNOWN_TOPIC_OR_PARTITION. Source: KIP-460.
         """
         return await subjects.topics.elect(self._running(), partitions, election)
@@ -131,18 +132,18 @@ class Admin(AsyncClient[Asker]):
     async def alter_partition_reassignments(
         self, replicas: Mapping[TopicPartition, Sequence[int] | None]
     ) -> None:
-        """Let each partition move to these replicas, the preferred leader first; None: cancel.
+        """Begin to move each partition to these replicas, the preferred leader first; None: cancel.
 
-        It goes on when this returns: see `list_partition_reassignments`. Raises the first
-        partition's error (INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, ...), definite
-        if none was changed. Source: KIP-455.
+        The reassignment continues after the return: see `list_partition_reassignments`. Raises the
+        first partition's error (INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, ...),
+        definite if no partition was changed. Source: KIP-455.
         """
         await subjects.reassignments.alter(self._running(), replicas)
 
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, about.PartitionReassignment]:
-        """Return those of the partitions (None: of all) that are moving, as one broker sees it."""
+        """Return the reassignments in progress of these partitions; None: of all partitions."""
         return await subjects.reassignments.ongoing(self._running(), partitions)
 
     # --- records ---
@@ -152,7 +153,7 @@ class Admin(AsyncClient[Asker]):
         specs: Mapping[TopicPartition, OffsetSpec | int],
         isolation_level: IsolationLevel = "read_uncommitted",
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Return the offset at the start, the end or a time (ms) of each partition.
+        """Return each partition's earliest or latest offset, or its first offset at a time (ms).
 
         The offset is -1 if every record is older.
         """
@@ -163,15 +164,15 @@ class Admin(AsyncClient[Asker]):
     ) -> dict[TopicPartition, int]:
         """Delete the records below these offsets (-1: below the high watermark).
 
-        Returns the first offset that each partition then has. Raises OFFSET_OUT_OF_RANGE and
-        others; definite if nothing was deleted. Source: KIP-107.
+        Returns each partition's new log start offset. Raises OFFSET_OUT_OF_RANGE and others;
+        definite if no record was deleted. Source: KIP-107.
         """
         return await subjects.records.delete(self._running(), before)
 
     async def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, tuple[about.ProducerStateDescription, ...]]:
-        """Return which idempotent producers each partition's leader remembers (KIP-664)."""
+        """Return the idempotent producers' states at each partition's leader (KIP-664)."""
         return await subjects.records.producers(self._running(), partitions)
 
     @property
@@ -196,10 +197,10 @@ class Admin(AsyncClient[Asker]):
         subtract: Mapping[str, ConfigText] = _NOTHING,
         validate_only: bool = False,
     ) -> None:
-        """Make all of these changes to settings, or none; the other settings stay (KIP-339).
+        """Change settings, all or none; the other settings stay (KIP-339).
 
-        `values` sets settings, `delete` gives them their defaults again. `append` adds items to
-        settings that are lists, `subtract` removes items. Raises INVALID_CONFIG and others.
+        `values` sets settings, `delete` restores their defaults. `append` adds items to list
+        settings, `subtract` removes items. Raises INVALID_CONFIG and others.
         """
         await subjects.configs.alter(
             self._running(),
@@ -215,69 +216,67 @@ class Admin(AsyncClient[Asker]):
     async def list_config_resources(
         self, kinds: Iterable[str] | None = None
     ) -> list[about.ConfigResource]:
-        """Return the resources of these kinds that have settings; None: of all kinds (KIP-1142).
-
-        The list is sorted.
-        """
+        """Return the resources of these kinds (None: all) that have settings (KIP-1142), sorted."""
         return await subjects.configs.list_resources(self._running(), kinds)
 
     # --- the cluster ---
 
     async def describe_cluster(self) -> about.ClusterDescription:
-        """Describe the cluster as one broker sees it now."""
+        """Describe the cluster by one broker's metadata."""
         return await subjects.cluster.describe(self._running())
 
     async def describe_quorum(self) -> about.QuorumDescription:
-        """Describe the metadata quorum as its leader sees it (KIP-595)."""
+        """Describe the metadata quorum by its leader's state (KIP-595)."""
         return await subjects.cluster.quorum(self._running())
 
     describe_metadata_quorum = describe_quorum  # Kafka's name
 
     async def add_raft_voter(self, voter_id: int, directory_id: bytes, address: str) -> None:
-        """Make a controller that follows the quorum a voter; it is committed on return (KIP-853).
+        """Make a controller that observes the quorum a voter; committed on return (KIP-853).
 
-        `directory_id`: 16 bytes, those of its metadata directory; `address`: `host:port` of its
-        control listener; both as `describe_quorum` tells them. Raises DUPLICATE_VOTER;
+        `directory_id`: the 16 bytes of its metadata directory's id; `address`: `host:port` of its
+        controller listener; `describe_quorum` returns both. Raises DUPLICATE_VOTER;
         UNSUPPORTED_VERSION at kraft.version 0; INVALID_REQUEST; REQUEST_TIMED_OUT if the node has
-        not caught up, another change goes on, or no commit was seen: then it may still be made.
+        not caught up, another change is in progress, or the commit was not seen: then the change
+        may still be made.
         """
         await subjects.voters.add(self._running(), voter_id, directory_id, address)
 
     async def remove_raft_voter(self, voter_id: int, directory_id: bytes) -> None:
-        """Make a voter an observer; it is committed on return (KIP-853).
+        """Make a voter an observer; committed on return (KIP-853).
 
         Raises VOTER_NOT_FOUND for another id or directory, INVALID_REQUEST for the only voter, and
-        as `add_raft_voter` does.
+        the other errors of `add_raft_voter`.
         """
         await subjects.voters.remove(self._running(), voter_id, directory_id)
 
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None
     ) -> dict[int, dict[str, about.LogDirDescription]]:
-        """Return the log directories of brokers (None: of all), by path, with every log's size."""
+        """Return the log directories of brokers (None: all) by path, with the size of every log."""
         return await subjects.cluster.log_dirs(self._running(), brokers)
 
     async def alter_replica_log_dirs(
         self, broker_id: int, directories: Mapping[TopicPartition, str]
     ) -> None:
-        """Let replicas of a broker move to other log directories there, by their paths (KIP-113).
+        """Begin to move replicas of a broker to other log directories, by their paths (KIP-113).
 
-        `describe_log_dirs` shows how far they are. The path where a replica is cancels its move.
+        `describe_log_dirs` shows the progress. A replica's present path cancels its move.
         Raises LOG_DIR_NOT_FOUND; KAFKA_STORAGE_ERROR; REPLICA_NOT_AVAILABLE for a replica that the
-        broker does not have yet: it will be made there.
+        broker does not have yet: it will be created there.
         """
         await subjects.cluster.alter_log_dirs(self._running(), broker_id, directories)
 
     async def unregister_broker(self, broker_id: int) -> None:
-        """Let the cluster forget a broker that will not come back.
+        """Remove the registration of a broker that will not come back.
 
-        Raises BROKER_ID_NOT_REGISTERED; INVALID_REQUEST if the broker is in service, or alone is
-        known to hold all records of a partition.
+        Raises BROKER_ID_NOT_REGISTERED; INVALID_REQUEST if the broker is in service, or is the only
+        replica that is known to have all records of a partition.
         """
         await subjects.cluster.unregister(self._running(), broker_id)
 
     async def describe_features(self) -> dict[str, about.FeatureDescription]:
-        """Return the levels that are in force, and those that one broker works with (KIP-584)."""
+        """Return the finalized feature levels, and those that one broker supports (KIP-584)."""
         return await subjects.features.describe(self._running())
 
     async def update_features(
@@ -287,7 +286,7 @@ class Admin(AsyncClient[Asker]):
         *,
         validate_only: bool = False,
     ) -> None:
-        """Let all of these levels be in force, or none of them is changed.
+        """Set feature levels, all or none (KIP-584).
 
         Raises INVALID_UPDATE_VERSION, FEATURE_UPDATE_FAILED.
         """
@@ -296,17 +295,17 @@ class Admin(AsyncClient[Asker]):
     # --- access: a quorumlog cluster stores it and does not enforce it ---
 
     async def describe_acls(self, wanted: about.AclFilter = _ALL_ACLS) -> list[about.Acl]:
-        """Return the ACLs that a filter means, sorted."""
+        """Return the ACLs that match a filter, sorted."""
         return await subjects.acls.describe(self._running(), wanted)
 
     async def create_acls(self, acls: Iterable[about.Acl]) -> None:
-        """Create ACLs; one that exists stays. Raises the first error, definite if none is new."""
+        """Create ACLs that do not exist. Raises the first error, definite if none was created."""
         await subjects.acls.create(self._running(), acls)
 
     async def delete_acls(self, filters: Iterable[about.AclFilter]) -> list[about.Acl]:
-        """Delete all ACLs that one of the filters means; return them, sorted.
+        """Delete all ACLs that match one of the filters; return them, sorted.
 
-        Raises the first filter's error, definite if nothing was deleted.
+        Raises the first filter's error, definite if no ACL was deleted.
         """
         return await subjects.acls.delete(self._running(), filters)
 
@@ -317,10 +316,10 @@ class Admin(AsyncClient[Asker]):
         any_of: Iterable[str] = (),
         strict: bool = False,
     ) -> list[about.ClientQuota]:
-        """Return the quotas of the entities that a filter means (KIP-546).
+        """Return the quotas of the entities that match a filter (KIP-546).
 
-        They have the names of `entity` by type (None: the default), and some name of each type in
-        `any_of`; with `strict`, they have no other types.
+        An entity matches if it has the names in `entity`, by type (None: the default), and a name
+        of each type in `any_of`; with `strict`, it must have no other types.
         """
         return await subjects.quotas.describe(self._running(), entity, any_of, strict=strict)
 
@@ -332,7 +331,7 @@ class Admin(AsyncClient[Asker]):
         delete: Iterable[str] = (),
         validate_only: bool = False,
     ) -> None:
-        """Set and delete quotas of one entity, all of them or none; the others stay (KIP-546)."""
+        """Set and delete quotas of one entity, all or none; the other quotas stay (KIP-546)."""
         await subjects.quotas.alter(
             self._running(), entity, values, delete, validate_only=validate_only
         )
@@ -340,7 +339,7 @@ class Admin(AsyncClient[Asker]):
     async def describe_user_scram_credentials(
         self, users: Iterable[str] | None = None
     ) -> dict[str, tuple[about.ScramCredential, ...]]:
-        """Return which credentials users (None: all that have some) have; () for none."""
+        """Return each user's credentials, () for none; `users` None: all users with credentials."""
         return await subjects.users.describe(self._running(), users)
 
     async def alter_user_scram_credentials(
@@ -348,23 +347,23 @@ class Admin(AsyncClient[Asker]):
         upsertions: Iterable[about.NewScramCredential] = (),
         deletions: Iterable[tuple[str, str]] = (),
     ) -> None:
-        """Set credentials, and delete those of (user, mechanism) pairs (KIP-554).
+        """Set credentials, and delete the credentials of (user, mechanism) pairs (KIP-554).
 
         Raises the first user's error (RESOURCE_NOT_FOUND, UNACCEPTABLE_CREDENTIAL, ...), definite
-        if nothing was changed.
+        if no credential was changed.
         """
         await subjects.users.alter(self._running(), upsertions, deletions)
 
     # --- groups ---
 
     async def list_consumer_groups(self) -> list[about.GroupListing]:
-        """Ask every broker for the groups that it coordinates; sorted by name."""
+        """Return the groups that all brokers coordinate, sorted by name."""
         return await subjects.groups.list_all(self._running())
 
     async def describe_consumer_groups(
         self, group_ids: Iterable[str]
     ) -> dict[str, about.GroupDescription]:
-        """Describe classic groups; one that does not exist is described as "Dead"."""
+        """Describe classic and consumer groups; a missing group has the state "Dead"."""
         asker = self._running()
         names = checked_names(group_ids)
         return {group_id: await subjects.groups.describe(asker, group_id) for group_id in names}
@@ -372,13 +371,13 @@ class Admin(AsyncClient[Asker]):
     async def list_consumer_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets that a group has committed for these partitions; None: for all."""
+        """Return a group's committed offsets of these partitions; None: of all partitions."""
         return await subjects.groups.offsets(self._running(), group_id, partitions)
 
     async def alter_consumer_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
     ) -> None:
-        """Commit offsets in the name of a group without members, also of one that is new.
+        """Commit offsets of a group without members, or of a new group.
 
         Raises UNKNOWN_MEMBER_ID if the group has members.
         """
@@ -387,15 +386,15 @@ class Admin(AsyncClient[Asker]):
     async def delete_consumer_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Forget what a group has committed for these partitions (KIP-496).
+        """Delete a group's committed offsets of these partitions (KIP-496).
 
-        Raises GROUP_SUBSCRIBED_TO_TOPIC if a member reads the topic, GROUP_ID_NOT_FOUND.
+        Raises GROUP_SUBSCRIBED_TO_TOPIC if a member subscribes to the topic, GROUP_ID_NOT_FOUND.
         """
         await subjects.groups.delete_offsets(self._running(), group_id, partitions)
 
     async def delete_consumer_groups(self, group_ids: Iterable[str]) -> None:
         """Delete groups without members, with their offsets. Raises NON_EMPTY_GROUP and others.
 
-        It deletes one after the other. An error is definite if no group was deleted.
+        The groups are deleted one after the other. An error is definite if no group was deleted.
         """
         await subjects.groups.delete(self._running(), group_ids)

@@ -1,7 +1,7 @@
 """Sends an administrator's requests: to any broker, one broker, or the leaders of partitions.
 
-A request is repeated until `default_api_timeout_ms` has passed, as long as repeating it is safe: a
-question always, a change only while it is certain that nothing was changed.
+A failed request is retried for `default_api_timeout_ms`, if a retry is safe: always if the request
+only reads; a change only while it is certain that it had no effect.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ LEFT_OUT: Final = "left out of the answer"
 
 
 class Asker:
-    """One administrator's connection to the cluster, from its `start` to its `stop`."""
+    """The requests of one administrator, while it is open."""
 
     def __init__(self, cluster: Cluster, settings: AdminSettings) -> None:
         self.cluster: Final = cluster
@@ -44,9 +44,9 @@ class Asker:
         version_min: int = 0,
         timeout_ms: float | None = None,
     ) -> ResponseT:
-        """Send any request, once, to one broker (None: any), and return its answer unchecked.
+        """Send any request, once, to one broker (None: any), and return the unchecked response.
 
-        Raises KafkaError: BROKER_ID_NOT_REGISTERED at once if there is no such broker.
+        Raises KafkaError: BROKER_ID_NOT_REGISTERED at once if the metadata has no such broker.
         """
         if broker_id is not None:
             await self._check_broker(broker_id)
@@ -56,14 +56,14 @@ class Asker:
 
     async def _check_broker(self, broker_id: int) -> None:
         if broker_id not in self.cluster.metadata.nodes:
-            await self.cluster.next_update()  # it may have come since
+            await self.cluster.next_update()  # it may have registered since
         nodes = self.cluster.metadata.nodes
         if broker_id not in nodes:
             message = f"broker {broker_id} is not among the live ones: {listed(map(str, nodes))}"
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message, definite=True)
 
     async def retry(self, attempt: Callable[[], Awaitable[Result]], *, changes: bool) -> Result:
-        """Repeat `attempt` until it succeeds; a change only while it certainly was not made.
+        """Repeat `attempt` until it succeeds; a change only after definite errors.
 
         Raises the error of the last attempt, or REQUEST_TIMED_OUT.
         """
@@ -93,10 +93,11 @@ class Asker:
         *,
         changes: bool,
     ) -> dict[TopicPartition, Result]:
-        """Ask the leader of each partition, until each has answered. Repeating must be harmless.
+        """Return a result of each partition's leader, with retries, which must be harmless.
 
-        `ask(broker_id, partitions)` returns a result or an error for each. Raises the first error
-        that stays, or the last one that did not pass in time; definite if nothing was changed.
+        `ask(broker_id, partitions)` returns a result or an error for each partition. Raises the
+        first lasting error, or at the deadline an error that remains; definite if nothing was
+        changed.
         """
         wanted = list(partitions)
         for name, indexes in by_topic(wanted).items():
@@ -139,7 +140,7 @@ class Asker:
         ask: Callable[[int, list[TopicPartition]], Awaitable[Answers[Result]]],
         found: dict[TopicPartition, Result],
     ) -> list[KafkaError]:
-        """Ask each leader once. Adds the results to `found`; returns the errors of the others."""
+        """Call `ask` for each leader once; add the results to `found`, and return the errors."""
         errors: list[KafkaError] = []
         by_leader: dict[int, list[TopicPartition]] = {}
         for name in partitions:
@@ -178,7 +179,7 @@ class Asker:
 
 
 def check_all(names: Iterable[str], answers: Mapping[str, tuple[int, str]]) -> None:
-    """Raise the error of the first of `names` that has one. `answers`: (code, message) by name.
+    """Raise the first error of `names`, in their order. `answers`: (code, message) by name.
 
     The error is definite if the request changed nothing for any name.
     """

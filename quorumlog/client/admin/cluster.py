@@ -1,4 +1,4 @@
-"""The cluster itself: brokers, the metadata quorum, the directories of the logs."""
+"""The cluster: brokers, the metadata quorum, log directories."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -100,7 +100,7 @@ async def log_dirs(
 
 
 async def _log_dirs_of(asker: Asker, broker_id: int) -> dict[str, about.LogDirDescription]:
-    request = DescribeLogDirsRequest(topics=None)  # all of them
+    request = DescribeLogDirsRequest(topics=None)  # all topics
 
     async def attempt() -> dict[str, about.LogDirDescription]:
         response = await asker.request(request, broker_id=broker_id)
@@ -157,7 +157,7 @@ async def alter_log_dirs(
         }
 
     codes = await asker.retry(attempt, changes=True)
-    for at in wanted:  # each was noted, or refused for good: none is asked again
+    for at in wanted:  # outside the retries: each move was accepted, or refused with a final error
         message = labelled(at, f"{directories[at]} of broker {broker_id}")
         if at not in codes:
             message = labelled(at, LEFT_OUT)

@@ -1,4 +1,4 @@
-"""Settings of topics, brokers and groups: shown, and changed one by one (KIP-339)."""
+"""Settings of topics, brokers and groups: described, and altered one by one (KIP-339)."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -28,7 +28,7 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
 def as_text(name: str, value: object) -> str:
-    """Return the value of a setting as text. Raises TypeError for values of other types."""
+    """Return a setting's value as Kafka's text. Raises TypeError for values of other types."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):
@@ -134,9 +134,9 @@ def _name(name: str) -> str:
 
 
 def _broker_id(kind: ResourceKind, name: str) -> int | None:
-    """Return the broker that must answer; None: any broker may.
+    """Return the broker that must get the request; None: any broker.
 
-    A broker answers for its own settings. The name "" stands for the defaults of all brokers.
+    Each broker handles its own settings. The name "" stands for the defaults of all brokers.
     """
     if kind != "broker" or not name:
         return None

@@ -24,7 +24,7 @@ from quorumlog.wire.codec.messages.list_groups import ListGroupsRequest
 
 Result = TypeVar("Result")
 
-NO_GROUP: Final = "Dead"  # how a coordinator describes a group that it does not have
+NO_GROUP: Final = "Dead"  # the state in responses for a group that does not exist
 
 
 async def _ask(
@@ -34,7 +34,7 @@ async def _ask(
     *,
     changes: bool,
 ) -> Result:
-    """Ask the coordinator; find it again after an error."""
+    """Call `ask` with the group's coordinator, with retries; find it again after an error."""
     if not isinstance(group_id, str):
         raise TypeError(f"a group is named by a str, not {group_id!r}")
     coordinator = Coordinator(asker.cluster, group_id)
@@ -83,7 +83,7 @@ async def describe(asker: Asker, group_id: str) -> about.GroupDescription:
 
 
 async def _consumer_group(coordinator: Coordinator) -> about.GroupDescription | None:
-    """Describe a group of the protocol of KIP-848, or return None: it is not one."""
+    """Describe a consumer group (KIP-848); return None if there is no such consumer group."""
     request = ConsumerGroupDescribeRequest(group_ids=[coordinator.group_id])
     try:
         group = (await coordinator.send(request)).groups[0]

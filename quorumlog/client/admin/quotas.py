@@ -47,7 +47,7 @@ async def describe(
 
 
 def sorted_entity(entry: describe_.EntryData) -> list[describe_.EntityData]:
-    """Return the parts of an entity, sorted by their types."""
+    """Return the components of an entity, sorted by type."""
     return sorted(entry.entity, key=lambda part: part.entity_type)
 
 

@@ -1,4 +1,4 @@
-"""Partitions that move to other replicas. Source: KIP-455."""
+"""Partition reassignments: altered and listed. Source: KIP-455."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

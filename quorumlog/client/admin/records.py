@@ -1,4 +1,4 @@
-"""Requests to the leaders of partitions: offsets, producers, deletion of records."""
+"""Requests to partition leaders: offsets, producers, deletion of records."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -52,7 +52,7 @@ async def offsets(
 
 
 async def delete(asker: Asker, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """See Admin.delete_records. A repetition is harmless."""
+    """See Admin.delete_records. Retries are harmless."""
     for name, offset in checked_mapping(before, "TopicPartition to offset").items():
         checked_partition(name)
         if offset != TO_HIGH_WATERMARK:
@@ -85,7 +85,7 @@ async def delete(asker: Asker, before: Mapping[TopicPartition, int]) -> dict[Top
 def _deletion_error(
     name: TopicPartition, answer: delete_records_.DeleteRecordsPartitionResult
 ) -> KafkaError:
-    # The broker gives these answers before it deletes anything: the offset is above the high
+    # The broker checks these errors before it deletes records: the offset is above the high
     # watermark, the log is compacted, or the broker does not lead the partition.
     is_refusal = answer.error_code in {
         ErrorCode.OFFSET_OUT_OF_RANGE,

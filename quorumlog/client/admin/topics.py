@@ -1,4 +1,4 @@
-"""Topics: made, grown, described, deleted; and elections of their leaders."""
+"""Topics: created, grown, described, deleted; and leader elections."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -27,7 +27,7 @@ from quorumlog.wire.codec.messages.metadata import (
 )
 
 _ELECTIONS: Final[Mapping[Election, int]] = {"preferred": 0, "unclean": 1}
-PAGE_PARTITIONS: Final = 2_000  # of one answer of DescribeTopicPartitions, as Kafka's client asks
+PAGE_PARTITIONS: Final = 2_000  # per DescribeTopicPartitions response, as in Kafka's client
 
 
 async def create(asker: Asker, topics: Iterable[about.NewTopic], *, validate_only: bool) -> None:
@@ -116,7 +116,7 @@ async def grow(
 
 
 async def metadata(asker: Asker, names: Iterable[str] | None) -> MetadataResponse:
-    """Ask any broker for metadata; None: of all topics."""
+    """Return a broker's metadata response for these topics; None: for all topics."""
     topics = None
     if names is not None:
         topics = [MetadataRequestTopic(name=name) for name in checked_names(names)]
@@ -126,9 +126,9 @@ async def metadata(asker: Asker, names: Iterable[str] | None) -> MetadataRespons
 
 
 async def view(asker: Asker, names: Iterable[str] | None) -> MetadataCache:
-    """Ask any broker for its view of the brokers and of these topics; None: of all.
+    """Return a broker's metadata of the cluster and of these topics; None: of all topics.
 
-    Raises the first topic's error, except that a leader is missing.
+    Raises the first topic's error, except LEADER_NOT_AVAILABLE.
     """
     response = await metadata(asker, names)
     for topic in response.topics:
@@ -140,7 +140,7 @@ async def view(asker: Asker, names: Iterable[str] | None) -> MetadataCache:
 
 
 async def describe(asker: Asker, names: Iterable[str] | None) -> dict[str, about.TopicDescription]:
-    """See Admin.describe_topics. Brokers that offer it are asked for the ELR, too (KIP-966)."""
+    """See Admin.describe_topics. Named topics have the ELR, if the broker supports KIP-966."""
     if names is not None:
         wanted = checked_names(names)
         try:
@@ -161,7 +161,7 @@ async def describe(asker: Asker, names: Iterable[str] | None) -> dict[str, about
 
 
 async def _describe_with_elr(asker: Asker, names: list[str]) -> dict[str, about.TopicDescription]:
-    """Ask page by page. Raises UNSUPPORTED_VERSION if the broker does not offer that."""
+    """Request the descriptions page by page. Raises UNSUPPORTED_VERSION before KIP-966."""
     described: dict[str, about.TopicDescription] = {}
     partitions: dict[str, dict[int, PartitionView]] = {}
     cursor: describe_.RequestCursor | None = None

@@ -1,4 +1,4 @@
-"""Transactions, by requests to their coordinators and to the leaders of partitions (KIP-664)."""
+"""Transactions, by requests to their coordinators and to partition leaders (KIP-664)."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -23,14 +23,14 @@ from quorumlog.wire.codec.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 
-PATTERNS_SINCE: Final = 2  # of ListTransactions
-_REFUSED_PATTERN: Final = (  # the response has no room for a text
+PATTERNS_SINCE: Final = 2  # version of ListTransactions
+_REFUSED_PATTERN: Final = (  # the response has no error message field
     "RE2 does not take the pattern, or the broker is a quorumlog without google-re2, its extra re2"
 )
 
 
 class TransactionAdmin:
-    """Lists and describes transactions, and aborts one that its coordinator has lost."""
+    """Lists and describes transactions, and aborts a transaction that its coordinator has lost."""
 
     def __init__(self, asker: Asker) -> None:
         self._asker: Final = asker
@@ -42,12 +42,12 @@ class TransactionAdmin:
         producer_ids: Iterable[int] = (),
         pattern: str | None = None,
     ) -> list[about.TransactionListing]:
-        """Ask every broker for the transactional ids that it coordinates; sorted by name.
+        """Return the transactional ids that all brokers coordinate, sorted by name.
 
-        `states`, by Kafka's names, and `producer_ids`: only those; () lets everything pass.
-        `pattern`: only ids that match this expression of RE2's whole (KIP-1152). Raises
-        INVALID_REGULAR_EXPRESSION for what RE2 does not take, or if a broker of quorumlog has not
-        the extra `re2`; UNSUPPORTED_VERSION if a broker takes no pattern.
+        `states` (Kafka's names), `producer_ids`: only transactions with these; (): with any.
+        `pattern`: only ids that match this RE2 expression as a whole (KIP-1152). Raises
+        INVALID_REGULAR_EXPRESSION if RE2 refuses the pattern, or if a quorumlog broker has no extra
+        `re2`; UNSUPPORTED_VERSION if a broker does not support patterns.
         """
         if pattern is not None and not isinstance(pattern, str):
             raise TypeError(f"a pattern is a str, not {pattern!r}")
@@ -89,7 +89,7 @@ class TransactionAdmin:
     async def describe(
         self, transactional_ids: Iterable[str]
     ) -> dict[str, about.TransactionDescription]:
-        """Describe each id. Raises TRANSACTIONAL_ID_NOT_FOUND if there is none of a name."""
+        """Describe each id. Raises TRANSACTIONAL_ID_NOT_FOUND if one does not exist."""
         return {
             name: await self._asker.retry(partial(self._describe, name), changes=False)
             for name in checked_names(transactional_ids, "transactional_ids")
@@ -123,10 +123,10 @@ class TransactionAdmin:
         producer_epoch: int,
         coordinator_epoch: int,
     ) -> None:
-        """Have the leader of a partition write the marker of an abort, without a coordinator.
+        """Write an abort marker through the leader of a partition, without a coordinator.
 
-        Only for a transaction that no coordinator will end: it holds back `read_committed`
-        consumers. `describe_producers` has the three numbers. Raises INVALID_PRODUCER_EPOCH,
+        Only for a hanging transaction, which no coordinator will end: it blocks `read_committed`
+        consumers. `describe_producers` returns the three numbers. Raises INVALID_PRODUCER_EPOCH,
         TRANSACTION_COORDINATOR_FENCED.
         """
 

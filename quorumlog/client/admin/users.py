@@ -1,4 +1,4 @@
-"""Credentials of SCRAM: described, set and deleted. Source: KIP-554, RFC 5802."""
+"""SCRAM credentials: described, set and deleted. Source: KIP-554, RFC 5802."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -71,7 +71,7 @@ async def alter(
 
 
 async def _upsertion(one: about.NewScramCredential) -> alter_.ScramCredentialUpsertion:
-    """Salt and hash the password in a thread: that takes milliseconds, on purpose."""
+    """Salt and hash the password, in a thread: the hash takes milliseconds by design."""
     code = _code(one.mechanism)
     if not isinstance(one.password, str):
         raise TypeError(f"{one.user}: a password is a str")

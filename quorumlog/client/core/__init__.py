@@ -1,1 +1,1 @@
-"""Pure: batches, membership and the metadata cache of the client."""
+"""Pure decisions of the client: batches, transactions, positions, membership, metadata cache."""

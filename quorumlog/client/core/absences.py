@@ -1,6 +1,6 @@
 """Decides when a client logs that it waits for a broker, topic, partition or leader.
 
-An absence shorter than `REPORT_AFTER_MS`, such as a failover, is not reported. A longer one is
+An absence shorter than `REPORT_AFTER_MS`, such as a failover, is not reported. A longer absence is
 reported once with its cause, again every `REPORT_AGAIN_MS`, and once when it is over.
 """
 
@@ -16,12 +16,12 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 REPORT_AFTER_MS: Final = 3_000
 REPORT_AGAIN_MS: Final = 60_000
 GAP_MS: Final = 10_000
-"""Without a step for so long, what was absent may have been there meanwhile: it starts again."""
+"""After a gap this long between steps, absences count anew: their subjects may have been found."""
 NAMED_MAX: Final = 5
 NO_LEADER: Final = "no broker leads it"
 
 Subject = TopicPartition | str
-"""A partition, or the name of what else is missing."""
+"""A partition, or the name of a missing topic or cluster."""
 CLUSTER: Final = "the cluster"
 _NO_TIMES: Final[Mapping[Subject, float]] = {}
 
@@ -33,14 +33,14 @@ class _Absence:
 
 
 class Notice(NamedTuple):
-    """What to log. `is_over`: it is there again."""
+    """A line to log. `is_over`: the absence or wait has ended."""
 
     text: str
     is_over: bool
 
 
 class Absences:
-    """What is absent now, since when, and when it was reported. Bounded by the needed topics."""
+    """The current absences, their begin and last report. Bounded by the needed topics."""
 
     def __init__(self) -> None:
         self._absent: dict[Subject, _Absence] = {}
@@ -52,9 +52,9 @@ class Absences:
         causes: Mapping[Subject, str],
         since_ms: Mapping[Subject, float] = _NO_TIMES,
     ) -> list[Notice]:
-        """Note everything that is absent now, each with its cause; return what to log.
+        """Record `causes`, the causes of all current absences; return the lines to log.
 
-        `since_ms`: since when, where that is known; else it counts from the first step with it.
+        `since_ms`: when an absence began; by default at the first step that has it.
         """
         if now_ms - self._looked_ms > GAP_MS:
             for absence in self._absent.values():
@@ -84,7 +84,7 @@ class Absences:
         return [Notice(f"{listed(lasting)}: {cause} (for {seconds:.0f} s)", is_over=False)]
 
     def lasting(self, now_ms: float, duration_ms: float) -> list[Subject]:
-        """List what is absent since `duration_ms` or longer."""
+        """List the subjects absent for at least `duration_ms`."""
         return [name for name, one in self._absent.items() if now_ms - one.since_ms >= duration_ms]
 
     def restart(self, now_ms: float, subject: Subject) -> None:
@@ -94,14 +94,14 @@ class Absences:
 
 
 def listed(names: Iterable[Subject]) -> str:
-    """Name some of them, and how many more there are."""
+    """Return the first `NAMED_MAX` names, and the number of the others."""
     texts = [str(name) for name in names]
     more = len(texts) - NAMED_MAX
     return ", ".join(texts[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def missing_topics(metadata: MetadataCache, topics: Iterable[str]) -> dict[Subject, str]:
-    """Return the topics that do not exist, as far as we know, with the cause of each."""
+    """Return the topics with an error in the metadata, with the cause of each."""
     missing: dict[Subject, str] = {}
     for name in topics:
         view = metadata.topics.get(name)
@@ -118,7 +118,7 @@ def missing_partitions(
     for name in partitions:
         view = metadata.topics.get(name.topic)
         if view is None:
-            continue  # not asked for yet
+            continue  # not requested yet
         partition = view.partitions.get(name.partition)
         if _is_unknown(view.error_code):
             missing[name] = f"topic {name.topic!r} does not exist"
@@ -132,7 +132,7 @@ def missing_partitions(
 
 
 def is_missing(metadata: MetadataCache, name: TopicPartition) -> bool:
-    """Tell whether the cluster answered that there is no such partition."""
+    """Return whether the partition is absent from the cluster's metadata."""
     view = metadata.topics.get(name.topic)
     if view is None or (view.error_code != ErrorCode.NONE and not _is_unknown(view.error_code)):
         return False
@@ -140,7 +140,7 @@ def is_missing(metadata: MetadataCache, name: TopicPartition) -> bool:
 
 
 def may_appear(metadata: MetadataCache, topics: Iterable[str]) -> bool:
-    """Tell whether one of the topics is not there, but may be created at any time."""
+    """Return whether one of the topics is missing, but may be created at any time."""
     views = [metadata.topics.get(name) for name in topics]
     return any(
         view is not None and not view.partitions and known(view.error_code) in RETRIABLE

@@ -1,29 +1,29 @@
-"""Decides what a producer sends next: the order, numbers, retries and end of its batches.
+"""Decides the order, sequence numbers, retries and end of a producer's batches.
 
-Order. One list per partition. Batches leave in it, and a batch is retried only when it is the
-oldest that is not done, so that the log has them in the order of `send`.
+Order. One queue per partition. Batches leave in its order, and only the oldest unfinished batch
+is retried, so that the log has the records in the order of `send`.
 
-Numbers (KIP-98). An idempotent producer numbers a partition's records from 0; a broker remembers
-the last five batches and refuses any other than the next. A retry keeps its numbers, which makes it
-harmless. Numbers change in one case: the OLDEST batch in flight is answered
-OUT_OF_ORDER_SEQUENCE_NUMBER or UNKNOWN_PRODUCER_ID, and each of its attempts was refused. Then it
-is nowhere, and no later one can follow it under the old numbers, so all of them are numbered anew
-from 0 in the next producer epoch, raised on our side (KIP-360), after every answer still under way
-has arrived. The epoch is counted per partition: brokers compare it per partition.
-If an attempt of it may stand, such an answer proves nothing: the broker may have forgotten the
-batch (a snapshot keeps only a producer's last one), or may meet the lost request after the retry.
-New numbers could write it twice, so it fails, indefinite.
+Sequence numbers (KIP-98). An idempotent producer numbers a partition's records from 0; a broker
+keeps the last five batches of a producer and accepts only the next number. A retry keeps its
+numbers, which makes it harmless. Numbers change in one case: the OLDEST batch in flight gets the
+error OUT_OF_ORDER_SEQUENCE_NUMBER or UNKNOWN_PRODUCER_ID, and each attempt of it was refused. Then
+the log does not have the batch, and no later batch can follow under the old numbers. When all
+outstanding responses have arrived, the batches in flight are numbered anew from 0 in the next
+producer epoch, raised by the client (KIP-360). Each partition has its own epoch: brokers compare
+epochs per partition. If an attempt may have been written, such an error proves nothing: the broker
+may have dropped the batch (a snapshot keeps only a producer's last batch), or may receive the lost
+request after the retry. New numbers could write it twice, so it fails with an indefinite error.
 
-The first batch in a new epoch travels alone: a broker accepts any number from a producer that
-it does not know, so a second batch that overtook a refused first one would stay in front of it.
-So does the first batch for a topic that was created again: its new log knows no producer. Batches
-that were on their way to the deleted topic are answered before it leaves.
+The first batch in a new epoch travels alone: a broker accepts any first number from a producer id
+that its log does not have, so a second batch could be written before a refused first batch.
+The first batch for a re-created topic travels alone, too: the new log has no producer state.
+It leaves after the responses to the batches for the deleted topic.
 
-In a transaction no number changes: what fails ends the transaction (`core.transactions`), and the
-next one begins from 0 in another epoch.
+In a transaction no number changes: a failed batch ends the transaction (`core.transactions`), and
+the next transaction begins from 0 in another epoch.
 
-INVALID_PRODUCER_EPOCH means that another producer raised our epoch. A batch in flight can no longer
-be told from a duplicate, so it fails; a batch that was never sent goes out under a new producer id.
+INVALID_PRODUCER_EPOCH means that another producer raised our epoch. A batch in flight may be a
+duplicate by now, so it fails; a batch that was never sent goes out under a new producer id.
 """
 
 from collections.abc import Collection
@@ -60,12 +60,12 @@ _MISROUTED: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""Answers of a broker that does not lead the partition, or does not know yet that it does."""
+"""Errors of a broker that does not lead the partition, or has not yet applied its leadership."""
 _FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 
 
 class BatchAnswer(NamedTuple):
-    """What a broker said about one batch."""
+    """A broker's response to one batch."""
 
     error_code: int = 0
     base_offset: int = -1
@@ -74,12 +74,12 @@ class BatchAnswer(NamedTuple):
 
 
 class Accumulator:
-    """All batches of one producer that are not done.
+    """The unfinished batches of one producer.
 
     Invariants (`check_invariants`; tests call it after every step):
-      1. `buffered_bytes` is the sum of the sizes of the batches that are not done.
+      1. `buffered_bytes` is the sum of the sizes of the unfinished batches.
       2. At most `max_in_flight` batches of a partition are in flight; 1 until one is acknowledged.
-      3. Numbers in flight ascend and do not overlap, within one identity.
+      3. Sequence numbers in flight ascend and do not overlap, within one identity.
       4. A batch is SENT or RETRYING exactly while it is in flight.
     """
 
@@ -93,7 +93,7 @@ class Accumulator:
             settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
         )
         self.queues: dict[TopicPartition, PartitionQueue] = {}
-        self._active: dict[TopicPartition, PartitionQueue] = {}  # those that hold batches
+        self._active: dict[TopicPartition, PartitionQueue] = {}  # with batches
         self.identity: ProducerIdentity | None = None
         self.buffered_bytes = 0
         self.flushing = False
@@ -103,7 +103,7 @@ class Accumulator:
     # --- records come in ---
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """Return the partition's queue. Callers keep it, to avoid the look-up for every record."""
+        """Return the partition's queue. Callers keep it, to avoid a look-up for every record."""
         if topic_partition not in self.queues:
             self.queues[topic_partition] = PartitionQueue(topic_partition)
         return self.queues[topic_partition]
@@ -115,10 +115,10 @@ class Accumulator:
         record: tuple[int, bytes | None, bytes | None, Headers],
         size: int,
     ) -> tuple[Batch, bool]:
-        """Add (timestamp_ms, key, value, headers); `size` is its `checked_record_size`.
+        """Add a record (timestamp_ms, key, value, headers) of `size`, its `checked_record_size`.
 
-        Returns its batch, in which it is the last record, and whether `drain` may have something
-        to send: a batch has begun or is full.
+        Returns the record's batch, of which it is the last record, and whether `drain` may have a
+        batch to send: a batch has begun or is full.
         """
         waiting = queue.waiting
         batch = waiting[-1] if waiting else None
@@ -140,18 +140,20 @@ class Accumulator:
 
     @property
     def wants_identity(self) -> bool:
-        """Tell whether InitProducerId must be asked before a new batch can be numbered."""
-        is_own = self.idempotent and not self.transactional  # a transaction's comes another way
+        """True if a new batch needs a producer id from InitProducerId."""
+        # A transactional producer gets its identity from `Transactions`.
+        is_own = self.idempotent and not self.transactional
         return is_own and self.identity is None and bool(self._active)
 
     def identify(self, identity: ProducerIdentity) -> None:
-        """Use for new batches `identity`, which InitProducerId gave."""
+        """Use the `identity` from InitProducerId for new batches."""
         self.identity = identity
 
     def drain(self, now_ms: float, leaders: Leaders) -> Requests:
-        """Take what may be sent now; the caller sends it, and reports every batch's end.
+        """Return the requests to send now; the caller reports the end of every batch in them.
 
-        What lingers leaves with a request to its broker, as in Kafka's client: one costs less.
+        A lingering batch joins a request to its broker, as in Kafka's client: one request is
+        cheaper than two.
         """
         requests = Requests(self.settings.max_request_size, self._next_expiry_ms)
         lingering: list[tuple[PartitionQueue, Leader, float]] = []
@@ -161,7 +163,7 @@ class Accumulator:
                 continue
             leader = leaders.leader(topic_partition)
             if leader is None or not self._may_follow(queue, leader):
-                continue  # new metadata, a connection or an answer wakes us
+                continue  # new metadata, a connection or a response wakes the sender
             is_retry = self._retries(queue)
             if is_retry and _is_newer(leader, queue.in_flight[0]):
                 ready_at_ms = now_ms  # the backoff spares the old leader
@@ -169,7 +171,7 @@ class Accumulator:
                 requests.look_again(ready_at_ms)
             elif ready_at_ms > now_ms:
                 lingering.append((queue, leader, ready_at_ms))
-            elif leaders.has_room(leader.broker_id):  # or the answer of a request wakes us
+            elif leaders.has_room(leader.broker_id):  # else the next response wakes the sender
                 self._put(requests, queue, leader, now_ms)
         for queue, leader, ready_at_ms in lingering:
             if leader.broker_id in requests.by_broker:
@@ -179,7 +181,7 @@ class Accumulator:
         return requests
 
     def _put(self, requests: Requests, queue: PartitionQueue, leader: Leader, or_ms: float) -> None:
-        """Send the next batch with the request to the leader; if that is full, at `or_ms`."""
+        """Add the next batch to the leader's request; if that is full, look again at `or_ms`."""
         batch = queue.in_flight[0] if self._retries(queue) else queue.waiting[0]
         if not requests.take(leader.broker_id, batch):
             requests.look_again(or_ms)
@@ -192,7 +194,7 @@ class Accumulator:
         return any(batch.state is BatchState.RETRYING for batch in queue.in_flight)
 
     def _ready_at_ms(self, queue: PartitionQueue) -> float:
-        """When the queue's next batch may be sent, given a leader; `inf`: not by time alone."""
+        """Return when the queue's next batch may be sent; `inf` if an event must come first."""
         if self._retries(queue):
             if queue.renumber and not self._renumber(queue):
                 return NEVER_MS
@@ -212,7 +214,7 @@ class Accumulator:
         return self.settings.max_in_flight if queue.pipelined or not self.idempotent else 1
 
     def _may_follow(self, queue: PartitionQueue, leader: Leader) -> bool:
-        """Tell whether a new batch may follow those in flight: they are for the same topic."""
+        """Return whether a new batch may follow the batches in flight: same topic id."""
         if leader.topic_id == queue.topic_id or self._retries(queue):
             return True
         if queue.in_flight and self.idempotent:
@@ -243,7 +245,7 @@ class Accumulator:
         queue.sequence = identity, (sequence + len(batch.records)) & SEQUENCE_MASK
 
     def _renumber(self, queue: PartitionQueue) -> bool:
-        """Give all in flight new numbers in the next epoch; False while an answer is under way."""
+        """Give the batches in flight new numbers in the next epoch; False before all responses."""
         if any(batch.state is BatchState.SENT for batch in queue.in_flight):
             return False
         identity = queue.in_flight[0].identity
@@ -264,17 +266,17 @@ class Accumulator:
         if identity and self.identity and self.identity.producer_id == identity.producer_id:
             self.identity = None
 
-    # --- answers come in ---
+    # --- responses come in ---
 
     def handle_answer(
         self, now_ms: float, batch: Batch, answer: BatchAnswer, random_fraction: float
     ) -> bool:
-        """Handle a broker's answer to the last attempt. True if the batch is now done.
+        """Handle a broker's response to the last attempt. True if the batch is now done.
 
         `random_fraction` in [0, 1) spreads the retry.
         """
         if batch.state is BatchState.DONE:
-            return False  # it ran out of time before
+            return False  # it has expired before
         queue = self.queues[batch.topic_partition]
         code = batch.last_code = known(answer.error_code)
         if code in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}:
@@ -288,9 +290,9 @@ class Accumulator:
             batch.indefinite = True
         is_gap = self.idempotent and code in _GAP
         if is_gap and batch is queue.in_flight[0]:
-            # DEVIATION: Kafka's clients number it anew all the same, and may write it twice.
+            # DEVIATION: Kafka's clients number the batch anew, and may write it twice.
             # docs/decisions/0023-a-batch-that-may-stand-keeps-its-numbers.md
-            if batch.indefinite or self.transactional:  # the broker decides about the next batch
+            if batch.indefinite or self.transactional:  # the broker validates the next batch
                 self._fail(queue, batch, answer)
                 return True
             queue.renumber = True
@@ -300,14 +302,14 @@ class Accumulator:
             return self._retry_or_fail(queue, batch, retry_at_ms, answer, now_ms)
         if code in _FENCED and not self.transactional:
             self._forget(batch.identity)
-            queue.sequence = None  # given again when nothing is in flight under the old one
+            queue.sequence = None  # set again when no batch of the old identity is in flight
         self._fail(queue, batch, answer)
         return True
 
     def handle_lost(
         self, now_ms: float, batch: Batch, *, written: bool, message: str, random_fraction: float
     ) -> bool:
-        """No answer will come. `written`: a byte of it may have left. True if it is now done."""
+        """Handle a lost response. `written`: a byte may have left. True if the batch is done."""
         if batch.state is BatchState.DONE:
             return False
         batch.indefinite = batch.indefinite or written
@@ -340,7 +342,7 @@ class Accumulator:
     # --- batches end ---
 
     def expire(self, now_ms: float) -> list[Batch]:
-        """Fail batches older than delivery_timeout_ms, even while an answer is under way."""
+        """Fail batches older than delivery_timeout_ms, even while a response is outstanding."""
         if now_ms < self._next_expiry_ms:
             return []
         deadline_ms = now_ms - self.settings.delivery_timeout_ms
@@ -357,9 +359,9 @@ class Accumulator:
         return expired
 
     def fail_all(self, error: KafkaError, *, but_sent: bool = False) -> list[Batch]:
-        """Fail every batch with `error`: the producer is closed, or cannot go on.
+        """Fail every batch with `error`: the producer is closed, or has failed.
 
-        `but_sent`: leave those alone whose answer is under way.
+        `but_sent`: keep the batches whose response is outstanding.
         """
         failed = self.incomplete()
         if but_sent:
@@ -371,15 +373,15 @@ class Accumulator:
         return failed
 
     def incomplete(self) -> list[Batch]:
-        """All batches that are not done."""
+        """Return all unfinished batches."""
         return [batch for queue in self._active.values() for batch in queue.batches()]
 
     def waiting_partitions(self) -> Collection[TopicPartition]:
-        """Return the partitions that have batches which are not done."""
+        """Return the partitions that have unfinished batches."""
         return self._active.keys()
 
     def refusals(self) -> dict[TopicPartition, str]:
-        """Return the error that the oldest batch was answered with, where it is to be repeated."""
+        """Return the last error of each partition's oldest batch, if a retry follows."""
         refused = {}
         for name, queue in self._active.items():
             oldest = next(iter(queue.batches()), None)
@@ -421,6 +423,6 @@ class Accumulator:
 
 
 def _is_newer(leader: Leader, batch: Batch) -> bool:
-    """Tell whether the leader came after the attempt of `batch`: by its epoch, or its topic."""
+    """Return whether `leader` is newer than the last attempt's, by its epoch or topic id."""
     is_same_topic = leader.topic_id == batch.topic_id
     return not is_same_topic or leader.leader_epoch > batch.leader_epoch

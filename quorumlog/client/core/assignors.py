@@ -1,7 +1,7 @@
-"""Which member reads which partition: the decisions of a classic group's leader.
+"""Assigns partitions to members: the decisions of a classic group's leader.
 
 Each assignor is a pure function of the members' subscriptions and the topics' partition counts;
-every Kafka client must come to the same answer, since any member may be the leader.
+every Kafka client must compute the same assignment, since any member may be the leader.
 Sources: Kafka's RangeAssignor, RoundRobinAssignor, CooperativeStickyAssignor (KIP-54, KIP-429).
 """
 
@@ -17,7 +17,7 @@ Assignment = dict[str, list[TopicPartition]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What one member wants; `owned` and `generation_id` matter to sticky assignors only."""
+    """One member's subscription; only sticky assignors use `owned` and `generation_id`."""
 
     topics: tuple[str, ...]
     instance_id: str | None = None
@@ -41,12 +41,12 @@ def _in_order(members: Members) -> list[str]:
 
 
 def partitions_of(topics: Iterable[str], counts: Counts) -> list[TopicPartition]:
-    """Return all partitions of these topics, by topic."""
+    """Return all partitions of these topics, topic by topic."""
     return [TopicPartition(topic, index) for topic in topics for index in range(counts[topic])]
 
 
 def assign_range(members: Members, counts: Counts) -> Assignment:
-    """Topic by topic: neighbouring partitions to each subscriber, the first get one more."""
+    """Assign each topic's partitions in equal ranges; the first members may get one more."""
     assignment: Assignment = {member: [] for member in members}
     for topic in sorted(counts):
         readers = [member for member in _in_order(members) if topic in members[member].topics]
@@ -62,7 +62,7 @@ def assign_range(members: Members, counts: Counts) -> Assignment:
 
 
 def assign_round_robin(members: Members, counts: Counts) -> Assignment:
-    """All partitions in order, dealt out one by one to the members that subscribe."""
+    """Assign all partitions in order, in turn to the members that subscribe to their topic."""
     assignment: Assignment = {member: [] for member in members}
     wanted = {topic for member in members.values() for topic in member.topics}
     turns = cycle(_in_order(members))
@@ -75,10 +75,10 @@ def assign_round_robin(members: Members, counts: Counts) -> Assignment:
 
 
 def assign_sticky(members: Members, counts: Counts) -> Assignment:
-    """Keep what members own, then move as few partitions as make the loads differ by one at most.
+    """Keep owned partitions, then move as few as needed until loads differ by at most one.
 
-    A partition that changes hands is left out of this answer if its owner still holds it: the
-    owner gives it up, rejoins, and the next answer hands it over (KIP-429). If subscriptions
+    A partition that changes its member is left out of this assignment while its owner has it: the
+    owner revokes it, rejoins, and the next assignment includes it (KIP-429). If subscriptions
     differ, the loads are as even as moving single partitions can make them.
     """
     assignment = _owned(members, counts)
@@ -97,7 +97,7 @@ def assign_sticky(members: Members, counts: Counts) -> Assignment:
 
 
 def _owned(members: Members, counts: Counts) -> Assignment:
-    """Return what each member may keep; of two claims to a partition the newer one counts."""
+    """Return the partitions each member may keep; of two claims the newer generation wins."""
     claims: dict[TopicPartition, tuple[int, str]] = {}
     disputed: set[TopicPartition] = set()
     for member in sorted(members):
@@ -121,7 +121,7 @@ def _owned(members: Members, counts: Counts) -> Assignment:
 
 
 def _balance(assignment: Assignment, members: Members, order: Sequence[str]) -> None:
-    """Move single partitions from the richer to the poorer while that evens the loads."""
+    """Move single partitions from members with more to members with fewer, until loads are even."""
     moved = True
     while moved:
         moved = False
@@ -141,4 +141,4 @@ ASSIGNORS: Final[Mapping[str, Assign]] = {
     "cooperative-sticky": assign_sticky,
 }
 COOPERATIVE: Final = frozenset({"cooperative-sticky"})
-"""Protocols whose members keep their partitions while a rebalance goes on."""
+"""Protocols whose members keep their partitions during a rebalance."""

@@ -1,6 +1,6 @@
 """One batch of a producer: records that are sent, retried, acknowledged and failed together.
 
-It keeps its records until it is done, because a new producer epoch means encoding them again.
+A batch keeps its records until it is done: a new producer epoch encodes them again.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,12 +16,12 @@ from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
 
 BATCH_OVERHEAD_BYTES: Final = 61
-RECORD_OVERHEAD_BYTES: Final = 21  # the most that lengths, deltas and attributes take
+RECORD_OVERHEAD_BYTES: Final = 21  # the maximum for lengths, deltas and attributes
 HEADER_OVERHEAD_BYTES: Final = 10
 
 
 class BatchState(Enum):
-    """WAITING (may still grow), SENT, RETRYING (sent before, in line again), DONE."""
+    """WAITING (may still grow), SENT, RETRYING (waits for its next attempt), DONE."""
 
     WAITING = auto()
     SENT = auto()
@@ -38,7 +38,7 @@ TRANSITIONS: Final[Mapping[BatchState, frozenset[BatchState]]] = {
 
 
 class ProducerIdentity(NamedTuple):
-    """The id and epoch from InitProducerId; the client itself raises the epoch (KIP-360)."""
+    """The producer id and epoch from InitProducerId; the client raises the epoch (KIP-360)."""
 
     producer_id: int
     producer_epoch: int
@@ -48,8 +48,8 @@ class ProducerIdentity(NamedTuple):
 class Batch:
     """Records for one partition.
 
-    `size_in_bytes` is an upper bound for the uncompressed batch. `indefinite`: some attempt may
-    have been written; it never becomes False again. `base_sequence` is -1 until it is first sent.
+    `size_in_bytes` is an upper bound for the uncompressed batch. `indefinite`: an attempt may
+    have been written; it stays True from then on. `base_sequence` is -1 until the first attempt.
     """
 
     topic_partition: TopicPartition
@@ -59,11 +59,11 @@ class Batch:
     size_in_bytes: int = BATCH_OVERHEAD_BYTES
     state: BatchState = BatchState.WAITING
     attempts: int = 0
-    retry_at_ms: float = 0.0  # counts while it is RETRYING
-    leader_epoch: int = -1  # of the leader that the last attempt went to
-    topic_id: bytes = ZERO_TOPIC_ID  # of the topic that the last attempt was for
+    retry_at_ms: float = 0.0  # while RETRYING
+    leader_epoch: int = -1  # of the last attempt's leader
+    topic_id: bytes = ZERO_TOPIC_ID  # of the last attempt's topic
     indefinite: bool = False
-    last_code: ErrorCode = ErrorCode.NONE  # how the last attempt ended
+    last_code: ErrorCode = ErrorCode.NONE  # the last attempt's error
     identity: ProducerIdentity | None = None
     base_sequence: int = -1
     base_offset: int = -1
@@ -74,25 +74,25 @@ class Batch:
 
     @property
     def is_refused(self) -> bool:
-        """True if the leader has answered the last attempt with an error, and another follows."""
+        """True if the leader refused the last attempt, and another attempt follows."""
         is_lost = self.last_code in {ErrorCode.NONE, ErrorCode.NETWORK_EXCEPTION}
         return self.state is BatchState.RETRYING and not is_lost
 
     def become(self, state: BatchState) -> None:
-        """Change state. Raises InvariantViolation if that is not a legal change."""
+        """Change state. Raises InvariantViolation for an illegal change."""
         require(state in TRANSITIONS[self.state], f"a batch may go {self.state} -> {state}")
         self.state = state
 
     def number(self, identity: ProducerIdentity, base_sequence: int) -> None:
-        """Set the batch's place in the producer's sequence; it is encoded again."""
+        """Set the batch's producer identity and base sequence; drop its encoded bytes."""
         self.identity, self.base_sequence, self._encoded = identity, base_sequence, None
 
     def release(self) -> None:
-        """Drop the records: the callers that wait for the outcome do not need them."""
+        """Drop the records: callers that wait for the outcome do not need them."""
         self.records, self._encoded = [], None
 
     def encode(self, compression: Compression) -> bytes:
-        """Return the bytes to send; made once for each numbering."""
+        """Return the bytes to send; encoded once for each numbering."""
         if self._encoded is None:
             producer_id, producer_epoch = self.identity or (-1, -1)
             self._encoded = encode_batch(
@@ -106,7 +106,7 @@ class Batch:
         return self._encoded
 
     def last_outcome(self) -> str:
-        """Say how the last attempt ended."""
+        """Describe how the last attempt ended."""
         if not self.attempts:
             return "never sent, as its leader was unknown, unreachable or busy"
         if self.state is BatchState.SENT:
@@ -117,7 +117,7 @@ class Batch:
 def checked_record_size(
     key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...]
 ) -> int:
-    """Return the most bytes that a record takes in a batch. Raises TypeError if it is none."""
+    """Return a record's maximum size in a batch, in bytes. Raises TypeError for a bad field."""
     size = RECORD_OVERHEAD_BYTES
     if value is not None:
         if not isinstance(value, bytes):

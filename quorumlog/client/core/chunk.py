@@ -1,9 +1,10 @@
-"""The bytes of one fetch of one partition, and the records in them that the user may see.
+"""One partition's bytes of one fetch response, and the records in them for the user.
 
-Batches are checked and decoded one at a time, when `poll` wants them. Control batches are skipped,
-and with read_committed the batches of aborted transactions too: the broker lists those that reach
-into what it sent (KIP-98, Fetch v4). A fetch may begin anywhere in such a transaction, also at its
-marker, so a listed transaction begins for the reader no later than its marker ends it.
+Batches are checked and decoded one at a time, when `poll` reads them. Control batches are skipped,
+and with read_committed also the batches of aborted transactions: the fetch response lists the
+aborted transactions that overlap its records (KIP-98, Fetch v4). A fetch may begin anywhere in such
+a transaction, also at its marker. So a listed transaction begins, at the latest, with the batch of
+its marker, before the marker ends it.
 """
 
 from collections import deque
@@ -23,17 +24,17 @@ _ABORT: Final = b"\0\0"  # the type in a marker's key, after its int16 version; 
 
 
 class Aborted(NamedTuple):
-    """A transaction that was aborted: its producer, and the first of its offsets in the chunk."""
+    """An aborted transaction: its producer id, and its first offset in the partition."""
 
     first_offset: int
     producer_id: int
 
 
 class Chunk:
-    """Read from the front; a batch is decoded when its first record is read.
+    """Fetched batches, read from the front; a batch is decoded when its first record is read.
 
-    `next_offset` follows the last offset that was read or skipped; `leader_epoch` is that of its
-    batch.
+    `next_offset` follows the last offset that was read or skipped; `leader_epoch` is the leader
+    epoch of the current batch.
     """
 
     def __init__(
@@ -63,13 +64,13 @@ class Chunk:
 
     @property
     def is_empty(self) -> bool:
-        """True once everything was read."""
+        """True when all records were read."""
         return not self._batches and self._given >= len(self._decoded)
 
     def read(self, max_records: int) -> list[ConsumerRecord]:
-        """Return up to `max_records` of the next batch that has any; [] at the end.
+        """Return up to `max_records` of the next batch that has visible records; [] at the end.
 
-        Raises CorruptBatch; what comes before the corrupt batch was returned by earlier calls.
+        Raises CorruptBatch; earlier calls have returned the records before the corrupt batch.
         """
         while self._given >= len(self._decoded):
             if not self._batches:
@@ -117,7 +118,7 @@ class Chunk:
         ]
 
     def _begin_aborted(self, header: BatchHeader) -> None:
-        """Note the aborted transactions that have begun by the end of this batch."""
+        """Begin the aborted transactions whose first offset is at or before the batch's last."""
         while self._aborted and self._aborted[0].first_offset <= header.last_offset:
             self._aborting.add(self._aborted.popleft().producer_id)
 

@@ -1,9 +1,10 @@
-"""A member of a consumer group of KIP-848: what its heartbeats say, what it gives up and takes.
+"""A member of a consumer group of KIP-848: its heartbeats, revocations and assignments.
 
-The coordinator assigns. A heartbeat's answer names the partitions that the member may have; it
-gives up the others first, and its next heartbeat says what it has then. Partitions change only
-while the user is in `poll`, as in a classic group. A member that the coordinator does not know, or
-not with this epoch, has lost its partitions and joins again with epoch 0. Its id is its own.
+The coordinator assigns. A heartbeat response carries the member's target assignment; the member
+revokes all other partitions first, and its next heartbeat carries the partitions that it owns then.
+Partitions change only while the user is in `poll`, as in a classic group. A member whose id or
+epoch the coordinator refuses has lost its partitions and joins again with epoch 0. The member
+chooses its own id.
 Sources: KIP-848 (the client's side), KIP-1082 (member ids), Kafka's AbstractMembershipManager.
 """
 
@@ -26,7 +27,7 @@ NO_EPOCH: Final = 0
 
 
 class State(Enum):
-    """UNJOINED; JOINING (epoch 0 is sent); MEMBER; REVOKING (the user gives partitions up)."""
+    """UNJOINED; JOINING (epoch 0 is sent); MEMBER; REVOKING (a revocation is in progress)."""
 
     UNJOINED = auto()
     JOINING = auto()
@@ -50,13 +51,13 @@ class ConsumerMembership:
     """One member of one group.
 
     Invariants (`check_invariants`, after every step):
-      1. An epoch above 0 in MEMBER and REVOKING, and only there.
-      2. A member that joins has nothing.
-      3. One heartbeat is under way at most.
+      1. The member epoch is above 0 in MEMBER and REVOKING, and only there.
+      2. A member that joins owns no partitions.
+      3. At most one heartbeat's response is awaited (by construction).
     """
 
     is_leader: Final = False  # the coordinator assigns
-    counts: Final[Mapping[str, int]] = {}  # of partitions that a leader must watch
+    counts: Final[Mapping[str, int]] = {}  # the partition counts that a classic leader watches
 
     def __init__(self, settings: ConsumerSettings, member_id: str) -> None:
         self.settings: Final = settings
@@ -68,10 +69,10 @@ class ConsumerMembership:
         self.owned: AssignedTopics = {}
         self.coordinator_known = self.is_finding = False
         self.in_poll = False
-        self._target: AssignedTopics | None = None  # what the coordinator said last
+        self._target: AssignedTopics | None = None  # the last assignment received
         self._names: dict[bytes, str] = {}
-        self._unnamed: frozenset[bytes] = frozenset()  # asked for, in vain until now
-        self._revocations = 0  # ordered, and not done yet
+        self._unnamed: frozenset[bytes] = frozenset()  # topic ids without a name yet
+        self._revocations = 0  # in progress
         self._interval_ms = float(settings.heartbeat_interval_ms)
         self._polled_ms = self._heartbeat_ms = self._find_ms = 0.0
         self._attempt = 0
@@ -84,12 +85,12 @@ class ConsumerMembership:
 
     @property
     def generation_id(self) -> int:
-        """The epoch that commits name; -1 while this is no member."""
+        """The member epoch for commits; -1 outside the group."""
         return self.member_epoch if self.state in _IN_GROUP else -1
 
     @property
     def is_subscribed(self) -> bool:
-        """Whether the user wants to be a member."""
+        """True if the user has subscribed to topics or a pattern."""
         return bool(self.topics) or self.pattern is not None
 
     def step(self, now_ms: float, event: Event) -> list[Effect]:
@@ -100,7 +101,7 @@ class ConsumerMembership:
         return effects
 
     def next_tick_ms(self, now_ms: float) -> float:
-        """When `Ticked` is due next; `inf` if only an event can change anything."""
+        """Return when `Ticked` is due next; `inf` if only other events can have an effect."""
         del now_ms
         if not self.is_subscribed:
             return float("inf")
@@ -123,7 +124,7 @@ class ConsumerMembership:
         require(is_legal, f"a member may go {self.state} -> {state}")
         self.state = state
 
-    # --- facts ---
+    # --- events ---
 
     def _handle(self, now_ms: float, event: Event) -> list[Effect]:  # noqa: C901, PLR0912 - one flat case per kind of fact
         match event:
@@ -166,7 +167,7 @@ class ConsumerMembership:
         return [] if self.is_subscribed else self._leave()
 
     def _leave(self) -> list[Effect]:
-        """Leave the group now; the answer says nothing that matters."""
+        """Leave the group now, without waiting for the response."""
         effects: list[Effect] = []
         if self.state is not State.UNJOINED:
             is_static = self.settings.group_instance_id is not None
@@ -180,10 +181,10 @@ class ConsumerMembership:
         return effects + self._lose_all()
 
     def _lose_all(self) -> list[Effect]:
-        """Be no member any more: what it had, others may have already."""
+        """End the membership: other members may own its partitions already."""
         owned, self.owned = self.owned, {}
         self.member_epoch, self._target = NO_EPOCH, None
-        self._attempt += 1  # the answer that is under way counts no more
+        self._attempt += 1  # the outstanding response is stale
         self._is_pending = False
         self._become(State.UNJOINED)
         return [self._revoke(self._named(owned), lost=True)] if owned else []
@@ -193,7 +194,7 @@ class ConsumerMembership:
         return facts.Revoke(partitions=partitions, lost=lost)
 
     def _lose_coordinator(self) -> None:
-        """Look for it, and tell it all: it may not have the last heartbeat."""
+        """Find the coordinator again; the next heartbeat is full, as the last may be lost."""
         self.coordinator_known = self._is_pending = False
         self._attempt += 1
         self._tells_all = True
@@ -248,7 +249,7 @@ class ConsumerMembership:
         self._failures += 1
         self._heartbeat_ms = now_ms + self._backoff.delay_ms(self._failures, 0.5)
 
-    # --- what is due now ---
+    # --- effects that are due ---
 
     def _advance(self, now_ms: float) -> list[Effect]:
         if not self.is_subscribed:
@@ -267,8 +268,8 @@ class ConsumerMembership:
         return [facts.FindCoordinator()]
 
     def _maybe_change(self) -> list[Effect]:
-        """Come nearer to what the coordinator said: give up first, then take."""
-        # DEVIATION: Kafka's client compares names, and calls no listener for a new topic of a name.
+        """Take the next step to the target assignment: revoke first, then assign."""
+        # DEVIATION: Kafka's client compares names, and calls no listener for a re-created topic.
         # docs/decisions/0155-a-position-belongs-to-a-topic-id.md
         target = self._target
         if target is None or target == self.owned or not self.in_poll:
@@ -338,12 +339,12 @@ class ConsumerMembership:
 
 
 def _common(one: AssignedTopics, other: AssignedTopics) -> AssignedTopics:
-    """Return the partitions that both have."""
+    """Return the partitions in both."""
     return _without(one, _without(one, other))
 
 
 def _without(one: AssignedTopics, other: AssignedTopics) -> AssignedTopics:
-    """Return the partitions that only the first has."""
+    """Return the partitions of `one` that are not in `other`."""
     found = {
         topic_id: tuple(index for index in indexes if index not in other.get(topic_id, ()))
         for topic_id, indexes in one.items()

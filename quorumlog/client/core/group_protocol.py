@@ -1,8 +1,8 @@
-"""The bytes that members of a classic group exchange through the coordinator: "consumer".
+"""The "consumer" protocol: bytes that members of a classic group exchange by the coordinator.
 
-The coordinator does not read them; the group's leader does. Each starts with a version; what a
-newer version appends is skipped. Source: KIP-54's ConsumerProtocol, version 1 (with owned
-partitions, KIP-429), and the generation of version 2 (KIP-792).
+The group's leader decodes them; the coordinator does not. Each message starts with a version;
+fields that a newer version appends are skipped. Source: KIP-54's ConsumerProtocol, version 1 (with
+owned partitions, KIP-429), and the generation of version 2 (KIP-792).
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ VERSION_BYTES: Final = 2
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """Encode what a member sends with JoinGroup."""
+    """Encode the subscription that a member sends with JoinGroup."""
     owned = [
         consumer_protocol_subscription.TopicPartition(topic=topic, partitions=partitions)
         for topic, partitions in by_topic(subscription.owned).items()
@@ -45,7 +45,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: bytes, instance_id: str | None) -> Subscription:
-    """Decode what a member sent with JoinGroup. Raises MalformedFrame."""
+    """Decode the subscription that a member sent with JoinGroup. Raises MalformedFrame."""
     version = min(_version(data), max(ConsumerProtocolSubscription.VERSIONS))
     message = decode_message(ConsumerProtocolSubscription, version, data[VERSION_BYTES:])
     owned = [
@@ -62,7 +62,7 @@ def decode_subscription(data: bytes, instance_id: str | None) -> Subscription:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """Encode what the leader gives one member with SyncGroup."""
+    """Encode one member's assignment, which the leader sends with SyncGroup."""
     assigned = [
         consumer_protocol_assignment.TopicPartition(topic=topic, partitions=indexes)
         for topic, indexes in by_topic(partitions).items()
@@ -72,7 +72,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """Decode what SyncGroup answered, sorted; b"" means nothing. Raises MalformedFrame."""
+    """Decode a SyncGroup response's assignment, sorted; b"" is empty. Raises MalformedFrame."""
     if not data:
         return ()
     version = min(_version(data), max(ConsumerProtocolAssignment.VERSIONS))
@@ -87,7 +87,7 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 def decode_assignments(assignments: Iterable[bytes] | None) -> frozenset[TopicPartition]:
-    """Return what all members are assigned; nothing of those whose bytes cannot be read."""
+    """Return the partitions assigned to all members; undecodable assignments are skipped."""
     assigned: set[TopicPartition] = set()
     for data in assignments or ():
         with suppress(MalformedFrame):

@@ -1,4 +1,4 @@
-"""Partitions by topic, as requests name them."""
+"""Partitions grouped by topic, as requests carry them."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers by topic, both in order."""
+    """Return the sorted partition numbers of each topic; topics are sorted, too."""
     grouped: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         grouped.setdefault(topic, []).append(partition)

@@ -1,4 +1,4 @@
-"""The leader of a partition, as far as the client knows."""
+"""The leader of a partition in the client's metadata."""
 
 from typing import NamedTuple, Protocol
 
@@ -6,9 +6,9 @@ from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 
 
 class Leader(NamedTuple):
-    """The broker that a partition's requests go to, and the epoch that it leads in.
+    """A partition's leader and its leader epoch.
 
-    The epoch counts within the topic of this id; zeros: the cluster has no topic ids.
+    Epochs compare only within one topic id; zeros: the cluster has no topic ids.
     """
 
     broker_id: int
@@ -17,10 +17,10 @@ class Leader(NamedTuple):
 
 
 class Leaders(Protocol):
-    """What is known of the cluster while a producer's batches are drained."""
+    """The leaders that `Accumulator.drain` may send to."""
 
     def leader(self, topic_partition: TopicPartition) -> Leader | None:
-        """Return the leader; None while it is unknown or unreachable: then it is looked for."""
+        """Return the leader; None while it is unknown or unreachable."""
 
     def has_room(self, broker_id: int) -> bool:
-        """Tell whether one more request may be sent to this broker now."""
+        """Return whether one more request may be sent to this broker now."""

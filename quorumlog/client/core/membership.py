@@ -1,10 +1,10 @@
-"""A member of a classic consumer group: when it joins, which partitions it gives up and takes.
+"""A member of a classic consumer group: its joins, heartbeats, revocations and assignments.
 
 Partitions are revoked only while the user is in `poll`, never while it processes records: a
-heartbeat notices the rebalance, the next `poll` begins it, and the rest runs in the background.
-Eager members give up all partitions before they join (KIP-54). Cooperative members keep theirs,
-give up those that the new assignment moves, and join once more (KIP-429).
-Answers of another generation are ignored. `consumer_membership.py` has the protocol of KIP-848.
+heartbeat response announces the rebalance, the next `poll` begins it, and the rest runs in the
+background. Eager members revoke all partitions before they join (KIP-54). Cooperative members keep
+their partitions, revoke only the moved ones after the new assignment, and join again (KIP-429).
+Responses of another generation are ignored. `consumer_membership.py` has the protocol of KIP-848.
 Sources: Kafka's AbstractCoordinator and ConsumerCoordinator; KIP-62 (max.poll.interval.ms), KIP-345
 (static members), KIP-394 (MEMBER_ID_REQUIRED).
 """
@@ -27,9 +27,9 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 class State(Enum):
-    """UNJOINED; REVOKING (before a join); JOINING; LEADING (looks topics up); SYNCING; STABLE.
+    """UNJOINED; REVOKING (before a join); JOINING; LEADING (looks up topics); SYNCING; STABLE.
 
-    YIELDING: a cooperative member gives up what the new assignment takes away.
+    YIELDING: a cooperative member revokes the partitions that its new assignment leaves out.
     """
 
     UNJOINED = auto()
@@ -53,7 +53,7 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
 }
 
 _GIVING_UP: Final = frozenset({State.REVOKING, State.YIELDING})
-"""States in which the user's listener may take its time, and heartbeats keep the membership."""
+"""States in which the user's listener runs, and heartbeats keep the membership."""
 _EXPELLED: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 _TRY_AGAIN: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS}
@@ -64,7 +64,7 @@ class Membership:
     """One member of one group.
 
     Invariants (`check_invariants`, after every step):
-      1. Before SYNCING no generation; from SYNCING on a member id and a generation.
+      1. From LEADING or SYNCING on, a member has a member id and a generation.
       2. An eager member that joins owns nothing.
     """
 
@@ -80,7 +80,7 @@ class Membership:
         self.rejoin_wanted = False
         self.in_poll = False
         self._polled_ms = self._heartbeat_ms = self._last_answer_ms = 0.0
-        self._retry_ms = self._find_ms = 0.0  # when to join, to look for the coordinator again
+        self._retry_ms = self._find_ms = 0.0  # when to join, when to find the coordinator
         self._heartbeat_pending = False
         self._failures = 0
         self._backoff: Final = Backoff(
@@ -101,7 +101,7 @@ class Membership:
         return effects
 
     def next_tick_ms(self, now_ms: float) -> float:
-        """When `Ticked` is due next; `inf` if only an event can change anything."""
+        """Return when `Ticked` is due next; `inf` if only other events can have an effect."""
         if not self.topics:
             return float("inf")
         if not self.coordinator_known:
@@ -125,7 +125,7 @@ class Membership:
         require(state in TRANSITIONS[self.state], f"a member may go {self.state} -> {state}")
         self.state = state
 
-    # --- facts ---
+    # --- events ---
 
     def _handle(self, now_ms: float, event: Event) -> list[Effect]:  # noqa: C901, PLR0911, PLR0912 - one flat case per kind of fact
         match event:
@@ -175,7 +175,7 @@ class Membership:
 
     def _leave(self, reason: str) -> list[Effect]:
         effects: list[Effect] = []
-        # A static member stays until its session ends: it may come back (KIP-345).
+        # A static member stays in the group until its session ends: it may come back (KIP-345).
         if self.member_id and self.settings.group_instance_id is None:
             effects.append(facts.SendLeave(member_id=self.member_id, reason=reason))
             self.member_id = ""
@@ -260,10 +260,10 @@ class Membership:
         return accepted
 
     def _handle_described(self, event: facts.GroupDescribed) -> None:
-        """Join again if a topic has a partition that no member is assigned.
+        """Join again if a topic has a partition that is assigned to no member.
 
-        A static leader that comes back is told to leave the assignment as it is (KIP-814). The
-        topics may have grown while it was away.
+        A static leader that comes back must keep the old assignment (KIP-814), but topics may have
+        got more partitions while it was away.
         """
         if event.generation_id == self.generation_id:
             assigned = group_protocol.decode_assignments(event.assignments)
@@ -297,14 +297,14 @@ class Membership:
             self.rejoin_wanted = self.rejoin_wanted or is_rebalance
             return []
         if self.state in _GIVING_UP:
-            return []  # the join that comes next finds out
+            return []  # the next join gets the error
         if event.error_code in COORDINATOR_LOST:
             self.coordinator_known = False
             return []
         return self._handle_refused(now_ms, event.error_code)
 
     def _handle_refused(self, now_ms: float, error_code: int) -> list[Effect]:
-        """Handle a failed join or sync, or a heartbeat which shows that we are no member."""
+        """Handle a failed join or sync, or a heartbeat refused for a lost membership."""
         self.rejoin_wanted = True
         self._back_off(now_ms)
         if error_code in COORDINATOR_LOST or error_code in _TRY_AGAIN:
@@ -324,7 +324,7 @@ class Membership:
         self._failures += 1
         self._retry_ms = now_ms + self._backoff.delay_ms(self._failures, 0.5)
 
-    # --- what is due now ---
+    # --- effects that are due ---
 
     def _advance(self, now_ms: float) -> list[Effect]:
         if not self.topics:
@@ -361,7 +361,8 @@ class Membership:
             return []
         self._become(State.JOINING)
         self._asked_topics = self.topics
-        # The newest of two claims counts: this one is as old as the assignment (KAFKA-13891).
+        # The newer of two claims wins: this claim has the generation of its assignment
+        # (KAFKA-13891).
         subscription = Subscription(
             topics=self.topics, owned=self.owned, generation_id=self._owned_generation_id
         )
@@ -391,7 +392,7 @@ class Membership:
 
 
 def _subscription(member: facts.JoinedMember) -> Subscription:
-    """Decode what a member wants; one whose bytes cannot be decoded gets no partitions."""
+    """Decode a member's subscription; a malformed subscription has no topics."""
     try:
         return group_protocol.decode_subscription(member.metadata, member.instance_id)
     except MalformedFrame:

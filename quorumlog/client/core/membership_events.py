@@ -1,4 +1,4 @@
-"""The events and the effects of a group member: facts in the past tense, and orders."""
+"""The events of a group member, in the past tense, and its effects, which are orders."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ COORDINATOR_LOST: Final = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     }
 )
-"""The errors by which a member looks for its coordinator anew."""
+"""Errors after which a member looks for its coordinator again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """One member as the coordinator lists it to the leader; `metadata` is its subscription, raw."""
+    """One member in the leader's JoinGroup response; `metadata`: its subscription, encoded."""
 
     member_id: str
     instance_id: str | None
@@ -29,7 +29,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscribed:
-    """The user wants these topics from now on, or those that match; none: leave the group."""
+    """The user subscribed to `topics` or to the topics that match `pattern`; none: leave."""
 
     topics: tuple[str, ...]
     pattern: str | None = None  # in consumer groups of KIP-848
@@ -37,41 +37,41 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollBegan:
-    """The user is in `poll`: what earlier polls returned is processed."""
+    """The user entered `poll`: the records of earlier polls are processed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollEnded:
-    """The user has left `poll`, with records or without."""
+    """The user left `poll`, with records or without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountsChanged:
-    """How many partitions the subscribed topics have now."""
+    """The subscribed topics have these partition counts now."""
 
     counts: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorFound:
-    """The group's coordinator is known and can be reached."""
+    """The group's coordinator was found and can be reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRefused:
-    """No broker says where it is, and the error stays: ask again later."""
+    """FindCoordinator failed with a lasting error: retry later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorLost:
-    """Its connection broke."""
+    """The coordinator's connection broke."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinAnswered:
-    """JoinGroup's answer. `members` is empty unless we lead.
+    """The JoinGroup response arrived. `members` is empty unless this member leads.
 
-    skip_assignment: we lead, and the generation has its assignment already (KIP-814).
+    skip_assignment: this member leads, and the group has an assignment already (KIP-814).
     """
 
     error_code: int
@@ -85,14 +85,14 @@ class JoinAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsLookedUp:
-    """The partition counts that LookUpTopics asked for."""
+    """LookUpTopics ended with these partition counts."""
 
     counts: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncAnswered:
-    """SyncGroup's answer; `assignment` is raw."""
+    """The SyncGroup response arrived; `assignment` is encoded."""
 
     error_code: int
     assignment: bytes = b""
@@ -100,7 +100,7 @@ class SyncAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescribed:
-    """What each member is assigned in `generation_id`, raw; None: the question failed."""
+    """DescribeGroup ended: each member's assignment in the generation, encoded; None: failed."""
 
     generation_id: int
     assignments: tuple[bytes, ...] | None
@@ -108,19 +108,19 @@ class GroupDescribed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatAnswered:
-    """Heartbeat's answer, to the one of `generation_id`."""
+    """The response to a heartbeat of `generation_id` arrived."""
 
     generation_id: int
     error_code: int
 
 
 AssignedTopics = Mapping[bytes, tuple[int, ...]]
-"""Partitions by the id of their topic, in order; no topic without any."""
+"""Sorted partitions by topic id; each topic has at least one partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeatAnswered:
-    """The answer to the SendConsumerHeartbeat of that number; `assignment` None: as before."""
+    """The response to SendConsumerHeartbeat `attempt` arrived; `assignment` None: unchanged."""
 
     attempt: int
     error_code: int
@@ -132,14 +132,14 @@ class ConsumerHeartbeatAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsNamed:
-    """What NameTopics found; a topic that is not there has no name."""
+    """NameTopics ended with these names; topics that do not exist are left out."""
 
     names: Mapping[bytes, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevocationDone:
-    """Offsets are committed and the user's listener has returned."""
+    """A Revoke is done: offsets are committed and the user's listener has returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,12 +169,12 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinator:
-    """Find it, for as long as it takes; then CoordinatorFound."""
+    """Find the coordinator, with retries; then CoordinatorFound or CoordinatorRefused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendJoin:
-    """Ask to join; `protocols` are (assignor's name, our subscription, raw)."""
+    """Send JoinGroup; `protocols` are (assignor's name, encoded subscription)."""
 
     member_id: str
     protocols: tuple[tuple[str, bytes], ...]
@@ -182,14 +182,14 @@ class SendJoin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUpTopics:
-    """We lead: find out how many partitions these topics have; then TopicsLookedUp."""
+    """Look up the partition counts of these topics, as the leader; then TopicsLookedUp."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendSync:
-    """Ask for our share; `assignments` are (member id, raw), empty unless we lead."""
+    """Send SyncGroup; `assignments` are (member id, encoded), empty unless this member leads."""
 
     member_id: str
     generation_id: int
@@ -199,14 +199,14 @@ class SendSync:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroup:
-    """Find out what each member is assigned in this generation; then GroupDescribed."""
+    """Request each member's assignment in this generation; then GroupDescribed."""
 
     generation_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendHeartbeat:
-    """Tell the coordinator that we live."""
+    """Send Heartbeat; then HeartbeatAnswered."""
 
     member_id: str
     generation_id: int
@@ -214,9 +214,9 @@ class SendHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendConsumerHeartbeat:
-    """ConsumerGroupHeartbeat. None: as it was said before; `is_full`: with all that there is.
+    """Send ConsumerGroupHeartbeat. None: unchanged; `is_full`: a full heartbeat, with all fields.
 
-    `member_epoch` 0: join; below 0: leave. No answer to that is awaited.
+    `member_epoch` 0: join; below 0: leave, without waiting for the response.
     """
 
     attempt: int
@@ -230,14 +230,14 @@ class SendConsumerHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameTopics:
-    """Find out the names of topics with these ids; then TopicsNamed."""
+    """Look up the names of topics with these ids; then TopicsNamed."""
 
     topic_ids: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendLeave:
-    """Tell the coordinator that we go. No answer is awaited."""
+    """Send LeaveGroup, without waiting for the response."""
 
     member_id: str
     reason: str
@@ -245,9 +245,9 @@ class SendLeave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoke:
-    """Stop reading `partitions`. Unless `lost` (others may read them already), commit first.
+    """Stop reading `partitions`; then RevocationDone.
 
-    Then tell the listener; then RevocationDone.
+    Unless `lost` (other members may read them already), commit first. Then call the listener.
     """
 
     partitions: tuple[TopicPartition, ...]
@@ -256,9 +256,9 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """Read `partitions`, of which `added` are new; tell the listener.
+    """Read `partitions`, of which `added` are new; call the listener.
 
-    topic_ids: by name, of the assigned topics; none in a classic group, which assigns names.
+    topic_ids: of the assigned topics, by name; empty in a classic group, which assigns names.
     """
 
     partitions: tuple[TopicPartition, ...]
@@ -268,7 +268,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """Raise this from the user's next `poll`: trying again may not help."""
+    """Raise this error from the user's next `poll`: a retry may not help."""
 
     error_code: int
     message: str | None = None

@@ -1,8 +1,8 @@
-"""What a client knows of brokers, topics and leaders, and which of two answers it believes.
+"""A client's metadata: brokers, topics and leaders; the newest leader epoch wins.
 
-Leader epochs decide: an answer with an older epoch comes from a broker that lags behind, and
-changes nothing (KIP-320). A topic id that changed is another topic of the same name: its epochs
-start over (KIP-516). A view that is wrong does no harm: the broker refuses the request.
+A response with an older epoch comes from a broker that lags behind, and changes nothing (KIP-320).
+A changed topic id means a re-created topic of the same name, whose epochs start over (KIP-516).
+Wrong metadata does no harm: the broker refuses the request.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ NO_LEADER: Final = -1
 
 
 class Node(NamedTuple):
-    """A broker and where it listens."""
+    """A broker and its address."""
 
     broker_id: int
     host: str
@@ -42,9 +42,9 @@ class Node(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PartitionView:
-    """One partition; `leader_id` is -1 while there is none.
+    """One partition; `leader_id` is -1 while it has no leader.
 
-    `elr`, `last_known_elr` (KIP-966): None if the broker was not asked or does not tell.
+    `elr`, `last_known_elr` (KIP-966): None if not requested, or not supported by the broker.
     """
 
     leader_id: int
@@ -58,7 +58,7 @@ class PartitionView:
 
 @dataclass(slots=True, kw_only=True)
 class TopicView:
-    """One topic. `error_code` says why there are no partitions, if there are none."""
+    """One topic. `error_code`: why `partitions` is empty, or the error of the last response."""
 
     name: str
     topic_id: bytes = ZERO_TOPIC_ID
@@ -68,11 +68,11 @@ class TopicView:
 
 
 class MetadataCache:
-    """The latest view.
+    """The latest metadata.
 
     Invariants (by construction, checked by tests):
       1. A partition's leader epoch never decreases while its topic id stays the same.
-      2. `topics` holds what was asked for and answered, no more.
+      2. `topics` has exactly the topics of the responses.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class MetadataCache:
         self.controller_id = -1
 
     def update(self, response: MetadataResponse) -> bool:
-        """Handle an answer. True if it brought another leader, or a topic that was not known."""
+        """Apply a response. True if it has a new leader, leader epoch or partition."""
         if response.brokers:
             nodes = response.brokers
             self.nodes = {n.node_id: Node(n.node_id, n.host, n.port, n.rack) for n in nodes}
@@ -98,11 +98,11 @@ class MetadataCache:
     def _update_topic(self, name: str, answer: MetadataResponseTopic) -> bool:
         old = self.topics.get(name)
         if answer.error_code != ErrorCode.NONE and old is not None and old.partitions:
-            old.error_code = answer.error_code  # a broker that lags behind must not erase leaders
+            old.error_code = answer.error_code  # a lagging broker must not erase leaders
             return False
         topic_id = answer.topic_id
         if topic_id == ZERO_TOPIC_ID and old is not None:
-            topic_id = old.topic_id  # from a broker that is older than topic ids
+            topic_id = old.topic_id  # the broker's version has no topic ids
         is_same = old is not None and old.topic_id in {topic_id, ZERO_TOPIC_ID}
         known = old.partitions if old is not None and is_same else {}
         topic = TopicView(
@@ -125,9 +125,9 @@ class MetadataCache:
         return changed
 
     def hint(self, topic_partition: TopicPartition, leader: Leader, nodes: Iterable[Node]) -> bool:
-        """Handle the leader that a broker named in an error (KIP-951). True if it is a new one.
+        """Apply the leader that an error response carries (KIP-951). True if it is newer.
 
-        An epoch of another topic of this name says nothing about this one.
+        A leader of another topic id is ignored: its epochs do not compare.
         """
         topic = self.topics.get(topic_partition.topic)
         if topic is None or topic.topic_id != leader.topic_id:
@@ -142,7 +142,7 @@ class MetadataCache:
         return True
 
     def leader(self, topic_partition: TopicPartition) -> Leader | None:
-        """Return the leader as far as we know; None while there is none, or no address."""
+        """Return the latest leader; None while there is none, or no address for it."""
         topic = self.topics.get(topic_partition.topic)
         view = topic.partitions.get(topic_partition.partition) if topic else None
         if topic is None or view is None or view.leader_id not in self.nodes:
@@ -150,12 +150,12 @@ class MetadataCache:
         return Leader(view.leader_id, view.leader_epoch, topic.topic_id)
 
     def topic_id(self, name: str) -> bytes:
-        """Return the topic's id; zeros if the cluster has none or the topic is not known."""
+        """Return the topic's id; zeros if the cache does not have it."""
         topic = self.topics.get(name)
         return topic.topic_id if topic else ZERO_TOPIC_ID
 
     def partition_counts(self, names: Iterable[str]) -> Mapping[str, int]:
-        """How many partitions each known topic of `names` has."""
+        """Return the partition count of each topic of `names` that is in the cache."""
         views = {name: self.topics[name] for name in names if name in self.topics}
         return {name: len(view.partitions) for name, view in views.items() if view.partitions}
 

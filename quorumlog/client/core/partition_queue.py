@@ -10,11 +10,11 @@ from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
 
 @dataclass(slots=True, eq=False)
 class PartitionQueue:
-    """`in_flight` (sent at least once), then `waiting`; the oldest first.
+    """The batches `in_flight` (sent at least once), then `waiting`; the oldest first.
 
-    `sequence`: identity and number of the next new batch. `pipelined`: a batch of that identity was
-    acknowledged in the topic of `topic_id`, to which new batches go. `renumber`: all in flight get
-    new numbers once none of them is SENT.
+    `sequence`: identity and sequence number of the next new batch. `topic_id`: the topic of new
+    batches. `pipelined`: a batch of that identity and topic id was acknowledged. `renumber`: number
+    all batches in flight anew, once every response to them has arrived.
     """
 
     topic_partition: TopicPartition
@@ -26,6 +26,6 @@ class PartitionQueue:
     renumber: bool = False
 
     def batches(self) -> Iterator[Batch]:
-        """All that are not done, oldest first."""
+        """Return all unfinished batches, oldest first."""
         yield from self.in_flight
         yield from self.waiting

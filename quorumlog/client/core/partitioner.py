@@ -1,4 +1,4 @@
-"""Which partition a record goes to: murmur2 of the key, as Java's client; sticky without a key.
+"""Chooses a record's partition: murmur2 of the key, as Java's client; sticky without a key.
 
 Sources: org.apache.kafka.common.utils.Utils.murmur2, KIP-480 and KIP-794 (sticky partitioning).
 """
@@ -12,7 +12,7 @@ _MASK: Final = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """Hash to 32 bits, unsigned. All Kafka clients must agree on it, or keys move partitions."""
+    """Hash to unsigned 32 bits. All Kafka clients need the same hash, or keys move partitions."""
     length = len(data)
     whole = length & ~3
     h = _SEED ^ length
@@ -27,15 +27,15 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """Return the partition of a keyed record, among all of the topic's, available or not."""
+    """Return a keyed record's partition among all of the topic's, available or not."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
 class StickyPartition:
-    """The partition of one topic's records without a key.
+    """The current partition for one topic's records without a key.
 
-    It stays with a partition for `batch_size` bytes, so that batches fill, then moves on. That
-    is KIP-794's uniform rule: slow brokers do not attract more load than fast ones.
+    It stays the same for `batch_size` bytes, so that batches fill, then changes. This is KIP-794's
+    uniform rule: slow brokers do not attract more load than fast brokers.
     """
 
     __slots__ = ("_batch_size", "_bytes_left", "current")
@@ -46,13 +46,13 @@ class StickyPartition:
         self.current = -1
 
     def needs_choice(self) -> bool:
-        """Tell whether `choose` must be called before `current` is used."""
+        """Return whether `choose` must be called before `current` is used."""
         return self._bytes_left <= 0
 
     def choose(self, candidates: Sequence[int], random_fraction: float) -> None:
-        """Take one of `candidates` (not empty), another than before if there is one.
+        """Choose one of `candidates` (not empty), not the same as before if there are others.
 
-        `random_fraction` in [0, 1) decides which.
+        `random_fraction` in [0, 1) selects the candidate.
         """
         others = [partition for partition in candidates if partition != self.current]
         pool = others or candidates
@@ -64,5 +64,5 @@ class StickyPartition:
         self._bytes_left -= size_in_bytes
 
     def give_up(self) -> None:
-        """Choose again next time: the leader of `current` is gone."""
+        """Require a new choice: `current` has no leader."""
         self._bytes_left = 0

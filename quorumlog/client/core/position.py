@@ -1,4 +1,4 @@
-"""One partition's place in a consumer: where it reads, in which topic, and how it is found."""
+"""A consumer's position in one partition: its topic id, its offset, and the search for it."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ LATEST_TIMESTAMP: Final = -1
 
 
 class PositionState(Enum):
-    """LOOKING (for the committed offset), RESETTING (asks for an offset by time), FETCHING."""
+    """LOOKING (for the committed offset), RESETTING (requests an offset by time), FETCHING."""
 
     LOOKING = auto()
     RESETTING = auto()
@@ -26,13 +26,13 @@ class PositionState(Enum):
 class Reset:
     """A search for an offset by time.
 
-    By duration (`age_ms`, KIP-1106), the end of the log is asked for first: where no record is
+    With a duration (`age_ms`, KIP-1106), the log end offset is requested first: where no record is
     young enough, reading begins there, and misses no record that is written during the search.
     """
 
     timestamp: int
     age_ms: int | None = None
-    end: tuple[int, int] | None = None  # the offset and leader epoch of the log's end
+    end: tuple[int, int] | None = None  # the log end offset and its leader epoch
 
     def asked_timestamp(self, wall_ms: int) -> int:
         """Return the timestamp of the next ListOffsets."""
@@ -42,7 +42,7 @@ class Reset:
 
 
 class Move(NamedTuple):
-    """A position that moved although the user did not seek: records are skipped or come again."""
+    """A change of position without a seek by the user: records are skipped or read again."""
 
     topic_partition: TopicPartition
     old_offset: int
@@ -66,13 +66,14 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Position:
-    """One partition's place. `consumed`: what earlier polls returned, so what may be committed.
+    """A consumer's position in one partition.
 
-    topic_id: the topic that all of this is about; zeros until it is known, or if the cluster has no
-        topic ids. `is_assigned_id`: a coordinator assigned it, and only another assignment ends it.
-    lost: the offset at which records were missing, and the cause, until a reset finds the next one.
-    previous: the place in the topic of this name that was read before: metadata of a broker that
-        lags behind may name that topic once more.
+    consumed: the offset after the records that earlier polls returned; it may be committed.
+    topic_id: the topic of all other fields; zeros before the first metadata, or if the cluster has
+        no topic ids. is_assigned_id: it came with an assignment, and changes only with another.
+    lost: the offset at which records were missing, and the cause, until a reset has an offset.
+    previous: the place in the topic of this name that was read before: a broker that lags behind
+        may send that topic's metadata once more.
     """
 
     topic_partition: TopicPartition
@@ -89,11 +90,11 @@ class Position:
     reset: Reset = Reset(LATEST_TIMESTAMP)
     chunks: deque[Chunk] = field(default_factory=deque)
     buffered_bytes: int = 0
-    is_asked: bool = False  # a request for it is under way
+    is_asked: bool = False  # a request for it is outstanding
     paused: bool = False
     preferred_replica: int = -1  # until `preferred_until_ms`: read from it, not from the leader
     preferred_until_ms: float = 0.0
-    leader_until_ms: float = 0.0  # read from the leader until then, whatever it prefers
+    leader_until_ms: float = 0.0  # until then the leader's preferred replica is ignored
     failures: int = 0
     retry_at_ms: float = 0.0
     high_watermark: int = -1
@@ -102,14 +103,14 @@ class Position:
     def prefers(self, now_ms: float) -> int:
         """Return the replica to read from instead of the leader; -1: the leader (KIP-392).
 
-        The leader is asked again from time to time: another replica may be the better one by then.
+        From time to time the next fetch goes to the leader, which may prefer another replica then.
         """
         if self.preferred_replica >= 0 and now_ms >= self.preferred_until_ms:
             self.preferred_replica = -1
         return self.preferred_replica
 
     def place(self, offset: int, epoch: int) -> None:
-        """Read on from `offset`; what was fetched for another place is dropped."""
+        """Continue at `offset`; drop the records fetched for another place."""
         self.state = PositionState.FETCHING
         self.retry_at_ms = 0.0
         self.offset = self.fetch_offset = offset
@@ -117,7 +118,7 @@ class Position:
         self.drop_chunks()
 
     def drop_chunks(self) -> None:
-        """Forget what was fetched and not read."""
+        """Drop the fetched records that were not read."""
         self.chunks.clear()
         self.buffered_bytes = 0
         self.fetch_offset, self.fetch_epoch = self.offset, self.epoch

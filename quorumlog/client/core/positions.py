@@ -1,14 +1,14 @@
-"""Decides where a consumer reads: the next offset of each partition, and how it is found.
+"""Decides a consumer's positions: the next offset of each partition, and how it is found.
 
-A partition without a position looks for the committed offset, then asks the broker by
-`auto_offset_reset`. Data is fetched ahead of the user: `fetch_offset` is where the next request
-starts, `offset` what `poll` returns next; between them lie the chunks. Answers to requests that a
-`seek` has overtaken are dropped. A log that was truncated below what we read is noticed by the
-leader (KIP-320, by Fetch v12).
+A partition without a position requests the committed offset, then an offset by
+`auto_offset_reset`. Records are fetched ahead of the user: the next fetch starts at `fetch_offset`,
+`poll` continues at `offset`, and the chunks lie between them. A `seek` makes outstanding responses
+stale; they are dropped. A leader detects that its log was truncated below a consumer's position
+(KIP-320, by Fetch v12).
 
-A place belongs to a topic id (KIP-516): in a topic that was deleted and created again under its
-name no offset means the same. The id comes from an assignment of KIP-848, or else from the metadata
-when the partition is first asked for; docs/decisions/0155-a-position-belongs-to-a-topic-id.md.
+A position belongs to a topic id (KIP-516): in a re-created topic of the same name its offset has no
+meaning. The id comes from an assignment of KIP-848, or else from the metadata at the partition's
+first request; docs/decisions/0155-a-position-belongs-to-a-topic-id.md.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,18 +41,18 @@ _LATEST: Final = Reset(LATEST_TIMESTAMP)
 
 
 class Positions:
-    """All partitions that one consumer reads.
+    """The positions of all partitions that one consumer reads.
 
     Invariants (checked by tests):
       1. `poll` returns each offset of a partition at most once between two seeks, in order.
-      2. At most one request per partition is under way; `buffered_bytes` is bounded by one answer
-         more than `max_partition_fetch_bytes`.
+      2. At most one request per partition is outstanding; `buffered_bytes` is bounded by
+         `max_partition_fetch_bytes` plus one response.
     """
 
     def __init__(self, settings: ConsumerSettings) -> None:
         self.settings: Final = settings
         self.by_partition: dict[TopicPartition, Position] = {}
-        self._errors: dict[TopicPartition | None, KafkaError] = {}  # for the user, one of each
+        self._errors: dict[TopicPartition | None, KafkaError] = {}  # for `poll`
         self._moves: list[Move] = []
         self._last_read: Position | None = None
         self._ready: dict[TopicPartition, Position] = {}  # with chunks, in order of arrival
@@ -61,7 +61,7 @@ class Positions:
         )
 
     def __iter__(self) -> Iterator[Position]:
-        """Walk through the partitions in order of assignment."""
+        """Iterate over the positions in order of assignment."""
         return iter(self.by_partition.values())
 
     def assign(
@@ -69,9 +69,9 @@ class Positions:
         partitions: Iterable[TopicPartition],
         topic_ids: Mapping[str, bytes] = _NO_TOPIC_IDS,
     ) -> None:
-        """Read exactly these partitions; a partition that was read before keeps its place.
+        """Read exactly these partitions; partitions that were assigned before keep their position.
 
-        topic_ids: by name, if a coordinator assigned topics by their ids (KIP-848).
+        topic_ids: by topic name, if the assignment has topic ids (KIP-848).
         """
         old = self.by_partition
         self.by_partition = {
@@ -89,11 +89,11 @@ class Positions:
         self._ready = {name: one for name, one in ready if self.is_current(one)}
 
     def is_current(self, position: Position) -> bool:
-        """Tell whether the partition is (still, in this incarnation) read."""
+        """Return whether `position` is still assigned: a new assignment has a new object."""
         return self.by_partition.get(position.topic_partition) is position
 
     def of(self, topic_partition: TopicPartition) -> Position:
-        """Return the partition's place. Raises KeyError if it is not assigned."""
+        """Return the partition's position. Raises KeyError if it is not assigned."""
         position = self.by_partition.get(topic_partition)
         if position is None:
             raise KeyError(f"{topic_partition} is not assigned to this consumer")
@@ -102,25 +102,25 @@ class Positions:
     # --- errors that `poll` raises ---
 
     def report(self, topic_partition: TopicPartition | None, error: KafkaError) -> None:
-        """Let `poll` raise `error`, in place of an older one of the same partition."""
+        """Let `poll` raise `error`; it replaces an older error of the same partition."""
         self._errors[topic_partition] = error
 
     def take_error(self) -> KafkaError | None:
-        """Return the oldest error that was not raised yet; it is raised once."""
+        """Return and remove the oldest error, None if there is none."""
         return self._errors.pop(next(iter(self._errors))) if self._errors else None
 
     def take_moves(self) -> list[Move]:
-        """Return the moves since the last call, to be logged."""
+        """Return and remove the moves since the last call, for the log."""
         moves, self._moves = self._moves, []
         return moves
 
     def _note_move(self, position: Position, old_offset: int, offset: int, cause: str) -> None:
         self._moves.append(Move(position.topic_partition, old_offset, offset, cause))
 
-    # --- which topic a place is in ---
+    # --- the topic of a position ---
 
     def maybe_enter(self, position: Position, topic_id: bytes) -> bool:
-        """Enter the topic of this id, which metadata name now, unless there is a place in another.
+        """Set the topic id from the metadata, unless the position has an offset in another topic.
 
         Return whether the position is in that topic.
         """
@@ -131,9 +131,9 @@ class Positions:
         return position.topic_id == topic_id
 
     def follow(self, position: Position, topic_id: bytes) -> None:
-        """Read the topic of this id from now on: another one had the name, and is deleted.
+        """Change to the topic of this id: the earlier topic of this name was deleted.
 
-        Only during `poll`: until then what the user commits belongs to the topic that it read.
+        Only during `poll`: until then a commit of the user belongs to the earlier topic.
         """
         if self.maybe_enter(position, topic_id) or position.is_assigned_id:
             return
@@ -150,10 +150,10 @@ class Positions:
         position.drop_chunks()
         self._reset_by_policy(position, ErrorCode.OFFSET_OUT_OF_RANGE, cause)
 
-    # --- places that the user chooses ---
+    # --- positions that the user chooses ---
 
     def seek(self, topic_partition: TopicPartition, offset: int, epoch: int = -1) -> None:
-        """Read on from `offset`. Raises KeyError if the partition is not assigned."""
+        """Continue at `offset`. Raises KeyError if the partition is not assigned."""
         position = self.of(topic_partition)
         self._errors.pop(topic_partition, None)
         position.place(offset, epoch)
@@ -161,7 +161,10 @@ class Positions:
         position.consumed = OffsetAndMetadata(offset, epoch)
 
     def seek_by_time(self, topic_partition: TopicPartition, timestamp: int) -> None:
-        """Ask the broker where to read on: EARLIEST_TIMESTAMP or LATEST_TIMESTAMP."""
+        """Continue at the offset of EARLIEST_TIMESTAMP or LATEST_TIMESTAMP, once a broker has it.
+
+        Raises KeyError if the partition is not assigned.
+        """
         position = self.of(topic_partition)
         self._errors.pop(topic_partition, None)
         position.drop_chunks()
@@ -186,10 +189,10 @@ class Positions:
         else:
             self._reset(position, _EARLIEST if policy == "earliest" else _LATEST)
 
-    # --- what to ask brokers ---
+    # --- requests to brokers ---
 
     def waiting(self, now_ms: float, state: PositionState) -> list[Position]:
-        """List those in LOOKING or RESETTING that may be asked for now."""
+        """List the positions in `state`, LOOKING or RESETTING, that may be requested now."""
         return [
             one
             for one in self
@@ -200,7 +203,7 @@ class Positions:
         ]
 
     def fetchable(self, now_ms: float) -> list[Position]:
-        """List those that the next fetch should ask for, longest unserved first."""
+        """List the positions that the next fetch may include, in order of assignment."""
         limit = self.settings.max_partition_fetch_bytes
         if sum(one.buffered_bytes for one in self) >= self.settings.fetch_max_bytes:
             return []
@@ -215,14 +218,14 @@ class Positions:
         ]
 
     def wake_at_ms(self, now_ms: float) -> float:
-        """When time alone lets another partition be asked for."""
+        """Return when the next retry is due; `inf` if there is none."""
         later = [one.retry_at_ms for one in self if not one.is_asked and one.retry_at_ms > now_ms]
         return min(later, default=float("inf"))
 
-    # --- answers ---
+    # --- responses ---
 
     def handle_committed(self, position: Position, committed: OffsetAndMetadata | None) -> None:
-        """Handle the group's committed offset, None if there is none."""
+        """Handle the group's committed offset; None if there is none."""
         if position.state is not PositionState.LOOKING:
             return
         if committed is None or committed.offset < 0:
@@ -233,9 +236,9 @@ class Positions:
             position.consumed = committed
 
     def handle_offset(self, position: Position, offset: int, epoch: int) -> None:
-        """Handle the answer to a RESETTING partition's question; -1: no record is that young."""
+        """Handle the ListOffsets response for a RESETTING position; -1: all records are older."""
         if position.state is PositionState.RESETTING:
-            self._errors.pop(position.topic_partition, None)  # it is mended
+            self._errors.pop(position.topic_partition, None)  # the cause is over
             position.failures = 0
             reset = position.reset
             if reset.age_ms is not None and reset.end is None:
@@ -251,13 +254,13 @@ class Positions:
                 self._note_move(position, old_offset, offset, cause)
 
     def handle_failure(self, now_ms: float, position: Position, random_fraction: float) -> None:
-        """Ask again later: no answer came, or an error that passes."""
+        """Retry later, after a lost response or an error."""
         position.failures += 1
         self.leave_preferred(now_ms, position)
         position.retry_at_ms = now_ms + self._backoff.delay_ms(position.failures, random_fraction)
 
     def leave_preferred(self, now_ms: float, position: Position) -> None:
-        """Read from the leader for a while: the replica that it prefers does not serve us."""
+        """Read from the leader for a while: the preferred replica does not serve this consumer."""
         if position.preferred_replica >= 0:
             position.preferred_replica = -1
             position.leader_until_ms = now_ms + self.settings.retry_backoff_max_ms
@@ -270,7 +273,7 @@ class Positions:
         answer: PartitionData,
         random_fraction: float,
     ) -> bool:
-        """Handle the answer to a fetch at `fetch_offset`. True if metadata must be refreshed."""
+        """Handle the response to a fetch at `fetch_offset`. True if metadata must be refreshed."""
         is_stale = position.fetch_offset != fetch_offset
         if is_stale or position.state is not PositionState.FETCHING:
             return False
@@ -300,7 +303,7 @@ class Positions:
     def _handle_truncated(self, position: Position, end_offset: int) -> None:
         cause = f"the log was truncated to {end_offset}"
         if position.chunks:
-            position.drop_chunks()  # what the user has seen may still be there: look again from it
+            position.drop_chunks()  # the user's offset may still be in the log: fetch from it
         elif self.settings.auto_offset_reset == "none":
             self._reset_by_policy(position, ErrorCode.OFFSET_OUT_OF_RANGE, cause)
         else:
@@ -309,7 +312,7 @@ class Positions:
             position.place(min(end_offset, position.offset), -1)
 
     def _keep(self, position: Position, answer: PartitionData) -> bool:
-        """Buffer what was fetched; return False if nothing of it can be read."""
+        """Buffer the fetched records; return False if none can be read."""
         records = answer.records
         if not isinstance(records, bytes | bytearray | memoryview):
             return False
@@ -349,13 +352,13 @@ class Positions:
     # --- records for the user ---
 
     def mark_consumed(self) -> None:
-        """Note that what earlier polls returned is processed: it may be committed now."""
+        """Mark the records of earlier polls as processed: their offsets may be committed now."""
         for position in self:
             if position.state is PositionState.FETCHING:
                 position.consumed = OffsetAndMetadata(position.offset, position.epoch)
 
     def take(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Hand out up to `max_records`, partition by partition in order of arrival."""
+        """Return up to `max_records`, partition by partition in order of arrival."""
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
         left = max_records
         for position in list(self._ready.values()):
@@ -371,7 +374,7 @@ class Positions:
         return taken
 
     def take_next(self) -> ConsumerRecord | None:
-        """Hand out one record, None if there is none; the one before is processed by now."""
+        """Return the next record, None if there is none; mark the record before as processed."""
         last = self._last_read
         if last is not None and self.is_current(last) and last.state is PositionState.FETCHING:
             last.consumed = OffsetAndMetadata(last.offset, last.epoch)

@@ -1,4 +1,4 @@
-"""The produce requests that a producer sends now, one for each broker."""
+"""The produce requests that a producer sends now, at most one for each broker."""
 
 from typing import Final
 
@@ -6,10 +6,10 @@ from quorumlog.client.core.batch import Batch
 
 
 class Requests:
-    """`by_broker`: the batches of each request. `wake_at_ms`: when to look for more.
+    """The batches of each request (`by_broker`), and when to drain again (`wake_at_ms`).
 
-    That is when time alone changes the answer; `inf` if nothing but an event can. A request has at
-    most `size_max` bytes, but for one large batch.
+    `wake_at_ms` is the next time at which a batch becomes ready or expires; `inf` if only an event
+    can do that. A request has at most `size_max` bytes, or one larger batch.
     """
 
     def __init__(self, size_max: int, wake_at_ms: float) -> None:
@@ -19,7 +19,7 @@ class Requests:
         self._sizes: Final[dict[int, int]] = {}
 
     def take(self, broker_id: int, batch: Batch) -> bool:
-        """Add a batch to the broker's request; False: it has no room."""
+        """Add a batch to the broker's request; return False if the request is full."""
         size = self._sizes.get(broker_id, 0) + batch.size_in_bytes
         if size > self._size_max and broker_id in self.by_broker:
             return False
@@ -28,5 +28,5 @@ class Requests:
         return True
 
     def look_again(self, at_ms: float) -> None:
-        """Look for more then, or before."""
+        """Drain again at `at_ms` or earlier."""
         self.wake_at_ms = min(self.wake_at_ms, at_ms)

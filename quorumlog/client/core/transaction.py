@@ -1,4 +1,4 @@
-"""One transaction as its producer knows it, and how a call of the user ends."""
+"""The producer's state of one transaction, and the outcome of a user's call."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 @dataclass(slots=True, eq=False)
 class Outcome:
-    """How a call ends. `indefinite`: an attempt may have done, or may yet do, what was asked."""
+    """The outcome of a call. `indefinite`: an attempt may have been, or may yet be, executed."""
 
     operation: str
     is_done: bool = False
@@ -28,7 +28,7 @@ class Outcome:
     on_done: list[Callable[[], None]] = field(default_factory=list)
 
     def resolve(self, error: KafkaError | None) -> None:
-        """Note the end; the first one counts."""
+        """Set the outcome, unless it is set, and call the callbacks."""
         if not self.is_done:
             self.is_done, self.error = True, error
             for callback in self.on_done:
@@ -47,11 +47,11 @@ class PendingOffsets:
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """What is known of it. `is_implicit`: brokers add partitions and groups (KIP-890).
+    """One transaction. `is_implicit`: brokers add partitions and groups (KIP-890).
 
-    `may_be_open`: the coordinator may have it, `is_open`: it certainly has.
+    `may_be_open`: the coordinator may have the transaction open; `is_open`: it certainly has.
     `lost_requests`, `has_gaps`: the next transaction needs another epoch (see `transactions`).
-    `has_ended`: the coordinator has answered EndTxn.
+    `has_ended`: the coordinator has accepted EndTxn.
     """
 
     is_implicit: bool
@@ -66,14 +66,14 @@ class Transaction:
     has_ended: bool = False
 
     def admit(self, topic_partition: TopicPartition) -> None:
-        """Note that a record for this partition belongs to it."""
+        """Add the partition of a new record to the transaction."""
         if self.is_implicit:
             self.may_be_open = True
         elif topic_partition not in self.added:
             self.to_add[topic_partition] = None
 
     def wanted(self, identity: ProducerIdentity) -> TransactionRequest | None:
-        """Return what must be asked next, before it can end."""
+        """Return the next request that must succeed before EndTxn; None if there is none."""
         if self.to_add:
             return AddPartitions(identity=identity, partitions=tuple(self.to_add))
         if not self.offsets:
@@ -89,7 +89,7 @@ class Transaction:
         )
 
     def handle_added(self, codes: Mapping[TopicPartition, int]) -> None:
-        """Note the partitions that the coordinator has now."""
+        """Record the partitions that the coordinator has added; `codes` has an error for each."""
         for name, code in codes.items():
             if code == ErrorCode.NONE:
                 self.added.add(name)
@@ -97,15 +97,15 @@ class Transaction:
                 self.may_be_open = self.is_open = True
 
     def handle_group_added(self, group_id: str) -> None:
-        """Note that the coordinator knows of the group."""
+        """Record that the coordinator has added the group."""
         self.groups.add(group_id)
         self.may_be_open = self.is_open = True
 
     def handle_committed(self, request: CommitOffsets, codes: Mapping[TopicPartition, int]) -> None:
-        """Note the offsets that the group has now."""
+        """Remove the offsets that the group coordinator has accepted."""
         self.may_be_open = True
         if not self.offsets:
-            return  # dropped meanwhile
+            return  # removed by `drop_waiting`
         first = self.offsets[0]
         for name, place in request.offsets.items():
             if codes.get(name) == ErrorCode.NONE and first.offsets.get(name) == place:
@@ -114,7 +114,7 @@ class Transaction:
             self.offsets.popleft().outcome.resolve(None)
 
     def drop_waiting(self, error: KafkaError) -> None:
-        """Ask for nothing more but its end."""
+        """Drop the partitions and offsets still to add; fail the calls that wait for them."""
         self.to_add.clear()
         while self.offsets:
             self.offsets.popleft().outcome.resolve(error)

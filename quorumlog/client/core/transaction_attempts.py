@@ -1,7 +1,7 @@
-"""Makes one attempt after the other at what a transactional producer wants of its coordinators.
+"""Makes the attempts at a transactional producer's requests to its coordinators, one at a time.
 
-One is under way at a time, and an answer counts only for the attempt that asked for it. So an
-answer that comes late or twice, also from an earlier transaction, changes nothing.
+Each attempt is a `Dispatch`, and a response counts only for the outstanding attempt. So a late or
+duplicate response, also of an earlier transaction, changes nothing.
 """
 
 from typing import Final
@@ -29,7 +29,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 
 class TransactionAttempts:
-    """The requests of one producer's transactions: where they go, and when they are repeated."""
+    """The coordinators that one producer's requests go to, and the times of their retries."""
 
     def __init__(self, settings: ProducerSettings, transactions: Transactions) -> None:
         self._transactions: Final = transactions
@@ -41,9 +41,9 @@ class TransactionAttempts:
         self._failures = 0  # in a row
         self._retry_at_ms = 0.0
         self.why_repeated: str | None = None
-        """Why the last attempt at a request is repeated; None: it is over.
+        """The error for which the current request is retried; None if none is retried.
 
-        The search for its coordinator is a part of it.
+        A request includes the search for its coordinator.
         """
         self._backoff: Final = Backoff(
             settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
@@ -66,16 +66,16 @@ class TransactionAttempts:
         return self._outstanding
 
     def wake_at_ms(self, now_ms: float) -> float:
-        """When time alone lets another attempt be made."""
+        """Return when the next retry is due; `inf` if there is none."""
         is_waiting = self._outstanding is None and self._retry_at_ms > now_ms
         return self._retry_at_ms if is_waiting else float("inf")
 
     def handle_answer(
         self, now_ms: float, dispatch: Dispatch, answer: Answer, random_fraction: float
     ) -> None:
-        """Handle the answer to an attempt; `random_fraction` in [0, 1) spreads the next one."""
+        """Handle the response to an attempt; `random_fraction` in [0, 1) spreads its retry."""
         if dispatch is not self._outstanding:
-            return  # it came late or twice
+            return  # a late or duplicate response
         self._outstanding = None
         request = dispatch.request
         codes = {known(answer.error_code), *map(known, answer.partitions.values())}
@@ -96,7 +96,7 @@ class TransactionAttempts:
     def handle_lost(
         self, now_ms: float, dispatch: Dispatch, error: KafkaError, random_fraction: float
     ) -> None:
-        """Handle that no answer will come. `error` is definite if nothing was written."""
+        """Handle a lost response. `error` is definite if no byte of the request was written."""
         if dispatch is not self._outstanding:
             return
         self._outstanding = None
@@ -107,7 +107,7 @@ class TransactionAttempts:
         self._handle_refusal(now_ms, request, reaction, error, random_fraction)
 
     def close(self, error: KafkaError) -> None:
-        """End: ask for nothing more, and fail the calls that wait."""
+        """Fail the producer: no attempt follows, and the waiting calls get `error`."""
         dispatch, self._outstanding = self._outstanding, None
         self.why_repeated = None
         if dispatch is not None:

@@ -1,8 +1,8 @@
-"""The batches of a transactional producer: which may leave, and what becomes of the others.
+"""The batches of a transactional producer: when they may be sent, and when they fail.
 
-Batches leave while their transaction is open, and its partitions are known where that is needed.
-When the transaction fails or is aborted, what waits fails at once, also for a retry; what is sent
-has its answer awaited, since EndTxn must not overtake it.
+Batches leave while their transaction is open and, before KIP-890, has their partition added. When
+the transaction fails or is aborted, waiting batches fail at once, also before a retry. The
+responses to sent batches are awaited, since EndTxn must not overtake these batches.
 """
 
 from collections.abc import Iterable
@@ -16,9 +16,9 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 class TransactionBatches:
-    """Stands between a producer's transactions and its accumulator.
+    """Connects a producer's transactions with its accumulator.
 
-    It is the Leaders of a drain: no leader is known, so to speak, for what may not be sent.
+    It is the `Leaders` of a drain: a partition that may not be sent to has no leader.
     """
 
     def __init__(
@@ -35,17 +35,17 @@ class TransactionBatches:
         return self._leaders.leader(topic_partition)
 
     def has_room(self, broker_id: int) -> bool:
-        """Tell whether one more request may be sent to this broker now."""
+        """Return whether one more request may be sent to this broker now."""
         return self._leaders.has_room(broker_id)
 
     def sweep(self) -> list[Batch]:
-        """Fail what will not be sent, and take the identity for what will; before each drain."""
+        """Set the accumulator's identity; fail batches that may not be sent. Before each drain."""
         self._accumulator.identity = self._transactions.identity
         error = self._transactions.refusal()
         return [] if error is None else self._accumulator.fail_all(error, but_sent=True)
 
     def handle_done(self, batches: Iterable[Batch]) -> None:
-        """Handle batches that are done: one that was not acknowledged ends the transaction."""
+        """Handle finished batches: a failed batch ends the transaction."""
         for batch in batches:
             if batch.error is not None:
                 batch.error = self._transactions.handle_failed_batch(
@@ -54,5 +54,5 @@ class TransactionBatches:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether no batch waits or is in flight."""
+        """True if no batch waits or is in flight."""
         return not self._accumulator.waiting_partitions()

@@ -1,9 +1,9 @@
-"""What a transactional producer asks of coordinators, what they answer, and what an error means.
+"""A transactional producer's requests to coordinators, their responses, and reactions to errors.
 
-Errors (KIP-588, KIP-890, KIP-1050): RETRY and MOVED pass; ABORT ends the transaction; FENCED,
-UNKNOWN_ID and FAIL end the producer. UNKNOWN_ID: the coordinator does not have the producer id. The
-id has expired, or another producer has replaced it since, so a new id could fence the owner of the
-transactional id (KAFKA-18019).
+Reactions (KIP-588, KIP-890, KIP-1050): RETRY repeats the request, MOVED first finds the coordinator
+again; ABORT ends the transaction; FENCED, UNKNOWN_ID and FAIL end the producer. UNKNOWN_ID: the
+coordinator does not have the producer id. It has expired, or another producer has replaced it, so a
+new id could fence the owner of the transactional id (KAFKA-18019).
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class CoordinatorType(IntEnum):
 
 
 class CoordinatorKey(NamedTuple):
-    """Which coordinator: of a group, or of a transactional id."""
+    """A coordinator's key: a group id, or a transactional id."""
 
     type: CoordinatorType
     key: str
@@ -35,21 +35,21 @@ class CoordinatorKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindCoordinator:
-    """Ask any broker for a coordinator."""
+    """Request a coordinator's broker id from any broker."""
 
     coordinator: CoordinatorKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerId:
-    """Ask for an id and epoch. `identity`: that of before, None at first (KIP-360)."""
+    """Request a producer id and epoch. `identity`: the current one, None at first (KIP-360)."""
 
     identity: ProducerIdentity | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitions:
-    """Tell the coordinator that the transaction will write to these partitions."""
+    """Add partitions that the transaction will write to, at the coordinator."""
 
     identity: ProducerIdentity
     partitions: tuple[TopicPartition, ...]
@@ -57,7 +57,7 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddOffsets:
-    """Tell the coordinator that the transaction will commit offsets of a group."""
+    """Add a group whose offsets the transaction will commit, at the coordinator."""
 
     identity: ProducerIdentity
     group_id: str
@@ -65,7 +65,7 @@ class AddOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOffsets:
-    """Commit offsets when the transaction commits. `is_implicit`: as KIP-890 has it, in v5."""
+    """Commit offsets with the transaction. `is_implicit`: v5, which adds the group (KIP-890)."""
 
     identity: ProducerIdentity
     group: GroupMetadata
@@ -75,7 +75,7 @@ class CommitOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransaction:
-    """Commit or abort. `is_implicit`: the answer has the next epoch (KIP-890, v5)."""
+    """Commit or abort. `is_implicit`: v5, whose response has the next epoch (KIP-890)."""
 
     identity: ProducerIdentity
     committed: bool
@@ -97,7 +97,7 @@ _API_NAMES: Final[Mapping[type, str]] = {
 
 
 def name_of(request: TransactionRequest) -> str:
-    """Return what a request asks for, for people: the coordinator, or the API."""
+    """Return a request's name for messages: its coordinator, or its API."""
     if isinstance(request, FindCoordinator):
         kind, key = request.coordinator
         return f"the coordinator of {kind.name.lower()} {key}"
@@ -106,14 +106,14 @@ def name_of(request: TransactionRequest) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Dispatch:
-    """One attempt of a request, and the broker that it goes to. Each attempt is its own object."""
+    """One attempt at a request, and its broker. Attempts compare by object identity."""
 
     broker_id: int
     request: TransactionRequest
 
 
 class Abilities(NamedTuple):
-    """What a transaction coordinator offers.
+    """The features of a transaction coordinator.
 
     `recovers`: InitProducerId v3, which keeps the id and raises the epoch (KIP-360).
     `is_implicit`: transaction.version 2 and its APIs (KIP-890).
@@ -125,7 +125,7 @@ class Abilities(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What of an answer counts. `partitions`: the error of each, where an API has them."""
+    """The used fields of a response. `partitions`: an error code for each, if the API has them."""
 
     error_code: int = ErrorCode.NONE
     message: str = ""
@@ -136,7 +136,7 @@ class Answer:
 
 
 class Reaction(Enum):
-    """What an error asks for, the gravest last."""
+    """The reaction to an error, the gravest last."""
 
     RETRY = auto()
     MOVED = auto()
@@ -163,7 +163,7 @@ _MOVED_BY_SILENCE: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NET
 
 
 def reaction_to(request: TransactionRequest, code: ErrorCode) -> Reaction:
-    """Return what a coordinator's error asks for."""
+    """Return the reaction to a coordinator's error."""
     found = _ALWAYS.get(code)
     if found is None and code in RETRIABLE:
         found = Reaction.MOVED if code in _MOVED_BY_SILENCE else Reaction.RETRY
@@ -171,7 +171,7 @@ def reaction_to(request: TransactionRequest, code: ErrorCode) -> Reaction:
         return found
     match request:
         case InitProducerId() | EndTransaction(committed=False):
-            return Reaction.FAIL  # there is no other way on
+            return Reaction.FAIL  # an abort cannot help
         case EndTransaction():
             return Reaction.ABORT if code == ErrorCode.TRANSACTION_ABORTABLE else Reaction.FAIL
         case FindCoordinator(coordinator=CoordinatorKey(type=CoordinatorType.TRANSACTION)):
@@ -181,10 +181,10 @@ def reaction_to(request: TransactionRequest, code: ErrorCode) -> Reaction:
 
 
 def reaction_to_batch(code: ErrorCode) -> Reaction:
-    """Return what it means for the transaction that one of its batches has failed.
+    """Return the transaction's reaction to a failed batch.
 
     INVALID_PRODUCER_EPOCH comes from a partition's leader, which may be ahead of or behind the
-    coordinator: only the answer to the abort tells if the producer is fenced (KIP-588).
+    coordinator: only the response to the abort shows if the producer is fenced (KIP-588).
     """
     if code == ErrorCode.INVALID_PRODUCER_EPOCH:
         return Reaction.ABORT

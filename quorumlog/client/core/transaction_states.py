@@ -1,4 +1,4 @@
-"""The states of a transactional producer, and which may follow which (KIP-98, KIP-360)."""
+"""The states of a transactional producer, and their legal transitions (KIP-98, KIP-360)."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -6,7 +6,7 @@ from typing import Final
 
 
 class TransactionState(Enum):
-    """UNINITIALIZED: `init_transactions` was not called. FATAL_ERROR: nothing is sent any more."""
+    """UNINITIALIZED: before `init_transactions`. FATAL_ERROR: no request is sent any more."""
 
     UNINITIALIZED = "Uninitialized"
     INITIALIZING = "Initializing"

@@ -1,16 +1,17 @@
-"""Decides what a transactional producer asks its coordinators, and when a transaction is over.
+"""Decides a transactional producer's requests to its coordinators, and its transactions' states.
 
-Two ways through a transaction. Before KIP-890 the producer tells the coordinator of each partition
-(AddPartitionsToTxn) before the partition's first batch, and of each group (AddOffsetsToTxn). With
-transaction.version 2 brokers see to both, and every EndTxn ends the producer's epoch.
+A transaction has one of two protocols. Before KIP-890 the producer adds each partition at the
+coordinator (AddPartitionsToTxn) before the partition's first batch, and each group
+(AddOffsetsToTxn). With transaction.version 2 brokers add both, and every EndTxn raises the
+producer's epoch.
 
-Before KIP-890 an epoch outlives its transactions. A request whose answer was lost may then be
-executed in the next one, and a batch that failed leaves a gap in its partition's numbers. So the
-producer asks for the next epoch (InitProducerId with its own, KIP-360) before it is ready again
-(docs/decisions/0113-a-lost-request-costs-a-producer-its-epoch.md).
+Before KIP-890 an epoch outlives its transactions. A request whose response was lost may then be
+executed in the next transaction, and a failed batch leaves a gap in its partition's sequence
+numbers. So the producer requests the next epoch (InitProducerId with its own identity, KIP-360)
+before it is ready again (docs/decisions/0113-a-lost-request-costs-a-producer-its-epoch.md).
 
-A commit is asked for until its end is known, and no call hides that it is not known
-(docs/decisions/0114-a-commit-is-asked-for-until-its-end-is-known.md).
+EndTxn is repeated until its outcome is certain; until then a call that fails has an indefinite
+error (docs/decisions/0114-a-commit-is-asked-for-until-its-end-is-known.md).
 """
 
 from collections.abc import Mapping
@@ -58,31 +59,31 @@ class Transactions:
     """The transactions of one producer.
 
     Invariants (tests hold this against a model of coordinators):
-      1. `may_send` names a partition only if the coordinator has it, or brokers see to that.
-      2. EndTxn is asked for only while the caller says that no batch is in flight.
-      3. After a fatal error nothing is asked for.
+      1. `may_send` allows a partition only if the coordinator has it, or brokers add it.
+      2. EndTxn is requested only while the caller reports that no batch waits or is in flight.
+      3. After a fatal error no request is made.
     """
 
     def __init__(self, settings: ProducerSettings) -> None:
-        """Take the settings of a producer with a transactional id."""
+        """Start without an identity; `settings` have a transactional id."""
         self.transactional_id: Final = settings.transactional_id or ""
         self.state = TransactionState.UNINITIALIZED
         self.identity: ProducerIdentity | None = None
-        self.error: TransactionError | None = None  # why it is ABORTABLE_ERROR or FATAL_ERROR
+        self.error: TransactionError | None = None  # the cause of ABORTABLE_ERROR or FATAL_ERROR
         self.number = 0  # of the current transaction, from 1
         self.abilities = Abilities()  # of the coordinator, when last found
         self._current = Transaction(is_implicit=False)
-        self._outcome: Outcome | None = None  # of a call that has not been told it
+        self._outcome: Outcome | None = None  # until `claim` returns it
 
     def _become(self, state: TransactionState) -> None:
         """Change state: the one writer. Raises InvariantViolation for an illegal change."""
         require(state in TRANSITIONS[self.state], f"a producer may go {self.state} -> {state}")
         self.state = state
 
-    # --- calls: RuntimeError for one that does not fit, KafkaError if it is too late ---
+    # --- calls: RuntimeError in a wrong state, KafkaError after an error ---
 
     def initialize(self) -> Outcome:
-        """Ask for an identity, which ends every earlier producer of this transactional id."""
+        """Request an identity, which fences every earlier producer of this transactional id."""
         if self._outcome is not None and self._outcome.operation == INITIALIZE:
             return self._outcome
         self._refuse_after_error()
@@ -108,14 +109,14 @@ class Transactions:
         self._current = Transaction(is_implicit=self.abilities.is_implicit)
 
     def ticket(self) -> int:
-        """Return the number of the open transaction, for a record that is on its way into it."""
+        """Return the number of the open transaction, for a record that waits to be admitted."""
         self._refuse_after_error()
         if self.state is not TransactionState.IN_TRANSACTION:
             raise RuntimeError("no transaction is open: call begin_transaction first")
         return self.number
 
     def admit(self, ticket: int, topic_partition: TopicPartition) -> None:
-        """Take a record for the partition into the transaction of `ticket`."""
+        """Add a record's partition to the transaction with the number `ticket`."""
         if self.ticket() != ticket:
             raise RuntimeError("the transaction has ended while the record waited for its turn")
         self._current.admit(topic_partition)
@@ -133,7 +134,7 @@ class Transactions:
         return outcome
 
     def commit(self) -> Outcome:
-        """Commit the open transaction; the same outcome as before for a call that is repeated."""
+        """Commit the open transaction; a repeated call returns the same outcome."""
         if self._outcome is not None and self._outcome.operation == COMMIT:
             return self._outcome
         if self.error is not None:
@@ -142,7 +143,7 @@ class Transactions:
         return self._begin_end(TransactionState.COMMITTING, COMMIT)
 
     def abort(self) -> Outcome:
-        """Abort the open transaction; the same outcome as before for a call that is repeated."""
+        """Abort the open transaction; a repeated call returns the same outcome."""
         outcome = self._outcome
         if outcome is not None and outcome.operation == ABORT:
             return outcome
@@ -163,7 +164,7 @@ class Transactions:
         return self._outcome
 
     def claim(self, outcome: Outcome) -> KafkaError | None:
-        """Tell a caller how its call has ended."""
+        """Return the error of a finished outcome, and release the outcome."""
         require(outcome.is_done, "only what has ended is told")
         if self._outcome is outcome:
             self._outcome = None
@@ -171,17 +172,17 @@ class Transactions:
 
     @property
     def pending(self) -> Outcome | None:
-        """The outcome of the last init, commit or abort, if no call was told it."""
+        """The outcome of the last init, commit or abort, if it was not claimed yet."""
         return self._outcome
 
     def _refuse_after_error(self) -> None:
         if self.error is not None:
-            raise self.error.again(definite=True)  # of this call, nothing was done
+            raise self.error.again(definite=True)  # this call has had no effect
 
     # --- batches ---
 
     def may_send(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether a batch of this partition may leave now."""
+        """Return whether a batch of this partition may leave now."""
         current = self._current
         is_known = current.is_implicit or topic_partition in current.added
         return is_known and self.state in _OPEN
@@ -192,14 +193,14 @@ class Transactions:
         return self._current.is_implicit
 
     def refusal(self) -> KafkaError | None:
-        """Return why no batch that waits will be sent; None: it will."""
+        """Return the error for all batches that were not sent; None if they may leave."""
         if self.state is TransactionState.ABORTING:
             code = ErrorCode.OPERATION_NOT_ATTEMPTED
             return KafkaError(code, "the transaction was aborted", definite=True)
         return self.error
 
     def handle_failed_batch(self, error: KafkaError, *, was_sent: bool) -> KafkaError:
-        """Handle the end of a batch that was not acknowledged; return the error for its records."""
+        """Handle a failed batch; return the error for its records."""
         self._current.has_gaps = self._current.has_gaps or was_sent
         if self.state in _OPEN:
             self._react(reaction_to_batch(error.code), error, "a batch")
@@ -208,10 +209,10 @@ class Transactions:
         is_fatal = self.state is TransactionState.FATAL_ERROR
         return TransactionError(error.code, error.message, definite=error.definite, fatal=is_fatal)
 
-    # --- what is asked next ---
+    # --- the next request ---
 
     def wanted(self, *, is_quiet: bool) -> TransactionRequest | None:
-        """Return what to ask now. `is_quiet`: no batch waits or is in flight."""
+        """Return the request to make now. `is_quiet`: no batch waits or is in flight."""
         if self.state is TransactionState.INITIALIZING:
             return InitProducerId(identity=self.identity)
         if self.state in _OPEN:
@@ -235,10 +236,10 @@ class Transactions:
         require(self.identity is not None, "a transaction has an identity")
         return self.identity or ProducerIdentity(-1, -1)
 
-    # --- what came of it ---
+    # --- responses and lost requests ---
 
     def note_doubt(self, request: TransactionRequest, *, is_late: bool) -> None:
-        """Note that an attempt may have been executed. `is_late`: or may be at any later time."""
+        """Record that an attempt may have been executed. `is_late`: or may be at any later time."""
         match request:
             case InitProducerId() | EndTransaction():
                 if self._outcome is not None:
@@ -251,7 +252,7 @@ class Transactions:
             self._current.lost_requests = True
 
     def take(self, request: TransactionRequest, answer: Answer, *, is_refused: bool) -> None:
-        """Note what an answer says was done, all of it or a part."""
+        """Apply a response: all of the request was done, or a part of it."""
         current = self._current
         match request:
             case AddPartitions():
@@ -269,7 +270,7 @@ class Transactions:
                 self._resolve(None)
             case EndTransaction():
                 current.has_ended = True
-                if answer.identity is not None:  # in its epoch nothing is lost, and no gap
+                if answer.identity is not None:  # a new epoch has no lost requests, no gaps
                     self.identity = answer.identity
                     current.lost_requests = current.has_gaps = False
                 self._end()
@@ -277,12 +278,12 @@ class Transactions:
                 pass
 
     def react(self, request: TransactionRequest, reaction: Reaction, error: KafkaError) -> None:
-        """Handle an error that does not pass."""
+        """Handle an error that ends the transaction or the producer."""
         current = self._current
         is_abort = isinstance(request, EndTransaction) and self.state is TransactionState.ABORTING
         may_be_nothing = is_abort and not current.is_implicit and not current.is_open
         if may_be_nothing and error.code == ErrorCode.INVALID_TXN_STATE:
-            current.lost_requests = True  # the attempts to begin it have failed, or will come late
+            current.lost_requests = True  # the requests that open it failed, or may arrive later
             self._end()
             return
         self._react(reaction, error, type(request).__name__)
@@ -297,9 +298,9 @@ class Transactions:
             self._fail_producer(code, f"{message}: {why}" if why else message)
 
     def _end(self) -> None:
-        """Be ready for the next transaction, in another epoch if this one has left traces."""
+        """Become ready for the next transaction; after lost requests or gaps in another epoch."""
         current = self._current
-        # DEVIATION: Kafka's clients keep their epoch when an answer was lost.
+        # DEVIATION: Kafka's clients keep their epoch when a response was lost.
         # docs/decisions/0113-a-lost-request-costs-a-producer-its-epoch.md
         needs_epoch = current.lost_requests or current.has_gaps
         if not needs_epoch or (not current.has_gaps and not self.abilities.recovers):
@@ -327,7 +328,7 @@ class Transactions:
 
     def _give_up(self, error: TransactionError) -> None:
         self._current.drop_waiting(error.again(definite=True))  # they are never committed
-        # An end that was answered is an end, even if there is no epoch to go on with.
+        # An accepted EndTxn counts as success, even if the request for the next epoch fails.
         self._resolve(None if self._current.has_ended else error)
 
     def _resolve(self, error: KafkaError | None) -> None:
@@ -335,5 +336,5 @@ class Transactions:
             self._outcome.resolve(error)
 
     def close(self, error: KafkaError) -> None:
-        """End: nothing is asked any more, and every call that waits gets `error`."""
+        """Fail the producer: no request follows, and every waiting call gets `error`."""
         self._fail_producer(error.code, error.message)

@@ -1,9 +1,9 @@
-"""Decides when a client logs that a request has no good answer yet.
+"""Decides when a client logs that a request has not succeeded yet.
 
-One rule for every kind of request. A wait begins with the first attempt, outlasts the attempts that
-fail and are repeated, and ends with the answer or with the caller that gives up. A wait of
-`absences.REPORT_AFTER_MS` is reported once with its cause, again every REPORT_AGAIN_MS, and once
-when it is answered. The cause is the attempt that is overdue, else the error of the last one.
+One rule for every kind of request. A wait begins with the first attempt, lasts through failed
+attempts, and ends with success or when the caller gives up. A wait of `absences.REPORT_AFTER_MS`
+is reported once with its cause, again every REPORT_AGAIN_MS, and once when it succeeds. The cause
+is the overdue attempt, else the error of the last attempt.
 """
 
 from collections.abc import Iterable
@@ -14,8 +14,8 @@ from quorumlog.client.core import absences
 from quorumlog.client.core.absences import REPORT_AGAIN_MS, Notice
 
 OVERDUE_AFTER_MS: Final = 1_000
-"""An attempt without an answer for so long, beyond its own time, is the cause of a wait."""
-RECHECK_MS: Final = 500  # of a wait that lasts and has no cause yet
+"""An attempt is overdue when its response is this late, counted from its `expected_ms`."""
+RECHECK_MS: Final = 500  # for a long wait that has no cause yet
 ANSWERED: Final = "answered"
 
 NEEDS_CONTROLLER: Final = frozenset(
@@ -40,15 +40,15 @@ NEEDS_CONTROLLER: Final = frozenset(
         "UpdateFeatures",
     }
 )
-"""What a broker answers only with the help of the active controller (KIP-590; ids: KIP-730)."""
+"""Requests for which a broker needs the active controller (KIP-590; producer ids: KIP-730)."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Attempt:
     """One request on its way to one broker.
 
-    expected_ms: how long the request lets the broker wait before it answers.
-    broker: "broker 3 at host:port"; None while no broker is chosen.
+    expected_ms: how long the request allows the broker to wait before it responds.
+    broker: "broker 3 at host:port"; None until a broker is chosen.
     is_sent: False while there is no connection.
     """
 
@@ -60,11 +60,11 @@ class Attempt:
 
     @property
     def overdue_ms(self) -> float:
-        """When it counts as overdue."""
+        """The time from which the attempt counts as overdue."""
         return self.began_ms + self.expected_ms + OVERDUE_AFTER_MS
 
     def lack(self) -> str:
-        """Describe what is missing."""
+        """Describe the missing broker, connection or response."""
         if self.broker is None:
             return f"no broker accepts a connection for {self.api}"
         if not self.is_sent:
@@ -77,9 +77,9 @@ class Wait:
     """A request, or a call that repeats requests, from its first attempt to its end."""
 
     def __init__(self, subject: str | None, now_ms: float, *, over: str = ANSWERED) -> None:
-        """`subject`: what is waited for; None: the API of the latest attempt names it.
+        """Begin a wait for `subject`; None: for the API of the latest attempt.
 
-        `over`: what the report of the end says of it.
+        `over`: the word that the last report uses for success.
         """
         self.since_ms: Final = now_ms
         self.over: Final = over
@@ -91,25 +91,25 @@ class Wait:
 
     @property
     def subject(self) -> str:
-        """What is waited for."""
+        """The name of the awaited thing."""
         return self._api if self._subject is None else self._subject
 
     def begin(self, attempt: Attempt) -> None:
-        """Note an attempt on its way."""
+        """Add an attempt that begins."""
         self._attempts.append(attempt)
         self._api = attempt.api
 
     def end(self, attempt: Attempt) -> None:
-        """Note that the attempt is over, answered or not."""
+        """Remove an attempt that has ended, with or without a response."""
         self._attempts.remove(attempt)
 
     def fail(self, error: object, *, about: str = "") -> None:
-        """Note why the last attempt failed, `about` what it was if the subject is another."""
+        """Record the last attempt's error; `about` names the attempt if it is not the subject."""
         text = str(error)
         self._error = text if not about or about == self._subject else f"{about}: {text}"
 
     def report(self, now_ms: float) -> str | None:
-        """Return what is waited for, and why; None if no cause is known yet."""
+        """Return the subject and the cause of the wait; None if it has no cause yet."""
         overdue = [one for one in self._attempts if one.overdue_ms <= now_ms]
         cause = self._error
         if overdue:
@@ -120,7 +120,7 @@ class Wait:
 
 
 class Waits:
-    """The open waits of one client. Bounded by the calls that are under way."""
+    """The open waits of one client. Bounded by its calls in progress."""
 
     def __init__(self) -> None:
         self._open: Final[dict[Wait, None]] = {}
@@ -130,18 +130,18 @@ class Waits:
         self._open[wait] = None
 
     def end(self, wait: Wait, *, is_answered: bool) -> list[Notice]:
-        """Remove a wait; return what to log. Without an answer the caller gets an error instead."""
+        """Remove a wait; return the lines to log on success. On failure the caller has an error."""
         self._open.pop(wait, None)
         if not is_answered or wait.reported_ms is None or self._reported(wait.subject) is not None:
             return []
         return [Notice(f"{wait.subject}: {wait.over}", is_over=True)]
 
     def has(self, wait: Wait) -> bool:
-        """Tell whether the wait is an open one of this client."""
+        """Return whether the wait is open."""
         return wait in self._open
 
     def step(self, now_ms: float) -> list[Notice]:
-        """Return what to log now: of waits with one subject, the first."""
+        """Return the lines to log now; of several waits with the same subject, only the first."""
         notices = []
         for wait in self._open:
             report = wait.report(now_ms)
@@ -156,7 +156,7 @@ class Waits:
         return notices
 
     def next_ms(self, now_ms: float) -> float:
-        """Return when to step again; inf: not before another wait begins."""
+        """Return when to step again; `inf` if there is no open wait."""
         due = min(map(self._due_ms, self._open), default=float("inf"))
         return due if due > now_ms else now_ms + RECHECK_MS
 

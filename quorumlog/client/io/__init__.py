@@ -1,1 +1,1 @@
-"""Sockets, clocks and tasks of the client: what drives the cores."""
+"""Sockets, clocks and tasks of the client, which drive the cores."""

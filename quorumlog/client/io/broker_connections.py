@@ -1,7 +1,7 @@
 """One connection per broker, opened when it is first needed and reopened with backoff.
 
-`connected` answers at once; `on_change` is called when its answer may have changed. A broker whose
-process has ended refuses the next connection, so its end is known within a round trip.
+`connected` returns at once; `on_change` is called when its result may have changed. A broker whose
+process has ended refuses the next connection, so its end is detected within a round trip.
 """
 
 import asyncio
@@ -29,7 +29,10 @@ _OPEN_ERRORS: Final = (ConnectionLost, RequestTimedOut, TimeoutError)
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Broker:
-    """`failures` in a row; 1 also after a connection broke. `cause`: of the last failed attempt."""
+    """One broker's connection. `cause`: of the last failed attempt.
+
+    `failures`: consecutive failed attempts; 1 also after a connection broke.
+    """
 
     address: Address
     connection: KafkaConnection | None = None
@@ -41,7 +44,7 @@ class _Broker:
 
 
 class BrokerConnections:
-    """Connections to the brokers of one cluster, for one purpose. `close` ends them all.
+    """Connections to the brokers of one cluster, for one purpose.
 
     An attempt that fails unexpectedly is logged, and counts like any other failed attempt.
     """
@@ -66,7 +69,7 @@ class BrokerConnections:
         )
 
     def connected(self, node: Node) -> KafkaConnection | None:
-        """Return the live connection to `node`; None if there is none: then one is opened."""
+        """Return the live connection to `node`; without one, begin to open it and return None."""
         broker = self._broker(node)
         if broker.connection is not None:
             return broker.connection
@@ -77,7 +80,7 @@ class BrokerConnections:
         return None
 
     async def connect(self, node: Node) -> KafkaConnection | None:
-        """Return the live connection to `node` when it is made; None if that fails, or just has."""
+        """Open a connection to `node` if there is none; return it, or None if that failed."""
         connection = self.connected(node)
         opening = self._broker(node).opening
         if connection is None and opening is not None:
@@ -86,21 +89,21 @@ class BrokerConnections:
         return connection
 
     def is_failing(self, node: Node) -> bool:
-        """Tell whether the last attempt to reach `node` failed, or its connection broke."""
+        """Return whether the last attempt to reach `node` failed, or its connection broke."""
         broker = self._brokers.get(node.broker_id)
         return broker is not None and broker.address == node.address and broker.failures > 0
 
     def why_failing(self, node: Node) -> str:
-        """Return the address, and why the last attempt to reach it failed, as far as is known."""
+        """Return the address of `node`, and why the last attempt to reach it failed, if it did."""
         broker = self._brokers.get(node.broker_id)
         if broker is None or broker.address != node.address or not broker.cause:
             return str(node)
         return broker.cause
 
     def why_silent(self, node: Node) -> Failure | None:
-        """Return why a connection to `node` that is wanted is not made; None: nothing is known.
+        """Return why the attempts to connect to `node` do not succeed; None if they may yet.
 
-        An attempt without an answer counts after `waits.OVERDUE_AFTER_MS`.
+        An attempt in progress counts as failing after `waits.OVERDUE_AFTER_MS`.
         """
         broker = self._brokers.get(node.broker_id)
         if broker is None or broker.address != node.address or broker.connection is not None:
@@ -113,7 +116,7 @@ class BrokerConnections:
         return Failure(f"{node}: no answer to a connection attempt", since_ms)
 
     def has(self, node: Node) -> bool:
-        """Tell whether there is a live connection to `node`."""
+        """Return whether there is a live connection to `node`."""
         broker = self._brokers.get(node.broker_id)
         return (
             broker is not None and broker.address == node.address and broker.connection is not None
@@ -166,7 +169,7 @@ class BrokerConnections:
     def _lost(self, broker: _Broker, connection: KafkaConnection) -> None:
         if broker.connection is connection:
             broker.connection = None
-            broker.failures = 1  # one attempt is made at once; the next one waits
+            broker.failures = 1  # the first new attempt is made at once, the next with backoff
             self._on_change()
 
     def _drop(self, broker: _Broker) -> None:
@@ -177,7 +180,7 @@ class BrokerConnections:
             self._tasks.start(connection.close())
 
     async def close(self) -> None:
-        """End all connections and wait until they are gone."""
+        """Close all connections and wait until they have ended."""
         self._is_closed = True
         for timer in self._timers:
             timer.cancel()
@@ -192,7 +195,7 @@ def api_of(request: Request[Any]) -> str:
 
 
 def unsupported(broker_id: int, connection: KafkaConnection, request: Request[Any]) -> str:
-    """Describe that a broker and this client have no version of an API in common."""
+    """Describe that a broker and this client share no version of an API."""
     api = api_of(request)
     theirs, ours = connection.api_versions.get(request.API_KEY), request.VERSIONS
     if theirs is None:

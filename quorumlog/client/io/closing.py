@@ -1,4 +1,4 @@
-"""Closes a client: all of its parts, in order, even if the caller is cancelled."""
+"""Closes all parts of a client in order, even if the caller is cancelled."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ _dropped: Final = Tasks(log_failure(_logger, "closing a client that was dropped"
 
 
 async def close_all(*closings: Close) -> None:
-    """Run all, one after the other, even if one fails. A cancelled caller does not wait."""
+    """Run all `closings` in order, even if one fails. A cancelled caller does not wait."""
     await asyncio.shield(asyncio.ensure_future(_run(closings)))
 
 
@@ -28,5 +28,5 @@ async def _run(closings: Sequence[Close]) -> None:
 
 
 def begin_closing(*closings: Close) -> None:
-    """Run all in the background of the running event loop; log what fails."""
+    """Run all `closings` in a task of the running event loop; log errors."""
     _dropped.start(close_all(*closings))

@@ -1,8 +1,8 @@
-"""What a client knows of the cluster, kept up to date, and its connections to the brokers.
+"""A client's metadata of the cluster, kept up to date, and its connections to the brokers.
 
-While a leader is missing, the client asks for metadata again and again, from any broker that
-answers: after `metadata_retry_backoff_ms` at first, so that it finds a new leader within about
-100 ms of the election.
+While a leader is missing, the client requests metadata repeatedly, from any broker that responds:
+at first after `metadata_retry_backoff_ms`, so that it finds a new leader within about 100 ms of the
+election.
 """
 
 import asyncio
@@ -41,19 +41,19 @@ from quorumlog.wire.io.connection import (
 
 _logger: Final = logging.getLogger(__name__)
 
-BACKOFF_RESET_MS: Final = 1_000  # without a request for metadata: the next one is sent at once
-QUESTION_TIMEOUT_MS: Final = 5_000  # for what a live broker answers without waiting for others
-NEXT_BROKER_MS: Final = 1_000  # without a connection: another one is tried, where any will do
+BACKOFF_RESET_MS: Final = 1_000  # after this idle time the next request is sent at once
+QUESTION_TIMEOUT_MS: Final = 5_000  # for requests without a long wait in the broker
+NEXT_BROKER_MS: Final = 1_000  # for a connection, before `any_broker` tries the next broker
 UNKNOWN_TOPIC_MS: Final = 3_000
-"""A topic that was just created is known to every broker by then; any other does not exist."""
-MESSAGE_MAX: Final = 200  # of an error that shows a whole request
-MISSING_TOPIC_REFRESH_MS: Final = 1_000  # a topic that is needed may be created at any time
+"""Within this time every broker has a new topic's metadata; then a missing topic is an error."""
+MESSAGE_MAX: Final = 200  # characters, for errors that contain a whole request
+MISSING_TOPIC_REFRESH_MS: Final = 1_000  # a needed topic may be created at any time
 
 
 class Purpose(Enum):
-    """What a connection is for: none may wait behind another's long request.
+    """A connection's purpose; each has its own, so that no request waits for a long one before it.
 
-    DATA: Produce or Fetch. GROUP: the coordinator; a join may take minutes. CONTROL: the rest.
+    DATA: Produce and Fetch. GROUP: coordinators; a join may take minutes. CONTROL: all others.
     """
 
     DATA = auto()
@@ -62,7 +62,7 @@ class Purpose(Enum):
 
 
 class Cluster:
-    """Brokers, topics and leaders. Start it, share it, close it; one event loop.
+    """Brokers, topics, leaders and connections, from `start` to `close`, in one event loop.
 
     The callbacks in `on_change` run after every change of metadata or connections.
     """
@@ -82,7 +82,7 @@ class Cluster:
         self._backoff: Final = Backoff(
             settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
         )
-        self._awaited: Final[Counter[str]] = Counter()  # topics that callers of `topic` wait for
+        self._awaited: Final[Counter[str]] = Counter()  # topics for which `topic` waits
         self.lookout: Final = Lookout(
             settings.client_id,
             self.metadata,
@@ -92,14 +92,14 @@ class Cluster:
         self.lookout.topics.append(self._awaited.keys)
         self._update_requested: Final = asyncio.Event()
         self._updated: asyncio.Future[None] = self._loop.create_future()
-        self._unchanged_updates = 0  # in a row, answered or not, without a new leader
+        self._unchanged_updates = 0  # in a row, successful or failed
         self._tasks: Final = Tasks(self._restart_updates)
         self._is_closed = False
 
     # --- life ---
 
     async def start(self) -> None:
-        """Find the cluster. Raises KafkaError (definite) if no broker answers in time."""
+        """Get the first metadata. Raises KafkaError (definite) if no broker responds in time."""
         self._tasks.start(self._keep_updated())
         try:
             async with asyncio.timeout(self.settings.socket_connection_setup_timeout_ms / 1000):
@@ -127,12 +127,12 @@ class Cluster:
         await asyncio.gather(self._source.close(), *closings)
 
     def close_later(self, *closings: Close) -> None:
-        """Close what a dropped client left, if the event loop still runs. Any thread may call."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: so is all that it had
+        """Close the parts of a dropped client, if the event loop still runs. Thread-safe."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and so are its sockets
             self._loop.call_soon_threadsafe(begin_closing, *closings)
 
     def check_loop(self, client: object) -> None:
-        """Raise RuntimeError in another event loop than the one that the client was started on."""
+        """Raise RuntimeError unless called in the client's event loop, or outside any loop."""
         try:
             is_own = asyncio.get_running_loop() is self._loop
         except RuntimeError:  # between two calls of run_until_complete
@@ -146,7 +146,7 @@ class Cluster:
             raise RuntimeError(message)
 
     def now_ms(self) -> float:
-        """Return milliseconds of the event loop's clock."""
+        """Return the event loop's time in milliseconds."""
         return self._loop.time() * 1000
 
     def _observe_late(self) -> None:
@@ -160,23 +160,23 @@ class Cluster:
     # --- leaders and connections ---
 
     def connected(self, broker_id: int, purpose: Purpose = Purpose.DATA) -> KafkaConnection | None:
-        """Return the live connection to a broker, or None, and then open one."""
+        """Return the live connection to a broker; without one, begin to open it, return None."""
         node = self.metadata.nodes.get(broker_id)
         return self._connections[purpose].connected(node) if node is not None else None
 
     def is_failing(self, broker_id: int, purpose: Purpose = Purpose.DATA) -> bool:
-        """Tell whether the broker is unknown, or could not be reached when last tried."""
+        """Return whether a broker is missing in the metadata, or the last attempt to it failed."""
         node = self.metadata.nodes.get(broker_id)
         return node is None or self._connections[purpose].is_failing(node)
 
     def _is_out_of_reach(self, broker_id: int, purpose: Purpose) -> bool:
-        """Tell whether the broker fails, or has not answered a connection attempt for a while."""
+        """Return whether the broker is failing, or a connection attempt to it is overdue."""
         node = self.metadata.nodes.get(broker_id)
         silent = None if node is None else self._connections[purpose].why_silent(node)
         return silent is not None or self.is_failing(broker_id, purpose)
 
     def leader(self, topic_partition: TopicPartition) -> Leader | None:
-        """Return the leader if it is known and connected; otherwise find it."""
+        """Return the leader if it is connected; else begin to find it, and return None."""
         leader = self.metadata.leader(topic_partition)
         if leader is not None and self.connected(leader.broker_id) is not None:
             return leader
@@ -197,8 +197,8 @@ class Cluster:
     ) -> ResponseT:
         """Send a request to one broker (None: any), once. Raises KafkaError; definite: not sent.
 
-        `version_min`: what older versions leave out of the request would be missed.
-        `expected_ms`: how long the broker may take for it before that is worth a line in the log.
+        `version_min`: the first version with all fields that the request needs.
+        `expected_ms`: how long the request allows the broker to wait before it responds.
         """
         with self.lookout.asking(api_of(request), expected_ms=expected_ms) as attempt:
             if broker_id is None:
@@ -210,7 +210,7 @@ class Cluster:
             return await self._send_over(connection, broker_id, request, versions, timeout_ms)
 
     def name_of(self, broker_id: int) -> str:
-        """Return a broker's id and address, for people."""
+        """Return a broker's id and address, for messages."""
         node = self.metadata.nodes.get(broker_id)
         return f"broker {broker_id}" + ("" if node is None else f" at {node}")
 
@@ -245,7 +245,7 @@ class Cluster:
             raise KafkaError(code, f"{self.name_of(broker_id)}: {error}", definite=False) from error
 
     async def connect(self, broker_id: int, purpose: Purpose) -> KafkaConnection:
-        """Return the connection to a broker when it is made. Raises KafkaError (definite)."""
+        """Return a connection to a broker; open it if needed. Raises KafkaError (definite)."""
         node = self.metadata.nodes.get(broker_id)
         connection = await self._connections[purpose].connect(node) if node is not None else None
         if connection is None:
@@ -263,9 +263,9 @@ class Cluster:
         return self._connections[purpose].why_failing(node)
 
     def _why_failing(self, node: Node) -> Failure | None:
-        """Return why data cannot be had of a broker; None: it can, as far as is known.
+        """Return why the DATA connection to a broker fails; None if no attempt has failed.
 
-        Where no data was wanted yet, a connection for another purpose counts.
+        Without a DATA attempt, the connections for other purposes count.
         """
         data, *others = self._connections.values()  # in the order of Purpose
         why = data.why_silent(node)
@@ -276,8 +276,8 @@ class Cluster:
     async def any_broker(self, attempt: Attempt) -> int:
         """Return a broker that can be reached. Raises KafkaError (definite) if there is none.
 
-        `attempt` gets the broker that is tried. A broker that does not answer soon, as one that is
-        paused, is left for the next.
+        `attempt.broker` is set to the broker that is tried. A broker without a connection after
+        `NEXT_BROKER_MS`, such as a paused broker, is skipped, except the last.
         """
         brokers = list(self.metadata.nodes)
         shuffle(brokers)
@@ -303,11 +303,11 @@ class Cluster:
         return [(node.address, data.is_failing(node)) for node in nodes]
 
     def request_update(self) -> None:
-        """Ask for metadata soon; many calls make one request."""
+        """Request metadata soon; several calls make one request."""
         self._update_requested.set()
 
     async def next_update(self) -> None:
-        """Wait for the next answer, good or bad, to a request that starts from now on.
+        """Wait until a metadata request that starts from now on has succeeded or failed.
 
         Raises KafkaError (definite) if the client is closed.
         """
@@ -317,7 +317,7 @@ class Cluster:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the client was closed", definite=True)
 
     def add_topics(self, topics: Iterable[str]) -> None:
-        """Keep metadata of these topics too. Raises TypeError or KafkaError for an illegal name."""
+        """Request these topics, too, from now on. Raises TypeError or KafkaError for a bad name."""
         topics = list(topics)
         for name in topics:
             if not isinstance(name, str):
@@ -333,10 +333,10 @@ class Cluster:
     async def topic(
         self, name: str, timeout_ms: float, *, holding: Iterable[int] = ()
     ) -> TopicView:
-        """Return the topic, with partitions, those of `holding` among them.
+        """Return the topic once its metadata has partitions, including the numbers in `holding`.
 
-        Raises KafkaError (definite: nothing was sent): UNKNOWN_TOPIC_OR_PARTITION after
-        `UNKNOWN_TOPIC_MS`, unless asking creates the topic; and TypeError if `name` is no str.
+        Raises KafkaError (definite): UNKNOWN_TOPIC_OR_PARTITION after `UNKNOWN_TOPIC_MS`, or with
+        auto-creation after `timeout_ms`; and TypeError if `name` is not a str.
         """
         self.add_topics([name])
         limit_ms = timeout_ms if self._auto_create else min(timeout_ms, UNKNOWN_TOPIC_MS)
@@ -372,7 +372,7 @@ class Cluster:
             await self._update()
 
     def _restart_updates(self, error: BaseException) -> None:
-        """Go on after an unexpected error, with backoff: a client without metadata would hang."""
+        """Continue after an unexpected error, with backoff: without metadata the client hangs."""
         _logger.error("a metadata request failed", exc_info=error)
         if not self._is_closed:
             self._tasks.start(self._keep_updated())
@@ -416,7 +416,7 @@ class Cluster:
 def _absent(
     name: str, view: TopicView | None, missing: Iterable[int], waited_ms: float
 ) -> KafkaError:
-    """Make the error for a topic, or partitions of it, that did not come."""
+    """Return the error for a topic without metadata, or without the `missing` partitions."""
     if view is not None and view.partitions:
         indexes = ", ".join(map(str, sorted(missing)))
         message = f"{name} has {len(view.partitions)} partitions, counted from 0: no {indexes}"
@@ -431,7 +431,7 @@ def _absent(
 
 
 def labelled(subject: object, message: str | None) -> str:
-    """Return "subject: message", or the subject alone if a broker gave no message."""
+    """Return "subject: message", or only the subject if the message is empty."""
     return f"{subject}: {message}" if message else str(subject)
 
 

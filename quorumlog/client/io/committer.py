@@ -1,4 +1,4 @@
-"""A consumer's commits of what it has processed: on request, by interval, at the end."""
+"""A consumer's commits of processed offsets: on request, by interval, at the end."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ class Committer:
         member: Callable[[], tuple[str, int]],
         topic_id: Callable[[str], bytes],
     ) -> None:
-        """`topic_id`: of a name, as metadata name it; zeros if it is not known."""
+        """`topic_id`: returns the metadata's topic id of a name; zeros if it has none."""
         self._settings: Final = settings
         self._positions: Final = positions
         self.coordinator: Final = coordinator
@@ -48,7 +48,7 @@ class Committer:
     async def commit(self, places: Places, timeout_ms: float) -> None:
         """Commit `places`. Raises KafkaError.
 
-        Cancels the background commit first: a late retry of it would move the group back.
+        Cancels the background commit first: a late retry would restore older offsets.
         """
         await self._background.stop()
         await self._commit(places, timeout_ms)
@@ -68,9 +68,9 @@ class Committer:
                 return
 
     def _topic_ids(self, places: Places) -> dict[str, bytes]:
-        """Return the ids of the topics that the places are in, by name.
+        """Return the topic ids of `places`, by name.
 
-        They are those that this consumer reads; metadata name the others.
+        Assigned partitions have the id in their position, other topics the id in the metadata.
         """
         topic_ids = {one.topic: self._topic_id(one.topic) for one in places}
         for one in places:
@@ -80,18 +80,18 @@ class Committer:
         return topic_ids
 
     def _may_try_again(self, error: KafkaError, places: Places, deadline: float) -> bool:
-        """Whether only the epoch has changed: the member still has all these partitions."""
+        """Return whether only the member epoch was stale: the partitions are still assigned."""
         is_stale = error.code == ErrorCode.STALE_MEMBER_EPOCH
         has_all = all(one in self._positions.by_partition for one in places)
         pause_s = self._settings.retry_backoff_ms / 1000
         return is_stale and has_all and self._loop.time() + pause_s < deadline
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the place up to which each partition is processed."""
+        """Return the processed offset of each partition."""
         return {one.topic_partition: one.consumed for one in self._positions if one.consumed}
 
     async def commit_consumed(self, timeout_ms: float) -> None:
-        """Commit what is processed, if enable_auto_commit is set; log a failure."""
+        """Commit the processed offsets, if enable_auto_commit is set; log a failure."""
         await self._background.stop()
         await self._commit_consumed(timeout_ms)
 
@@ -104,7 +104,7 @@ class Committer:
             _logger.warning("auto commit: %s", error)
 
     def maybe_commit(self) -> None:
-        """Commit in the background if it is time and the last one has ended."""
+        """Commit in the background if the interval is over and the last commit has ended."""
         if len(self._background) or self._loop.time() < self._next_at:
             return
         interval_ms = self._settings.auto_commit_interval_ms

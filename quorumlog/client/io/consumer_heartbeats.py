@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat, as a member of a consumer group sends it and reads its answer."""
+"""ConsumerGroupHeartbeat: a consumer group member's requests, and the responses as events."""
 
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataRequ
 
 
 def new_membership(settings: ConsumerSettings) -> Membership | ConsumerMembership:
-    """Return a member of the protocol that the settings name."""
+    """Return a member of the settings' `group_protocol`."""
     if settings.group_protocol == "classic":
         return Membership(settings)
     return ConsumerMembership(settings, str(UUID(bytes=random_bytes(16), version=4)))
@@ -29,7 +29,7 @@ def new_membership(settings: ConsumerSettings) -> Membership | ConsumerMembershi
 def heartbeat_request(
     effect: facts.SendConsumerHeartbeat, settings: ConsumerSettings, group_id: str
 ) -> ConsumerGroupHeartbeatRequest:
-    """Return the request; what is not named stays as the coordinator knows it."""
+    """Return the request; the coordinator keeps the values of fields that are None or -1."""
     says_all = effect.is_full
     return ConsumerGroupHeartbeatRequest(
         group_id=group_id,
@@ -55,7 +55,7 @@ def _listed(owned: AssignedTopics) -> list[RequestTopicPartitions]:
 def answered(
     effect: facts.SendConsumerHeartbeat, answer: ConsumerGroupHeartbeatResponse
 ) -> facts.ConsumerHeartbeatAnswered:
-    """Return what the coordinator said."""
+    """Return the response as an event."""
     return facts.ConsumerHeartbeatAnswered(
         attempt=effect.attempt,
         error_code=answer.error_code,
@@ -75,7 +75,7 @@ def _assigned(assignment: Assignment) -> AssignedTopics:
 
 
 async def names_of_topics(cluster: Cluster, topic_ids: tuple[bytes, ...]) -> dict[bytes, str]:
-    """Return the names of the topics with these ids that are there. Raises KafkaError."""
+    """Return the names of these topics, without topics that do not exist. Raises KafkaError."""
     known = cluster.metadata.names
     found = {topic_id: known[topic_id] for topic_id in topic_ids if topic_id in known}
     missing = [topic_id for topic_id in topic_ids if topic_id not in found]

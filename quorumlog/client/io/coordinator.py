@@ -1,4 +1,4 @@
-"""The coordinator of a group: which broker it is, and the offsets that it stores."""
+"""The coordinator of a group: the search for its broker, and its committed offsets."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ from quorumlog.wire.codec.messages.offset_fetch import (
 
 _logger: Final = logging.getLogger(__name__)
 
-NAMED_TOPICS_MAX: Final = 9  # later versions of OffsetCommit and OffsetFetch name topics by id
+NAMED_TOPICS_MAX: Final = 9  # later versions of OffsetCommit and OffsetFetch have topic ids
 _NO_TOPIC_IDS: Final[Mapping[str, bytes]] = {}
 _UNKNOWN_TOPIC: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -68,7 +68,7 @@ class Coordinator:
         instance_id: str | None = None,
         require_stable: bool = False,
     ) -> None:
-        """`require_stable`: committed offsets are returned once their transactions have ended."""
+        """`require_stable`: OffsetFetch is retried while transactions have pending offsets."""
         self.group_id: Final = group_id
         self._cluster: Final = cluster
         self._instance_id: Final = instance_id
@@ -79,10 +79,10 @@ class Coordinator:
         )
         self.broker_id: int | None = None
 
-    # --- finding it ---
+    # --- search and requests ---
 
     async def find(self) -> None:
-        """Find it and connect, however long it takes. Raises KafkaError for an error that stays."""
+        """Find the coordinator and connect, with retries. Raises KafkaError for a lasting error."""
         failures, subject = 0, f"the coordinator of group {self.group_id}"
         with self._cluster.lookout.waiting(subject, over="found") as wait:
             while True:
@@ -102,17 +102,17 @@ class Coordinator:
         return await find_coordinator(self._cluster, CoordinatorType.GROUP, self.group_id)
 
     def mark_unknown(self) -> None:
-        """Find it again before the next request."""
+        """Drop the broker: the next request finds the coordinator first."""
         self.broker_id = None
 
     @property
     def is_known(self) -> bool:
-        """Whether a request would go somewhere without looking for it first."""
+        """True if a request needs no search first."""
         return self.broker_id is not None
 
     @property
     def is_lost(self) -> bool:
-        """True if the connection to the coordinator that we knew is gone."""
+        """True if the connection to the last known coordinator broke."""
         return self.broker_id is not None and self._cluster.is_failing(
             self.broker_id, Purpose.GROUP
         )
@@ -125,9 +125,9 @@ class Coordinator:
         timeout_ms: float | None = None,
         expected_ms: float = 0,
     ) -> ResponseT:
-        """Send one request, after finding the coordinator if it is unknown. Raises KafkaError.
+        """Send one request, after finding the coordinator if needed. Raises KafkaError.
 
-        `expected_ms`: how long it may wait for other members.
+        `expected_ms`: how long the coordinator may wait for other members.
         """
         if self.broker_id is None:
             await self.find()
@@ -153,12 +153,12 @@ class Coordinator:
         timeout_ms: float,
         topic_ids: Mapping[str, bytes] = _NO_TOPIC_IDS,
     ) -> None:
-        """Commit, trying for `timeout_ms`. Raises KafkaError; definite if nothing was committed.
+        """Commit, with retries for `timeout_ms`. Raises KafkaError; definite if not committed.
 
-        topic_ids: by name, the topics that the offsets are of. If the id of one is not known, the
-        topics go by their names (before KAFKA-14690 they always do).
-        UNKNOWN_TOPIC_OR_PARTITION and UNKNOWN_TOPIC_ID count as final after `UNKNOWN_TOPIC_MS`; at
-        once if metadata show that another topic has the name.
+        topic_ids: of the offsets' topics, by name. If one id is missing, the request has topic
+        names instead of ids (as always before KAFKA-14690).
+        UNKNOWN_TOPIC_OR_PARTITION and UNKNOWN_TOPIC_ID count as final after `UNKNOWN_TOPIC_MS`;
+        UNKNOWN_TOPIC_ID at once if the metadata has another id for the name.
         """
         topics = []
         for topic, partitions in by_topic(offsets).items():
@@ -203,7 +203,7 @@ class Coordinator:
             await asyncio.sleep(delay_ms / 1000)
 
     def _has_successor(self, request: OffsetCommitRequest) -> bool:
-        """Tell whether a topic of the request was created again: another id has its name."""
+        """Return whether a topic of the request was re-created: the metadata has another id."""
         names = self._cluster.metadata.topic_id
         return any(
             names(topic.name) not in {topic.topic_id, ZERO_TOPIC_ID} for topic in request.topics
@@ -240,10 +240,11 @@ class Coordinator:
         timeout_ms: float,
         topic_ids: Mapping[str, bytes] | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets, None: all; partitions without one are left out.
+        """Return the committed offsets of `partitions`, None: of all that have one.
 
-        topic_ids: by name, the topics that the caller means; without, those that have the names.
-        Raises KafkaError; UNKNOWN_TOPIC_ID at once, because another topic may have the name.
+        Partitions without a committed offset are left out. topic_ids: by name; None: the request
+        has topic names only.
+        Raises KafkaError; UNKNOWN_TOPIC_ID at once, because the topic may be a re-created one.
         """
         ids = _NO_TOPIC_IDS if topic_ids is None else topic_ids
         with self._cluster.lookout.waiting() as wait:
@@ -308,16 +309,16 @@ class Coordinator:
 
 
 def _version_max(topic_ids: Collection[bytes]) -> int | None:
-    """Return the newest version that can name these topics; None: any."""
+    """Return the last version with topic names if a topic id is missing; else None: any."""
     return NAMED_TOPICS_MAX if ZERO_TOPIC_ID in topic_ids else None
 
 
 def commit_error(group_id: str, codes: Mapping[TopicPartition, ErrorCode]) -> KafkaError | None:
-    """Return a commit's worst error, None if there is none; definite if each partition's is."""
+    """Return a commit's gravest error, None if there is none; definite if all errors are."""
     failed = {name: code for name, code in codes.items() if code != ErrorCode.NONE}
     if not failed:
         return None
-    worst = min(failed.values(), key=lambda code: code in RETRIABLE)  # one that stays comes first
+    worst = min(failed.values(), key=lambda code: code in RETRIABLE)  # lasting errors first
     names = listed(name for name, code in failed.items() if code == worst)
     message = f"group {group_id}: the offset of {names} is not committed"
     return KafkaError(worst, message, definite={*codes.values()} <= DEFINITE)
@@ -326,7 +327,7 @@ def commit_error(group_id: str, codes: Mapping[TopicPartition, ErrorCode]) -> Ka
 def read_committed_offsets(
     response: OffsetFetchResponse, names: Mapping[bytes, str]
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return what OffsetFetch answered for one group; `names` by topic id. Raises KafkaError."""
+    """Return the offsets of an OffsetFetch response; `names` by topic id. Raises KafkaError."""
     group = response.groups[0] if response.groups else response
     check(group.error_code)
     found = {}

@@ -1,4 +1,4 @@
-"""What `send` returns: the outcome of one record, which its batch decides."""
+"""The result of `send`: one record's outcome, which is its batch's outcome."""
 
 import asyncio
 from collections.abc import Callable, Generator
@@ -12,7 +12,7 @@ from quorumlog.client.records import RecordMetadata
 
 
 async def wait_until_done(batch: Batch) -> None:
-    """Wait until the batch is acknowledged or failed; a cancelled waiter leaves the batch alone."""
+    """Wait until the batch is acknowledged or failed; cancelling the waiter keeps the batch."""
     if batch.state is BatchState.DONE:
         return
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -26,12 +26,12 @@ async def wait_until_done(batch: Batch) -> None:
 
 
 class Delivery:
-    """The future of one record: `await` it, as often as you like, for its RecordMetadata.
+    """The future of one record: `await` it, once or repeatedly, for its RecordMetadata.
 
-    Raises KafkaError if the record was not acknowledged; `error.definite` says whether it may
-    be in the log all the same. A delivery that is not awaited costs nothing. It has the methods of
-    a future that asyncio.wait, as_completed and gather need; it cannot be cancelled, as a record
-    that was put in line cannot be taken back.
+    Raises KafkaError if the record was not acknowledged; `error.definite` is False if the record
+    may be in the log all the same. A delivery that is not awaited costs nothing. It has the methods
+    of a future that asyncio.wait, as_completed and gather need; it cannot be cancelled, as a
+    buffered record cannot be removed.
     """
 
     __slots__ = ("_batch", "_index", "_timestamp_ms")
@@ -42,15 +42,15 @@ class Delivery:
         self._timestamp_ms: Final = timestamp_ms
 
     def done(self) -> bool:
-        """Tell whether the record is acknowledged or failed."""
+        """Return whether the record is acknowledged or failed."""
         return self._batch.state is BatchState.DONE
 
     def cancelled(self) -> bool:
-        """Return False: asyncio.wait asks."""
+        """Return False; asyncio.wait needs this method."""
         return False
 
     def result(self) -> RecordMetadata:
-        """Return what `await` would. Raises KafkaError, or InvalidStateError if it is not done."""
+        """Return the record's metadata. Raises KafkaError, or InvalidStateError if not done."""
         error = self.exception()
         if error is not None:
             raise error
@@ -75,7 +75,7 @@ class Delivery:
     def add_done_callback(
         self, callback: "Callable[[Delivery], object]", *, context: Context | None = None
     ) -> None:
-        """Call `callback(delivery)` from the event loop once it is done, or soon if it is."""
+        """Call `callback(delivery)` from the event loop when it is done, or soon if it is done."""
         call = _Callback(self, callback, asyncio.get_running_loop(), context)
         if self.done():
             call()
@@ -83,7 +83,7 @@ class Delivery:
             self._batch.on_done.append(call)
 
     def remove_done_callback(self, callback: "Callable[[Delivery], object]") -> int:
-        """Forget `callback`; return how often it had been added."""
+        """Remove `callback`; return how often it had been added."""
         waiting = self._batch.on_done
         kept = [
             one
@@ -102,7 +102,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Callback:
-    """Calls the user's code from the event loop: what it raises does not reach the sender."""
+    """Calls the user's callback from the event loop, so that its errors do not reach the sender."""
 
     delivery: Delivery
     callback: Callable[[Delivery], object]

@@ -1,7 +1,7 @@
 """A consumer's requests to the leaders: they find each partition's position, then fetch ahead.
 
-`core.positions` decides what is asked; this module asks it. At most one fetch per broker is under
-way, a long poll of all of its partitions that have room for more.
+`core.positions` decides which positions need a request; this module sends it. At most one fetch per
+broker is outstanding: a long poll for all of its partitions that have room in their buffer.
 """
 
 import asyncio
@@ -40,19 +40,19 @@ from quorumlog.wire.io.connection import (
 
 _logger: Final = logging.getLogger(__name__)
 
-NAMED_TOPICS_MAX: Final = 12  # from the next version on, Fetch names topics by id only
+NAMED_TOPICS_MAX: Final = 12  # from the next version on, Fetch has topic ids only
 NO_SESSION: Final = -1  # every request lists all partitions (KIP-227)
-SHORT_WAIT_MS: Final = 10  # of a poll that leaves out partitions whose buffer is full
+SHORT_WAIT_MS: Final = 10  # for a fetch that leaves out partitions with a full buffer
 
 LookUpCommitted = Callable[
     [Collection[TopicPartition], Mapping[str, bytes]],
     Awaitable[Mapping[TopicPartition, OffsetAndMetadata]],
 ]
-"""Returns the group's offsets of partitions; the mapping has the topics' ids by name."""
+"""Returns the group's offsets of partitions; the mapping has their topic ids by name."""
 
 
 class _Ask(NamedTuple):
-    """`offset` and `leader.topic_id` as sent: the position may have left both since."""
+    """One partition of a fetch. `offset` and `leader.topic_id` as sent: the position may change."""
 
     position: Position
     offset: int
@@ -62,7 +62,7 @@ class _Ask(NamedTuple):
 class Fetcher:
     """The fetches and offset lookups of one consumer.
 
-    A request that fails unexpectedly is logged, reported to the user, and made again after a delay.
+    A request with an unexpected error is logged, raised by `poll`, and retried after a delay.
     """
 
     def __init__(
@@ -74,19 +74,19 @@ class Fetcher:
         look_up_committed: LookUpCommitted | None,
         wake_poll: Callable[[], None],
     ) -> None:
-        """`wake_poll`: called when `poll` may have something to return."""
+        """`wake_poll`: called when `poll` may have records to return or an error to raise."""
         self._cluster: Final = cluster
         self._settings: Final = settings
         self._positions: Final = positions
         self._look_up_committed: Final = look_up_committed
         self._wake_poll: Final = wake_poll
-        self._fetching: Final[set[int]] = set()  # brokers that a fetch is under way to
+        self._fetching: Final[set[int]] = set()  # brokers with an outstanding fetch
         self._without_offset: Refused = {}  # of the latest lookup
-        self._outlived: Final[dict[TopicPartition, Position]] = {}  # in a topic that is gone
+        self._outlived: Final[dict[TopicPartition, Position]] = {}  # in a deleted topic
         self._pump: Final = Pump(cluster, self._start_requests, on_error=self._handle_unexpected)
         self._stalls: Final = StalledRequests(cluster, "Fetch")
         self.missing_is_error = True
-        """Whether `poll` raises for a partition that does not exist: after `assign` it does."""
+        """True after `assign`: `poll` raises for a partition that does not exist."""
         cluster.lookout.partitions.append(self._needed)
         cluster.lookout.refusals.append(self._refused)
 
@@ -94,7 +94,7 @@ class Fetcher:
         return self._positions.by_partition.keys()
 
     def _refused(self) -> dict[TopicPartition, str]:
-        """Return why positions are not read, or not found."""
+        """Return the error of each partition whose leader refused its last request."""
         refused = {}
         for name, position in self._positions.by_partition.items():
             if position.state is PositionState.RESETTING and name in self._without_offset:
@@ -104,7 +104,7 @@ class Fetcher:
         return refused
 
     def wake(self) -> None:
-        """Ask soon for what may be asked for now."""
+        """Start soon the requests that may be made."""
         self._pump.wake()
 
     def _start_requests(self, now_ms: float) -> float:
@@ -126,22 +126,22 @@ class Fetcher:
         return self._positions.wake_at_ms(now_ms)
 
     def _may_look_up(self, position: Position) -> bool:
-        """Tell whether the group's offset may be asked for: the topic's id must be known.
+        """Return whether the committed offset may be requested: the position needs a topic id.
 
-        The coordinator has an assigned topic, whatever metadata name.
+        An assigned topic id is valid, even if the metadata does not have it.
         """
         is_known = self._look_up_committed is None or position.is_assigned_id
         if is_known or self._is_in_topic(position):
             return True
         try:
             self._cluster.add_topics([position.topic_partition.topic])
-        except KafkaError as error:  # a name that the leader of a classic group made up
+        except KafkaError as error:  # an illegal name, from a classic group's leader
             self._report(error, [position])
         self._cluster.request_update()
         return False
 
     def _is_in_topic(self, position: Position) -> bool:
-        """Tell whether the position is in the topic that metadata name, if they name it."""
+        """Return whether the metadata has the topic, and the position belongs to its id."""
         view = self._cluster.metadata.topics.get(position.topic_partition.topic)
         is_there = view is not None and bool(view.partitions)
         return (
@@ -149,9 +149,9 @@ class Fetcher:
         )
 
     def follow_topics(self) -> None:
-        """Let positions leave topics that are deleted, for the new topics of these names.
+        """Move positions from deleted topics to the new topics of the same names.
 
-        To be called during `poll`: see `Positions.follow`.
+        Call it during `poll`: see `Positions.follow`.
         """
         while self._outlived:
             name, position = self._outlived.popitem()
@@ -189,7 +189,7 @@ class Fetcher:
 
     def _note_outlived(self, position: Position) -> None:
         if position.is_assigned_id:
-            self._cluster.request_update()  # the next assignment names the new topic
+            self._cluster.request_update()  # the next assignment has the new topic id
         else:
             self._outlived[position.topic_partition] = position
             self._wake_poll()
@@ -215,7 +215,7 @@ class Fetcher:
         self._positions.report(None, failure)
 
     def _report_missing(self, now_ms: float) -> None:
-        """Let `poll` raise for partitions that are missing for `default_api_timeout_ms`."""
+        """Let `poll` raise for partitions that were missing for `default_api_timeout_ms`."""
         limit_ms = self._settings.default_api_timeout_ms
         for name in self._cluster.lookout.missing_since(now_ms, limit_ms):
             if name not in self._positions.by_partition:
@@ -271,12 +271,12 @@ class Fetcher:
         self._failed([one for one in positions if one.topic_partition not in found])
 
     def _report(self, error: KafkaError, positions: list[Position]) -> None:
-        """Try again later; let `poll` raise an error that retrying does not mend."""
+        """Retry later; let `poll` raise an error that is not retriable."""
         self._failed(positions)
         if not error.retriable:
             self._positions.report(None, error)
 
-    # --- data ---
+    # --- fetches ---
 
     async def _fetch(self, connection: KafkaConnection, broker_id: int, asks: list[_Ask]) -> None:
         request, has_ids = self._request(broker_id, asks)
@@ -287,7 +287,7 @@ class Fetcher:
             if not has_ids:
                 version = min(version, NAMED_TOPICS_MAX)
             response = await connection.send(request, version=version)
-            # The ids as sent: a topic that was deleted and made again since has another id.
+            # The ids as sent: a topic that was re-created since has another id in the metadata.
             topic_names = {topic.topic_id: topic.topic for topic in request.topics}
         except (ConnectionLost, RequestTimedOut) as error:
             _logger.debug("fetch from broker %d: %r", broker_id, error)
@@ -335,13 +335,13 @@ class Fetcher:
         return request, has_ids
 
     def _rack(self, asks: list[_Ask]) -> str:
-        """Return our rack; "" while the leader itself is to serve one of these."""
+        """Return the client's rack; "" while the leader itself must serve one of the partitions."""
         now_ms = self._cluster.now_ms()
         is_near = all(ask.position.leader_until_ms <= now_ms for ask in asks)
         return self._settings.client_rack if is_near else ""
 
     def _leaves_out_full(self, broker_id: int) -> bool:
-        """Tell whether the user may soon make room in a partition that this broker serves."""
+        """Return whether a partition of this broker has buffered records that `poll` may take."""
         for position in self._positions:
             if position.buffered_bytes and not position.is_asked and not position.paused:
                 leader = self._cluster.metadata.leader(position.topic_partition)

@@ -1,4 +1,4 @@
-"""Asks where a coordinator is: of a group, or of a transactional id (KIP-98)."""
+"""Finds the coordinator of a group or of a transactional id (KIP-98)."""
 
 from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.core.transaction_requests import CoordinatorType
@@ -7,7 +7,7 @@ from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorReques
 
 
 async def find_coordinator(cluster: Cluster, kind: CoordinatorType, key: str) -> int:
-    """Return the coordinator's broker, once a connection to it is made. Raises KafkaError."""
+    """Return the coordinator's broker id, after connecting to it. Raises KafkaError."""
     request = FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key])
     response = await cluster.send(None, request, timeout_ms=QUESTION_TIMEOUT_MS)
     if response.coordinators:

@@ -1,7 +1,8 @@
-"""Drives one group member: feeds facts into `core.membership`, performs its effects in order.
+"""Drives one group member: passes events to its membership core, performs the effects in order.
 
-A fact is handled at once. One task performs the effects, one after the other, so that a join never
-overtakes the revocation before it. Requests run in tasks of their own; their answers are facts.
+An event is handled at once. One task performs the effects, one after the other, so that a join
+never overtakes the revocation before it. Requests run in tasks of their own; their responses are
+events.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ from quorumlog.wire.codec.topic_names import is_topic_name
 
 _logger: Final = logging.getLogger(__name__)
 
-REBALANCE_GRACE_MS: Final = 5_000  # beyond the rebalance timeout, for the answer to arrive
+REBALANCE_GRACE_MS: Final = 5_000  # beyond the rebalance timeout, for the response
 REBALANCE_EXPECTED_MS: Final = 10_000  # for the other members; Kafka waits 3 s for the first ones
 LEAVE_TIMEOUT_MS: Final = 2_000
 _BROKEN: Final = KafkaError(
@@ -63,11 +64,11 @@ _REBALANCING: Final = frozenset(
         ErrorCode.FENCED_MEMBER_EPOCH,
     }
 )
-"""What a coordinator that works answers to a member that has to join, or to join again."""
+"""Codes of a working coordinator for a member that joins, or has to join again."""
 
 
 class Reader(Protocol):
-    """The consumer, as far as its group is concerned."""
+    """The consumer that the group session notifies."""
 
     async def revoke(self, partitions: tuple[TopicPartition, ...], *, lost: bool) -> None:
         """Stop reading `partitions`; unless `lost`, commit first. Calls the user's listener."""
@@ -78,17 +79,17 @@ class Reader(Protocol):
         added: tuple[TopicPartition, ...],
         topic_ids: Mapping[str, bytes],
     ) -> None:
-        """Read exactly `partitions`. Calls the user's listener with those that were added."""
+        """Read exactly `partitions`. Calls the user's listener with `added`."""
 
     def fail(self, error: KafkaError) -> None:
         """Raise `error` from the user's next poll."""
 
     def wake(self) -> None:
-        """Let `poll` and the fetcher look again."""
+        """Wake `poll` and the fetcher: partitions have changed."""
 
 
 class GroupSession:
-    """One member's life in its group, from `start` to `close`."""
+    """One member's session in its group, until `close`."""
 
     def __init__(
         self, cluster: Cluster, settings: ConsumerSettings, coordinator: Coordinator, reader: Reader
@@ -100,7 +101,7 @@ class GroupSession:
         self._reader: Final = reader
         self._loop: Final = asyncio.get_running_loop()
         self._effects: Final[deque[Effect]] = deque()
-        self._changes = 0  # of partitions: ordered, and not performed to the end
+        self._changes = 0  # Revoke and Assign effects not yet done
         self._wake: Final = asyncio.Event()
         self._tasks: Final = Tasks(self._handle_unexpected)
         self._timer: asyncio.TimerHandle | None = None
@@ -114,7 +115,7 @@ class GroupSession:
         return self.membership.topics
 
     def post(self, event: Event) -> None:
-        """Handle one event now; its effects follow."""
+        """Handle one event now; queue its effects, or start them if they are heartbeats."""
         effects = self.membership.step(self._cluster.now_ms(), event)
         if effects:
             _logger.debug("%s: %s: %s", self._coordinator.group_id, event, effects)
@@ -133,7 +134,7 @@ class GroupSession:
 
     @property
     def is_changing(self) -> bool:
-        """True while partitions are given up or taken: `poll` must not return records then."""
+        """True while partitions are revoked or assigned: `poll` must not return records then."""
         return self._changes > 0
 
     def _set_timer(self) -> None:
@@ -168,7 +169,7 @@ class GroupSession:
                 await self._perform(self._effects.popleft())
 
     def _handle_unexpected(self, error: BaseException) -> None:
-        """Log what a task raised, and let `poll` raise: the member may be stuck."""
+        """Log a task's unexpected error, and let `poll` raise: the member may be stuck."""
         _logger.error("group %s", self._coordinator.group_id, exc_info=error)
         self._reader.fail(_BROKEN)
 
@@ -207,7 +208,7 @@ class GroupSession:
             case _:
                 assert_never(effect)
 
-    # --- requests, each of which ends as a fact ---
+    # --- requests; each ends with an event ---
 
     async def _find(self) -> None:
         wait = self._wait
@@ -266,7 +267,7 @@ class GroupSession:
         )
 
     async def _look_up(self, topics: tuple[str, ...]) -> None:
-        """Ask for topics that other members subscribe to; one that does not exist has no count."""
+        """Post the partition counts of the members' topics; a missing topic has no count."""
         topics = tuple(name for name in topics if is_topic_name(name))
         self._cluster.add_topics(topics)
         if {*topics} - {*self._cluster.metadata.topics}:
@@ -304,7 +305,7 @@ class GroupSession:
 
     @contextmanager
     def _joining(self) -> Iterator[Wait]:
-        """Count the requests of the block as a part of becoming a member."""
+        """Count the requests of the block as a part of the wait for membership."""
         lookout = self._cluster.lookout
         if self._wait is None:
             self._wait = lookout.begin(f"group {self._coordinator.group_id}", over="joined")
@@ -312,7 +313,7 @@ class GroupSession:
             yield self._wait
 
     def _note_answer(self, wait: Wait, api: str, error_code: int) -> None:
-        """Note an error that the member tries again after; another one ends the wait."""
+        """Report a retriable error to the wait; end the wait after a lasting error."""
         code = known(error_code)
         if code in RETRIABLE:
             wait.fail(code.name, about=api)
@@ -320,7 +321,7 @@ class GroupSession:
             self._joined(is_member=False)
 
     def _joined(self, *, is_member: bool) -> None:
-        """End the wait: it is a member, or gives up."""
+        """End the wait to be a member, with or without success."""
         if self._wait is not None:
             self._cluster.lookout.end(self._wait, is_answered=is_member)
             self._wait = None
@@ -374,12 +375,12 @@ class GroupSession:
             names = await names_of_topics(self._cluster, topic_ids)
         except KafkaError as error:
             _logger.debug("topics of %s: %r", self._coordinator.group_id, error)
-            names = {}  # the member asks again with its next poll
+            names = {}  # the member requests the names again in its next poll
         self.post(facts.TopicsNamed(names=names))
 
     async def _leave(self, effect: facts.SendLeave) -> None:
         if self._coordinator.broker_id is None:
-            return  # the coordinator expels us without heartbeats
+            return  # without heartbeats the coordinator removes the member
         member = MemberIdentity(member_id=effect.member_id, reason=effect.reason)
         request = LeaveGroupRequest(
             group_id=self._coordinator.group_id, member_id=effect.member_id, members=[member]
@@ -396,7 +397,7 @@ class GroupSession:
     # --- the end ---
 
     async def close(self) -> None:
-        """Leave the group and stop, without a call of the reader."""
+        """Leave the group and stop, without calling the reader."""
         self._cluster.on_change.remove(self._handle_change)
         self._cluster.lookout.topics.remove(self._subscribed)
         self._is_closed = True
@@ -416,7 +417,7 @@ class GroupSession:
 
 
 def _as_lost(error: KafkaError) -> int:
-    """Return the code for the core: a coordinator that cannot be reached counts as lost."""
+    """Return the error code for the core: an unreachable coordinator counts as lost."""
     if error.code == ErrorCode.BROKER_NOT_AVAILABLE:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return error.code

@@ -1,4 +1,4 @@
-"""Asks leaders for offsets by time (ListOffsets), once or until a deadline."""
+"""Requests offsets by time from leaders (ListOffsets), once or until a deadline."""
 
 import asyncio
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from quorumlog.wire.codec.messages.list_offsets import (
     ListOffsetsTopic,
 )
 
-CONSUMER: Final = -1  # the replica id of one that is no replica
+CONSUMER: Final = -1  # the replica id of clients
 ISOLATION_LEVELS: Final[Mapping[IsolationLevel, int]] = {
     "read_uncommitted": 0,
     "read_committed": 1,
@@ -29,16 +29,16 @@ ISOLATION_LEVELS: Final[Mapping[IsolationLevel, int]] = {
 Timestamps = Mapping[TopicPartition, int]
 Found = dict[TopicPartition, OffsetAndTimestamp]
 Refused = dict[TopicPartition, str]
-"""Why each partition has no offset yet."""
+"""The error of each partition that has no offset yet."""
 
 
 async def ask_offsets(
     cluster: Cluster, timestamps: Timestamps, isolation: IsolationLevel, refused: Refused
 ) -> Found:
-    """Ask each leader once; what could not be had is left out, and metadata is asked for.
+    """Send each leader one request; return the offsets, without partitions that failed.
 
-    `refused` gets why a leader returned nothing. An offset of -1: no record is that young.
-    Raises KafkaError for an error that stays.
+    After a failure metadata is requested, and `refused` gets the leader's error. An offset of -1:
+    no record has this timestamp or a later one. Raises KafkaError for a lasting error.
     """
     by_broker: dict[int, dict[TopicPartition, int]] = {}
     for topic_partition, timestamp in timestamps.items():
@@ -59,7 +59,7 @@ async def ask_offsets(
 async def list_offsets(
     cluster: Cluster, timestamps: Timestamps, isolation: IsolationLevel, timeout_ms: float
 ) -> Found:
-    """Ask until every partition has answered. Raises KafkaError (definite: it only reads)."""
+    """Repeat requests until every partition has an offset. Raises KafkaError (definite)."""
     settings = cluster.settings
     backoff = Backoff(settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms)
     for name, indexes in by_topic(timestamps).items():

@@ -1,8 +1,8 @@
-"""Logs what a client waits for in vain: brokers, topics, partitions, leaders, answers to requests.
+"""Logs missing brokers, topics, partitions and leaders, and requests without a response.
 
-`core.absences` and `core.waits` decide what is logged and when. Each request that is not a part of
-Produce or Fetch runs in `asking`, and each loop that repeats requests in `waiting`; Produce and
-Fetch are observed by the partitions that need them.
+`core.absences` and `core.waits` decide when a line is logged, and its text. All requests except
+Produce and Fetch run in `asking`, and loops that repeat requests in `waiting`. Produce and Fetch
+are observed by the partitions that need them.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ FAILING_NAMED_MAX: Final = 3
 
 
 class Failure(NamedTuple):
-    """Why a broker gives no answer, and since when; None: since it was first observed."""
+    """Why a broker does not respond, and since when; None: since it was first observed."""
 
     cause: str
     since_ms: float | None = None
@@ -41,11 +41,14 @@ class Failure(NamedTuple):
 WhyFailing = Callable[[Node], Failure | None]
 
 _current: Final = ContextVar[Wait | None]("_current", default=None)
-"""The wait that the running call is a part of. A wait that has ended counts as none."""
+"""The wait of the running call; ignored after the wait has ended."""
 
 
 class Lookout:
-    """Compares what is needed with the metadata. The callables return what is needed now."""
+    """Compares the needed topics and partitions with the metadata, and observes open requests.
+
+    The callables in the lists return the current needs and errors of the client's parts.
+    """
 
     def __init__(
         self,
@@ -55,20 +58,20 @@ class Lookout:
         why_failing: WhyFailing,
         why_unheard: Callable[[Node], str | None],
     ) -> None:
-        """`why_failing`: why a broker cannot be reached now; None if it can, as far as is known.
+        """`why_failing`: returns why a broker cannot be reached; None if no attempt has failed.
 
-        `why_unheard`: why a broker did not answer when it was last tried, some time ago.
+        `why_unheard`: returns why a broker's last, recent metadata request failed, if it did.
         """
         self.topics: Final[list[Callable[[], Iterable[str]]]] = []
         self.partitions: Final[list[Callable[[], Collection[TopicPartition]]]] = []
         self.refusals: Final[list[Callable[[], Mapping[TopicPartition, str]]]] = []
         self.silences: Final[list[Callable[[], Mapping[int, Failure]]]] = []
-        """Leaders that do not answer Produce or Fetch, by broker id."""
+        """Leaders with overdue Produce or Fetch requests, by broker id."""
         self._client_id: Final = client_id
         self._metadata: Final = metadata
         self._why_failing: Final = why_failing
         self._why_unheard: Final = why_unheard
-        self._why_silent: tuple[float, str | None] = (float("-inf"), None)  # since when it is known
+        self._why_silent: tuple[float, str | None] = (float("-inf"), None)  # when observed
         self._silence: Final = Absences()  # of all brokers
         self._absences: Final = Absences()
         self._waits: Final = Waits()
@@ -80,9 +83,9 @@ class Lookout:
 
     @contextmanager
     def waiting(self, subject: str | None = None, *, over: str = ANSWERED) -> Iterator[Wait]:
-        """Count all requests of the block, and their repetitions, as one wait.
+        """Count all requests of the block, and their retries, as one wait.
 
-        Within another block it is a part of that one.
+        A nested block belongs to the outer block's wait.
         """
         outer = _current.get()
         if outer is not None and self._waits.has(outer):
@@ -98,7 +101,7 @@ class Lookout:
 
     @contextmanager
     def within(self, wait: Wait) -> Iterator[None]:
-        """Count the requests of the block as a part of a wait that outlasts it."""
+        """Count the requests of the block as a part of `wait`, which outlasts the block."""
         token = _current.set(wait)
         try:
             yield
@@ -107,9 +110,9 @@ class Lookout:
 
     @contextmanager
     def asking(self, api: str, *, expected_ms: float = 0) -> Iterator[Attempt]:
-        """Observe one request from before its connection is made until its answer.
+        """Observe one request, from before its connection is made until its response.
 
-        `expected_ms`: how long the request lets the broker wait before it answers.
+        `expected_ms`: how long the request allows the broker to wait before it responds.
         """
         with self.waiting() as wait:
             attempt = Attempt(api=api, began_ms=self._now_ms(), expected_ms=expected_ms)
@@ -127,7 +130,7 @@ class Lookout:
         return wait
 
     def end(self, wait: Wait, *, is_answered: bool) -> None:
-        """End a wait; without an answer, its caller gets an error or has given up."""
+        """End a wait; not `is_answered`: its caller gets an error or has given up."""
         self._log(self._waits.end(wait, is_answered=is_answered))
         self._set_timer()
 
@@ -150,17 +153,18 @@ class Lookout:
         return self._loop.time() * 1000
 
     def close(self) -> None:
-        """Log nothing more of requests."""
+        """Stop logging about requests."""
         for handle in (self._timer, self._soon):
             if handle is not None:
                 handle.cancel()
 
-    # --- what is absent ---
+    # --- absences ---
 
     def observe(self, now_ms: float, why_silent: str | None, since_ms: float) -> None:
-        """Handle new metadata, or why no broker answered (`why_silent`); log what is absent.
+        """Handle the end of a metadata update; log the absences that are due.
 
-        `since_ms`: when the brokers were first tried for it.
+        `why_silent`: why no broker responded; None for a response. `since_ms`: when the update
+        began.
         """
         self._why_silent = now_ms, why_silent
         causes: dict[Subject, str] = {}
@@ -170,25 +174,25 @@ class Lookout:
         self.observe_again()
 
     def observe_again(self) -> None:
-        """Log what is absent now, by the metadata that is known."""
+        """Log the absences that are due, by the present metadata."""
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
         now_ms = self._now_ms()
         since_ms, why_silent = self._why_silent
-        if why_silent is None or now_ms - since_ms > GAP_MS:  # else nothing is known of the rest
+        if why_silent is None or now_ms - since_ms > GAP_MS:  # else the metadata is stale
             notices = self._absences.step(now_ms, *self._absent())
             waits = self._waits.step(now_ms)
             self._log([*notices, *waits], more=self._unheard if waits else None)
         self._set_timer()
 
     def observe_soon(self) -> None:
-        """Observe again in the next turn of the event loop: what was absent may be there."""
+        """Observe again in the next turn of the event loop: an absence may have ended."""
         if self._soon is None:
             self._soon = self._loop.call_soon(self.observe_again)
 
     def _absent(self) -> tuple[dict[Subject, str], dict[Subject, float]]:
-        """Return the cause of each absence, and since when, where that is known."""
+        """Return the cause of each absence, and its begin if the failure has one."""
         metadata, since_ms = self._metadata, dict[Subject, float]()
         absent = missing_topics(metadata, self.needed_topics())
         failing = self._failing()
@@ -218,7 +222,7 @@ class Lookout:
         return failing
 
     def _unheard(self, text: str) -> str:
-        """Return the brokers that do not answer and that `text` does not name, as its end."""
+        """Return a suffix for `text`: the unreachable brokers whose cause is not in it."""
         found = []
         for broker_id, node in sorted(self._metadata.nodes.items()):
             failure = self._why_failing(node)
@@ -230,11 +234,11 @@ class Lookout:
         return "".join(f"; {one}" for one in found[:FAILING_NAMED_MAX] + rest)
 
     def needed_topics(self) -> set[str]:
-        """Return the topics that are needed now, whatever their partitions."""
+        """Return the topics that are needed now, apart from the needed partitions."""
         return {name for needed in self.topics for name in needed()}
 
     def missing_since(self, now_ms: float, duration_ms: float) -> list[TopicPartition]:
-        """List needed partitions that do not exist since `duration_ms`; count them from now on."""
+        """List needed partitions that are missing for `duration_ms`; restart their durations."""
         missing = [
             name
             for name in self._absences.lasting(now_ms, duration_ms)
@@ -245,7 +249,7 @@ class Lookout:
         return missing
 
     def _log(self, notices: Iterable[Notice], more: Callable[[str], str] | None = None) -> None:
-        """Log what is absent as one WARNING, and what was found again as INFO."""
+        """Log all absences and waits in one WARNING, and all that have ended in one INFO."""
         absent = "; ".join(one.text for one in notices if not one.is_over)
         over = "; ".join(one.text for one in notices if one.is_over)
         if over:

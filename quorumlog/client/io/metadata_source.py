@@ -1,7 +1,7 @@
-"""The connection that metadata is asked over: one broker at a time, any that answers.
+"""The connection for metadata requests, to one broker at a time, any that responds.
 
-Other requests do not share it, because a broker answers a connection in order: behind a long poll,
-a join or a produce that waits for replicas, the name of the new leader would come too late.
+Other requests have other connections, because a broker responds in order on each connection: after
+a long poll, a join or a produce that waits for replicas, a new leader would be found too late.
 """
 
 import asyncio
@@ -22,38 +22,38 @@ from quorumlog.wire.io.connection import (
 
 _logger: Final = logging.getLogger(__name__)
 
-ANSWER_TIMEOUT_MS: Final = 1_000  # then another broker is asked
-FAILURE_COUNTS_S: Final = 30.0  # as the reason why a broker is not heard of
+ANSWER_TIMEOUT_MS: Final = 1_000  # then another broker is tried
+FAILURE_COUNTS_S: Final = 30.0  # how long `why_unheard` reports a failure
 _NO_ANSWER: Final = (ConnectionLost, RequestTimedOut, UnsupportedVersion, TimeoutError)
 
 
 class MetadataSource:
-    """Asks one broker after the other for metadata, until one answers."""
+    """Requests metadata from one broker after the other, until one responds."""
 
     def __init__(
         self, settings: CommonSettings, nodes: Callable[[], Iterable[tuple[Address, bool]]]
     ) -> None:
-        """`nodes`: (address, whether it cannot be reached as far as we know) of each broker."""
+        """`nodes`: returns (address, whether the broker is failing) of each broker."""
         self._settings: Final = settings
         self._nodes: Final = nodes
         self._bootstrap: Final = addresses(settings.bootstrap_servers)
         self._address: Address | None = None
         self._connection: KafkaConnection | None = None
-        self._causes: dict[Address, str] = {}  # why each did not answer the last question
-        self._failures: dict[Address, tuple[float, str]] = {}  # of the known ones: when, and why
+        self._causes: dict[Address, str] = {}  # of the failures of the last `ask`
+        self._failures: dict[Address, tuple[float, str]] = {}  # when, and why
 
     def why_silent(self) -> str:
-        """Return why no broker answered, "host:port: cause; ..."."""
+        """Return why no broker responded, "host:port: cause; ..."."""
         return "; ".join(self._causes.values())
 
     def why_unheard(self, address: Address) -> str | None:
-        """Return why a broker did not answer when it was last tried; None: it did, or long ago."""
+        """Return why a broker's last request failed; None if it succeeded or is long ago."""
         time_s, cause = self._failures.get(address, (float("-inf"), None))
         is_recent = asyncio.get_running_loop().time() - time_s <= FAILURE_COUNTS_S
         return cause if is_recent else None
 
     async def ask(self, request: MetadataRequest) -> MetadataResponse | None:
-        """Return an answer, or None if no broker gives one: each was asked once."""
+        """Return a response, or None if no broker responds: each was tried once."""
         connection, address = self._connection, self._address
         if connection is not None:
             try:
@@ -62,7 +62,7 @@ class MetadataSource:
                 _logger.debug("metadata from %s: %r", address, error)
                 await self.close()
         candidates = self._candidates(address)
-        # A caller may give up while the first is tried: what is known of the others stays.
+        # The causes of untried brokers stay: the caller may give up during the first attempt.
         self._causes = {one: self._causes[one] for one in candidates if one in self._causes}
         self._failures = {one: self._failures[one] for one in candidates if one in self._failures}
         for candidate in candidates:
@@ -73,7 +73,7 @@ class MetadataSource:
         return None
 
     def _candidates(self, last: Address | None) -> list[Address]:
-        """List the brokers that are reachable first, the one that just failed last."""
+        """List brokers without failures first, `last` (which just failed) last, then bootstrap."""
         nodes = list(self._nodes())
         shuffle(nodes)
         nodes.sort(key=lambda node: (node[0] == last, node[1]))
@@ -106,7 +106,7 @@ class MetadataSource:
         return response
 
     async def close(self) -> None:
-        """End the connection, if there is one."""
+        """Close the connection, if there is one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()

@@ -1,7 +1,7 @@
 """Keeps requests to the brokers in flight: the loop that producer and consumer share.
 
-What may be sent changes with metadata, connections, answers, the user's calls and time. Each of
-these wakes the pump; its step, the owner's, starts every request that may be sent now.
+Metadata, connections, responses, calls of the user and time decide which requests may be sent.
+Each change of them wakes the pump, which calls its owner's `step` to start these requests.
 """
 
 import asyncio
@@ -11,21 +11,21 @@ from typing import Any, Final
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.tasks import OnError, Tasks
 
-_REST_MS_MIN: Final = 0.001  # less may be lost in rounding: it would step again at the same time
+_REST_MS_MIN: Final = 0.001  # less may be rounded away: the timer would end at the same time
 
 Step = Callable[[float], float]
-"""Starts what may be sent at `now_ms`; returns when time alone lets it start more (inf: never)."""
+"""Starts the requests that may be sent at `now_ms`; returns when to step again (`inf`: never)."""
 
 
 class Pump:
-    """Runs `step` after each change of the cluster, each `wake`, and when the step asks for it.
+    """Runs `step` after each change of the cluster, after each `wake`, and at the time it returned.
 
     1. Calls of `wake` within one turn of the event loop make one step.
     2. After `close` there is no step, no timer and no request.
     """
 
     def __init__(self, cluster: Cluster, step: Step, *, on_error: OnError) -> None:
-        """`on_error`: gets what a request raised."""
+        """`on_error`: called with the unexpected error of a request."""
         self._cluster: Final = cluster
         self._step: Final = step
         self._loop: Final = asyncio.get_running_loop()
@@ -41,7 +41,7 @@ class Pump:
             self._next = self._loop.call_soon(self._run_step)
 
     def start(self, request: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a request beside the others."""
+        """Run a request in a task of its own."""
         return self._requests.start(request)
 
     def _run_step(self) -> None:
@@ -56,7 +56,7 @@ class Pump:
             self._timer = self._loop.call_later(delay_s, self.wake)
 
     def stop(self) -> None:
-        """Make no further step; the requests under way go on."""
+        """End the steps; requests in progress continue."""
         self._is_closed = True
         self._cluster.on_change.remove(self.wake)
         for handle in (self._next, self._timer):
@@ -64,5 +64,5 @@ class Pump:
                 handle.cancel()
 
     async def close(self) -> None:
-        """Cancel the requests under way, after `stop`, and wait until they have ended."""
+        """Cancel the requests in progress, after `stop`, and wait until they have ended."""
         await self._requests.stop()

@@ -1,7 +1,7 @@
-"""A producer's requests: sends the batches that the accumulator drains, and returns the answers.
+"""A producer's requests: sends the drained batches, and passes responses to the accumulator.
 
-`core.accumulator` decides what is sent. One request carries a batch of each of a broker's
-partitions.
+`core.accumulator` decides which batches are sent. One request has at most one batch for each
+partition of a broker.
 """
 
 import asyncio
@@ -44,15 +44,15 @@ from quorumlog.wire.io.connection import (
 
 _logger: Final = logging.getLogger(__name__)
 
-NAMED_TOPICS_MAX: Final = 12  # from the next version on, Produce names topics by id only
-EXPLICIT_MAX: Final = 11  # from the next version on, Produce adds to a transaction (KIP-890)
+NAMED_TOPICS_MAX: Final = 12  # from the next version on, Produce has topic ids only
+EXPLICIT_MAX: Final = 11  # later versions add partitions to the transaction (KIP-890)
 
 
 class Sender:
     """The requests of one producer.
 
-    A request that fails unexpectedly is logged. Its batches count as lost and are retried; without
-    a producer id, all batches fail.
+    An unexpected error of a produce request is logged, and its batches are retried as lost. If
+    InitProducerId has one, all batches fail.
     """
 
     def __init__(
@@ -75,26 +75,26 @@ class Sender:
         cluster.lookout.partitions.append(accumulator.waiting_partitions)
         cluster.lookout.refusals.append(accumulator.refusals)
         self.transactor: Transactor | None = None
-        """The transactions, if the producer has a transactional id."""
+        """None without a transactional id."""
         if self._settings.transactional_id is not None:
             self.transactor = Transactor(
                 cluster, accumulator, self, wake=self.wake, flush=self.flush
             )
 
-    # --- what the accumulator asks (the Leaders protocol) ---
+    # --- the Leaders protocol, for the accumulator ---
 
     def leader(self, topic_partition: TopicPartition) -> Leader | None:
-        """Return the leader if it can be sent to now."""
+        """Return the leader if it is connected; None otherwise."""
         return self._cluster.leader(topic_partition)
 
     def has_room(self, broker_id: int) -> bool:
-        """Tell whether one more request may be sent to this broker now."""
+        """Return whether one more request may be sent to this broker now."""
         return self._in_flight[broker_id] < self._settings.max_in_flight
 
     # --- requests ---
 
     def wake(self) -> None:
-        """Send soon what may be sent now."""
+        """Send soon the batches that are ready."""
         self._pump.wake()
 
     def _start_requests(self, now_ms: float) -> float:
@@ -107,7 +107,7 @@ class Sender:
         drained = self._accumulator.drain(now_ms, leaders)
         for broker_id, batches in drained.by_broker.items():
             connection = self._cluster.connected(broker_id)
-            if connection is None:  # closed since it was looked up
+            if connection is None:  # closed since the drain looked up the leader
                 self._lost(batches, written=False, message="connection closed")
                 continue
             self._in_flight[broker_id] += 1
@@ -157,11 +157,11 @@ class Sender:
             version = min(version, EXPLICIT_MAX)
         if self._acks == 0:
             connection.send_no_reply(request, version=version)
-            await connection.drain()  # only this shows that the broker still reads
+            await connection.drain()  # only this shows that the broker still receives
             self._answered([(batch, BatchAnswer()) for batch in batches])
             return
         response = await connection.send(request, version=version)
-        # The ids as sent: a topic that was deleted and made again since has another id.
+        # The ids as sent: a topic that was re-created since has another id in the metadata.
         names = {topic.topic_id: topic.name for topic in request.topic_data}
         self._handle(batches, response, names)
 
@@ -251,7 +251,7 @@ class Sender:
             self._on_done()
 
     async def _identify(self) -> None:
-        """Get a producer id, however long that takes; an error that stays fails all batches."""
+        """Get a producer id, with retries; a lasting error fails all batches."""
         backoff = Backoff(self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms)
         failures = 0
         try:
@@ -299,13 +299,13 @@ class Sender:
             self._accumulator.flushing = self._flushes > 0
 
     async def finish(self) -> None:
-        """End the transaction, if there is one: an open one is aborted. Then flush."""
+        """Abort an open transaction, or wait for the end of an ending one. Then flush."""
         if self.transactor is not None:
             await self.transactor.finish()
         await self.flush()
 
     async def close(self) -> None:
-        """Stop at once: batches that are not done fail."""
+        """Stop at once: unfinished batches fail."""
         self._pump.stop()
         self._cluster.lookout.partitions.remove(self._accumulator.waiting_partitions)
         self._cluster.lookout.refusals.remove(self._accumulator.refusals)

@@ -1,9 +1,9 @@
-"""Cancels requests to a leader that does not answer: it is paused, cut off, or no longer leads.
+"""Cancels requests to a leader that does not respond: it is paused, cut off, or was replaced.
 
-Its connection stays open. So the client asks for metadata when an answer is overdue, and cancels
-the request once another broker leads all of its partitions. That is safe for requests that can be
-repeated: a fetch always, a produce request if it is idempotent. Leaders that are silent are the
-cause that the lookout logs for their partitions.
+The leader's connection stays open. So the client requests metadata when a response is overdue, and
+cancels the request when other brokers lead all of its partitions. This is safe for requests that
+can be repeated: a fetch always, a produce request if it is idempotent. The lookout logs leaders
+with overdue requests as the cause for their partitions.
 """
 
 import asyncio
@@ -21,20 +21,20 @@ OVERDUE_CHECK_MS: Final = 200  # while a request is overdue
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Outstanding:
-    """One request that waits for its answer, in `task`."""
+    """One request that waits for its response, in `task`."""
 
     broker_id: int
     partitions: Collection[TopicPartition]
-    task: "asyncio.Task[None] | None"  # None: it is never cancelled
+    task: "asyncio.Task[None] | None"  # None: never cancelled
     began_ms: float
     overdue_ms: float
 
 
 class StalledRequests:
-    """Watches one client's requests to leaders; cancels those that other brokers must answer."""
+    """Watches one client's requests to leaders; cancels overdue requests to former leaders."""
 
     def __init__(self, cluster: Cluster, api: str) -> None:
-        """Watch requests of this API."""
+        """Watch requests of the API with the name `api`."""
         self._cluster: Final = cluster
         self._api: Final = api
         self._loop: Final = asyncio.get_running_loop()
@@ -51,7 +51,7 @@ class StalledRequests:
         wait_ms: float = 0,
         may_cancel: bool = True,
     ) -> Outstanding:
-        """Watch the current task's request; `wait_ms`: how long the broker was asked to wait.
+        """Watch the current task's request; `wait_ms`: how long the broker may wait by its fields.
 
         `may_cancel`: the request can be repeated.
         """
@@ -72,7 +72,7 @@ class StalledRequests:
         return outstanding
 
     def end(self, outstanding: Outstanding) -> None:
-        """Note that the answer came, or will not come."""
+        """Stop watching a request, with or without a response."""
         self._requests.pop(outstanding, None)
 
     def _overdue(self) -> list[Outstanding]:
@@ -80,7 +80,7 @@ class StalledRequests:
         return [request for request in self._requests if request.overdue_ms <= now_ms]
 
     def _silent(self) -> dict[int, Failure]:
-        """Return the brokers with overdue requests; of each, since when."""
+        """Return the brokers with overdue requests, each with the begin of its oldest."""
         silent: dict[int, Failure] = {}
         for request in self._overdue():  # the oldest comes first
             cause = f"does not answer {self._api}"

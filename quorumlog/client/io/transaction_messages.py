@@ -1,6 +1,6 @@
 """The requests of transactions as messages, in the versions that clients use.
 
-AddPartitionsToTxn: up to v3, later ones are the brokers' own. InitProducerId: up to v5, before
+AddPartitionsToTxn: up to v3, later versions are for brokers. InitProducerId: up to v5, before
 KIP-939. Under transaction.version 2 (KIP-890): EndTxn and TxnOffsetCommit v5; before, v4.
 """
 
@@ -48,7 +48,7 @@ IMPLICIT_SINCE_LEVEL: Final = 2
 
 
 def abilities_of(connection: KafkaConnection) -> Abilities:
-    """Return what the broker at the other end offers."""
+    """Return the transaction features of the connection's broker."""
 
     def reaches(api_key: int, version: int) -> bool:
         return version in connection.api_versions.get(api_key, range(0))
@@ -64,7 +64,7 @@ def abilities_of(connection: KafkaConnection) -> Abilities:
 
 
 class TransactionMessages:
-    """Asks one coordinator, once. Each method raises KafkaError; definite if nothing was sent."""
+    """Sends requests to coordinators, each once. Raises KafkaError; definite if not sent."""
 
     def __init__(self, cluster: Cluster, settings: ProducerSettings) -> None:
         self._cluster: Final = cluster
@@ -72,7 +72,7 @@ class TransactionMessages:
         self._timeout_ms: Final = settings.transaction_timeout_ms
 
     async def init_producer_id(self, broker_id: int, request: InitProducerId) -> Answer:
-        """Ask for an identity."""
+        """Request a producer identity."""
         producer_id, producer_epoch = request.identity or (-1, -1)
         message = InitProducerIdRequest(
             transactional_id=self._id,
@@ -120,7 +120,7 @@ class TransactionMessages:
         return Answer(error_code=response.error_code)
 
     async def commit_offsets(self, broker_id: int, request: CommitOffsets) -> Answer:
-        """Commit offsets at the group's coordinator; they count when the transaction commits."""
+        """Send offsets to the group's coordinator, to take effect when the transaction commits."""
         topics = []
         for topic, partitions in by_topic(request.offsets).items():
             entries = []
@@ -157,7 +157,7 @@ class TransactionMessages:
         return _answer(request.offsets, codes)
 
     async def end(self, broker_id: int, request: EndTransaction) -> Answer:
-        """Commit or abort."""
+        """Commit or abort the transaction."""
         message = EndTxnRequest(
             transactional_id=self._id,
             producer_id=request.identity.producer_id,
@@ -175,6 +175,6 @@ class TransactionMessages:
 
 
 def _answer(wanted: Iterable[TopicPartition], codes: Mapping[TopicPartition, int]) -> Answer:
-    """Return the codes of what was asked for; what was left out of the answer has failed."""
+    """Return a code for each wanted partition; UNKNOWN_SERVER_ERROR if `codes` has none."""
     missing = ErrorCode.UNKNOWN_SERVER_ERROR
     return Answer(partitions={name: codes.get(name, missing) for name in wanted})

@@ -1,8 +1,8 @@
 """A transactional producer's requests to coordinators, and the calls that wait for their outcome.
 
-`core.transactions` decides what is asked, `core.transaction_attempts` where and when. A call that
-is cancelled, or gives up after `max_block_ms`, stops no request: the next call of its name waits
-for the same outcome.
+`core.transactions` chooses the next request, `core.transaction_attempts` its broker and its time.
+When a call is cancelled, or times out after `max_block_ms`, its requests continue: the next call of
+the same method waits for the same outcome.
 """
 
 import asyncio
@@ -47,9 +47,9 @@ _TO_ABORT: Final = frozenset({TransactionState.IN_TRANSACTION, TransactionState.
 
 
 class Transactor:
-    """What one producer asks its coordinators.
+    """One producer's requests to its coordinators.
 
-    A request that fails unexpectedly is logged, and counts as lost: it is made again.
+    A request with an unexpected error is logged, counts as lost, and is retried.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Transactor:
         wake: Callable[[], None],
         flush: Callable[[], Awaitable[None]],
     ) -> None:
-        """`wake`: called when `step` has something to do. `flush`: sends all batches now."""
+        """`wake`: called when `step` may have a request to start. `flush`: sends all batches."""
         settings = accumulator.settings
         self.transactions: Final = Transactions(settings)
         self.batches: Final = TransactionBatches(self.transactions, accumulator, leaders)
@@ -72,15 +72,15 @@ class Transactor:
         self._wake: Final = wake
         self._flush: Final = flush
         self._subject: Final = f"transactional id {settings.transactional_id}"
-        self._wait: Wait | None = None  # of the requests under way
+        self._wait: Wait | None = None  # of the current request
         self._tasks: Final = Tasks(log_failure(_logger, "a request of a transaction"))
 
     # --- requests ---
 
     def step(self, now_ms: float, *, is_idle: bool) -> float:
-        """Start what may be asked now; return when time alone lets more be asked.
+        """Start the next request if it is due; return when to step again.
 
-        `is_idle`: no produce request is under way, not even one whose batches have expired.
+        `is_idle`: no produce request is outstanding, not even one whose batches have expired.
         """
         is_quiet = is_idle and self.batches.is_empty
         dispatch = self._attempts.next(now_ms, is_quiet=is_quiet)
@@ -105,13 +105,13 @@ class Transactor:
             now_ms = self._cluster.now_ms()
             self._attempts.handle_answer(now_ms, dispatch, answer, random_fraction())
             is_found = isinstance(dispatch.request, FindCoordinator) and not answer.error_code
-            if not is_found:  # else the request itself follows
+            if not is_found:  # else the request to the coordinator follows
                 self._note_outcome(is_answered=True)
         finally:
             self._wake()
 
     def _note_outcome(self, *, is_answered: bool) -> None:
-        """End the wait of the requests, unless the last of them is repeated."""
+        """End the wait of the current request, or record why the request is retried."""
         wait, why = self._wait, self._attempts.why_repeated
         if wait is not None and why is not None:
             wait.fail(why)
@@ -153,29 +153,29 @@ class Transactor:
     # --- calls ---
 
     async def initialize(self) -> None:
-        """Become the producer of the transactional id."""
+        """Get the identity of the transactional id; fence its earlier producers."""
         await self._end(self.transactions.initialize(), self._settings.max_block_ms)
 
     async def send_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
     ) -> None:
-        """Add offsets to the transaction."""
+        """Add a group's offsets to the transaction."""
         outcome = self.transactions.send_offsets(offsets, group)
         await self._end(outcome, self._settings.max_block_ms)
 
     async def commit(self) -> None:
-        """Send all that waits, then commit."""
+        """Send all waiting batches, then commit."""
         outcome = self.transactions.commit()
         await self._end(outcome, self._settings.max_block_ms, flush=self._flush)
 
     async def abort(self) -> None:
-        """Drop what waits, then abort."""
+        """Fail all waiting batches and offsets, then abort."""
         await self._end(self.transactions.abort(), self._settings.max_block_ms)
 
     async def abort_after(self, error: BaseException) -> None:
-        """Abort if a transaction is left open; log, and note on `error`, if that fails."""
+        """Abort an open transaction after `error`; log a failure, and add it to `error`'s notes."""
         if self.transactions.state not in _TO_ABORT:
-            return  # it is over, a commit is under way, or nothing can be done
+            return  # no open transaction, a commit in progress, or a fatal error
         try:
             await self.abort()
         except KafkaError as failure:
@@ -189,7 +189,7 @@ class Transactor:
         *,
         flush: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Wait until the outcome is known. Raises KafkaError."""
+        """Wait for the outcome. Raises KafkaError."""
         self._wake()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -206,7 +206,7 @@ class Transactor:
     # --- the end ---
 
     async def finish(self) -> None:
-        """Abort an open transaction; wait, within `max_block_ms`, if its end is under way."""
+        """Abort an open transaction, or wait for an ending one, for at most `max_block_ms`."""
         transactions, limit_ms = self.transactions, self._settings.max_block_ms
         try:
             if transactions.state in _TO_ABORT:
@@ -217,7 +217,7 @@ class Transactor:
             _logger.warning("the transaction at the end of %s: %s", self._settings.client_id, error)
 
     async def close(self, error: KafkaError) -> None:
-        """Stop at once: calls that wait get `error`."""
+        """Stop at once: waiting calls get `error`."""
         self._attempts.close(error)
         self._note_outcome(is_answered=False)
         await self._tasks.stop()

@@ -1,4 +1,4 @@
-"""Explains why a broker could not be reached, to the user that configured its address."""
+"""Explains why a broker could not be reached, for the user who configured its address."""
 
 import errno
 import socket
@@ -17,7 +17,7 @@ _REFUSED: Final = f"[Errno {errno.ECONNREFUSED}]"
 
 
 def why_unreachable(error: BaseException) -> str:  # noqa: PLR0911 - one flat case per cause
-    """Describe what `KafkaConnection.open`, or the first request, raised."""
+    """Describe the error of `KafkaConnection.open`, or of the first request."""
     for one in _chain(error):
         match one:
             case OSError() if _is_refused(one):
@@ -40,7 +40,7 @@ def why_unreachable(error: BaseException) -> str:  # noqa: PLR0911 - one flat ca
 
 
 def _is_refused(error: OSError) -> bool:
-    """Tell whether each address of the host refused; of several, asyncio keeps the texts only."""
+    """Return whether every address of the host refused, from the texts in asyncio's one error."""
     refusals = str(error).count(_REFUSED)
     return refusals > 0 and refusals == str(error).count("[Errno ")
 
@@ -49,9 +49,9 @@ def _chain(error: BaseException) -> list[BaseException]:
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and len(chain) < CHAIN_MAX:
         chain.append(cause)
-    return chain[::-1]  # the deepest first: it is the most specific
+    return chain[::-1]  # the innermost, most specific cause first
 
 
 def at(address: Address, error: BaseException) -> str:
-    """Describe it, with the address in front."""
+    """Return the address, then the description of the error."""
     return f"{address[0]}:{address[1]}: {why_unreachable(error)}"

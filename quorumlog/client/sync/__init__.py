@@ -1,8 +1,8 @@
 """The same clients for code without an event loop.
 
-All of them share one thread with one event loop, which is there while any of them is open. Every
-method blocks until the asynchronous one is done, and raises what it raises. Threads may share a
-producer or an admin. A call from a coroutine works, but its event loop stands still meanwhile.
+All blocking clients share one thread with one event loop, which runs while a client is open. Every
+method blocks until the asynchronous method has ended, and raises the same errors. Threads may share
+a producer or an admin. A call from a coroutine works, but blocks the coroutine's event loop.
 """
 
 from quorumlog.client.sync.admin import SyncAdmin

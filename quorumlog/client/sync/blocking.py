@@ -1,10 +1,10 @@
-"""The common part of the blocking clients: their methods, and how they open, close and end.
+"""The common part of the blocking clients: their methods, and how they open and close.
 
-A method is made of the asynchronous one, with its signature and its description.
+`blocking` derives a method from the asynchronous method, with its signature and its docstring.
 
-A client that is dropped without `close` is closed in the background. One that is still open when
-the interpreter ends is closed then if it may hold records: a producer waits, as in `close`, until
-each of them is acknowledged or failed, `delivery_timeout_ms` at most. Both are ResourceWarnings.
+A client that is dropped without `close` is closed in the background. A producer that is still open
+when the interpreter ends is closed then: it waits, as in `close`, until each record is acknowledged
+or failed, for at most `delivery_timeout_ms`. Both cases give a ResourceWarning.
 """
 
 import atexit
@@ -26,7 +26,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 _open: Final["weakref.WeakSet[Blocking[Any]]"] = weakref.WeakSet()
-_closing: Final[set["Future[None]"]] = set()  # of those that were dropped
+_closing: Final[set["Future[None]"]] = set()  # of dropped clients
 
 
 ClientT = TypeVar("ClientT", bound=AsyncClient[Any])
@@ -34,7 +34,7 @@ OwnerT = TypeVar("OwnerT")
 
 
 class Waiting(Generic[OwnerT]):
-    """Has methods of an asynchronous object, in a form that waits for their end."""
+    """Blocking forms of the methods of an asynchronous object."""
 
     def __init__(self, owner: OwnerT) -> None:
         """`owner` has the asynchronous methods."""
@@ -45,7 +45,7 @@ class Waiting(Generic[OwnerT]):
 
 
 class Part(Waiting[OwnerT]):
-    """Some of a client's methods, under a name of their own."""
+    """A part of a client's methods, as an object of its own."""
 
     def __init__(self, owner: OwnerT, client: "Blocking[Any]") -> None:
         """`owner` has the asynchronous methods; `client` runs them."""
@@ -57,14 +57,14 @@ class Part(Waiting[OwnerT]):
 
 
 class Blocking(Waiting[ClientT]):
-    """The common part of the three: opened at construction, closed by `close` or `with`."""
+    """The base of the blocking clients: opened at construction, closed by `close` or `with`."""
 
     _holds_records: ClassVar[bool] = False
 
     def __init__(self, client: ClientT) -> None:
         super().__init__(client)
         self._is_open = True
-        self._calls: Final[Calls] = set()  # those under way
+        self._calls: Final[Calls] = set()  # in progress
         self._lock: Final = threading.RLock()
         try:
             loop = LoopThread.acquire(client)
@@ -91,19 +91,19 @@ class Blocking(Waiting[ClientT]):
         except RuntimeError as error:
             if self._is_open:
                 raise
-            # Another thread, or a signal handler, has closed it meanwhile.
+            # Another thread, or a signal handler, has closed the client meanwhile.
             raise RuntimeError(CLOSED) from error
 
     def close(self) -> None:
-        """Close in good order; see the asynchronous client's `stop`.
+        """Close the client; see the asynchronous client's `stop`.
 
-        Calls that still run in other threads then raise RuntimeError. A caller that is interrupted
-        (Ctrl-C) does not wait for the end, which comes in the background.
+        Calls in progress in other threads raise RuntimeError. If the caller is interrupted
+        (Ctrl-C), closing continues in the background.
         """
         self._close(self._client.stop())
 
     def _close(self, stop: Coroutine[Any, Any, None]) -> None:
-        if not self._loop.is_here:  # what it had belongs to the process that forked this one
+        if not self._loop.is_here:  # its connections belong to the parent of this forked process
             stop.close()
             return
         self._loop.check_caller(stop)
@@ -116,7 +116,7 @@ class Blocking(Waiting[ClientT]):
                 return
             self._drop.detach()
             _open.discard(self)
-            self._loop.run(close_all(lambda: stop))  # goes on without a caller that is interrupted
+            self._loop.run(close_all(lambda: stop))  # continues if the caller is interrupted
             self._loop.run(cancel(self._calls))
             self._loop.release(self._client)
         except BaseException:
@@ -145,7 +145,7 @@ class Blocking(Waiting[ClientT]):
 def blocking(
     method: Callable[Concatenate[OwnerT, Parameters], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[Waiting[OwnerT], Parameters], Result]:
-    """Return the method of a blocking client that awaits `method` on the shared loop."""
+    """Return a method of a blocking client that awaits `method` on the shared loop."""
 
     @wraps(method)
     def call(
@@ -159,7 +159,7 @@ def blocking(
 def on_loop(
     method: Callable[Concatenate[ClientT, Parameters], Result],
 ) -> Callable[Concatenate[Blocking[ClientT], Parameters], Result]:
-    """Return the method of a blocking client that calls `method` on the shared loop."""
+    """Return a method of a blocking client that calls `method` on the shared loop."""
 
     @wraps(method)
     def call(
@@ -178,7 +178,7 @@ def _warn(kind: str) -> None:
 
 
 def _drop(kind: str, client: AsyncClient[Any], loop: LoopThread) -> None:
-    """Close, in the background, a client whose outside no code holds any more."""
+    """Close, in the background, the client of a blocking client that was garbage-collected."""
     if loop.is_here:
         _begin_closing(client, loop)
         _warn(kind)
@@ -188,7 +188,7 @@ def _begin_closing(client: AsyncClient[Any], loop: LoopThread) -> None:
     work = _close_dropped(client, loop)
     try:
         future = loop.begin(work)
-    except RuntimeError:  # the loop has ended, as this was the last client, and is closed
+    except RuntimeError:  # the loop is closed: this was its last client
         work.close()
         return
     _closing.add(future)
@@ -197,14 +197,14 @@ def _begin_closing(client: AsyncClient[Any], loop: LoopThread) -> None:
 
 async def _close_dropped(client: AsyncClient[Any], loop: LoopThread) -> None:
     try:
-        # As after an exception: what the last poll returned need not be processed.
+        # As after an exception: the last poll's records may not be processed.
         await client.__aexit__(GeneratorExit, None, None)
     finally:
         loop.release(client)
 
 
 def _at_exit() -> None:
-    """Close the producers that are still open: it waits until their records are done."""
+    """Close the producers that are still open, and wait until their records are done."""
     for client in list(_open):
         if client._loop.is_here:  # noqa: SLF001 - ours: the class is above
             _warn(type(client).__name__)

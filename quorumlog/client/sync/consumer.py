@@ -22,12 +22,12 @@ class SyncConsumer(Blocking[Consumer]):
     def __init__(
         self, bootstrap_servers: BootstrapServers, **options: Unpack[ConsumerOptions]
     ) -> None:
-        self._unseen: Records = {}  # taken for a caller that was interrupted (Ctrl-C)
+        self._unseen: Records = {}  # polled for a caller that was interrupted (Ctrl-C)
         super().__init__(Consumer(bootstrap_servers, **options))
 
     def close(self) -> None:
-        """Close in good order; see the asynchronous client's `stop`."""
-        if self._unseen:  # then the last poll's records are not processed
+        """Close the client; see the asynchronous client's `stop`."""
+        if self._unseen:  # the last poll's records are not processed
             interrupted = KeyboardInterrupt()
             self._close(self._client.__aexit__(type(interrupted), interrupted, None))
         else:
@@ -37,10 +37,10 @@ class SyncConsumer(Blocking[Consumer]):
         return super()._run(self._after_rewind(work) if self._unseen else work)
 
     async def _after_rewind(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Go back to the records of the interrupted call, so that they are not processed yet."""
+        """Seek back to the records of the interrupted call, which are not processed, then work."""
         unseen, self._unseen = self._unseen, {}
         for partition, records in unseen.items():
-            with suppress(KeyError):  # it is assigned no longer
+            with suppress(KeyError):  # no longer assigned
                 self._client.seek(partition, records[0].offset)
         return await work
 
@@ -63,10 +63,10 @@ class SyncConsumer(Blocking[Consumer]):
     offsets_for_times = blocking(Consumer.offsets_for_times)
     partitions_for = blocking(Consumer.partitions_for)
 
-    # These only read: they need no turn of the loop, and a listener may call them.
+    # These methods only read: they do not run on the loop, and a listener may call them.
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """Return the partitions that are read now."""
+        """Return the partitions that are assigned now."""
         return self._client.assignment()
 
     def subscription(self) -> frozenset[str]:
@@ -82,10 +82,10 @@ class SyncConsumer(Blocking[Consumer]):
         return self._client.group_metadata()
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
-        """Return records as soon as there are any; {} after `timeout_ms` without.
+        """Return records as soon as there are any; {} after `timeout_ms` without records.
 
-        Records fetched for a call that an exception ended (Ctrl-C) are not processed: the next call
-        returns them, unless the consumer seeks to another place first.
+        The records of a call that an exception ended (Ctrl-C) are not processed: the next call
+        returns them, unless the consumer seeks first.
         """
 
         async def work() -> None:
@@ -96,9 +96,9 @@ class SyncConsumer(Blocking[Consumer]):
         return records
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Yield record after record, for ever. One is processed when the next is asked for.
+        """Yield record after record, for ever. Each is processed when the next is requested.
 
-        `poll` is many times faster: here, every record crosses from one thread to another.
+        `poll` is many times faster: here, every record needs a call to the loop's thread.
         """
         while True:
             for records in self.poll(ITERATION_POLL_MS, 1).values():

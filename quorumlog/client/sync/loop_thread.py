@@ -1,8 +1,8 @@
 """The thread whose event loop the blocking clients share.
 
 A caller may be interrupted at any moment (Ctrl-C, an exception of a signal handler). Its call is
-then cancelled, and is over before the exception leaves `run`: the next call finds the client at
-rest. A signal handler may close clients, so the locks are reentrant.
+then cancelled, and has ended before the exception leaves `run`: the next call finds the client
+idle. A signal handler may close clients, so the locks are reentrant.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ Calls = set["asyncio.Task[Any]"]
 
 CLOSED: Final = "the client is closed"
 CANCEL_S: Final = 5.0  # the longest wait for a cancelled call, which may run a user's listener
-_LOOK_S: Final = 1.0  # how often a caller looks whether the thread is still there
+_LOOK_S: Final = 1.0  # how often a caller checks that the thread is alive
 
 
 async def cancel(calls: Calls) -> None:
-    """Cancel these tasks, and wait for their end."""
+    """Cancel these tasks, and wait until they have ended."""
     own = [*calls]
     for call in own:
         call.cancel()
@@ -40,8 +40,8 @@ class _Call(Generic[Result]):
     """A coroutine that runs on the loop for a caller in another thread.
 
     Invariants:
-      1. The loop waits for no lock that a caller may hold: an interrupted one cannot stop it.
-      2. `calls` changes on the loop only; it has the task while that runs.
+      1. The loop waits for no lock that a caller may hold: an interrupted caller cannot block it.
+      2. `calls` changes on the loop only; it has the task while the task runs.
     """
 
     def __init__(self, work: Coroutine[Any, Any, Result], calls: Calls) -> None:
@@ -71,28 +71,28 @@ class _Call(Generic[Result]):
         if task is not None:
             self._calls.discard(task)
             if not task.cancelled():
-                task.exception()  # else a caller that is gone leaves an error in the log
+                task.exception()  # retrieved, else asyncio logs it if the caller is gone
         self._is_over = True
         self._over.release()
 
     # --- in the caller's thread ---
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether the call is over, after `timeout_s` at most."""
+        """Wait for at most `timeout_s`; return whether the call has ended."""
         return self._is_over or self._over.acquire(timeout=max(0.0, timeout_s))
 
     def result(self) -> Result:
-        """Return the result of a call that is over. RuntimeError if closing has cancelled it."""
+        """Return the result of an ended call. Raises RuntimeError if closing has cancelled it."""
         try:
             if self._task is None or self._task.cancelled():
                 raise RuntimeError(CLOSED)
             return self._task.result()
         finally:
-            del self  # an error that refers to this frame refers to no task that refers to it
+            del self  # breaks the cycle of the error, its frame and the task that has the error
 
 
 class LoopThread:
-    """An event loop in a thread of its own. `users` has the open clients."""
+    """An event loop in a thread of its own. `users`: the open clients."""
 
     shared: ClassVar["LoopThread | None"] = None
     lock: ClassVar["threading.RLock"] = threading.RLock()
@@ -106,19 +106,19 @@ class LoopThread:
         )
         try:
             self._thread.start()
-        except BaseException:  # it may run all the same
+        except BaseException:  # the thread may run nevertheless
             self._loop.call_soon_threadsafe(self._loop.stop)
             raise
 
     def _serve(self) -> None:
         self._loop.run_forever()
-        # A client whose end was interrupted leaves some.
+        # A client whose closing was interrupted leaves tasks.
         self._loop.run_until_complete(_cancel_all())
         self._loop.close()
 
     @classmethod
     def acquire(cls, user: object) -> "LoopThread":
-        """Return the shared one, for `user`; start it if there is none."""
+        """Return the shared loop thread, for `user`; start it if there is none."""
         with cls.lock:
             if cls.shared is None:
                 cls.shared = cls()
@@ -127,34 +127,34 @@ class LoopThread:
 
     @classmethod
     def release_shared(cls, user: object) -> None:
-        """Undo `acquire`, which may have been interrupted at any moment."""
+        """Undo `acquire`, even if it was interrupted half-way."""
         if cls.shared is not None:
             cls.shared.release(user)
 
     @property
     def is_here(self) -> bool:
-        """False in a process that was forked off: the thread stayed behind."""
+        """False in a forked process, which does not have the thread."""
         return self._process == os.getpid()
 
     def release(self, user: object) -> None:
-        """Note that a client is closed; the last one ends the thread. May be repeated."""
+        """Remove a closed client; the last client ends the thread. May be repeated."""
         with self.lock:
             self.users.discard(user)
             if self.users:
                 return
             if self.shared is self:
                 type(self).shared = None
-        with suppress(RuntimeError):  # it has ended
+        with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._loop.stop)
-        if threading.current_thread() is not self._thread:  # as when it closed a dropped client
+        if threading.current_thread() is not self._thread:  # it closes dropped clients
             self._thread.join()
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> "Future[Result]":
-        """Run `work` on the loop; do not wait for it."""
+        """Start `work` on the loop, without waiting for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def check_caller(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Raise RuntimeError if the loop that would do `work` is not there, or is the caller's."""
+        """Close `work` and raise RuntimeError after a fork, or in the loop's own thread."""
         if not self.is_here:
             work.close()
             message = "this client was opened before a fork: open one in this process"
@@ -173,11 +173,11 @@ class LoopThread:
         timeout_s: float | None = None,
         calls: Calls | None = None,
     ) -> Result:
-        """Run `work` on the loop and wait for it. Raises TimeoutError, and then cancels it.
+        """Run `work` on the loop and wait for it; cancel it and raise TimeoutError if it is late.
 
-        `calls` has the task while it runs. RuntimeError if another call has cancelled that: the
-        client is closed. After an exception in the caller's thread `work` is over, or `CANCEL_S`
-        have passed.
+        `calls` has the task while it runs. Raises RuntimeError if closing the client has cancelled
+        the task. After an exception in the caller's thread, `work` has ended, or `CANCEL_S` have
+        passed.
         """
         self.check_caller(work)
         call = _Call(work, set() if calls is None else calls)
@@ -200,13 +200,13 @@ class LoopThread:
     def _give_up(self, call: _Call[Any]) -> None:
         try:
             self._loop.call_soon_threadsafe(call.cancel)
-        except RuntimeError:  # the loop is closed: nothing runs any more
+        except RuntimeError:  # the loop is closed: its tasks have ended
             call.cancel()
         call.wait(CANCEL_S)
 
 
 def _after_fork() -> None:
-    """Begin without a thread; another one may have held the lock at that moment."""
+    """Reset the shared thread and its lock, which another thread may have held during the fork."""
     LoopThread.shared, LoopThread.lock = None, threading.RLock()
 
 

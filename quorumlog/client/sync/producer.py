@@ -13,14 +13,14 @@ from quorumlog.client.sync.loop_thread import LoopThread
 
 
 class SyncDelivery:
-    """The future of one record that a SyncProducer sent."""
+    """The future of one record of a SyncProducer."""
 
     def __init__(self, delivery: Delivery, loop: LoopThread) -> None:
         self._delivery: Final = delivery
         self._loop: Final = loop
 
     def done(self) -> bool:
-        """Tell whether `result` returns at once."""
+        """Return whether the record is acknowledged or failed: `result` does not block then."""
         return self._delivery.done()
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
@@ -52,7 +52,7 @@ class SyncProducer(Blocking[Producer]):
         key: bytes | None = None,
         **options: Unpack[SendOptions],
     ) -> SyncDelivery:
-        """Put a record in line; its `result()` waits until it is acknowledged."""
+        """Buffer a record; `result()` of the delivery waits until it is acknowledged."""
         return SyncDelivery(self._run(self._client.send(topic, value, key, **options)), self._loop)
 
     send_and_wait = blocking(Producer.send_and_wait)
@@ -74,7 +74,7 @@ class SyncProducer(Blocking[Producer]):
             yield
             self.commit_transaction()
         except BaseException as error:
-            if self._is_open:  # else closing has aborted it
+            if self._is_open:  # else closing has aborted the transaction
                 self._run(_abort_after(self._client, error, earlier))
             raise
 
@@ -84,7 +84,7 @@ async def _transactions(producer: Producer) -> int:
 
 
 async def _abort_after(producer: Producer, error: BaseException, earlier: int) -> None:
-    """Abort the transaction that an interrupted call left open, if it began after `earlier`."""
+    """Abort an open transaction after `error`, if its number is above `earlier`."""
     transactor = producer._transactor()  # noqa: SLF001 - ours
     if transactor.transactions.number > earlier:
         await transactor.abort_after(error)
