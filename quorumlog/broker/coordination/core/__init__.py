@@ -22,12 +22,13 @@ Effects.
 - `Report`: log a line for the operator.
 
 Events.
-- `BecameLeader`, `Resigned`: a leader epoch older than the shard's changes nothing (KAFKA-18137).
+- `BecameLeader`, `Resigned`: ignored if the leader epoch is older than the shard's (KAFKA-18137).
   The coordinator's first event is `BecameLeader`; it gets another for each newer leader epoch.
+- `Stopped`: the broker stops, or a step raised InvariantViolation.
 - `LogRead`, `AppendEnded`: see `ReadLog` and `AppendBatch`.
 - `RequestReceived`: refused unless the coordinator is loaded.
 - `Ticked`: see Time.
-- `Stopped`: the broker stops, or a step raised InvariantViolation.
 - Events of one kind of coordinator: kept during a load, and fed once the coordinator is loaded.
-After the shard has closed, events change nothing.
+
+`Resigned` and `Stopped` close the shard: from then on it refuses requests and ignores other events.
 """

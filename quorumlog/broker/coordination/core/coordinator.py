@@ -25,7 +25,7 @@ class Coordinator(Protocol):
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """The time of the next tick, if nothing else happens; None: no tick is needed."""
+        """The time of the next tick, if no other event comes first; None: no tick is needed."""
 
     @property
     def not_written(self) -> Mapping[ErrorCode, ErrorCode]:

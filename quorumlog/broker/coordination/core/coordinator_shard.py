@@ -98,7 +98,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """The time of the next tick, if nothing else happens; None: no tick is needed."""
+        """The time of the next tick, if no other event comes first; None: no tick is needed."""
         if self.phase is Phase.LOADING:
             return self._load_on_at_ms
         return self._coordinator.next_deadline_ms if self.phase is Phase.ACTIVE else None
@@ -186,7 +186,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
         return self._last_append_id
 
     def _handle_append_ended(self, now_ms: int, event: events.AppendEnded) -> None:
-        """Report ended writes in log order. The end of a write of an earlier load is ignored."""
+        """Report ended writes in log order. Ignore an append of an earlier load."""
         for write in self._writes:
             if write.append_id == event.append_id:
                 write.ended = event
@@ -241,7 +241,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
     # --- Loading ---
 
     def _maybe_load_on(self, now_ms: int) -> None:
-        """Replay the next batches read, or read on. Each commit is a batch, so there are many."""
+        """Replay some batches of the last read, or read on: each commit is a batch of its own."""
         if self._load_on_at_ms is None or now_ms < self._load_on_at_ms:
             return
         try:

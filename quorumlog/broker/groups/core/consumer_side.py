@@ -67,7 +67,7 @@ Replaced = Callable[[int, ErrorCode], None]
 
 
 class ConsumerSide:
-    """The consumer groups, beside the classic ones.
+    """The consumer groups of a coordinator that also has classic groups.
 
     Invariants:
     1. A group is a classic group, or a consumer group, or neither.
@@ -291,7 +291,7 @@ class ConsumerSide:
     # --- Groups that change their protocol ---
 
     def _replace(self, group_id: str, records: tuple[LogRecord, ...], replaced: Replaced) -> None:
-        """Write the records of a protocol change; refuse the group's requests until the end."""
+        """Write the records of a protocol change; refuse the group's requests until it ends."""
         self._replaced.add(group_id)
         self.coordinator.hold(group_id)
 
@@ -362,7 +362,7 @@ class ConsumerSide:
         return self.coordinator.next_deadline_ms
 
     def feed(self, now_ms: int, event: events.Event, ahead: tuple[LogRecord, ...] = ()) -> None:
-        """Feed the coordinator an event; `ahead`: records to write before its own, in its batch."""
+        """Feed the coordinator an event; `ahead`: records to put first in the batch it writes."""
         for effect in self.coordinator.step(now_ms, event):
             match effect:
                 case AppendRecords(write_id=write_id, records=records):

@@ -56,7 +56,7 @@ class GroupCoordinator(ReplayedGroups):
 
     Invariants (with those of `Group`, after every step):
       6. A Stable group has the generation and the members of its last committed record.
-      7. Every group has a deadline at or before its next timeout.
+      7. Every group with a timeout has a deadline at or before it.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class GroupCoordinator(ReplayedGroups):
 
     @property
     def next_deadline_ms(self) -> int:
-        """The time of the next tick, if nothing else happens."""
+        """The time of the next tick, if no other event comes first."""
         first_ms = min(self._next_cleanup_ms, self.consumer_side.next_deadline_ms)
         next_ms = self._deadlines.next_ms
         return first_ms if next_ms is None else min(first_ms, next_ms)

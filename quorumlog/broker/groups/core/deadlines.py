@@ -6,7 +6,7 @@ from sortedcontainers import SortedSet
 class GroupDeadlines:
     """At most one deadline for each group, the earliest first.
 
-    A deadline may come before the group's next timeout: a heartbeat extends only the session.
+    A deadline may come before its group's next timeout: a heartbeat does not move it.
     """
 
     def __init__(self) -> None:

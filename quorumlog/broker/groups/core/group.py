@@ -147,7 +147,7 @@ class Group:
         )
 
     def transition(self, to: GroupState, now_ms: int) -> None:
-        """Change the state, by a legal change only: the only writer of a served group's state."""
+        """Change the state: its only writer while the group is served."""
         require(to in TRANSITIONS[self.state], f"legal change: {self.state.name} -> {to.name}")
         self.state, self.state_since_ms = to, now_ms
 
@@ -194,7 +194,7 @@ class Group:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a member with these protocols shares a protocol with all members."""
+        """Whether one of these protocols is supported by all members."""
         if not self.members:
             return True
         return protocol_type == self.protocol_type and not self._candidates().isdisjoint(names)

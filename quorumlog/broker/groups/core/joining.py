@@ -189,10 +189,10 @@ class Joining:
             return False
 
     def _must_give_up(self, group: Group, member: Member) -> bool:
-        """Whether this member, now replaced, had partitions still to be revoked (KIP-429).
+        """Whether the member to replace has yet to revoke partitions meant for others (KIP-429).
 
-        It would have joined again after revoking them. Only that rebalance assigns them to another
-        member.
+        It would have joined again after revoking them. Only a rebalance assigns these partitions to
+        another member.
         """
         if group.protocol_type != CONSUMER:
             return False

@@ -20,7 +20,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 class CommittedState:
-    """Invariants: only `apply` writes, and only committed records are applied.
+    """Invariant: only committed records and markers change it.
 
     `groups` has the classic groups, `consumer` the consumer groups, `pending` the offsets of open
     transactions. `size` is the number of classic groups and committed offsets.

@@ -124,7 +124,7 @@ class OffsetRemoval:
 def topics_read(group: Group) -> frozenset[str] | None:
     """Return the topics that members of a classic group may read, or ANY_TOPIC.
 
-    During a rebalance it is ANY_TOPIC: members may subscribe to their topics again (KAFKA-13636).
+    ANY_TOPIC during a rebalance: members may subscribe to their old topics again (KAFKA-13636).
     """
     is_settled = group.state is GroupState.STABLE and group.protocol_type == CONSUMER
     return subscribed_by(group) if is_settled else ANY_TOPIC

@@ -48,7 +48,10 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResult:
-    """`members` is for the leader only. With MEMBER_ID_REQUIRED, join again as `member_id`."""
+    """The response to JoinGroup. Only the leader gets `members`.
+
+    With MEMBER_ID_REQUIRED, the client must join again as `member_id`.
+    """
 
     error_code: ErrorCode
     member_id: str = ""
@@ -83,7 +86,7 @@ class Join(GroupRequest[JoinResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """The member's part of the assignment: opaque bytes from the leader."""
+    """The response to SyncGroup. `assignment`: the member's part, opaque bytes from the leader."""
 
     error_code: ErrorCode
     protocol_type: str | None = None
@@ -136,7 +139,7 @@ class LeavingMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveResult:
-    """`members[i]` is the outcome for the i-th member of the request."""
+    """The response to LeaveGroup. `members[i]`: the outcome for the i-th member of the request."""
 
     error_code: ErrorCode
     members: tuple[ErrorCode, ...] = ()

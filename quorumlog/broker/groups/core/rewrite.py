@@ -72,7 +72,7 @@ class Rewrite:
         self._log_start, self._applied_end = log_start_offset, log_end_offset
 
     def note_applied(self, records: Iterable[LogRecord], next_offset: int) -> None:
-        """Take the keys of applied records off the rewrite; `next_offset` follows the records."""
+        """Remove the keys of applied records from the rewrite; the log ends at `next_offset`."""
         self._applied_end = max(self._applied_end, next_offset)
         if self._begun_at is not None:
             for record in records:
@@ -126,7 +126,7 @@ class Rewrite:
             key = next(iter(self._todo))
             del self._todo[key]
             if key in under_way or self._committed.pending.has(key):
-                self._todo[key] = None  # to the end: the commit of its record may take it off
+                self._todo[key] = None  # to the end: the commit of its record may remove it
                 continue
             record = self._record_of(key)
             size += sum(len(part or b"") for part in encode(record))

@@ -34,8 +34,8 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import BatchHeader, Record
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, marker_of
 
-# The producer's error for an error of the verification, as in Kafka's group coordinator. All but
-# INVALID_PRODUCER_EPOCH are retriable.
+# Errors of a verification, each with the code for the producer, as in Kafka's group coordinator.
+# All these codes but INVALID_PRODUCER_EPOCH are retriable.
 _NOT_VERIFIED: Final = {
     ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -73,7 +73,7 @@ class TransactionalOffsets:
         self._pending: Final = committed.pending
         self._rewrite: Final = rewrite
         self._refusal: Final = refusal
-        self._verifying: Final[dict[int, dict[str, int]]] = {}  # producer, group -> request id
+        self._verifying: Final[dict[int, dict[str, int]]] = {}  # producer -> group -> request id
         self._begun: Final[dict[int, int]] = {}  # producer with an open transaction here -> epoch
         self._under_way: Final[dict[str, Counter[TopicPartition]]] = {}
 
@@ -108,7 +108,7 @@ class TransactionalOffsets:
     def member_refusal(self, group: Group | None, request: CommitTransactionalOffsets) -> ErrorCode:
         """Return why a classic group refuses the commit's member, or NONE.
 
-        A producer may send no member. As in Kafka, an incomplete rebalance does not refuse it.
+        A producer may send no member. As in Kafka, a commit is accepted during a rebalance.
         """
         if group is None:
             has_offsets = bool(self.partitions(request.group_id))

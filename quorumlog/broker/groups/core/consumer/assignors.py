@@ -34,7 +34,7 @@ Members = Mapping[str, MemberSubscription]
 Counts = Mapping[TopicId, int]
 Assignment = dict[str, Partitions]
 Assign = Callable[[Members, Counts], Assignment]
-Load = tuple[int, int]  # (number of partitions, place of the member); the poorest has the smallest
+Load = tuple[int, int]  # (partitions, place of the member): the poorest member has the smallest
 
 
 def in_order(members: Members) -> list[str]:
@@ -97,8 +97,8 @@ class _Class:
 class _Uniform:
     """One computation. A member is identified by its place in `order`.
 
-    The poorest subscriber of a topic is the poorest of few classes, so a move takes time
-    logarithmic in the number of members.
+    Members with the same subscription form a class. The poorest subscriber of a topic is found
+    among few classes, so a move takes time logarithmic in the number of members.
     """
 
     def __init__(self, members: Members, counts: Counts) -> None:

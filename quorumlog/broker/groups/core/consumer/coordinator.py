@@ -112,7 +112,7 @@ class ConsumerGroupCoordinator:
 
     @property
     def next_deadline_ms(self) -> int:
-        """The time of the next tick, if nothing else happens."""
+        """The time of the next tick, if no other event comes first."""
         if self._awaited.has_made:
             return self._now_ms  # at once: the next slice
         first_ms = self._deadlines.first_ms

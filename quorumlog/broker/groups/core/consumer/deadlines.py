@@ -32,7 +32,7 @@ class Deadlines:
 
     @property
     def first_ms(self) -> int | None:
-        """The first deadline, if there is one."""
+        """The earliest deadline; None: there is no deadline."""
         return self._in_order[0][0] if self._in_order else None
 
     def __contains__(self, key: DeadlineKey) -> bool:
@@ -51,7 +51,7 @@ class Deadlines:
             self._in_order.remove((deadline_ms, key))
 
     def pop_due(self, now_ms: int) -> DeadlineKey | None:
-        """Remove and return the first deadline that has come."""
+        """Remove the earliest due deadline, and return its key; None: no deadline is due."""
         if not self._in_order or self._in_order[0][0] > now_ms:
             return None
         _, key = self._in_order[0]

@@ -48,7 +48,7 @@ class ConsumerMember:
     current: CurrentAssignment
 
     def become(self, current: CurrentAssignment) -> None:
-        """Change the assignment, by a legal change of state only: the only writer of the state."""
+        """Change the assignment. Raises InvariantViolation: an illegal change of the state."""
         before, after = self.current.state, current.state
         is_legal = after is before or after in MEMBER_TRANSITIONS[before]
         require(is_legal, f"legal change of a member: {before.name} -> {after.name}")

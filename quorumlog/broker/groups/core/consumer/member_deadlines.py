@@ -25,11 +25,11 @@ class MemberDeadlines:
 
     @property
     def first_ms(self) -> int | None:
-        """The first deadline, if there is one."""
+        """The earliest deadline; None: there is no deadline."""
         return self._deadlines.first_ms
 
     def pop_due(self, now_ms: int) -> DeadlineKey | None:
-        """Return the key of the first overdue deadline, and drop all deadlines of its member."""
+        """Return the key of the earliest due deadline, and drop all deadlines of its member."""
         key = self._deadlines.pop_due(now_ms)
         if key is not None:
             self.drop_all(key.group_id, key.member_id)
@@ -50,7 +50,7 @@ class MemberDeadlines:
                     self._deadlines.drop(_key(group, member_id, DeadlineKind.REBALANCE))
 
     def begin_all(self, group: ConsumerGroup, now_ms: int) -> None:
-        """Give every member a whole session, and a whole rebalance if it has one to do."""
+        """Give each member a whole session, and a whole rebalance timeout if it must revoke."""
         for member_id in group.members:
             self.begin_session(group, member_id, now_ms)
         for member in group.unrevoked():

@@ -1,4 +1,4 @@
-"""Members that join, change, leave, and are replaced; and the group epochs that these begin.
+"""Members that join, change, leave or are replaced, and the group epochs that they begin.
 
 Sources: KIP-848; KIP-1101 (the hash of the topics in the record of the epoch).
 """

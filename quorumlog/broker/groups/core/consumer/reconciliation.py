@@ -98,7 +98,7 @@ def reconcile(
     owners: Mapping[TopicIdPartition, str],
     reported: Partitions | None,
 ) -> CurrentAssignment:
-    """Return the member's next assignment, or the same if there is nothing to do yet.
+    """Return the member's next assignment, or the present one if it cannot change yet.
 
     `owners`: the owner of each owned partition. `reported`: the partitions that the member reports
     to have; None: no report, so it may have all that it owns.

@@ -46,7 +46,7 @@ class RecordKind(IntEnum):
 
 @dataclass(slots=True, kw_only=True)
 class GroupValue(Message):
-    """A ConsumerGroupMetadataValue. `metadata_hash`: of the topics, when the epoch began."""
+    """A ConsumerGroupMetadataValue. `metadata_hash`: of the topics when the epoch began."""
 
     epoch: int = 0
     metadata_hash: int = 0
@@ -294,7 +294,7 @@ OF_THE_GROUP: Final = frozenset(
 
 
 class RecordKey(NamedTuple):
-    """The subject of a record; `name` is a member id or a regular expression, if there is one."""
+    """The subject of a record; `name`: a member id or a regular expression, or "" for the group."""
 
     kind: RecordKind
     group_id: str
