@@ -21,8 +21,8 @@ from quorumlog.wire.codec.schemas import decode_message, encode_message
 
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
-VALUE_VERSION: Final = 3  # of written values,
-WITH_TOPIC_ID: Final = 4  # but for an offset with a topic id
+VALUE_VERSION: Final = 3  # of written values without a topic id
+WITH_TOPIC_ID: Final = 4  # of written offsets with a topic id
 NAME_BYTES_MAX: Final = 32_767  # of any string in a record
 _VERSION: Final = Packer(">h")
 MessageT = TypeVar("MessageT", bound=Message)

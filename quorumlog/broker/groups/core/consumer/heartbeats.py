@@ -36,7 +36,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A member whose request was applied; `told`: its assignment before, if it was a member."""
+    """A member whose request was applied; `told`: its assignment before; None: it was new."""
 
     member_id: str
     told: CurrentAssignment | None = None
