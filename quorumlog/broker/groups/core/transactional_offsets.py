@@ -74,7 +74,7 @@ class TransactionalOffsets:
         self._rewrite: Final = rewrite
         self._refusal: Final = refusal
         self._verifying: Final[dict[int, dict[str, int]]] = {}  # producer -> group -> request id
-        self._begun: Final[dict[int, int]] = {}  # producer with an open transaction here -> epoch
+        self._begun: Final[dict[int, int]] = {}  # producer -> epoch of its open transaction here
         self._under_way: Final[dict[str, Counter[TopicPartition]]] = {}
 
     def loaded(self) -> None:

@@ -69,7 +69,7 @@ class AwaitedTargets:
 
     @property
     def has_made(self) -> bool:
-        """Whether a computed target has slices left to write."""
+        """Whether a computed target has parts to write or requests to answer."""
         return bool(self._made)
 
     def add(self, job: TargetJob) -> None:
