@@ -1,1 +1,1 @@
-"""Coordinators of internal topics: what those of groups share with later kinds."""
+"""The shard that loads and drives a coordinator of an internal topic: groups or transactions."""

@@ -11,10 +11,10 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class CoordinatorRequest(Protocol[R_co]):
-    """A request that is answered by an `R_co`."""
+    """A request whose response is an `R_co`."""
 
     def refuse(self, error_code: ErrorCode) -> R_co:
-        """Return an answer that carries only `error_code`."""
+        """Return a response that carries only `error_code`."""
 
 
 class Coordinator(Protocol):
@@ -25,26 +25,26 @@ class Coordinator(Protocol):
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """The time of the next tick, if nothing else happens; None: no tick is needed."""
+        """The time of the next tick, if no other event comes first; None: no tick is needed."""
 
     @property
     def not_written(self) -> Mapping[ErrorCode, ErrorCode]:
-        """The errors of an append that mean "not in the log", each with the code for clients."""
+        """The append errors after which no record is in the log, each with the code for clients."""
 
     def replay_encoded(self, key: bytes, value: bytes | None) -> None:
         """Apply one committed record; a record of an unknown kind is no error.
 
-        Raises ValueError: the record cannot be read.
+        Raises ValueError: the record is malformed.
         """
 
     def encode(self, record: Any) -> tuple[bytes, bytes | None]:
-        """Return key and value of a record of AppendRecords."""
+        """Return the key and the value of a record of AppendRecords."""
 
     def loaded(self, now_ms: int, log_start_offset: int, log_end_offset: int, /) -> None:
-        """Start to serve. What was replayed was at [log_start_offset, log_end_offset)."""
+        """Start to serve. The replayed records were at [log_start_offset, log_end_offset)."""
 
     def step(self, now_ms: int, event: Any) -> Sequence[CoordinatorEffect]:
-        """Handle one event, shared or its own; return the effects, in order.
+        """Handle one event, shared or of this kind of coordinator; return the effects, in order.
 
         Raises InvariantViolation: our bug.
         """
@@ -57,6 +57,6 @@ class ReplaysTransactions(Protocol):
     def replay_transactional(self, header: BatchHeader, records: Sequence[Record]) -> None:
         """Apply one committed batch of a transaction, or its marker.
 
-        Compaction may have left a marker's batch without its record. Raises ValueError: a record
-        cannot be read.
+        Compaction may have removed the record of a marker's batch. Raises ValueError: a record is
+        malformed.
         """

@@ -1,4 +1,4 @@
-"""One partition of an internal topic that this broker leads: loads it, then serves from it.
+"""One led partition of an internal topic: loads its coordinator, then serves requests.
 
 `coordination/core/__init__.py` has the contract with the drivers.
 """
@@ -30,12 +30,12 @@ from quorumlog.wire.codec.records import BatchHeader, Record, decode_batches, en
 
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
 
-LOAD_POLL_MS: Final = 20  # between two looks whether the rest of the log is committed by now
+LOAD_POLL_MS: Final = 20  # between two reads while the end of the log is not committed
 BATCHES_AT_ONCE: Final = 100  # replayed in one step: some ms
 
 
 class Phase(Enum):
-    """What a shard does."""
+    """The phase of a shard."""
 
     LOADING = auto()
     ACTIVE = auto()
@@ -52,7 +52,7 @@ REFUSALS: Final[Mapping[Phase, ErrorCode]] = {
 
 @dataclass(slots=True)
 class _Write:
-    """An append that is under way; `ended`: known, but not those ahead of it."""
+    """An append under way; `ended`: its result, kept until all earlier appends have ended."""
 
     append_id: int
     write_id: int
@@ -61,10 +61,10 @@ class _Write:
 
 
 class CoordinatorShard(Generic[CoordinatorT]):
-    """Loads, serves while it leads, and loads again when the outcome of a write is not known.
+    """Loads, serves while this broker leads, and reloads after a write of unknown outcome.
 
-    # DEVIATION: Kafka serves as soon as it has read its log to the end. We serve once all that we
-    # have read is committed, so that no member gets an offset that the next leader may not have:
+    # DEVIATION: Kafka serves once it has read its log to the end. We serve once the high watermark
+    # has reached that end, so that no client gets an offset that the next leader may not have:
     # docs/decisions/0005-groups-change-when-their-record-is-committed.md
     """
 
@@ -88,23 +88,23 @@ class CoordinatorShard(Generic[CoordinatorT]):
 
     @property
     def coordinator(self) -> CoordinatorT | ErrorCode:
-        """The coordinator, for reading; or why it may not be read."""
+        """The coordinator, for reading; or the error of a shard that does not serve."""
         return self._coordinator if self.phase is Phase.ACTIVE else REFUSALS[self.phase]
 
     @property
     def leader_epoch(self) -> Epoch:
-        """The newest leader epoch that is known; -1: none."""
+        """The newest leader epoch received; -1: none."""
         return self._leader_epoch
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """The time of the next tick, if nothing else happens; None: no tick is needed."""
+        """The time of the next tick, if no other event comes first; None: no tick is needed."""
         if self.phase is Phase.LOADING:
             return self._load_on_at_ms
         return self._coordinator.next_deadline_ms if self.phase is Phase.ACTIVE else None
 
     def step(self, now_ms: int, event: Any) -> list[Effect]:
-        """Handle an `events.Event` or one of the coordinator's own; return the effects, in order.
+        """Handle an `events.Event` or an event of the coordinator; return the effects, in order.
 
         Raises InvariantViolation: our bug.
         """
@@ -140,7 +140,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
             self._refuse_all(REFUSALS[self.phase])
 
     def _feed(self, now_ms: int, event: Any) -> None:
-        """Let the coordinator handle an event; it is dropped if there is none any more."""
+        """Let the coordinator handle an event; drop the event if the shard does not serve."""
         if self.phase is not Phase.ACTIVE:
             return
         for effect in self._coordinator.step(now_ms, event):
@@ -180,17 +180,17 @@ class CoordinatorShard(Generic[CoordinatorT]):
         self._effects.append(effects.AppendBatch(append_id=append_id, records=batch))
 
     def _new_write(self, write_id: int, records: int) -> int:
-        """Expect the end of an append; return its id."""
+        """Record an append under way; return its id."""
         self._last_append_id += 1
         self._writes.append(_Write(self._last_append_id, write_id, records))
         return self._last_append_id
 
     def _handle_append_ended(self, now_ms: int, event: events.AppendEnded) -> None:
-        """Report the writes that have ended, in log order. One of an earlier load is not known."""
+        """Report ended writes in log order. Ignore an append of an earlier load."""
         for write in self._writes:
             if write.append_id == event.append_id:
                 write.ended = event
-                break  # the first one, nearly always
+                break  # nearly always the first write
         while self._writes and (ended := self._writes[0].ended) is not None:
             self._report_write(now_ms, self._writes.popleft(), ended)
 
@@ -207,7 +207,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
         )
 
     def _load_again(self, now_ms: int, error_code: ErrorCode) -> None:
-        """Load again: a record may or may not be in the log; only the log can tell."""
+        """Load again: only the log shows whether the write is in it."""
         self._refuse_all(ErrorCode.NOT_COORDINATOR)
         self._report_problem(f"a write ended with {error_code.name}")
         self._begin_to_load(now_ms)
@@ -224,7 +224,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
             self._close()
 
     def _close(self) -> None:
-        """Stop serving: answer every open request NOT_COORDINATOR."""
+        """Stop serving; answer every open request NOT_COORDINATOR."""
         self.phase = Phase.CLOSED
         self._writes.clear()
         self._refuse_all(ErrorCode.NOT_COORDINATOR)
@@ -241,7 +241,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
     # --- Loading ---
 
     def _maybe_load_on(self, now_ms: int) -> None:
-        """Replay the next of what was read, or read on. Every commit is a batch: there are many."""
+        """Replay some batches of the last read, or read on: each commit is a batch of its own."""
         if self._load_on_at_ms is None or now_ms < self._load_on_at_ms:
             return
         try:
@@ -280,7 +280,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
             self._begin_to_serve(now_ms)
 
     def _is_whole(self, read: LocalRead) -> bool:
-        """Whether there is nothing above the high watermark, either."""
+        """Whether the whole log was read: no record is above the high watermark."""
         return read.log_end_offset <= self._read_up_to
 
     def _begin_to_serve(self, now_ms: int) -> None:

@@ -12,7 +12,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRecords(Generic[RecordT]):
-    """Of a coordinator: append as one batch, then feed WriteEnded, in log order.
+    """Of a coordinator: append the records as one batch, then feed WriteEnded, in log order.
 
     With a producer id, the batch belongs to that producer's transaction and has no sequence.
     """
@@ -29,12 +29,12 @@ class WriteMarker:
 
     write_id: int
     marker: TransactionMarker
-    transaction_version: int = 0  # by which the marker's epoch is judged
+    transaction_version: int = 0  # decides how the marker's producer epoch is checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRequest(Generic[ResultT]):
-    """Answer one request."""
+    """Complete one request with its result."""
 
     request_id: int
     result: ResultT
@@ -42,13 +42,13 @@ class AnswerRequest(Generic[ResultT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceLogStart:
-    """Let the log start at `offset`: all that is live is committed at or after it."""
+    """Let the log start at `offset`: every live record is committed at or after it."""
 
     offset: Offset
 
 
 class OwnEffect:
-    """The base of the effects that only one kind of coordinator has; the shard passes them on."""
+    """The base of the effects of one kind of coordinator; the shard passes them on."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ class AppendBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendMarker:
-    """Append the marker in its order among the batches, then feed AppendEnded."""
+    """Append the marker in effect order among the batches, then feed AppendEnded."""
 
     append_id: int
     marker: TransactionMarker
@@ -79,7 +79,7 @@ class AppendMarker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Tell the operator. `is_problem`: something went wrong."""
+    """Log `text` for the operator, as a warning if `is_problem`."""
 
     text: str
     is_problem: bool = False

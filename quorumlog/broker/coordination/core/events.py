@@ -12,7 +12,7 @@ RequestT = TypeVar("RequestT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestReceived(Generic[RequestT]):
-    """A request came in. `request_id` is unique here; its AnswerRequest carries it."""
+    """A request came in. Its AnswerRequest carries the same `request_id`, unique in a shard."""
 
     request_id: int
     request: RequestT
@@ -20,9 +20,9 @@ class RequestReceived(Generic[RequestT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteEnded:
-    """To a coordinator: the high watermark has passed a write; the log goes on at `next_offset`.
+    """To a coordinator: a write is committed; `next_offset` follows its last record.
 
-    With an error, which its clients understand: they are not in the log and never will be.
+    With an error, a code for clients: the records are not in the log and never will be.
     """
 
     write_id: int
@@ -32,26 +32,26 @@ class WriteEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
-    """Time has passed: it is `now_ms`."""
+    """The clock has reached the step's `now_ms`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BecameLeader:
-    """We lead the partition, since `leader_epoch` at the latest."""
+    """We lead the partition in `leader_epoch`, perhaps since an earlier epoch."""
 
     leader_epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resigned:
-    """We lead the partition no longer, as of `leader_epoch`."""
+    """We no longer lead the partition, as of `leader_epoch`."""
 
     leader_epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped:
-    """The broker stops, or must not go on."""
+    """The broker stops, or an invariant was violated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +63,9 @@ class LogRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendEnded:
-    """The append of an AppendBatch has ended: `base_offset` is that of the batch, unless refused.
+    """An append has ended: `base_offset` is the batch's first offset, unless it was refused.
 
-    An error may leave open whether the batch is in the log.
+    After some errors the batch may or may not be in the log.
     """
 
     append_id: int

@@ -1,9 +1,9 @@
-"""Which partition of an internal topic a group or a transactional id lives on, as in Java."""
+"""The partition of an internal topic for a group id or a transactional id, as in Java."""
 
 import codecs
 from typing import Final
 
-# Looked up at the start: the codec is a file, and a request may come when no file can be opened.
+# Looked up at import: Python reads the codec from a file, which fails without free descriptors.
 _UTF16: Final = codecs.getencoder("utf-16-be")
 
 
@@ -17,6 +17,6 @@ def java_string_hash(text: str) -> int:
 
 
 def partition_for(key: str, partitions: int) -> int:
-    """Return the partition of a key. The smallest hash has no absolute value in Java: 0 there."""
+    """Return the partition of a key. As in Java, the smallest hash has the absolute value 0."""
     value = java_string_hash(key)
     return (0 if value == -(1 << 31) else abs(value)) % partitions

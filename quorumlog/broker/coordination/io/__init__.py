@@ -1,1 +1,1 @@
-"""The life of an internal topic's partition that this broker leads: load, serve, resign."""
+"""Drivers of coordinator shards in the event loop: load, serve, resign."""

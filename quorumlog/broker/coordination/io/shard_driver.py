@@ -1,6 +1,6 @@
-"""Drives a `CoordinatorShard` in the event loop: futures, one timer, the replicas. Decides nothing.
+"""The driver of a `CoordinatorShard` in the event loop: futures, one timer, the replicas.
 
-`coordination/core/__init__.py` has the contract.
+It makes no decision of the shard; `coordination/core/__init__.py` has the contract.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class CoordinatorLog(Protocol):
-    """What a coordinator needs of the replicas (`Replicas` has more)."""
+    """The operations of `Replicas` on a coordinator's log."""
 
     def append(
         self,
@@ -44,7 +44,7 @@ class CoordinatorLog(Protocol):
         timeout_ms: int,
         done: ProduceDone,
     ) -> None:
-        """Append as the leader; call `done` now, or when the outcome is known."""
+        """Append as the leader; call `done` with the outcome, now or later."""
 
     def append_marker(
         self,
@@ -55,7 +55,7 @@ class CoordinatorLog(Protocol):
         done: ProduceDone,
         transaction_version: int = 0,
     ) -> None:
-        """End a transaction as the leader; call `done` when that is committed, or refused."""
+        """Append a marker as the leader; call `done` when it is committed or refused."""
 
     def read_local(
         self,
@@ -65,16 +65,17 @@ class CoordinatorLog(Protocol):
         done: Callable[[LocalRead], None],
         /,
     ) -> None:
-        """Tell `done` whole committed batches of our replica, now or when they are in memory."""
+        """Call `done` with whole committed batches of the local replica, now or once in memory."""
 
     def advance_log_start(self, at: TopicPartition, offset: Offset, /) -> None:
         """Delete committed records below `offset`, as the leader."""
 
 
 class ShardDriver(Generic[CoordinatorT]):
-    """Lives from `became_leader` to `resigned`. `on_fatal` gets our bugs.
+    """The driver of one shard, from `became_leader` to `resigned`.
 
-    `perform_own` performs the effects that only this kind of coordinator has, outside of `feed`.
+    `on_fatal` gets each InvariantViolation. `perform_own` performs each `OwnEffect`, outside of
+    `feed`.
     """
 
     def __init__(
@@ -96,11 +97,11 @@ class ShardDriver(Generic[CoordinatorT]):
         self._last_request_id = 0
         self._asked: Final[dict[int, asyncio.Future[Any]]] = {}
         self._timer: asyncio.Handle | None = None
-        self._ticks_at_s = 0.0  # kept here: uvloop's handle of a timer that is due has no `when`
+        self._ticks_at_s = 0.0  # kept here: the handle of a due timer has no `when` in uvloop
         self._set_timer()
 
     def ask(self, request: CoordinatorRequest[R]) -> asyncio.Future[R]:
-        """Return the answer: now (a Future that is done), or once it is committed."""
+        """Return a Future of the response, already done if the response needs no commit."""
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._last_request_id += 1
         self._asked[self._last_request_id] = answer
@@ -108,7 +109,7 @@ class ShardDriver(Generic[CoordinatorT]):
         return answer
 
     def feed(self, event: Any) -> None:
-        """Step, and perform the effects."""
+        """Step the shard, and perform its effects."""
         try:
             ordered = self.shard.step(self._now_ms(), event)
         except InvariantViolation as violation:
@@ -122,7 +123,7 @@ class ShardDriver(Generic[CoordinatorT]):
         match effect:
             case effects.AnswerRequest(request_id=request_id, result=result):
                 answer = self._asked.pop(request_id)
-                if not answer.done():  # the client may have gone
+                if not answer.done():  # cancelled if the client has disconnected
                     answer.set_result(result)
             case effects.AppendBatch(append_id=append_id, records=records):
                 self._replicas.append(
@@ -152,7 +153,7 @@ class ShardDriver(Generic[CoordinatorT]):
                 assert_never(effect)
 
     def _soon(self, action: Callable[..., None], *arguments: object) -> None:
-        """Call `action` outside the step that is under way."""
+        """Call `action` in a later turn of the event loop, outside the present step."""
         asyncio.get_running_loop().call_soon(action, *arguments)
 
     def _append_ended(self, append_id: int, result: ProduceResult) -> None:
@@ -169,7 +170,7 @@ class ShardDriver(Generic[CoordinatorT]):
         self.feed(events.LogRead(read=read))
 
     def _set_timer(self) -> None:
-        """Tick at or soon after the shard's deadline; a tick that is too early does no harm."""
+        """Schedule a tick at or soon after the shard's deadline; an early tick does no harm."""
         deadline_ms = self.shard.next_deadline_ms
         if deadline_ms is None:
             if self._timer is not None:

@@ -21,10 +21,10 @@ CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
 
 
 class ShardSet(Generic[CoordinatorT]):
-    """Invariant: one shard per partition that this broker leads, of the newest known leader epoch.
+    """Invariant: one shard per led partition of the topic, at the newest leader epoch received.
 
-    An older epoch than that of a shard changes nothing (KAFKA-18137). Nothing is remembered of
-    other partitions: a topic that is created again starts at epoch 0.
+    A leader epoch older than the shard's changes nothing (KAFKA-18137). Epochs of other partitions
+    are not kept: a re-created topic starts at epoch 0.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ShardSet(Generic[CoordinatorT]):
         wall_ms: Callable[[], int],
         shard: type[CoordinatorShard[CoordinatorT]] = CoordinatorShard,
     ) -> None:
-        """`partitions`: of the topic, before there is one. `shard` is another one in a mutant."""
+        """`partitions`: the count to use until the topic exists. Mutants replace `shard`."""
         self.topic: Final = topic
         self._partitions = partitions
         self._replicas, self._new_coordinator = replicas, new_coordinator
@@ -49,16 +49,16 @@ class ShardSet(Generic[CoordinatorT]):
         self._started_ms: float | None = None
         self._drivers: Final[dict[TopicPartition, ShardDriver[CoordinatorT]]] = {}
 
-    # --- What this broker leads ---
+    # --- Leadership ---
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Load a partition of the topic; keep what is loaded if only the epoch rose."""
+        """Load a partition of the topic; keep a loaded coordinator if only the epoch rose."""
         if topic_partition.topic == self.topic:
             driver = self._drivers.get(topic_partition) or self._open(topic_partition)
             driver.feed(BecameLeader(leader_epoch=leader_epoch))
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Forget what the partition holds: clients get NOT_COORDINATOR."""
+        """Drop the partition's coordinator: clients get NOT_COORDINATOR."""
         driver = self._drivers.get(topic_partition)
         if driver is not None:
             driver.feed(Resigned(leader_epoch=leader_epoch))
@@ -66,13 +66,13 @@ class ShardSet(Generic[CoordinatorT]):
                 del self._drivers[topic_partition]
 
     def count_partitions(self, image: ClusterImage) -> None:
-        """Note how many partitions the topic has."""
+        """Update the number of partitions of the topic."""
         topic = image.topics.get(self.topic)
         if topic is not None:
             self._partitions = len(topic.partitions)
 
     def stop(self) -> None:
-        """Forget everything; answer every open request NOT_COORDINATOR."""
+        """Drop all coordinators; answer every open request NOT_COORDINATOR."""
         self.feed_all(Stopped())
         self._drivers.clear()
 
@@ -92,18 +92,18 @@ class ShardSet(Generic[CoordinatorT]):
     # --- Coordinators ---
 
     def partition_of(self, key: str) -> TopicPartition:
-        """Return the partition that holds the key."""
+        """Return the partition of a group id or a transactional id."""
         return TopicPartition(self.topic, partition_for(key, self._partitions))
 
     def leader_epoch(self, topic_partition: TopicPartition) -> Epoch:
-        """Return the leader epoch in which the coordinator of a partition serves; -1: not here."""
+        """Return the leader epoch of a partition's coordinator; -1: not on this broker."""
         driver = self._drivers.get(topic_partition)
         return NO_EPOCH if driver is None else driver.shard.leader_epoch
 
     def ask(
         self, topic_partition: TopicPartition, request: CoordinatorRequest[R]
     ) -> asyncio.Future[R]:
-        """Return the answer of a partition's coordinator, or NOT_COORDINATOR if it is not here."""
+        """Return the response of a partition's coordinator; NOT_COORDINATOR: not on this broker."""
         driver = self._drivers.get(topic_partition)
         if driver is not None:
             return driver.ask(request)
@@ -112,23 +112,23 @@ class ShardSet(Generic[CoordinatorT]):
         return refusal
 
     def coordinator(self, key: str) -> CoordinatorT | ErrorCode:
-        """Return the coordinator of the key, for reading; or why there is none here."""
+        """Return the coordinator of the key, for reading; or the error if it does not serve."""
         driver = self._drivers.get(self.partition_of(key))
         return ErrorCode.NOT_COORDINATOR if driver is None else driver.shard.coordinator
 
     def coordinators(self) -> Iterator[CoordinatorT | ErrorCode]:
-        """Yield the coordinator of each partition that we lead, or why it does not answer."""
+        """Yield the coordinator of each led partition, or the error if it does not serve."""
         for _, driver in sorted(self._drivers.items()):
             yield driver.shard.coordinator
 
     def feed(self, topic_partition: TopicPartition, event: Any) -> None:
-        """Tell the coordinator of a partition, if it is here."""
+        """Feed an event to the coordinator of a partition, if it is on this broker."""
         driver = self._drivers.get(topic_partition)
         if driver is not None:
             driver.feed(event)
 
     def feed_all(self, event: Any) -> None:
-        """Tell all coordinators."""
+        """Feed an event to all coordinators."""
         for _, driver in sorted(self._drivers.items()):
             driver.feed(event)
 

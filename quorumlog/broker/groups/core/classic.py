@@ -2,7 +2,7 @@
 
 The leader of a generation assigns, the assignment is committed, then every member gets its part:
 no member acts on an assignment that could be lost (KAFKA-13614). The protocol refuses unknown
-members, generations that are over, and instances that were replaced.
+members, past generations, and replaced static members.
 Sources: KIP-62 (sessions), KIP-345 (static members); joining.py, rebalance.py.
 """
 
@@ -26,7 +26,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 
 class ClassicProtocol:
-    """Has no state but the outbox: every method takes the group that it changes."""
+    """The classic protocol. Its only state is the outbox; each method gets the group to change."""
 
     def __init__(self, settings: BrokerSettings, outbox: GroupOutbox) -> None:
         self._outbox = outbox
@@ -34,7 +34,7 @@ class ClassicProtocol:
         self.joining = Joining(settings, outbox, self._rebalance)
 
     def handle_sync(self, group: Group, now_ms: int, request_id: int, sync: Sync) -> None:
-        """Take the leader's assignment; answer with the member's part once it is committed."""
+        """Write the leader's assignment; answer each member with its part once it is committed."""
         error_code = self._sync_refusal(group, sync)
         if error_code is not ErrorCode.NONE:
             self._outbox.reply(request_id, sync.refuse(error_code))
@@ -105,7 +105,7 @@ class ClassicProtocol:
     def handle_heartbeat(
         self, group: Group, now_ms: int, request_id: int, heartbeat: Heartbeat
     ) -> None:
-        """Prolong the session; REBALANCE_IN_PROGRESS tells the member of a rebalance."""
+        """Extend the session; answer REBALANCE_IN_PROGRESS if the member must join again."""
         error_code = self._generation_refusal(group, heartbeat)
         if error_code is ErrorCode.NONE:
             group.members[heartbeat.member_id].touch(now_ms)
@@ -114,7 +114,7 @@ class ClassicProtocol:
         self._outbox.reply(request_id, error_code)
 
     def commit_refusal(self, group: Group, now_ms: int, commit: CommitOffsets) -> ErrorCode:
-        """Return why a member may not commit offsets now, or NONE; prolong its session."""
+        """Return why a member may not commit offsets now, or NONE; extend its session."""
         error_code = self._generation_refusal(group, commit)
         if error_code is ErrorCode.NONE:
             group.members[commit.member_id].touch(now_ms)
@@ -123,7 +123,7 @@ class ClassicProtocol:
         return error_code
 
     def interrupt(self, group: Group, now_ms: int) -> None:
-        """Let every member join again; answer those that wait."""
+        """Require every member to join again; answer waiting joins and syncs."""
         if group.state is not GroupState.PREPARING_REBALANCE:
             self._rebalance.prepare(group, now_ms)
         for member in group.members.values():
@@ -164,10 +164,10 @@ class ClassicProtocol:
         if len(group.members) < size_before:
             self._rebalance.members_changed(group, now_ms)
         elif group.state is GroupState.PREPARING_REBALANCE:
-            self._rebalance.maybe_complete(group, now_ms)  # a pending member is gone, perhaps
+            self._rebalance.maybe_complete(group, now_ms)  # perhaps it waited for a pending member
 
     def handle_deadlines(self, group: Group, now_ms: int) -> None:
-        """Remove unused member ids, and members that are overdue; end an overdue rebalance."""
+        """Remove lapsed member ids and overdue members; end an overdue rebalance."""
         lapsed = [member_id for member_id, end_ms in group.pending.items() if now_ms >= end_ms]
         for member_id in lapsed:
             del group.pending[member_id]

@@ -1,4 +1,4 @@
-"""What the side of the consumer groups needs of the classic groups of the same coordinator."""
+"""The classic groups of a coordinator, as its `ConsumerSide` uses them."""
 
 from collections.abc import Callable
 from typing import Final
@@ -10,7 +10,7 @@ from quorumlog.broker.groups.core.states import GroupState
 
 
 class ClassicSide:
-    """The classic groups of the same coordinator, which become consumer groups and back."""
+    """The classic groups of a coordinator, and their conversions from and to consumer groups."""
 
     def __init__(
         self,
@@ -29,16 +29,16 @@ class ClassicSide:
         return group.state is GroupState.STABLE
 
     def interrupt(self, group: Group, now_ms: int) -> None:
-        """Answer what waits: members must join again, whatever becomes of the group."""
+        """Answer waiting joins and syncs: members must join again, in either protocol."""
         if group.members:
             self._protocol.interrupt(group, now_ms)
 
     def continue_with(self, group: Group, now_ms: int) -> None:
-        """Serve a group that was a consumer group; its members join again."""
+        """Serve a former consumer group, whose members must join again."""
         self.groups[group.group_id] = group
         self._protocol.interrupt(group, now_ms)
 
     def continue_stable(self, group: Group, request_id: int) -> None:
-        """Serve a group that was a consumer group and keeps its generation; its leader joins."""
+        """Serve a former consumer group in its generation; answer the join of its leader."""
         self.groups[group.group_id] = group
         self._protocol.joining.answer_returning_leader(group, request_id)

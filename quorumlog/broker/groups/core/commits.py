@@ -1,4 +1,4 @@
-"""What requests about groups have in common: names, and offsets with or without a transaction."""
+"""Checks shared by group requests: group names, and commits with or without a transaction."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,13 +21,13 @@ def is_group_name(group_id: str, *, may_be_empty: bool) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedCommit:
-    """The records that a commit writes, and what it answers for each partition once they are."""
+    """The records of a commit, and the outcome of each partition once they are committed."""
 
     records: tuple[OffsetRecord, ...]
     outcomes: Mapping[TopicPartition, ErrorCode]
 
     def result(self, written: ErrorCode = ErrorCode.NONE) -> CommitResult:
-        """Return the answer. `written`: how the write of the records ended."""
+        """Return the response. `written`: the result of the write of the records."""
         partitions = {where: code or written for where, code in self.outcomes.items()}
         return CommitResult(error_code=ErrorCode.NONE, partitions=partitions)
 
@@ -35,7 +35,7 @@ class DecidedCommit:
 def decide_commit(
     request: CommitOffsets | CommitTransactionalOffsets, settings: BrokerSettings, now_ms: int
 ) -> DecidedCommit:
-    """Decide on each partition of a commit that the group does not refuse."""
+    """Check each partition of a commit that the group accepts; return records and outcomes."""
     group_id = request.group_id
     longest = min(settings.offset_metadata_max_bytes, NAME_BYTES_MAX)
     outcomes = dict.fromkeys(request.offsets, ErrorCode.NONE)
@@ -50,9 +50,9 @@ def decide_commit(
 
 
 def stranger_refusal(generation_id: int, *, has_offsets: bool) -> ErrorCode:
-    """Return why a commit to a group without members or a past is refused, or NONE.
+    """Return why a commit to a group without members or a generation is refused, or NONE.
 
-    A client that is no member may commit. `has_offsets`: the group has some from such a client.
+    A client that is no member may commit. `has_offsets`: the group has offsets of such a client.
     """
     if generation_id < 0:
         return ErrorCode.NONE

@@ -1,9 +1,9 @@
 """The consumer groups of a `GroupCoordinator`, and groups that change their protocol.
 
-It gives its `ConsumerGroupCoordinator` the requests that are about consumer groups, and passes the
-effects on in the order of one log. A group changes its protocol in one batch: what deletes it in
-the one, what it is in the other. Until that is committed nothing else is served of it.
-docs/decisions/0128-two-coordinators-share-one-log.md
+`ConsumerSide` routes requests about consumer groups to its `ConsumerGroupCoordinator`, and passes
+the effects on in log order. A group changes its protocol in one batch: tombstones in the old
+format, then its records in the new one. Until the batch is committed, all requests of the group are
+refused. docs/decisions/0128-two-coordinators-share-one-log.md
 """
 
 from collections.abc import Callable, Collection
@@ -59,19 +59,20 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-OWN_REQUEST: Final = -1  # the coordinator's own: no client waits for its answer
+OWN_REQUEST: Final = -1  # the coordinator's own request: no client waits for the response
 BUSY: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-"""Try again soon: every client of either protocol does, without leaving its group."""
+"""Retriable: clients of both protocols retry soon, without leaving their group."""
 
 Replaced = Callable[[int, ErrorCode], None]
 
 
 class ConsumerSide:
-    """The consumer groups, beside the classic ones.
+    """The consumer groups of a coordinator that also has classic groups.
 
     Invariants:
-    1. A group is a classic one, or a consumer group, or neither.
-    2. While a group is replaced nothing else is written of it, but for offsets of deleted topics.
+    1. A group is a classic group, or a consumer group, or neither.
+    2. During a protocol change, the only other records written for the group are tombstones of
+       offsets in deleted topics.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class ConsumerSide:
         offsets_of: Callable[[str], Collection[TopicPartition]],
         classic: ClassicSide,
     ) -> None:
-        """`offsets_of` a group: the partitions with an offset, be it pending in a transaction."""
+        """`offsets_of` returns the partitions where a group has an offset, committed or pending."""
         self.topics: Final = Topics(NoExpressions()) if topics is None else topics
         self._settings: Final = consumer_group_settings(settings)
         self.coordinator: Final = ConsumerGroupCoordinator(
@@ -94,26 +95,26 @@ class ConsumerSide:
         self._committed: Final = committed
         self._offsets_of: Final = offsets_of
         self._classic: Final = classic
-        self._replaced: Final[set[str]] = set()  # by what is being written
+        self._replaced: Final[set[str]] = set()  # groups whose protocol change is being written
         self._unmatched: Final[dict[str, list[tuple[int, ConsumerHeartbeat]]]] = {}
 
     def owns(self, group_id: str) -> bool:
-        """Whether it is a consumer group."""
+        """Whether the group is a consumer group."""
         return group_id in self.coordinator.groups
 
     def is_in_use(self, group_id: str) -> bool:
-        """Whether it is a consumer group with members."""
+        """Whether the group is a consumer group with members."""
         group = self.coordinator.groups.get(group_id)
         return group is not None and group.state is not ConsumerGroupState.EMPTY
 
     def is_replacing(self, group_id: str) -> bool:
-        """Whether the group changes its protocol now."""
+        """Whether a protocol change of the group is being written."""
         return group_id in self._replaced
 
     # --- Requests ---
 
     def take(self, now_ms: int, request_id: int, request: Request | ConsumerHeartbeat) -> bool:
-        """Serve the request if it is about a consumer group, or makes one; else return False."""
+        """Serve a request about a consumer group, also a new one; return False for all others."""
         group_id = request.group_id
         group = self.coordinator.groups.get(group_id)
         if group_id in self._replaced:
@@ -139,14 +140,14 @@ class ConsumerSide:
         return True
 
     def handle_matched(self, now_ms: int, expression: str) -> None:
-        """Serve the requests that wait for the topics of an expression, if all were tried."""
+        """Serve the requests that wait for an expression, once it was matched with all topics."""
         if expression in self._unmatched and self.topics.matching(expression) is not None:
             for request_id, heartbeat in self._unmatched.pop(expression):
                 self.take(now_ms, request_id, heartbeat)
         self._pass_jobs_on()
 
     def _must_wait(self, request_id: int, heartbeat: ConsumerHeartbeat) -> bool:
-        """Whether topics must be tried with the expression first; the request waits then."""
+        """Return True if the request now waits for its expression's topics, or was refused."""
         expression = heartbeat.subscribed_topic_regex
         group = self.coordinator.groups.get(heartbeat.group_id)
         is_known = group is not None and expression in group.expressions
@@ -157,7 +158,7 @@ class ConsumerSide:
             if self.topics.matching(expression) is not None:
                 return False
         except (RequestRefused, InvalidRegularExpression):
-            return False  # the coordinator tells the member
+            return False  # the coordinator refuses the request
         if self.topics.is_known(expression):
             self._unmatched.setdefault(expression, []).append((request_id, heartbeat))
             self._pass_jobs_on()
@@ -196,7 +197,7 @@ class ConsumerSide:
         self._replace(group.group_id, records, replaced)
 
     def _as_consumer_group(self, group: Group) -> tuple[LogRecord, ...]:
-        """Return what makes a consumer group of a classic one. Raises RequestRefused."""
+        """Return the records that convert a classic group. Raises RequestRefused."""
         tombstone = GroupRecord(group_id=group.group_id, stored=None)
         if not group.members:
             return (tombstone,)
@@ -212,7 +213,7 @@ class ConsumerSide:
             max_size = self._settings.max_size
             converted = to_consumer_records(group, self.topics, max_size=max_size)
         except NotConvertible as error:
-            is_stable = self._classic.is_stable(group)  # else it may be another in a moment
+            is_stable = self._classic.is_stable(group)  # else it may soon be convertible
             raise RequestRefused(
                 ErrorCode.GROUP_ID_NOT_FOUND if is_stable else BUSY,
                 f"{group.group_id!r} is a classic group that stays one: {error}",
@@ -220,7 +221,7 @@ class ConsumerSide:
         return (tombstone, *converted)
 
     def _give_way(self, request_id: int, join: Join) -> None:
-        """Delete a consumer group without members, so that a classic one can take its place."""
+        """Delete a consumer group without members, then let the join create a classic group."""
         if self.coordinator.is_writing(join.group_id):
             self._outbox.reply(request_id, join.refuse(BUSY))
             return
@@ -245,7 +246,7 @@ class ConsumerSide:
     # --- Offsets ---
 
     def commit_refusal(self, request: CommitOffsets) -> ErrorCode | None:
-        """Return why offsets of a consumer group may not be committed; None: it is not one."""
+        """Return why a consumer group refuses a commit, or NONE; None: not a consumer group."""
         group = self.coordinator.groups.get(request.group_id)
         if group is None:
             return None
@@ -254,7 +255,7 @@ class ConsumerSide:
         return commit_refusal(group, member_id, epoch, partitions, api_version=request.api_version)
 
     def transactional_refusal(self, request: CommitTransactionalOffsets) -> ErrorCode | None:
-        """Return why a transaction may not commit offsets here; None: it is no consumer group."""
+        """Return why a transactional commit is refused, or NONE; None: not a consumer group."""
         if request.group_id in self._replaced:
             return BUSY
         group = self.coordinator.groups.get(request.group_id)
@@ -271,14 +272,14 @@ class ConsumerSide:
         return ErrorCode.NONE if group is None else fetch_refusal(group, member_id, member_epoch)
 
     def subscribed_topics(self, group_id: str) -> frozenset[str] | None:
-        """Return the topics of a consumer group's members; None: it is not one."""
+        """Return the topics of a consumer group's subscriptions; None: not a consumer group."""
         group = self.coordinator.groups.get(group_id)
         return None if group is None else group.all_names()
 
     def topics_read(self, group_id: str) -> frozenset[str] | None:
-        """Return the topics that members may read; None: not all are known now.
+        """Return the topics that members may read; None: they are not determined.
 
-        They are not known while the group changes, or before the topics of an expression are.
+        They are undetermined while the group has writes under way, or an expression without topics.
         """
         group = self.coordinator.groups[group_id]
         is_changing = self.coordinator.is_writing(group_id)
@@ -290,7 +291,7 @@ class ConsumerSide:
     # --- Groups that change their protocol ---
 
     def _replace(self, group_id: str, records: tuple[LogRecord, ...], replaced: Replaced) -> None:
-        """Write what the group is to be instead; serve nothing of it until that has ended."""
+        """Write the records of a protocol change; refuse the group's requests until it ends."""
         self._replaced.add(group_id)
         self.coordinator.hold(group_id)
 
@@ -302,7 +303,7 @@ class ConsumerSide:
         self._outbox.append(records, done)
 
     def _may_downgrade(self, group: ConsumerGroup) -> bool:
-        """Whether nothing but its members can keep the group from being a classic one."""
+        """Whether settings, size and writes under way let the group become a classic group."""
         return (
             self._settings.may_downgrade
             and len(group.members) <= self._classic.max_size
@@ -311,14 +312,14 @@ class ConsumerSide:
         )
 
     def _maybe_downgrade(self, now_ms: int, group_id: str) -> None:
-        """Let a group be a classic one if its last member of the consumer protocol has gone."""
+        """Convert to a classic group if the last member of the consumer protocol has left."""
         group = self.coordinator.groups.get(group_id)
         if group is None or not self._may_downgrade(group) or not _is_classic(group):
             return
         try:
             stored = to_classic_group(group, self.topics.names, now_ms=now_ms)
         except NotConvertible:
-            return  # it goes on as a consumer group, which serves classic members as well
+            return  # it stays a consumer group, which also serves classic members
 
         def replaced(now_ms: int, error_code: ErrorCode) -> None:
             if error_code is ErrorCode.NONE:
@@ -329,9 +330,9 @@ class ConsumerSide:
     def _replace_last(
         self, now_ms: int, request_id: int, join: Join, replacement: Replacement
     ) -> None:
-        """Let the group be a classic one, led by the static member that joins; none rebalances."""
-        # DEVIATION: Kafka names no leader to the member that joins, so that no member assigns
-        # partitions that are added later. docs/decisions/0128-two-coordinators-share-one-log.md
+        """Convert to a classic group led by the static member that joins, without a rebalance."""
+        # DEVIATION: Kafka's response to this join names no leader, so no member assigns partitions
+        # that are added later. docs/decisions/0128-two-coordinators-share-one-log.md
         group_id = join.group_id
         stored = to_classic_group(
             self.coordinator.groups[group_id],
@@ -357,11 +358,11 @@ class ConsumerSide:
 
     @property
     def next_deadline_ms(self) -> int:
-        """The time of its next tick, if nothing else happens."""
+        """The time of the coordinator's next tick, if no other event comes first."""
         return self.coordinator.next_deadline_ms
 
     def feed(self, now_ms: int, event: events.Event, ahead: tuple[LogRecord, ...] = ()) -> None:
-        """Let it handle an event; `ahead`: records that go with those that it writes now."""
+        """Feed the coordinator an event; `ahead`: records to put first in the batch it writes."""
         for effect in self.coordinator.step(now_ms, event):
             match effect:
                 case AppendRecords(write_id=write_id, records=records):
@@ -391,5 +392,5 @@ def _received(
 
 
 def _is_classic(group: ConsumerGroup) -> bool:
-    """Whether it has members, and all of them speak the classic protocol."""
+    """Whether the group has members, and all of them use the classic protocol."""
     return bool(group.members) and all(member.is_classic for member in group.members.values())

@@ -1,8 +1,8 @@
 """The groups of one partition of `__consumer_offsets`, while this broker leads it.
 
-Requests are decided on the live groups, written, and answered once the records are committed.
-What is durable changes only then (`CommittedState`), so that a write that fails needs no undoing,
-and no member reads an offset that could be lost (which excludes bugs like KAFKA-17507).
+A request is decided on the live group, its records are written, and it is answered once they are
+committed. Only then does the durable state (`CommittedState`) change: a failed write needs no
+rollback, and no member reads an offset that could be lost (a bug like KAFKA-17507).
 """
 
 from collections.abc import Iterable, Mapping
@@ -56,7 +56,7 @@ class GroupCoordinator(ReplayedGroups):
 
     Invariants (with those of `Group`, after every step):
       6. A Stable group has the generation and the members of its last committed record.
-      7. Every group is looked at when time alone may change it.
+      7. Every group with a timeout has a deadline at or before it.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class GroupCoordinator(ReplayedGroups):
         rewrite_limits: RewriteLimits = DEFAULT_LIMITS,
         topics: Topics | None = None,
     ) -> None:
-        """`topics`: those that consumer groups may subscribe to; None: there is none."""
+        """`topics`: the topics that consumer groups may subscribe to; None: no topics."""
         super().__init__(settings, rewrite_limits, refusal=self._transactional_refusal)
         self.not_written: Final = NOT_WRITTEN
         self._settings: Final = settings
@@ -84,12 +84,12 @@ class GroupCoordinator(ReplayedGroups):
         )
         self._deadlines: Final = GroupDeadlines()
         self._next_cleanup_ms = 0
-        self._to_clean: list[str] = []  # groups of this clean-up, the next one last
+        self._to_clean: list[str] = []  # groups left in this clean-up, the next group last
 
     def loaded(self, now_ms: int, log_start_offset: int = 0, log_end_offset: int = 0) -> None:
         """Start to serve: every member has a whole session to find this coordinator.
 
-        The replayed records stood in the log at [log_start_offset, log_end_offset).
+        The replayed records were in the log at [log_start_offset, log_end_offset).
         """
         self.rewrite.note_loaded(log_start_offset, log_end_offset)
         self.transactional.loaded()
@@ -102,7 +102,7 @@ class GroupCoordinator(ReplayedGroups):
 
     @property
     def next_deadline_ms(self) -> int:
-        """The time of the next tick, if nothing else happens."""
+        """The time of the next tick, if no other event comes first."""
         first_ms = min(self._next_cleanup_ms, self.consumer_side.next_deadline_ms)
         next_ms = self._deadlines.next_ms
         return first_ms if next_ms is None else min(first_ms, next_ms)
@@ -127,7 +127,7 @@ class GroupCoordinator(ReplayedGroups):
                 self.consumer_side.handle_matched(now_ms, expression)
             case events.Ticked():
                 self._handle_tick(now_ms)
-            case events.BecameLeader():  # no record and no answer of a group has the leader epoch
+            case events.BecameLeader():  # group records and responses carry no leader epoch
                 pass
             case _:
                 assert_never(event)
@@ -136,14 +136,14 @@ class GroupCoordinator(ReplayedGroups):
     def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None
     ) -> Mapping[TopicPartition, CommittedOffset | None]:
-        """Return the committed offset of each partition, or (None) all that there are."""
+        """Return the committed offset of each partition; `partitions` None: all offsets."""
         offsets = self.committed.offsets.get(group_id, {})
         if partitions is None:
             return dict(sorted(offsets.items()))
         return {where: offsets.get(where) for where in partitions}
 
     def known_groups(self) -> list[str]:
-        """Return the groups with members, a past or offsets, be they pending."""
+        """Return the groups with members, a generation, or offsets (committed or pending)."""
         owned = self.consumer_side.coordinator.groups
         with_offsets = *self.committed.offsets, *self.committed.pending.groups()
         return sorted({*self.groups, *with_offsets, *owned})
@@ -151,7 +151,7 @@ class GroupCoordinator(ReplayedGroups):
     def _handle_request(
         self, now_ms: int, request_id: int, request: Request | ConsumerHeartbeat
     ) -> None:
-        # Offsets of the empty group are kept for clients that are older than groups, as in Kafka.
+        # As in Kafka, clients older than groups may commit offsets to the group with an empty id.
         may_be_nameless = isinstance(request, CommitOffsets | DeleteGroup | ConsumerHeartbeat)
         if not is_group_name(request.group_id, may_be_empty=may_be_nameless):
             self._outbox.reply(request_id, request.refuse(ErrorCode.INVALID_GROUP_ID))
@@ -253,7 +253,7 @@ class GroupCoordinator(ReplayedGroups):
         partitions: Iterable[TopicPartition],
         request_id: int | None,
     ) -> None:
-        """Delete the group's records; `request_id`: of the administrator's request."""
+        """Delete the group's records; `request_id`: an administrator's request; None: expiry."""
 
         def done(now_ms: int, error_code: ErrorCode) -> None:
             if error_code is ErrorCode.NONE:
@@ -264,13 +264,13 @@ class GroupCoordinator(ReplayedGroups):
         records = self._removal.tombstones(group_id, partitions, is_asked=request_id is not None)
         if records:
             self._outbox.append(records, done)
-        else:  # it has no record: there is nothing to delete
+        else:  # the group has no record to delete
             done(now_ms, ErrorCode.NONE)
 
     def _drop_if_unused(self, group_id: str, now_ms: int, *, even_if_awaited: bool = False) -> None:
         """Drop a group without members, offsets or records.
 
-        It is kept for a client that was given a member id and has not come back with it, unless
+        A group is kept while a client with a new member id has yet to join with it, unless
         `even_if_awaited`.
         """
         group = self.groups.get(group_id)
@@ -282,14 +282,14 @@ class GroupCoordinator(ReplayedGroups):
             and group.state is GroupState.EMPTY
             and (even_if_awaited or not group.pending)
             and is_unused
-            and not self._outbox.is_writing(group_id)  # else it would leave a record behind
+            and not self._outbox.is_writing(group_id)  # else a record would outlive the group
         ):
             group.transition(GroupState.DEAD, now_ms)
             del self.groups[group_id]
             self._deadlines.note(group_id, None)
 
     def _clean_up(self, now_ms: int) -> None:
-        """Delete the expired offsets of some groups, and empty groups; a tick does the next."""
+        """Delete expired offsets and unused groups, some groups per tick."""
         if not self._to_clean:
             self._to_clean = self.known_groups()
             self._to_clean.reverse()
@@ -360,7 +360,7 @@ class GroupCoordinator(ReplayedGroups):
             self._settle(group_id)
 
     def _settle(self, group_id: str) -> None:
-        """Check a group that has changed, and note when to look at it again."""
+        """Check the invariants of a changed group, and set its deadline."""
         group = self.groups.get(group_id)
         if group is None:
             return

@@ -1,4 +1,4 @@
-"""When each group must be looked at, because time alone may change it."""
+"""The time at which each group must be checked, because a timeout may change it."""
 
 from sortedcontainers import SortedSet
 
@@ -6,7 +6,7 @@ from sortedcontainers import SortedSet
 class GroupDeadlines:
     """At most one deadline for each group, the earliest first.
 
-    A deadline may come before its group has anything to do: a heartbeat moves none.
+    A deadline may come before its group's next timeout: a heartbeat does not move it.
     """
 
     def __init__(self) -> None:
@@ -15,11 +15,11 @@ class GroupDeadlines:
 
     @property
     def next_ms(self) -> int | None:
-        """The earliest; None if there is none."""
+        """The earliest deadline; None: no group has a deadline."""
         return self._in_order[0][0] if self._in_order else None
 
     def note(self, group_id: str, deadline_ms: int | None) -> None:
-        """Look at the group then, and at no other time; None: at no time."""
+        """Replace the group's deadline; None: remove it."""
         noted_ms = self._of.get(group_id)
         if deadline_ms == noted_ms:
             return
@@ -31,7 +31,7 @@ class GroupDeadlines:
             self._of[group_id] = deadline_ms
 
     def pop_due(self, now_ms: int) -> str | None:
-        """Return the group that is due first, and forget its deadline; None: none is due."""
+        """Return the group with the earliest due deadline, and remove it; None: none is due."""
         if not self._in_order or self._in_order[0][0] > now_ms:
             return None
         _, group_id = self._in_order.pop(0)

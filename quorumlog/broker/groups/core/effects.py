@@ -1,4 +1,4 @@
-"""The effects of a group coordinator: those of every coordinator, and its own."""
+"""The effects of a group coordinator: the shared effects of coordinators, and its own."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyTransaction(OwnEffect):
-    """Ask the transaction coordinator about our partition, then feed TransactionVerified."""
+    """Have the transaction coordinator verify our partition, then feed TransactionVerified."""
 
     request_id: int
     request: CommitTransactionalOffsets

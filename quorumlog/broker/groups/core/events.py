@@ -1,4 +1,4 @@
-"""The events of a group coordinator: those of every coordinator, and changes of topics."""
+"""The events of a group coordinator: shared events of coordinators, and its own."""
 
 from dataclasses import dataclass
 
@@ -33,14 +33,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsDeleted:
-    """These topics were deleted; a new topic of the same name has other records."""
+    """Topics were deleted; a new topic of the same name does not inherit their offsets."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionVerified:
-    """The transaction coordinator has answered a VerifyTransaction: NONE, or why not."""
+    """The transaction coordinator has answered a VerifyTransaction: NONE, or an error."""
 
     request_id: int
     request: CommitTransactionalOffsets

@@ -1,6 +1,6 @@
-"""One group of the classic protocol: its members, its generation, and what they agree on.
+"""One group of the classic protocol: its members, generation, protocol and timeouts.
 
-It holds the state; `classic.py` decides. Source: KIP-62, KIP-345, KIP-394.
+`Group` has the state; `classic.py` has the decisions. Source: KIP-62, KIP-345, KIP-394.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from quorumlog.broker.groups.core.states import TRANSITIONS, GroupState
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
 
-Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the favourite first
+Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the preferred protocol first
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,11 +39,11 @@ class Member:
     awaiting_sync: int | None = None
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Return the member's metadata for that protocol."""
+        """Return the member's metadata for a protocol; empty: the member does not support it."""
         return next((data for name, data in self.protocols if name == protocol_name), b"")
 
     def take_over(self, join: Join, request_id: int) -> None:
-        """Adopt what the join says of the member; it waits for the end of the rebalance."""
+        """Copy the fields of a join; the member waits for the end of the rebalance."""
         self.protocols = join.protocols
         self.session_timeout_ms = join.session_timeout_ms
         self.rebalance_timeout_ms = join.rebalance_timeout_ms
@@ -55,11 +55,11 @@ class Member:
         self.session_deadline_ms = now_ms + self.session_timeout_ms
 
     def is_expired(self, now_ms: int) -> bool:
-        """Whether its session is over."""
+        """Whether the member's session is over."""
         return self._may_expire() and now_ms >= self.session_deadline_ms
 
     def next_deadline_ms(self) -> list[int]:
-        """Return when the member may expire, if it may."""
+        """Return the session deadline, or an empty list if the member may not expire."""
         return [self.session_deadline_ms] if self._may_expire() else []
 
     def _may_expire(self) -> bool:
@@ -71,10 +71,10 @@ class Group:
 
     Invariants (`check_invariants`, after every step that touches more than a session):
     1. The generation never decreases.
-    2. Empty if and only if there are no members, but for those that prepare a rebalance.
+    2. A group is Empty or Dead if and only if it has no members, except in PreparingRebalance.
     3. A Completing or Stable group has a leader, which is a member, and a protocol.
-    4. Requests wait where they may: joins in PreparingRebalance, syncs in CompletingRebalance.
-    5. The static members are those members that have an instance id: one each.
+    4. Joins wait only in PreparingRebalance, syncs only in CompletingRebalance.
+    5. `static` has exactly the members with an instance id, one member for each.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -87,14 +87,14 @@ class Group:
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
         self.static: dict[str, str] = {}  # instance id -> member id
-        self.pending: dict[str, int] = {}  # member id handed out (KIP-394) -> when it lapses
+        self.pending: dict[str, int] = {}  # member id handed out (KIP-394) -> its deadline
         self.pending_sync: set[str] = set()  # members of this generation that have not synced
         self.rebalance_deadline_ms: int | None = None
         self.sync_deadline_ms: int | None = None
-        # While the initial delay runs: how much longer it may get, and whether it should.
+        # During the initial delay: the most that can be added to it, and whether to add some.
         self.initial_delay_left_ms: int | None = None
         self.joined_during_delay = False
-        self.storing_generation: int | None = None  # a record of it is being written
+        self.storing_generation: int | None = None  # the generation whose record is being written
         self._checked_generation = 0
 
     @classmethod
@@ -147,7 +147,7 @@ class Group:
         )
 
     def transition(self, to: GroupState, now_ms: int) -> None:
-        """Change the state: its only writer."""
+        """Change the state: its only writer while the group is served."""
         require(to in TRANSITIONS[self.state], f"legal change: {self.state.name} -> {to.name}")
         self.state, self.state_since_ms = to, now_ms
 
@@ -184,7 +184,7 @@ class Group:
         return member
 
     def refusal(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Return why a request may not speak for this member, or NONE (KIP-345 fencing)."""
+        """Return why a request may not act for this member, or NONE (KIP-345 fencing)."""
         if group_instance_id is not None:
             owner = self.static.get(group_instance_id)
             if owner is None:
@@ -194,15 +194,15 @@ class Group:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether a member with these protocols could agree with all others."""
+        """Whether one of these protocols is supported by all members."""
         if not self.members:
             return True
         return protocol_type == self.protocol_type and not self._candidates().isdisjoint(names)
 
     def select_protocol(self, returning: Join | None = None) -> str:
-        """Elect a protocol that all support: each votes for its favourite; ties go by name.
+        """Elect a protocol that all support: each votes for its first; ties go by name.
 
-        `returning`: what a static member that comes back supports now.
+        `returning`: the join of a returning static member, whose protocols replace its old ones.
         """
         instance_id = None if returning is None else returning.group_instance_id
         known = [
@@ -221,7 +221,7 @@ class Group:
         return _common(member.protocols for member in self.members.values())
 
     def has_all_joined(self) -> bool:
-        """Whether every member has joined, even those that only have a member id yet."""
+        """Whether every member has joined, and every handed-out member id was used."""
         waiting = (member.awaiting_join is not None for member in self.members.values())
         return not self.pending and all(waiting)
 
@@ -252,7 +252,7 @@ class Group:
         return min(deadlines, default=None)
 
     def check_invariants(self) -> None:
-        """Raise InvariantViolation with the number of the rule that does not hold."""
+        """Raise InvariantViolation with the number of a violated invariant."""
         state, members = self.state, self.members
         rising = self.generation_id >= self._checked_generation
         require(rising, "1: the generation never decreases")

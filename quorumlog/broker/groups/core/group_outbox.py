@@ -1,4 +1,4 @@
-"""The effects of one step, and the writes that are under way."""
+"""The effects of one step, and the writes under way."""
 
 from collections import deque
 from collections.abc import Callable
@@ -26,14 +26,15 @@ WriteDone = Callable[[int, ErrorCode], None]
 
 
 Apply = Callable[[int], None]
-"""Called with the offset behind the write, once it is committed."""
+"""Called with the offset after the write, once the write is committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingWrite:
-    """Records that are being written, and the call that follows.
+    """Records that are being written, and the callback for the end of the write.
 
-    `apply`: how they change what is durable; None: they are records of no transaction.
+    `apply`: applies a write of a transaction to the durable state; None: plain records, which the
+    coordinator applies.
     """
 
     write_id: int
@@ -43,7 +44,7 @@ class PendingWrite:
 
 
 class GroupOutbox:
-    """Invariant: writes end in the order in which they were made."""
+    """Collects the effects of a step. Invariant: writes end in the order in which they began."""
 
     def __init__(self) -> None:
         self._effects: list[Effect] = []
@@ -51,7 +52,7 @@ class GroupOutbox:
         self._last_write_id = 0
 
     def reply(self, request_id: int, result: Result | HeartbeatResult) -> None:
-        """Answer a request."""
+        """Complete a request with its result."""
         self._effects.append(AnswerRequest(request_id=request_id, result=result))
 
     def append(self, records: tuple[LogRecord, ...], done: WriteDone) -> None:
@@ -104,7 +105,7 @@ class GroupOutbox:
         return write_id
 
     def perform(self, effect: VerifyTransaction) -> None:
-        """Have an effect performed that only groups have."""
+        """Emit a VerifyTransaction."""
         self._effects.append(effect)
 
     def advance_log_start(self, offset: Offset) -> None:
@@ -112,24 +113,24 @@ class GroupOutbox:
         self._effects.append(AdvanceLogStart(offset=offset))
 
     def pass_on(self, effect: MakeTarget | MatchTopics) -> None:
-        """Let the driver do that."""
+        """Emit a job for the driver to run outside of the event loop."""
         self._effects.append(effect)
 
     def finish(self, write_id: int) -> PendingWrite:
-        """Remove and return the oldest write, which must be this one."""
+        """Remove and return the oldest write. Raises InvariantViolation: it has another id."""
         require(bool(self._writes), f"write {write_id} ended twice")
         write = self._writes.popleft()
         require(write.write_id == write_id, f"write {write_id} ended before {write.write_id}")
         return write
 
     def is_writing(self, group_id: str) -> bool:
-        """Whether a record of that group is under way."""
+        """Whether a record of the group is being written."""
         return any(
             record.group_id == group_id for write in self._writes for record in write.records
         )
 
     def groups_under_way(self) -> frozenset[str]:
-        """Return the groups of which a record is under way."""
+        """Return the groups with a record that is being written."""
         return frozenset(record.group_id for write in self._writes for record in write.records)
 
     def keys_under_way(self) -> frozenset[Key]:

@@ -1,8 +1,8 @@
-"""Which members may join a group, and when a join starts a rebalance.
+"""Joins: which members a group admits, and when a join starts a rebalance.
 
-A join is refused if its member id is unknown, its instance was replaced, or the other members
-support none of its protocols. Sources: KIP-345 (static members), KIP-394 (a member must know its
-id), KIP-814.
+A join is refused if its member id is unknown, its static member was replaced, or the other members
+support none of its protocols. Sources: KIP-345 (static members), KIP-394 (a member joins with an
+assigned id), KIP-814.
 """
 
 from dataclasses import replace
@@ -23,17 +23,17 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame
 
-NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000  # a new member may wait that long for its first join
+NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000  # the longest wait of a new member's first join
 
 
 class Joining:
-    """Has no state but the outbox: every method takes the group that it changes."""
+    """Handles joins. Its only state is the outbox; each method gets the group to change."""
 
     def __init__(self, settings: BrokerSettings, outbox: GroupOutbox, rebalance: Rebalance) -> None:
         self._settings, self._outbox, self._rebalance = settings, outbox, rebalance
 
     def field_refusal(self, join: Join) -> ErrorCode:
-        """Return why no group admits a member that asks for this, or NONE."""
+        """Return why a join is invalid in every group, or NONE."""
         shortest_ms = self._settings.group_min_session_timeout_ms
         longest_ms = self._settings.group_max_session_timeout_ms
         if not shortest_ms <= join.session_timeout_ms <= longest_ms:
@@ -49,11 +49,11 @@ class Joining:
         return ErrorCode.NONE if join.protocols else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     def handle_join(self, group: Group, now_ms: int, request_id: int, join: Join) -> None:
-        """Admit a member, new or known; the answer comes when the rebalance completes."""
+        """Admit a new or existing member; answer when the rebalance, if any, completes."""
         names = [name for name, _ in join.protocols]
         if self._is_full(group, join.member_id):
             self._outbox.reply(request_id, join.refuse(ErrorCode.GROUP_MAX_SIZE_REACHED))
-            if join.member_id in group.members:  # it came back to a rebalance, after others
+            if join.member_id in group.members:  # others took its place in this rebalance
                 group.remove(join.member_id)
                 self._rebalance.maybe_complete(group, now_ms)
         elif not join.protocol_type or not group.supports(join.protocol_type, names):
@@ -70,12 +70,12 @@ class Joining:
                 self._outbox.reply(request_id, join.refuse(error_code))
 
     def maybe_shrink(self, group: Group, now_ms: int) -> None:
-        """Rebalance a loaded group that has more members than it may have now (KIP-389)."""
+        """Rebalance a loaded group that exceeds `group.max.size` (KIP-389)."""
         if len(group.members) > self._settings.group_max_size:
             self._rebalance.prepare(group, now_ms)
 
     def _is_full(self, group: Group, member_id: str) -> bool:
-        """Whether there is no place for this member, new or not.
+        """Whether the group has no place for this member, new or existing.
 
         In a rebalance only members that have joined again have a place (KAFKA-7728, KAFKA-9844).
         """
@@ -123,7 +123,7 @@ class Joining:
     def _rejoin(self, group: Group, now_ms: int, request_id: int, join: Join) -> None:
         member = group.members[join.member_id]
         has_changed = member.protocols != join.protocols
-        # The leader of a Stable group rejoins to have the partitions assigned afresh.
+        # The leader of a Stable group rejoins to assign the partitions anew.
         forces = group.state is GroupState.STABLE and member.member_id == group.leader
         if group.state is GroupState.PREPARING_REBALANCE or has_changed or forces:
             self._rebalance.supersede_join(member, ErrorCode.REBALANCE_IN_PROGRESS)
@@ -132,7 +132,7 @@ class Joining:
             else:
                 member.take_over(join, request_id)
                 self._rebalance.maybe_complete(group, now_ms)
-        else:  # its answer was lost: repeat it
+        else:  # the response was lost: repeat it
             member.touch(now_ms)
             self._outbox.reply(request_id, self._rebalance.joined(group, member))
 
@@ -147,11 +147,11 @@ class Joining:
     # Static members.
 
     def _replace(self, group: Group, now_ms: int, request_id: int, join: Join) -> None:
-        """Admit a static member again, without a rebalance if it wants the same (KIP-345)."""
+        """Admit a returning static member; rebalance only if its subscription differs (KIP-345)."""
         old_id = group.static[join.group_instance_id or ""]
         member = group.members[old_id]
         is_stable = group.state is GroupState.STABLE and group.storing_generation is None
-        # DEVIATION: Kafka does not look at the topics (KAFKA-12759), nor at what is given up.
+        # DEVIATION: Kafka checks neither topics (KAFKA-12759) nor partitions still to be revoked.
         # docs/decisions/0146-a-static-member-is-compared-by-its-topics.md
         if (
             is_stable
@@ -173,10 +173,9 @@ class Joining:
         self._outbox.reply(request_id, self._rebalance.joined(group, leader, skips=True))
 
     def _wants_the_same(self, group: Group, member: Member, join: Join) -> bool:
-        """Return whether a static member comes back for what its assignment was made for.
+        """Whether a returning static member has the protocol and topics of its assignment.
 
-        What it owned, and since which generation, is not compared: a process that starts again
-        owns nothing.
+        Owned partitions and their generation are not compared: a restarted process owns none.
         """
         wanted = dict(join.protocols).get(group.protocol_name or "")
         if wanted is None or group.select_protocol(join) != group.protocol_name:
@@ -190,10 +189,10 @@ class Joining:
             return False
 
     def _must_give_up(self, group: Group, member: Member) -> bool:
-        """Return whether this member has not given up yet what others are to have (KIP-429).
+        """Whether the member to replace has yet to revoke partitions meant for others (KIP-429).
 
-        The member that it replaces would have joined again then. Only a rebalance assigns these
-        partitions to another member.
+        It would have joined again after revoking them. Only a rebalance assigns these partitions to
+        another member.
         """
         if group.protocol_type != CONSUMER:
             return False
@@ -203,13 +202,13 @@ class Joining:
             return False
 
     def _replace_once_stored(self, group: Group, request_id: int, join: Join) -> None:
-        """Write the new member id first: a coordinator that takes over must know it."""
+        """Write the new member id before the response: the next coordinator must load it."""
         generation_id = group.generation_id
         old_id, new_id = group.static[join.group_instance_id or ""], join.new_member_id
 
         def done(now_ms: int, error_code: ErrorCode) -> None:
             is_current = group.storing_generation == generation_id
-            if is_current:  # else a rebalance began meanwhile, and may store its own
+            if is_current:  # else a rebalance began meanwhile, and may be storing its generation
                 group.storing_generation = None
             if error_code is not ErrorCode.NONE:
                 self._outbox.reply(request_id, join.refuse(error_code))
@@ -222,8 +221,8 @@ class Joining:
             member.take_over(join, request_id)
             member.awaiting_join = None
             member.touch(now_ms)
-            # An old client that learns that it leads would assign, and be ignored: so name its
-            # predecessor as the leader. A newer client skips the assignment (KIP-814).
+            # An old client would assign if it were named as the leader, and its assignment would be
+            # ignored: name its predecessor. A newer client skips the assignment (KIP-814).
             leader = old_id if was_leader and not join.supports_skipping_assignment else None
             self._outbox.reply(
                 request_id, self._rebalance.joined(group, member, leader, skips=was_leader)
@@ -249,7 +248,7 @@ class Joining:
         self._outbox.append((GroupRecord(group_id=group.group_id, stored=stored),), done)
 
     def _rename(self, group: Group, old_id: str, new_id: str) -> Member:
-        """Fence the member that has used this instance id until now."""
+        """Fence the old member id of a static member, and replace it by the new id."""
         member = group.members[old_id]
         self._rebalance.supersede_join(member, ErrorCode.FENCED_INSTANCE_ID)
         self._rebalance.supersede_sync(member, ErrorCode.FENCED_INSTANCE_ID)

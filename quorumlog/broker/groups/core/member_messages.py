@@ -1,7 +1,8 @@
-"""What members of a classic group say to its leader, and it to them, through the coordinator.
+"""The subscriptions and assignments that members of a classic group exchange with its leader.
 
-The messages are those of the consumer protocol (KIP-54, KIP-429, KIP-792); fields that a newer
-version appends are ignored. Other protocol types have messages of their own.
+The coordinator passes them on as bytes. The formats are those of the protocol type `consumer`
+(KIP-54, KIP-429, KIP-792); fields that a newer version appends are ignored. Other protocol types
+have formats of their own.
 """
 
 from collections.abc import Iterable
@@ -27,7 +28,7 @@ class _Topic(Protocol):
 
 
 def read_message(kind: type[MessageT], data: bytes) -> MessageT:
-    """Return what a member's bytes say. Raises MalformedFrame."""
+    """Return the message in a member's bytes. Raises MalformedFrame."""
     version = int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
     if len(data) < VERSION_BYTES or version < 0:
         raise MalformedFrame(f"{kind.__name__} in {len(data)} bytes")
@@ -38,8 +39,8 @@ def read_message(kind: type[MessageT], data: bytes) -> MessageT:
 def subscribed_topics(metadata: bytes) -> frozenset[str]:
     """Return the topics of a subscription. Raises MalformedFrame.
 
-    Every version begins with them. Nothing behind them is read: there are clients that name a newer
-    version than they write.
+    Every version begins with the topics. Later fields are not read: some clients send a newer
+    version number than the version they write.
     """
     if len(metadata) < VERSION_BYTES:
         raise MalformedFrame(f"a subscription of {len(metadata)} bytes")
@@ -48,10 +49,10 @@ def subscribed_topics(metadata: bytes) -> frozenset[str]:
 
 
 def unrevoked(metadata: bytes, assignment: bytes) -> frozenset[TopicPartition]:
-    """Return what a member owned when it joined, and was not assigned. Raises MalformedFrame.
+    """Return partitions owned at the join and not assigned after it. Raises MalformedFrame.
 
-    A cooperative member (KIP-429) gives these partitions up, and joins again. No other member may
-    have them before that.
+    A cooperative member (KIP-429) revokes these partitions, then joins again. Only after that may
+    another member have them.
     """
     owned = _partitions(read_message(ConsumerProtocolSubscription, metadata).owned_partitions)
     if not owned or not assignment:

@@ -1,4 +1,4 @@
-"""Which committed offsets of a group an administrator may delete: those of no subscribed topic.
+"""OffsetDelete: an administrator may delete offsets in topics that the group does not subscribe to.
 
 Source: KIP-496.
 """
@@ -15,7 +15,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-ANY_TOPIC: Final = None  # what is subscribed to is not known: any topic may be
+ANY_TOPIC: Final = None  # unknown subscriptions: any topic may be subscribed to
 
 
 def decide_deletion(
@@ -24,11 +24,11 @@ def decide_deletion(
     request: DeleteOffsets,
     subscribed: frozenset[str] | None = None,
 ) -> tuple[CommitResult, tuple[LogRecord, ...]]:
-    """Return the answer, and the tombstones that must be committed before it is given.
+    """Return the response, and the tombstones to commit before it is sent.
 
-    `offsets`: of which the group has committed or pending ones; `group` is None if nothing else is
-    known of it. `subscribed`: the topics of a consumer group; None: it is not one.
-    A partition without an offset is NONE, as in Kafka: there is nothing to delete.
+    `offsets`: the partitions with a committed or pending offset of the group; `group` None: it has
+    only offsets, or does not exist. `subscribed`: the topics of a consumer group; None: it is not
+    one. A partition without an offset gets NONE, as in Kafka: there is no offset to delete.
     """
     if subscribed is None:
         refusal = _refusal(group, has_offsets=bool(offsets))

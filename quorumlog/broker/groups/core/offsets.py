@@ -1,6 +1,6 @@
-"""The durable state of the groups of one partition: exactly what a replay of its records gives.
+"""The durable state of the groups of one partition: exactly the result of replaying its log.
 
-Source: KIP-211 (the offsets of an empty group expire, and those of topics that no member reads).
+Source: KIP-211 (expiry of the offsets of empty groups, and of topics that no member reads).
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,10 +20,10 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 class CommittedState:
-    """Invariants: only `apply` writes, and only committed records are applied.
+    """Invariant: only committed records and markers change it.
 
-    `size` is the number of classic groups and offsets; `consumer` has the consumer groups, and
-    `pending` the offsets of open transactions.
+    `groups` has the classic groups, `consumer` the consumer groups, `pending` the offsets of open
+    transactions. `size` is the number of classic groups and committed offsets.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class CommittedState:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def apply(self, record: LogRecord) -> None:
-        """Apply one record of no transaction.
+        """Apply one record outside of transactions.
 
         A tombstone for an absent key changes nothing (compaction).
         """
@@ -61,7 +61,7 @@ class CommittedState:
             self.pending.note_plain(record)
 
     def end_transaction(self, producer_id: int, *, commits: bool) -> list[PendingOffset]:
-        """Apply a marker: pending offsets count from here on, or vanish. Return what counts."""
+        """Apply a marker: commit or drop pending offsets. Return the committed offsets."""
         counting = self.pending.end(producer_id, commits=commits)
         for one in counting:
             self._apply_offset(one.record)
@@ -79,16 +79,16 @@ class CommittedState:
             del self.offsets[record.group_id]
 
     def group_ids(self) -> set[str]:
-        """Return the groups that have any record."""
+        """Return the groups with live records."""
         return {*self.groups, *self.offsets, *self.consumer.values}
 
     @property
     def live_records(self) -> int:
-        """How many records are live."""
+        """The number of live records."""
         return self.size + self.consumer.size
 
     def keys_of(self, group_id: str) -> Iterator[Key]:
-        """Yield the keys that have records: what is said of the group, then its offsets."""
+        """Yield the keys of the group's live records, the offsets last."""
         if group_id in self.groups:
             yield group_id, None
         yield from self.consumer.keys_of(group_id)
@@ -96,7 +96,7 @@ class CommittedState:
             yield group_id, where
 
     def record_of(self, key: Key) -> LogRecord:
-        """Return the record of the state of `key`: a tombstone if there is none."""
+        """Return the live record of `key`, or a tombstone."""
         if isinstance(key, RecordKey):
             return self.consumer.record_of(key)
         group_id, where = key
@@ -119,16 +119,16 @@ class CommittedState:
         return records
 
     def expired(self, group_id: str, before_ms: int) -> list[TopicPartition]:
-        """Return the partitions of a group without members, whose offsets are older than that.
+        """Return the partitions of an empty group whose offsets date from `before_ms` or earlier.
 
-        An offset ages from its commit, or from when the group lost its last member.
+        An offset ages from its commit, or from the time when the group lost its last member.
         """
         stored = self.groups.get(group_id)
         is_empty_since = stored is None or stored.state_since_ms <= before_ms
         return self.committed_before(group_id, before_ms) if is_empty_since else []
 
     def committed_before(self, group_id: str, before_ms: int) -> list[TopicPartition]:
-        """Return the partitions of a group whose last commit is not younger than that."""
+        """Return the partitions of a group whose last commit is at or before `before_ms`."""
         return [
             where
             for where, committed in self.offsets.get(group_id, {}).items()

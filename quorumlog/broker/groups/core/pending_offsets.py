@@ -1,8 +1,8 @@
-"""The offsets of open transactions: exactly what a replay of the log gives.
+"""The offsets of open transactions: exactly the result of replaying the log.
 
-A transactional commit is pending until the marker of its transaction: it counts then, or vanishes.
-Records and markers are applied in log order, those of many producers mixed.
-Sources: KIP-98; KIP-447 (a reader may insist on stable offsets).
+A transactional commit is pending until the marker of its transaction, which commits or drops it.
+Records and markers of all producers are applied in log order.
+Sources: KIP-98; KIP-447 (a reader may require stable offsets).
 """
 
 from collections.abc import Collection
@@ -14,9 +14,9 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 class PendingOffset(NamedTuple):
-    """An offset that waits for its marker; `log_offset` is that of its record.
+    """An offset that waits for its marker; `log_offset`: the place of its record in the log.
 
-    `is_superseded`: a commit that stands behind it in the log counts already, so it never will.
+    `is_superseded`: a later commit in the log has taken effect, so this offset never will.
     """
 
     record: OffsetRecord
@@ -26,7 +26,7 @@ class PendingOffset(NamedTuple):
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """What one producer has committed in the transaction that it has open here."""
+    """The pending offsets of one producer's open transaction in this partition."""
 
     producer_epoch: int
     first_log_offset: int
@@ -37,8 +37,8 @@ class PendingOffsets:
     """The transactions that are open in one partition of `__consumer_offsets`.
 
     Invariants:
-      1. `_producers[key]` are the producers whose transactions hold an offset of that key, one at
-         least; `_partitions` has the same keys by group.
+      1. `_producers[key]` are the producers (at least one) whose transactions have an offset of
+         that key; `_partitions` has the same keys by group.
       2. Transactions are in the order of their first records.
     """
 
@@ -56,7 +56,7 @@ class PendingOffsets:
 
     @property
     def first_log_offset(self) -> int | None:
-        """Where the oldest open transaction begins; None: none is open."""
+        """The log offset where the oldest open transaction begins; None: no open transaction."""
         oldest = next(iter(self._transactions.values()), None)
         return None if oldest is None else oldest.first_log_offset
 
@@ -69,7 +69,7 @@ class PendingOffsets:
         return self._partitions.keys()
 
     def partitions(self, group_id: str) -> Collection[TopicPartition]:
-        """Return the partitions of which the group has pending offsets."""
+        """Return the partitions in which the group has pending offsets."""
         return self._partitions.get(group_id, ())
 
     def has(self, key: Key) -> bool:
@@ -92,7 +92,7 @@ class PendingOffsets:
         self._partitions.setdefault(record.group_id, set()).add(record.topic_partition)
 
     def end(self, producer_id: int, *, commits: bool) -> list[PendingOffset]:
-        """Apply a marker; return what counts now. A second marker finds nothing."""
+        """Apply a marker; return the offsets it commits. A repeated marker changes nothing."""
         transaction = self._transactions.pop(producer_id, None)
         if transaction is None:
             return []
@@ -106,10 +106,10 @@ class PendingOffsets:
         return counting
 
     def note_plain(self, record: OffsetRecord) -> None:
-        """Note a record of no transaction, which counts at once.
+        """Apply a record outside of transactions, which takes effect at once.
 
-        What was pending before it will not count. A tombstone deletes that, too; transactions go on
-        without it, as in Kafka.
+        It supersedes the pending offsets of its key. A tombstone deletes them from their
+        transactions, which stay open, as in Kafka.
         """
         if record.committed is not None:
             self._supersede(record, None)
@@ -119,9 +119,10 @@ class PendingOffsets:
             self._forget(record, producer_id)
 
     def _supersede(self, record: OffsetRecord, log_offset: int | None) -> None:
-        """Note that a record counts. `log_offset`: its own; None: it is the last of the log.
+        """Mark the pending offsets that an effective record supersedes.
 
-        Kafka compares the offsets of records when a marker comes, to the same effect.
+        `log_offset`: of the record; None: it is the last record of the log. Kafka compares the log
+        offsets of records when it applies a marker, to the same effect.
         """
         key = record.subject
         for producer_id in self._producers.get(key, ()):

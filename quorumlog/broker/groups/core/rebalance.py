@@ -14,7 +14,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 
 class Rebalance:
-    """Has no state but the outbox: every method takes the group that it changes."""
+    """Runs rebalances. Its only state is the outbox; each method gets the group to change."""
 
     def __init__(self, settings: BrokerSettings, outbox: GroupOutbox) -> None:
         self._settings, self._outbox = settings, outbox
@@ -45,7 +45,7 @@ class Rebalance:
         group.transition(GroupState.PREPARING_REBALANCE, now_ms)
 
     def maybe_complete(self, group: Group, now_ms: int) -> None:
-        """End the rebalance if every member has joined, or if it lasts too long."""
+        """End the rebalance if every member has joined, or at its deadline."""
         deadline_ms = group.rebalance_deadline_ms
         is_over = deadline_ms is not None and now_ms >= deadline_ms
         if group.initial_delay_left_ms is None:
@@ -60,13 +60,13 @@ class Rebalance:
             self._complete_join(group, now_ms)
 
     def _complete_join(self, group: Group, now_ms: int) -> None:
-        """Start the next generation with the members that joined; static ones may join later."""
+        """Start the next generation with the members that joined; absent static members stay."""
         for member in list(group.members.values()):
             if member.awaiting_join is None and member.group_instance_id is None:
                 group.remove(member.member_id)
         joined = [member for member in group.members.values() if member.awaiting_join is not None]
         if group.members and not joined:
-            # Only static members that are away: wait for them, or for their sessions to end.
+            # Only absent static members are left: wait for their joins, or the ends of sessions.
             group.rebalance_deadline_ms = now_ms + group.max_rebalance_timeout_ms()
             group.initial_delay_left_ms = None
             return
@@ -89,7 +89,7 @@ class Rebalance:
         group.transition(GroupState.EMPTY, now_ms)
         stored = group.to_stored({}, now_ms)
         record = GroupRecord(group_id=group.group_id, stored=stored)
-        # No answer waits for it. If it is lost, the next coordinator ends the members' sessions.
+        # No response waits for it. If it is lost, the next coordinator expires the members.
         self._outbox.append((record,), lambda _now_ms, _error_code: None)
 
     def _answer_join(self, group: Group, now_ms: int, member: Member) -> None:
@@ -101,7 +101,7 @@ class Rebalance:
     def joined(
         self, group: Group, member: Member, leader: str | None = None, *, skips: bool = False
     ) -> JoinResult:
-        """Return the answer to this member's join; `leader` overrides the group's leader."""
+        """Return the response to this member's join; `leader` overrides the group's leader."""
         leads = member.member_id == group.leader and leader is None
         return JoinResult(
             error_code=ErrorCode.NONE,
@@ -115,14 +115,14 @@ class Rebalance:
         )
 
     def supersede_join(self, member: Member, error_code: ErrorCode) -> None:
-        """Answer an older join of the same member: its client will not see the newer one's."""
+        """Answer the member's waiting join, if any, with an error."""
         if member.awaiting_join is not None:
             result = JoinResult(error_code=error_code, member_id=member.member_id)
             self._outbox.reply(member.awaiting_join, result)
             member.awaiting_join = None
 
     def supersede_sync(self, member: Member, error_code: ErrorCode) -> None:
-        """Answer a sync that will get no assignment."""
+        """Answer the member's waiting sync, if any, with an error."""
         if member.awaiting_sync is not None:
             self._outbox.reply(member.awaiting_sync, SyncResult(error_code=error_code))
             member.awaiting_sync = None

@@ -2,9 +2,9 @@
 
 Written: OffsetCommitKey 1 with value 4 (3 without a topic id), GroupMetadataKey 2 with value 3,
 each behind its version as an int16; an empty value (None) is a tombstone. Read: the same keys (and
-offset key 0), values 0 to 4. `consumer/records.py` has the keys of consumer groups. Other keys are
-of kinds of groups that are not served here: skipped. Source: the schemas of Kafka's group
-coordinator; what a newer version appends is ignored.
+offset key 0), values 0 to 4. `consumer/records.py` has the keys of consumer groups. Keys of group
+types that are not served here are skipped. Fields that a newer version appends are ignored.
+Source: the schemas of Kafka's group coordinator.
 """
 
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ from quorumlog.wire.codec.schemas import decode_message, encode_message
 
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
-VALUE_VERSION: Final = 3  # that is written
-WITH_TOPIC_ID: Final = 4  # of an offset
+VALUE_VERSION: Final = 3  # of written values without a topic id
+WITH_TOPIC_ID: Final = 4  # of written offsets with a topic id
 NAME_BYTES_MAX: Final = 32_767  # of any string in a record
 _VERSION: Final = Packer(">h")
 MessageT = TypeVar("MessageT", bound=Message)
@@ -102,12 +102,12 @@ class _GroupKey(Message):
 
 Key = tuple[str, TopicPartition | None] | RecordKey
 """The subject of a record: a group's offset in a partition, or (None) the generation of a classic
-group; a RecordKey names what is said of a consumer group."""
+group; a RecordKey is the subject of a consumer group's record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRecord:
-    """The group's offset in one partition; None: it is deleted."""
+    """The group's offset in one partition; None: a tombstone."""
 
     group_id: str
     topic_partition: TopicPartition
@@ -115,20 +115,20 @@ class OffsetRecord:
 
     @property
     def subject(self) -> Key:
-        """What a later record of the same subject replaces."""
+        """The key: a later record of the same subject replaces this record."""
         return self.group_id, self.topic_partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
-    """The group's newest generation; None: the group is gone."""
+    """The group's newest generation; None: a tombstone."""
 
     group_id: str
     stored: StoredGroup | None
 
     @property
     def subject(self) -> Key:
-        """What a later record of the same subject replaces."""
+        """The key: a later record of the same subject replaces this record."""
         return self.group_id, None
 
 
@@ -159,7 +159,7 @@ def _versioned(version: int, message: Message) -> bytes:
 
 
 def decode(key: bytes, value: bytes | None) -> LogRecord | None:
-    """Return the record, or None if its key is of another kind. Raises MalformedFrame."""
+    """Return the record, or None if its key is of an unknown kind. Raises MalformedFrame."""
     key_version = _version_of(key)
     if key_version in _OffsetKey.VERSIONS:
         found = _decoded(_OffsetKey, key)
@@ -170,7 +170,7 @@ def decode(key: bytes, value: bytes | None) -> LogRecord | None:
         return consumer_records.decode(key, value)
     stored = None if value is None else _decoded(StoredGroup, value)
     if stored is not None and _version_of(value or b"") == 0:
-        for member in stored.members:  # version 0 knew one timeout only
+        for member in stored.members:  # version 0 has only the session timeout
             member.rebalance_timeout_ms = member.session_timeout_ms
     return GroupRecord(group_id=_decoded(_GroupKey, key).group_id, stored=stored)
 

@@ -1,8 +1,8 @@
-"""Which offsets are deleted: by administrators, with their topic, or because they are old.
+"""The deletion of offsets: by administrators, with their topic, or by expiry.
 
-What a transaction has pending is deleted with the group or the topic, or by name, as in Kafka: its
-marker finds nothing then. Time alone deletes no offset that a transaction may change, and no group
-that has one. Of a group with members, it deletes offsets of topics to which no member subscribes
+A pending offset is deleted with its group or topic, or by OffsetDelete, as in Kafka: its marker
+then does not restore it. Expiry keeps an offset that an open transaction may change, and its
+group. In a group with members, expiry deletes only offsets of topics to which no member subscribes
 (KIP-211).
 """
 
@@ -25,7 +25,7 @@ EXPIRED_MAX: Final = 1_000  # tombstones of one group in one batch; the next che
 
 
 class OffsetRemoval:
-    """Has no state of its own."""
+    """Deletes offsets of all groups; has no state of its own."""
 
     def __init__(
         self, committed: CommittedState, transactional: TransactionalOffsets, outbox: GroupOutbox
@@ -41,7 +41,7 @@ class OffsetRemoval:
         request: DeleteOffsets,
         subscribed: frozenset[str] | None,
     ) -> None:
-        """Delete offsets; the group stays. `subscribed`: topics of a consumer group, or None."""
+        """Delete offsets; the group stays. `subscribed`: a consumer group's topics, or None."""
         offsets = self._transactional.partitions(request.group_id)
         result, records = decide_deletion(group, offsets, request, subscribed)
 
@@ -55,7 +55,7 @@ class OffsetRemoval:
             self._outbox.reply(request_id, result)
 
     def handle_topics_deleted(self, group_ids: Iterable[str], topics: Iterable[str]) -> None:
-        """Delete the offsets of these groups in deleted topics, also those under way."""
+        """Delete the offsets of these groups in deleted topics, also offsets being written."""
         deleted = frozenset(topics)
         offsets = {
             (group_id, where)
@@ -75,16 +75,16 @@ class OffsetRemoval:
     ) -> tuple[LogRecord, ...]:
         """Return tombstones for these offsets, and for the group if no offset is left.
 
-        `is_asked`: an administrator deletes the group, with all that it has.
+        `is_asked`: an administrator deletes the group, also its pending offsets.
         """
         keeps_group = not is_asked and bool(self._transactional.unstable(group_id))
         records = self._committed.tombstones(group_id, partitions, keeps_group=keeps_group)
         if not records and self._outbox.is_writing(group_id):
-            records = [GroupRecord(group_id=group_id, stored=None)]  # of what is being written
+            records = [GroupRecord(group_id=group_id, stored=None)]  # deletes the one being written
         return tuple(records)
 
     def expired(self, group_id: str, before_ms: int) -> tuple[list[TopicPartition], bool]:
-        """Return which offsets of a group without members are too old, and if these are all."""
+        """Return the expired offsets of an empty group, and whether no other offset is left."""
         unstable = self._transactional.unstable(group_id)
         old = self._committed.expired(group_id, before_ms)
         expired = [where for where in old if where not in unstable][:EXPIRED_MAX]
@@ -98,11 +98,11 @@ class OffsetRemoval:
         under_way: Set[Key],
         subscribed: Callable[[], frozenset[str] | None],
     ) -> None:
-        """Delete old offsets of a group with members, of topics to which no member subscribes.
+        """Delete old offsets of a group with members, in topics to which no member subscribes.
 
-        They age from their commit. `under_way`: keys of records that are being written: a new
-        commit of such a key may be ahead in the log. `subscribed` is called if any offset is old;
-        ANY_TOPIC: the subscriptions are not known, and all offsets stay.
+        Offsets age from their commit. `under_way`: keys of records being written: the log may have
+        a newer commit of such a key before the tombstone. `subscribed` is called if any offset is
+        old; if it returns ANY_TOPIC (unknown subscriptions), all offsets stay.
         """
         old = self._committed.committed_before(group_id, before_ms)
         topics = subscribed() if old else ANY_TOPIC
@@ -124,7 +124,7 @@ class OffsetRemoval:
 def topics_read(group: Group) -> frozenset[str] | None:
     """Return the topics that members of a classic group may read, or ANY_TOPIC.
 
-    A member that rebalances may subscribe again to the topics that it read before (KAFKA-13636).
+    ANY_TOPIC during a rebalance: members may subscribe to their old topics again (KAFKA-13636).
     """
     is_settled = group.state is GroupState.STABLE and group.protocol_type == CONSUMER
     return subscribed_by(group) if is_settled else ANY_TOPIC

@@ -1,4 +1,4 @@
-"""What the records of one partition of `__consumer_offsets` say, as a load replays them."""
+"""The state of one partition of `__consumer_offsets`, as a load replays it from records."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -15,7 +15,7 @@ from quorumlog.wire.codec.records import BatchHeader, Record
 
 
 class ReplayedGroups:
-    """The durable half of a `GroupCoordinator`: it changes only by records that are committed."""
+    """The durable half of a `GroupCoordinator`: only committed records change it."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class ReplayedGroups:
         *,
         refusal: Callable[[CommitTransactionalOffsets], ErrorCode],
     ) -> None:
-        """`refusal` tells why a group refuses offsets of a transaction, or NONE."""
+        """`refusal` returns why a group refuses offsets of a transaction, or NONE."""
         self._outbox: Final = GroupOutbox()
         self.committed: Final = CommittedState()
         self.rewrite: Final = Rewrite(self.committed, self._outbox, rewrite_limits)
@@ -50,11 +50,11 @@ class ReplayedGroups:
                 self.replay_encoded(record.key, record.value)
 
     def encode(self, record: LogRecord) -> tuple[bytes, bytes | None]:
-        """Return key and value of a record."""
+        """Return the key and the value of a record."""
         return encode(record)
 
     def replay(self, record: LogRecord) -> None:
         """Apply a committed record, written by an earlier coordinator or by this one."""
-        # DEVIATION: Kafka applies what its log holds, committed or not.
+        # DEVIATION: Kafka applies the records of its log, committed or not.
         # docs/decisions/0005-groups-change-when-their-record-is-committed.md
         self.committed.apply(record)

@@ -1,4 +1,4 @@
-"""The requests of members and administrators to a group, and the answers.
+"""The requests of members and administrators to a group, and the responses.
 
 Each request builds its own refusal, so that the code that routes requests needs no table.
 """
@@ -14,13 +14,13 @@ from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 R_co = TypeVar("R_co", covariant=True)
 
-# The append was refused: these records are not in the log. As in Kafka, each error has one code for
-# all requests (CoordinatorOperationExceptionHelper, appendGroupMetadataErrorToResponseError).
+# Errors of a refused append, whose records are not in the log. As in Kafka, each error has one code
+# for all requests (CoordinatorOperationExceptionHelper, appendGroupMetadataErrorToResponseError).
 NOT_WRITTEN: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    # Of transactions: the producer or its coordinator is an old one.
+    # In transactions: the epoch of the producer or of its coordinator is old.
     ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.TRANSACTION_COORDINATOR_FENCED: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
 }
@@ -28,18 +28,18 @@ NOT_WRITTEN: Final[Mapping[ErrorCode, ErrorCode]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRequest(Generic[R_co]):
-    """A request about one group, answered by an `R_co`."""
+    """A request about one group, whose response is an `R_co`."""
 
     group_id: str
 
     def refuse(self, error_code: ErrorCode) -> R_co:
-        """Return an answer that carries only `error_code`."""
+        """Return a response that carries only `error_code`."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """One member, as the leader of a generation learns it."""
+    """One member, as the leader of a generation gets it in its JoinGroup response."""
 
     member_id: str
     group_instance_id: str | None
@@ -48,7 +48,10 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinResult:
-    """`members` is for the leader only. With MEMBER_ID_REQUIRED, join again as `member_id`."""
+    """The response to JoinGroup. Only the leader gets `members`.
+
+    With MEMBER_ID_REQUIRED, the client must join again as `member_id`.
+    """
 
     error_code: ErrorCode
     member_id: str = ""
@@ -72,18 +75,18 @@ class Join(GroupRequest[JoinResult]):
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocol_type: str
-    protocols: tuple[tuple[str, bytes], ...]  # (name, metadata), most wanted first
+    protocols: tuple[tuple[str, bytes], ...]  # (name, metadata), the preferred one first
     requires_known_member_id: bool = True  # v4 on (KIP-394)
     supports_skipping_assignment: bool = True  # v9 on (KIP-814)
 
     def refuse(self, error_code: ErrorCode) -> JoinResult:
-        """Echo the member id: some clients take it over even from an error."""
+        """Return the error with the member id: some clients adopt the id even from an error."""
         return JoinResult(error_code=error_code, member_id=self.member_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """The member's part of the assignment: opaque bytes from the leader."""
+    """The response to SyncGroup. `assignment`: the member's part, opaque bytes from the leader."""
 
     error_code: ErrorCode
     protocol_type: str | None = None
@@ -93,7 +96,7 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync(GroupRequest[SyncResult]):
-    """SyncGroup. `assignments` (by member id) count only when the leader sends them."""
+    """SyncGroup. `assignments` (by member id) are used only if the leader sends them."""
 
     generation_id: int
     member_id: str
@@ -103,10 +106,10 @@ class Sync(GroupRequest[SyncResult]):
     assignments: Mapping[str, bytes] = field(default_factory=dict)
 
     def refuse(self, error_code: ErrorCode) -> SyncResult:
-        """Refuse without an assignment. A coordinator that loads lets the member join again.
+        """Refuse without an assignment. During a load, REBALANCE_IN_PROGRESS makes it join again.
 
         # DEVIATION: Kafka 4 answers COORDINATOR_LOAD_IN_PROGRESS, which ends a Java consumer: it
-        # knows that code from JoinGroup alone. The coordinators before Kafka 4 answered so.
+        # handles that code only in JoinGroup. Kafka before 4 answered REBALANCE_IN_PROGRESS.
         # docs/decisions/0128-two-coordinators-share-one-log.md
         """
         is_loading = error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -115,14 +118,14 @@ class Sync(GroupRequest[SyncResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat(GroupRequest[ErrorCode]):
-    """Heartbeat: a member that believes to be in `generation_id` is alive."""
+    """Heartbeat: the member is alive; `generation_id` is the last generation it received."""
 
     generation_id: int
     member_id: str
     group_instance_id: str | None = None
 
     def refuse(self, error_code: ErrorCode) -> ErrorCode:
-        """Refuse: the code is all there is."""
+        """Return the code, which is the whole response."""
         return error_code
 
 
@@ -136,7 +139,7 @@ class LeavingMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveResult:
-    """`members[i]` is the outcome for the i-th member that was named."""
+    """The response to LeaveGroup. `members[i]`: the outcome for the i-th member of the request."""
 
     error_code: ErrorCode
     members: tuple[ErrorCode, ...] = ()
@@ -149,16 +152,16 @@ class Leave(GroupRequest[LeaveResult]):
     members: tuple[LeavingMember, ...]
 
     def refuse(self, error_code: ErrorCode) -> LeaveResult:
-        """Refuse all of it."""
+        """Refuse all members."""
         return LeaveResult(error_code=error_code)
 
 
 @dataclass(slots=True, kw_only=True)
 class CommittedOffset(Message):
-    """The next offset to consume: an OffsetCommitValue of `__consumer_offsets`. Never changed.
+    """The next offset to consume: an OffsetCommitValue of `__consumer_offsets`. Immutable.
 
-    `leader_epoch` -1: not known. Times in ms since 1970. `topic_id`: the topic that had the name at
-    the commit; zeros if a former release has written the record, which is of version 3 then.
+    `leader_epoch` -1: none. Times in ms since 1970. `topic_id`: the id of the topic at the commit;
+    zeros in a record of version 3, as earlier releases write it.
     """
 
     offset: int = -1
@@ -180,9 +183,9 @@ class CommittedOffset(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:
-    """The answer to OffsetCommit and OffsetDelete.
+    """The response to OffsetCommit, TxnOffsetCommit or OffsetDelete.
 
-    `error_code` is about the whole request, `partitions` about each partition that was checked.
+    `error_code` is for the whole request, `partitions` for each partition that was checked.
     """
 
     error_code: ErrorCode
@@ -193,13 +196,13 @@ class CommitResult:
 class CommitOffsets(GroupRequest[CommitResult]):
     """OffsetCommit; generation -1 and member "" from a consumer that is no member.
 
-    A member of a consumer group names its epoch as the generation.
+    A member of a consumer group sends its member epoch as the generation.
     """
 
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
-    api_version: int = 9  # from 9 on, members of consumer groups name their epoch
+    api_version: int = 9  # from 9 on, members of consumer groups send their member epoch
     offsets: Mapping[TopicPartition, CommittedOffset]
 
     def refuse(self, error_code: ErrorCode) -> CommitResult:
@@ -209,7 +212,7 @@ class CommitOffsets(GroupRequest[CommitResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitTransactionalOffsets(GroupRequest[CommitResult]):
-    """TxnOffsetCommit; generation -1 and member "" from a producer that names no member.
+    """TxnOffsetCommit; generation -1 and member "" from a producer that sends no member.
 
     `adds`: the partition of our log is to be added to the transaction first (v5, KIP-890).
     """
@@ -232,14 +235,14 @@ class CommitTransactionalOffsets(GroupRequest[CommitResult]):
 class CompleteTransaction:
     """The marker of a transaction, for our partition of `__consumer_offsets`, not for one group.
 
-    `transaction_version`: by which its epoch is judged (KIP-1228).
+    `transaction_version` decides how the marker's producer epoch is checked (KIP-1228).
     """
 
     marker: TransactionMarker
     transaction_version: int = 0
 
     def refuse(self, error_code: ErrorCode) -> ErrorCode:
-        """Refuse in the words of WriteTxnMarkers, which knows no group coordinators."""
+        """Return an error of WriteTxnMarkers, which has no coordinator errors."""
         is_elsewhere = error_code in {
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -264,7 +267,7 @@ class DeleteGroup(GroupRequest[ErrorCode]):
     """DeleteGroups, for one group."""
 
     def refuse(self, error_code: ErrorCode) -> ErrorCode:
-        """Refuse: the code is all there is."""
+        """Return the code, which is the whole response."""
         return error_code
 
 

@@ -1,4 +1,4 @@
-"""The life of a group, as a table."""
+"""The states of a classic group, and the legal changes between them."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -12,7 +12,7 @@ class GroupState(Enum):
     PREPARING_REBALANCE = "PreparingRebalance"  # members are (re)joining
     COMPLETING_REBALANCE = "CompletingRebalance"  # the leader computes the assignment
     STABLE = "Stable"  # the assignment of this generation is committed
-    DEAD = "Dead"  # forgotten: requests get the answer that there is no such group
+    DEAD = "Dead"  # dropped: requests are refused as for a group that does not exist
 
 
 TRANSITIONS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
@@ -22,4 +22,4 @@ TRANSITIONS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
     GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE}),
     GroupState.DEAD: frozenset(),
 }
-"""From -> to. A group dies only when empty: unloading a partition forgets its groups whole."""
+"""From -> to. Only an empty group dies: unloading a partition drops groups without a transition."""

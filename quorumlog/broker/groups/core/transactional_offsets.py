@@ -1,10 +1,11 @@
-"""Commits of offsets in transactions, and the markers that end these.
+"""Commits of offsets in transactions, and the markers that end these transactions.
 
-TxnOffsetCommit: the transaction coordinator says that our partition belongs to the transaction, or
-adds it; the offsets are written as a batch of the transaction, and are pending. A marker is written
-in its order among the batches; once it is committed, the offsets count or vanish, and only then is
-it acknowledged (KAFKA-17507). Refused: producers without an open transaction, members and
-generations that are not the group's. The log refuses old epochs of producers and coordinators.
+TxnOffsetCommit: the transaction coordinator verifies that our partition belongs to the transaction,
+or adds it; the offsets are written as a batch of the transaction, and are pending. A marker is
+written in its order among the batches. Once it is committed, pending offsets take effect or are
+dropped; only then is the marker acknowledged (KAFKA-17507). Refused: producers without an open
+transaction, unknown members, other generations. The log refuses old producer and coordinator
+epochs.
 Sources: KIP-98; KIP-447 (members, stable offsets); KIP-890 (verification).
 """
 
@@ -33,8 +34,8 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import BatchHeader, Record
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, marker_of
 
-# What a producer is told when the transaction coordinator gives no answer, or an error that is
-# about the partition or about itself. All are worth another try, as Kafka's group coordinator says.
+# Errors of a verification, each with the code for the producer, as in Kafka's group coordinator.
+# All these codes but INVALID_PRODUCER_EPOCH are retriable.
 _NOT_VERIFIED: Final = {
     ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.CONCURRENT_TRANSACTIONS,
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -52,7 +53,7 @@ class TransactionalOffsets:
 
     Invariants:
       1. A commit that waits for its verification has no record yet. The marker of its producer
-         ends the wait: what was verified is over.
+         ends the wait: the transaction to verify is over.
       2. A partition is unstable from the append of an offset until its marker is applied.
     """
 
@@ -65,26 +66,26 @@ class TransactionalOffsets:
         *,
         refusal: Callable[[CommitTransactionalOffsets], ErrorCode],
     ) -> None:
-        """`refusal` tells why the group refuses a commit, or NONE."""
+        """`refusal` returns why the group refuses a commit, or NONE."""
         self._settings: Final = settings
         self._outbox: Final = outbox
         self._committed: Final = committed
         self._pending: Final = committed.pending
         self._rewrite: Final = rewrite
         self._refusal: Final = refusal
-        self._verifying: Final[dict[int, dict[str, int]]] = {}  # producer, group -> request id
-        self._begun: Final[dict[int, int]] = {}  # producers with a batch behind their last marker
+        self._verifying: Final[dict[int, dict[str, int]]] = {}  # producer -> group -> request id
+        self._begun: Final[dict[int, int]] = {}  # producer -> epoch of its open transaction here
         self._under_way: Final[dict[str, Counter[TopicPartition]]] = {}
 
     def loaded(self) -> None:
-        """Note the transactions that are open in the log."""
+        """Record the producers with an open transaction in the replayed log."""
         self._begun.update(self._pending.epochs())
 
     def unstable(self, group_id: str) -> frozenset[TopicPartition]:
         """Return the partitions whose offset a transaction may still change.
 
-        An offset that is being written counts, as in Kafka: its commit may be acknowledged a moment
-        later, to a producer that then commits its transaction.
+        Offsets that are being written are included, as in Kafka: the producer may commit its
+        transaction as soon as such a write is acknowledged.
         """
         return frozenset(self._pending.partitions(group_id)).union(
             self._under_way.get(group_id, ())
@@ -101,13 +102,13 @@ class TransactionalOffsets:
                 assert_never(request)
 
     def partitions(self, group_id: str) -> set[TopicPartition]:
-        """Return the partitions of which the group has offsets, be they pending."""
+        """Return the partitions in which the group has offsets, committed or pending."""
         return {*self._committed.offsets.get(group_id, ()), *self.unstable(group_id)}
 
     def member_refusal(self, group: Group | None, request: CommitTransactionalOffsets) -> ErrorCode:
-        """Return why a group of the classic protocol refuses the member, or NONE.
+        """Return why a classic group refuses the commit's member, or NONE.
 
-        A producer may name no member. A rebalance that is not complete is no reason, as in Kafka.
+        A producer may send no member. As in Kafka, a commit is accepted during a rebalance.
         """
         if group is None:
             has_offsets = bool(self.partitions(request.group_id))
@@ -128,8 +129,8 @@ class TransactionalOffsets:
     ) -> None:
         """Write the offsets, once their transaction is verified.
 
-        A batch of the transaction that is in our log already has been verified. An older commit
-        that still waits gives way: its producer has given it up.
+        A transaction with a batch in our log is verified already. An older commit of the producer
+        that still waits is refused: the producer has abandoned it.
         """
         error_code = _malformed(request)
         if error_code is not ErrorCode.NONE:
@@ -143,7 +144,7 @@ class TransactionalOffsets:
             self._outbox.perform(VerifyTransaction(request_id=request_id, request=request))
 
     def handle_verified(self, now_ms: int, event: events.TransactionVerified) -> None:
-        """Go on with a commit, unless it waits no more."""
+        """Write or refuse a commit after its verification, if the commit still waits."""
         request = event.request
         waiting = self._verifying.get(request.producer_id, {})
         if waiting.get(request.group_id) != event.request_id:
@@ -194,7 +195,7 @@ class TransactionalOffsets:
             del self._under_way[group_id]
 
     def _end_wait(self, producer_id: int, group_id: str) -> None:
-        """Let a commit that waits try again, if its producer still wants it."""
+        """Refuse a waiting commit, if any, with a retriable error."""
         request_id = self._verifying.get(producer_id, {}).get(group_id)
         if request_id is not None:
             self._stop_waiting(producer_id, group_id)
@@ -212,7 +213,7 @@ class TransactionalOffsets:
     def _handle_complete(self, request_id: int, request: CompleteTransaction) -> None:
         """Write the marker; answer once it is committed and applied.
 
-        It is written even if nothing is pending: what the log has open, the log knows.
+        It is written even if no offset is pending: the log tracks its open transactions itself.
         """
         # DEVIATION: Kafka answers a commit that a marker overtakes with INVALID_TXN_STATE.
         # docs/decisions/0127-offsets-of-transactions-wait-for-their-marker.md
@@ -232,21 +233,21 @@ class TransactionalOffsets:
         self._outbox.write_marker(marker, transaction_version=version, apply=apply, done=done)
 
     def _end(self, marker: TransactionMarker) -> None:
-        """Apply a committed marker: pending offsets count from here on, or vanish."""
+        """Apply a committed marker: the pending offsets take effect or are dropped."""
         counting = self._committed.end_transaction(marker.producer_id, commits=marker.commits)
         for one in counting:
             self._rewrite.note_counted(one.record.subject, one.log_offset)
 
     def replay_marker(self, header: BatchHeader, records: Sequence[Record]) -> None:
-        """Apply a committed control batch, of which compaction may have left the header alone."""
+        """Apply a committed control batch; compaction may have removed its record."""
         marker = marker_of(header, records)
         if marker is not None:
             self._end(marker)
 
     def replay(self, header: BatchHeader, record: Record) -> bool:
-        """Apply a committed record of a transaction, if it is one that waits for the marker.
+        """Add a transaction's record to the pending offsets; return False for other records.
 
-        Only offsets do: all else counts at once, as in Kafka.
+        Only offsets wait for the marker: other records take effect at once, as in Kafka.
         """
         found = decode(record.key or b"", record.value)
         if not isinstance(found, OffsetRecord) or found.committed is None:

@@ -1,1 +1,1 @@
-"""The coordinators of this broker: loading, committing, timers."""
+"""The event-loop side of group coordinators: request routing, job threads, expressions."""

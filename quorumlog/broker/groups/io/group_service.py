@@ -1,7 +1,8 @@
-"""Routes group requests to the partitions of `__consumer_offsets` that this broker leads.
+"""The group coordinators of this broker, and the routing of group requests to them.
 
-It is a LeadershipListener (which partitions) and an ImagePublisher (which topics are gone).
-Source: KIP-62; the coordinator of a group is the leader of its partition.
+The coordinator of a group is the leader of the group's partition of `__consumer_offsets` (KIP-62).
+The service is a LeadershipListener for these partitions, and an ImagePublisher for topics and
+group settings.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ R = TypeVar("R")
 
 
 class GroupService:
-    """The group coordinators of this broker."""
+    """Routes group requests to the led partitions, and performs the effects of groups."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class GroupService:
         coordinator: type[GroupCoordinator] = GroupCoordinator,
         shard: type[CoordinatorShard[GroupCoordinator]] = CoordinatorShard,
     ) -> None:
-        """`coordinator` and `shard` are other ones only where a mutant breaks a rule of them."""
+        """Start without partitions. Mutants replace `coordinator` or `shard`."""
         self._settings, self._verifier = settings, verifier
         self._topics: Final = Topics(topic_matcher())
         self._targets: Final = JobThread("group-targets", on_fatal)
@@ -72,11 +73,11 @@ class GroupService:
         self._shards.became_leader(topic_partition, leader_epoch)
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Forget the groups of the partition: members get NOT_COORDINATOR."""
+        """Drop the groups of the partition: members get NOT_COORDINATOR."""
         self._shards.resigned(topic_partition, leader_epoch)
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
-        """Count the partitions of the offsets topic; tell groups of topics and settings."""
+        """Apply an image: the offsets topic's partition count, topics and group settings."""
         self._shards.count_partitions(image)
         deleted = tuple(sorted(delta.deleted_topics))
         if deleted:
@@ -86,7 +87,7 @@ class GroupService:
         self._note_topics(delta, image)
 
     def _note_topics(self, delta: ClusterDelta, image: ClusterImage) -> None:
-        """Let consumer groups know of topics that came, went or grew."""
+        """Notify consumer groups of topics that were created, deleted or got partitions."""
         changed: dict[str, TopicDescription | None] = {}
         for name in {where.topic for where in delta.partitions}.union(delta.deleted_topics):
             topic, found = image.topics.get(name), None
@@ -99,7 +100,7 @@ class GroupService:
             self._shards.feed_all(events.TopicsChanged(names=changed.keys()))
 
     def ask(self, request: GroupRequest[R]) -> asyncio.Future[R]:
-        """Return the answer of the group's coordinator, or NOT_COORDINATOR if that is elsewhere."""
+        """Return the response of the group's coordinator; NOT_COORDINATOR: not on this broker."""
         return self._shards.ask(self.partition_of(request.group_id), request)
 
     def end_transaction(
@@ -108,16 +109,16 @@ class GroupService:
         marker: TransactionMarker,
         transaction_version: int = 0,
     ) -> asyncio.Future[ErrorCode]:
-        """Write the marker in a partition of `__consumer_offsets`.
+        """Write the marker of a transaction in a partition of `__consumer_offsets`.
 
-        The answer comes once it is committed, and what it commits is visible (KAFKA-17507); an
-        error is one of WriteTxnMarkers. A marker that is written again does no harm.
+        The Future completes with NONE once the marker is committed and its offsets are visible
+        (KAFKA-17507), or with an error of WriteTxnMarkers. A repeated marker does no harm.
         """
         request = CompleteTransaction(marker=marker, transaction_version=transaction_version)
         return self._shards.ask(topic_partition, request)
 
     def stop(self) -> None:
-        """Forget all groups; answer every open request NOT_COORDINATOR."""
+        """Drop all groups; answer every open request NOT_COORDINATOR."""
         self._shards.stop()
         self._targets.stop()
         self._expressions.stop()
@@ -150,7 +151,7 @@ class GroupService:
         effect: VerifyTransaction,
         feed: Callable[[events.Event], None],
     ) -> None:
-        """Have a transaction verified, as its producer's version of TxnOffsetCommit asks."""
+        """Verify a commit's transaction, or add the partition to it, as the request requires."""
         request = effect.request
 
         def verified(error_code: ErrorCode) -> None:
@@ -160,7 +161,7 @@ class GroupService:
             feed(event)
 
         if not (request.adds or self._settings.transaction_partition_verification_enable):
-            verified(ErrorCode.NONE)  # as Kafka: the producer has said so itself
+            verified(ErrorCode.NONE)  # as Kafka: the producer has sent AddOffsetsToTxn itself
             return
         answer = self._verifier.verify(
             request.transactional_id,

@@ -1,4 +1,4 @@
-"""A thread for what groups must not do in the event loop: large targets, names to try.
+"""A thread for jobs too long for the event loop: large targets, topic names to match.
 
 docs/decisions/0129-a-large-target-is-made-outside-of-the-step.md
 """
@@ -17,14 +17,14 @@ class JobThread:
     """One thread for all groups of a broker: its jobs run one after the other."""
 
     def __init__(self, name: str, on_fatal: Callable[[InvariantViolation], None]) -> None:
-        """`on_fatal` gets our bugs."""
+        """`on_fatal` gets an InvariantViolation when a job raises."""
         self._name: Final = name
         self._on_fatal: Final = on_fatal
         self._executor: ThreadPoolExecutor | None = None
         self._is_stopped = False
 
     def perform(self, run: Callable[[], T], done: Callable[[T], None], what: str) -> None:
-        """Run the job in the thread, then give `done` the result in the event loop."""
+        """Run the job in the thread, then call `done` with its result in the event loop."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
         running = asyncio.get_running_loop().run_in_executor(self._executor, run)
@@ -41,7 +41,7 @@ class JobThread:
         running.add_done_callback(ended)
 
     def stop(self) -> None:
-        """Tell of no result from now on."""
+        """Cancel waiting jobs; drop the result of the running job."""
         self._is_stopped = True
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)

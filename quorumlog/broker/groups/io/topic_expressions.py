@@ -1,8 +1,8 @@
-"""Regular expressions by RE2, which takes linear time and little memory for any of them.
+"""Regular expressions matched by RE2, in linear time and bounded memory.
 
-They are for names of topics, and ListTransactions has them for transactional ids.
+They match topic names, and in ListTransactions transactional ids.
 
-Linear is in the length of a name, times the size of the expression's program, which has a limit.
+Time is linear in the name's length times the size of the expression's program, which is limited.
 The library is the extra `re2`: a broker without it refuses every expression, and names the extra.
 
 docs/decisions/0122-expressions-of-topics-are-re2s.md
@@ -25,31 +25,31 @@ except ImportError:  # no wheel for this machine, or the extra is not installed
     re2 = None
 
 MEMORY_BYTES_MAX: Final = 1 << 20  # of one compiled expression
-# DEVIATION: Kafka has no limit. An ordinary name takes microseconds, up to this size 0.3 ms, and
-# beyond it much more.
+# DEVIATION: Kafka has no limit. To match a name takes microseconds for a small program, 0.3 ms at
+# this size, and much more above it.
 # docs/decisions/0122-expressions-of-topics-are-re2s.md
-PROGRAM_SIZE_MAX: Final = 2000  # instructions; as many characters of an alternation of names
+PROGRAM_SIZE_MAX: Final = 2000  # instructions: about one for each character of `name|name|...`
 
 
 @cache
 def topic_matcher() -> TopicMatcher:
-    """Return the matcher of this process: RE2's, or without the library, one that refuses."""
+    """Return this process's matcher; without the library it refuses every expression."""
     if re2 is None:
         return NoExpressions(f"this broker lacks google-re2: {install_command('re2')}")
     return Re2Matcher()
 
 
 class Re2Matcher:
-    """A TopicMatcher."""
+    """The TopicMatcher of RE2."""
 
     def __init__(self) -> None:
         self._options: Final = re2.Options()
         self._options.max_mem = MEMORY_BYTES_MAX
-        self._options.never_capture = True  # each thread of a match would copy all groups
-        self._options.log_errors = False  # a client's mistake is no line of our log
+        self._options.never_capture = True  # else each thread of a match copies all groups
+        self._options.log_errors = False  # a client's mistake must not fill our log
 
     def compile(self, expression: str) -> IsMatch:
-        """Return whether a whole name matches. Raises InvalidRegularExpression."""
+        """Return a predicate that matches whole names. Raises InvalidRegularExpression."""
         try:
             pattern = re2.compile(expression, self._options)
         except re2.error as error:

@@ -7,15 +7,15 @@ Drivers. `ConsumerSide` (`groups/core/consumer_side.py`), which writes to the lo
 `GroupCoordinator` that has classic groups, too; tests.
 
 Topics. The driver changes the `Topics` that it gave to the coordinator, then feeds `TopicsChanged`.
-A coordinator that is loaded looks at its topics by itself, with the next heartbeat of a member.
+After a load, the next heartbeat of a member refreshes the topics of its group without that event.
 
 Effects: `AppendRecords`, `AnswerRequest`, `MakeTarget`. Events: `RequestReceived`, `WriteEnded`,
 `TopicsChanged`, `TargetMade`, `Ticked`.
 
 The rules, each in a module: `admission` (which heartbeats are served), `membership`, `assignors`,
 `targets` and `awaited_targets`, `reconciliation`, `offsets` (which members may commit),
-`descriptions`, `conversion` (from and to a classic group). `heartbeats` calls them in order, and
-`group` is what their records say.
+`descriptions`, `conversion` (from and to a classic group). `heartbeats` calls them in order;
+`group` is the state that their records define.
 
-A member of the classic protocol in a consumer group: `classic_members`.
+`classic_members` serves members of the classic protocol in a consumer group.
 """

@@ -1,7 +1,7 @@
-"""Which heartbeats are served: the fields of a request, then the member that it speaks for.
+"""The checks of a heartbeat: first its fields, then its member.
 
-Every refusal is raised as `RequestRefused`, before anything has changed. Sources: KIP-848, KIP-1082
-(from version 1 on a member makes its own id).
+Every refusal is raised as `RequestRefused`, before the first change. Sources: KIP-848, KIP-1082
+(from version 1 on a member generates its own id).
 """
 
 from typing import Final
@@ -22,7 +22,7 @@ MEMBER_ID_SINCE_VERSION: Final = 1
 
 
 def check_fields(request: ConsumerHeartbeat, settings: ConsumerGroupSettings) -> None:
-    """Refuse what no member of any group may ask."""
+    """Raise RequestRefused if the fields are invalid in every group."""
     if not request.group_id:
         raise _invalid("group_id is empty")
     is_named_by_itself = (
@@ -83,7 +83,7 @@ def _unknown(member_id: str) -> RequestRefused:
 
 
 def find_leaving(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember:
-    """Return the member that leaves."""
+    """Return the member that leaves. Raises RequestRefused: it is unknown or fenced."""
     member_id = request.member_id
     if request.instance_id is not None:
         _check_instance(group, request)
@@ -94,7 +94,7 @@ def find_leaving(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMe
 
 
 def find_present(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember:
-    """Return the member that is there, with an epoch above 0."""
+    """Return the member of a heartbeat with a member epoch above 0. Raises RequestRefused."""
     member = find_leaving(group, request)
     _check_member_epoch(member, request)
     return member
@@ -103,7 +103,7 @@ def find_present(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMe
 def check_joining(
     group: ConsumerGroup, request: ConsumerHeartbeat, settings: ConsumerGroupSettings
 ) -> None:
-    """Refuse a member for which the group has no place, or whose instance id is in use.
+    """Refuse a join if the group is full, or if the instance id is in use.
 
     A classic static member sends no leave when it stops, so a member of the consumer protocol takes
     its place at once (KIP-848, online migration). Two members of the consumer protocol exclude each
@@ -123,7 +123,7 @@ def check_joining(
 
 
 def _is_held(owner: ConsumerMember) -> bool:
-    """Whether the present owner of an instance id keeps it from another member."""
+    """Whether the present owner of an instance id excludes another member."""
     return not owner.is_classic and not owner.is_away
 
 
@@ -139,9 +139,9 @@ def _check_instance(group: ConsumerGroup, request: ConsumerHeartbeat) -> None:
 
 
 def _check_member_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
-    """Refuse a member of another epoch, but for one that has not heard of its newest.
+    """Refuse other member epochs, except the previous epoch of a member that missed a response.
 
-    Such a member has nothing but what it was told before: if it has more, it is fenced.
+    Such a member has only partitions of its assignment: if it reports others, it is fenced.
     """
     current, received = member.current, request.member_epoch
     is_behind = received == current.previous_member_epoch and received < current.member_epoch

@@ -1,8 +1,8 @@
-"""Which member gets which partition: the assignors `uniform` and `range` of the coordinator.
+"""The assignors `uniform` and `range` of the coordinator: which member gets which partition.
 
-Pure functions of the members and of the partition counts of their topics. No member gets partitions
-of topics that do not exist; every other subscribed partition goes to exactly one member.
-Racks are ignored. Sources: KIP-848 (server-side assignors), Kafka's UniformAssignor, RangeAssignor.
+Pure functions of the members and of the partition counts of their topics. Every partition of an
+existing subscribed topic goes to exactly one subscriber. Racks are ignored. Sources: KIP-848
+(server-side assignors), Kafka's UniformAssignor, RangeAssignor.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from quorumlog.wire.codec.identifiers import TopicId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSubscription:
-    """What a member wants; `target`: what it was to have until now."""
+    """A member's subscription; `target`: its part of the previous target."""
 
     topic_ids: frozenset[TopicId]
     instance_id: str | None = None
@@ -34,7 +34,7 @@ Members = Mapping[str, MemberSubscription]
 Counts = Mapping[TopicId, int]
 Assignment = dict[str, Partitions]
 Assign = Callable[[Members, Counts], Assignment]
-Load = tuple[int, int]  # (number of partitions, place of the member): the poorest is the smallest
+Load = tuple[int, int]  # (partitions, place of the member): the poorest member has the smallest
 
 
 def in_order(members: Members) -> list[str]:
@@ -48,9 +48,9 @@ def in_order(members: Members) -> list[str]:
 
 
 def assign_range(members: Members, counts: Counts) -> Assignment:
-    """Topic by topic: neighbouring partitions to each subscriber, the first get one more.
+    """Give each subscriber of a topic neighbouring partitions; the first subscribers get one more.
 
-    So topics of equal size with the same subscribers are partitioned alike.
+    Topics of equal size with the same subscribers are split alike.
     """
     assignment: dict[str, list[TopicIdPartition]] = {member_id: [] for member_id in members}
     readers: dict[TopicId, list[str]] = {}
@@ -68,10 +68,10 @@ def assign_range(members: Members, counts: Counts) -> Assignment:
 
 
 def assign_uniform(members: Members, counts: Counts) -> Assignment:
-    """Keep the target, then move as few partitions as make the loads as even as can be.
+    """Keep the previous target, then move as few partitions as possible to even the loads.
 
-    With equal subscriptions the loads differ by one at most. With others, no single partition can
-    go to a member that has two fewer than its owner.
+    With equal subscriptions the loads differ by at most one. With other subscriptions, no partition
+    has a subscriber with at least two partitions fewer than its owner.
     """
     uniform = _Uniform(members, counts)
     uniform.keep()
@@ -81,7 +81,7 @@ def assign_uniform(members: Members, counts: Counts) -> Assignment:
 
 
 class _Class:
-    """The members of equal subscriptions, and their loads in order."""
+    """The members with the same subscription, and their loads in order."""
 
     def __init__(self, topic_ids: frozenset[TopicId]) -> None:
         self.topic_ids: Final = topic_ids
@@ -90,15 +90,15 @@ class _Class:
 
     @property
     def poorest(self) -> Load:
-        """The smallest load, and whose it is."""
+        """The smallest load, with the place of its member."""
         return self.loads[0]
 
 
 class _Uniform:
-    """One computation. Members are named by their place in `order`.
+    """One computation. A member is identified by its place in `order`.
 
-    The poorest subscriber of a topic is the poorest of few classes, so that a move costs the
-    logarithm of the members, not their number.
+    Members with the same subscription form a class. The poorest subscriber of a topic is found
+    among few classes, so a move takes time logarithmic in the number of members.
     """
 
     def __init__(self, members: Members, counts: Counts) -> None:
@@ -119,7 +119,7 @@ class _Uniform:
         self._classes: Final = [*classes.values()]
 
     def keep(self) -> None:
-        """Give every member what is left of its target; of two claims the first counts."""
+        """Give every member the valid part of its target; the first of two claims wins."""
         for place, member in enumerate(self._members):
             held = self._held[place]
             for partition in member.target:
@@ -135,7 +135,7 @@ class _Uniform:
             one.loads = SortedSet((self._load[place], place) for place in one.places)
 
     def hand_out(self) -> None:
-        """Give what no member has to the poorest; topics of few subscribers first."""
+        """Give free partitions to the poorest subscribers; topics of few subscribers first."""
         readers: dict[TopicId, list[_Class]] = {}
         for one in self._classes:
             for topic_id in one.topic_ids & self._counts.keys():
@@ -153,7 +153,7 @@ class _Uniform:
     def balance(self) -> None:
         """Move single partitions from the richest to the poorest while that evens the loads.
 
-        Every move lowers the sum of the squares of the loads, so there is an end.
+        Every move lowers the sum of the squares of the loads, so the moves come to an end.
         """
         moved = True
         while moved:
@@ -163,13 +163,13 @@ class _Uniform:
             while richest:
                 noted_load, place = heappop(richest)
                 if -noted_load != self._load[place]:
-                    heappush(richest, (-self._load[place], place))  # it got some meanwhile
+                    heappush(richest, (-self._load[place], place))  # its load changed meanwhile
                 elif self._move_one(place):
                     moved = True
                     heappush(richest, (-self._load[place], place))
 
     def _move_one(self, rich: int) -> bool:
-        """Move one partition of this member to the poorest that may have one, if that is fairer."""
+        """Move a partition to the poorest member that may have it, if that evens the loads."""
         held = self._held[rich]
         for (load, poor), one in sorted(
             ((one.poorest, one) for one in self._classes), key=lambda choice: choice[0]
@@ -189,9 +189,9 @@ class _Uniform:
         return False
 
     def _sort_once(self) -> None:
-        """Let each member's last partition be the one to move, whatever the order of a set.
+        """Sort each member's partitions by topic: a move takes the last, whatever the set order.
 
-        So a move costs the same however much the member holds.
+        The time of a move does not depend on the number of the member's partitions.
         """
         if not self._is_sorted:
             self._is_sorted = True
@@ -211,14 +211,14 @@ class _Uniform:
         self._changed[place] = True
 
     def result(self, place: int) -> Partitions:
-        """Return what the member gets."""
+        """Return the partitions of the member."""
         if not self._changed[place]:
             return self._members[place].target
         return frozenset(one for held in self._held[place].values() for one in held)
 
 
 def assignors(names: Sequence[str]) -> Mapping[str, Assign]:
-    """Return the assignors of these names (`group.consumer.assignors`), the default one first.
+    """Return the assignors of these names (`group.consumer.assignors`), the default first.
 
     Raises KeyError: there is no assignor of that name.
     """

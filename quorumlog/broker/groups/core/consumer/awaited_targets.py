@@ -1,7 +1,7 @@
-"""Targets that are made outside of the step, and the requests that wait for them.
+"""Targets that are computed outside of the step, and the requests that wait for them.
 
-A target that was made is taken over in slices: its parts are written, then its epoch, and then the
-requests that wait for it are answered. Members are told of no part before the epoch is written.
+A computed target is written in slices: its parts, then its epoch; then the requests that wait for
+it are answered. Members are assigned their parts only after the epoch is written.
 docs/decisions/0129-a-large-target-is-made-outside-of-the-step.md
 """
 
@@ -19,12 +19,12 @@ from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat
 from quorumlog.broker.groups.core.consumer.targets import TargetJob, Targets
 from quorumlog.broker.groups.core.requests import Join
 
-SLICE_MAX: Final = 1000  # members and partitions that one step takes over, but for its last member
+SLICE_MAX: Final = 1000  # members and partitions of one slice; its last member may exceed it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingRequest:
-    """A request that is taken over, and not answered. `epoch`: of the target that it needs."""
+    """A request that was applied and not yet answered. `epoch`: of the target that it needs."""
 
     request_id: int
     request: ConsumerHeartbeat | Join
@@ -34,17 +34,17 @@ class WaitingRequest:
 
 @dataclass(slots=True)
 class _Awaited:
-    """The job that is under way for a group, and the requests that wait for it or for the next."""
+    """The job under way for a group, and the requests that wait for its target or the next."""
 
     job: TargetJob
     waiting: deque[WaitingRequest] = field(default_factory=deque)  # their epochs never fall
-    unwritten: deque[tuple[str, Partitions]] = field(default_factory=deque)  # of what was made
-    is_in_force: bool = False  # whether the epoch of what was made is written
+    unwritten: deque[tuple[str, Partitions]] = field(default_factory=deque)  # parts of the target
+    is_in_force: bool = False  # whether the epoch of the computed target is written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What one step does: it writes the changes, answers these, and has the next target made."""
+    """One slice of a target: records to write, requests to answer, and the next job to run."""
 
     changes: Changes
     ready: list[WaitingRequest]
@@ -52,49 +52,49 @@ class Slice:
 
 
 class AwaitedTargets:
-    """Of all groups.
+    """The awaited targets of all groups.
 
     Invariants:
-      1. A group has one job under way at most, and it is awaited until all that waited is answered.
-      2. A request is answered after those of its group that waited before it.
+      1. A group has at most one job under way; it stays here until all its requests are answered.
+      2. The waiting requests of a group are answered in their order.
     """
 
     def __init__(self, targets: Targets) -> None:
         self._targets: Final = targets
         self._awaited: Final[dict[str, _Awaited]] = {}
-        self._made: Final[dict[str, _Awaited]] = {}  # to be taken over, the next one first
+        self._made: Final[dict[str, _Awaited]] = {}  # computed targets, the next to write first
 
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._awaited
 
     @property
     def has_made(self) -> bool:
-        """Whether there is something to take over."""
+        """Whether a computed target has parts to write or requests to answer."""
         return bool(self._made)
 
     def add(self, job: TargetJob) -> None:
-        """Let requests of the group wait from now on: the job is under way."""
+        """Record the job under way for a group, whose requests wait from now on."""
         self._awaited[job.group_id] = _Awaited(job)
 
     def wait(self, group_id: str, request: WaitingRequest) -> None:
-        """Let a request wait for the target of its epoch."""
+        """Queue a request until there is a target of its epoch."""
         self._awaited[group_id].waiting.append(request)
 
     def drop(self, group_id: str) -> deque[WaitingRequest]:
-        """Await the group's target no more; return what has waited."""
+        """Stop awaiting the group's target; return the waiting requests."""
         self._made.pop(group_id, None)
         awaited = self._awaited.pop(group_id, None)
         return deque() if awaited is None else awaited.waiting
 
     def note_made(self, job: TargetJob, target: Assignment) -> None:
-        """Let the target be taken over, unless nothing awaits it any more."""
+        """Queue a computed target for writing, if its job is still awaited."""
         awaited = self._awaited.get(job.group_id)
         if awaited is not None and awaited.job is job:
             awaited.unwritten = deque(target.items())
             self._made[job.group_id] = awaited
 
     def take_slice(self, groups: Mapping[str, ConsumerGroup]) -> Slice:
-        """Take over a slice of the first target that was made."""
+        """Return a slice of the first computed target, applied to its group."""
         group_id = next(iter(self._made))
         awaited = self._made.pop(group_id)
         group = groups[group_id]
@@ -102,7 +102,7 @@ class AwaitedTargets:
         left = self._write(changes, awaited)
         ready = _ready(group, awaited, left)
         if awaited.unwritten or (awaited.is_in_force and _is_ready(awaited)):
-            self._made[group_id] = awaited  # behind those of other groups
+            self._made[group_id] = awaited  # after the targets of other groups
             return Slice(changes=changes, ready=ready, next_job=None)
         if not awaited.waiting:
             del self._awaited[group_id]
@@ -111,9 +111,9 @@ class AwaitedTargets:
         return Slice(changes=changes, ready=ready, next_job=awaited.job)
 
     def _write(self, changes: Changes, awaited: _Awaited) -> int:
-        """Write parts of the target, and its epoch after the last; return how much is left to do.
+        """Write parts of the target, and its epoch after the last; return the rest of SLICE_MAX.
 
-        One that cannot be used any more is not written, or not to its end: another is made.
+        An unusable target is not written further: the next job replaces it.
         """
         left = SLICE_MAX
         if awaited.is_in_force:
@@ -132,16 +132,16 @@ class AwaitedTargets:
 
 
 def _is_usable(job: TargetJob, group: ConsumerGroup) -> bool:
-    """Whether all members of the newest epoch are in the target.
+    """Whether the target has exactly the group's members; True for a target of an older epoch.
 
-    A static member that came back under another id begins no epoch, and is not in the job.
+    A static member that returned under another id begins no epoch, and is not in the job.
     """
     is_newest = job.epoch == group.group_epoch
     return not is_newest or group.members.keys() == job.members.keys()
 
 
 def _ready(group: ConsumerGroup, awaited: _Awaited, left: int) -> list[WaitingRequest]:
-    """Take the next requests whose target is in force, as many as one step may answer."""
+    """Remove and return the next requests whose target is in force, as many as `left` allows."""
     ready = []
     while left > 0 and awaited.is_in_force and _is_ready(awaited):
         ready.append(awaited.waiting.popleft())

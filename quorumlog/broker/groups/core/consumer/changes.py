@@ -1,4 +1,4 @@
-"""What one step changes in one group: records, each applied as soon as it is decided."""
+"""The records that one step writes for one group."""
 
 from typing import Final
 
@@ -12,20 +12,20 @@ from quorumlog.broker.groups.core.consumer.records import (
 
 
 class Changes:
-    """A later rule of the same step sees what an earlier one has changed."""
+    """Applies each record to the group at once, so that later rules of the same step see it."""
 
     def __init__(self, group: ConsumerGroup) -> None:
         self.group: Final = group
         self.records: Final[list[ConsumerGroupRecord]] = []
 
     def write(self, kind: RecordKind, value: Value | None, name: str = "") -> None:
-        """Write a record; None: a tombstone."""
+        """Add a record and apply it; `value` None: a tombstone."""
         subject = RecordKey(kind, self.group.group_id, name)
         record = ConsumerGroupRecord(subject=subject, value=value)
         self.group.apply(record)
         self.records.append(record)
 
     def settle_state(self) -> None:
-        """Let the state of the group follow, once all is decided."""
+        """Update the group's state, after the last record of the step."""
         if self.records:
             self.group.settle_state()

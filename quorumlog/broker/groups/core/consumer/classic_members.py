@@ -1,9 +1,9 @@
 """Members of the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-The coordinator assigns for them, too. A join reports what the member has, as a heartbeat of KIP-848
-does, and its generation is the member's epoch. A heartbeat tells the member to join again when
-there is something to give up or to get. Every refusal is raised as `RequestRefused`: nothing has
-changed then. Source: KIP-848 (migration).
+The coordinator assigns their partitions, too. A join reports the member's partitions, as a
+heartbeat of KIP-848 does; the generation of its response is the member epoch. The response to a
+Heartbeat makes the member join again when it has partitions to revoke or to get. Every refusal is
+raised as `RequestRefused`, before the first change. Source: KIP-848 (migration).
 """
 
 from typing import Final
@@ -41,7 +41,7 @@ from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
 
 
 class ClassicMembers:
-    """Has no state but the topics: every method takes the changes that it adds to."""
+    """Serves classic members. Its only state is the topics; methods add records to `changes`."""
 
     def __init__(
         self, settings: ConsumerGroupSettings, topics: Topics, heartbeats: Heartbeats
@@ -53,7 +53,7 @@ class ClassicMembers:
     # --- Joining ---
 
     def begin_join(self, changes: Changes, now_ms: int, join: Join) -> JoinResult | Admitted:
-        """Admit a member, new or known; the answer needs the target of the epoch."""
+        """Admit a new or existing member; the response needs the target of the epoch."""
         group = changes.group
         self._check_protocols(group, join)
         self._check_member(group, join)
@@ -72,7 +72,7 @@ class ClassicMembers:
         return Admitted(member_id=member_id)
 
     def finish_join(self, changes: Changes, join: Join, member_id: str) -> JoinResult:
-        """Bring a member that has joined nearer to its part of the target."""
+        """Reconcile a member that has joined; return the response."""
         group = changes.group
         owned = self._subscription(join).owned_partitions
         has = by_id(((one.topic, one.partitions) for one in owned), self._topics)
@@ -116,7 +116,7 @@ class ClassicMembers:
     # --- Members that have joined ---
 
     def sync(self, group: ConsumerGroup, sync: Sync) -> SyncResult:
-        """Tell a member that has joined what it has now."""
+        """Return the current assignment of a member that has joined. Raises RequestRefused."""
         member = self._find(group, sync)
         classic = member.metadata.classic or ClassicMemberMetadata()
         names = [one.name for one in classic.supported_protocols]
@@ -167,7 +167,7 @@ class ClassicMembers:
         return LeaveResult(error_code=ErrorCode.NONE, members=tuple(outcomes))
 
     def _find(self, group: ConsumerGroup, request: Sync | Heartbeat) -> ConsumerMember:
-        """Return the member that a request speaks for, in its present epoch."""
+        """Return the classic member of a request at its present epoch. Raises RequestRefused."""
         if request.group_instance_id is not None:
             owner = group.static.get(request.group_instance_id)
             if owner is not None and owner != request.member_id:
@@ -186,7 +186,7 @@ class ClassicMembers:
 
 
 def _leaving(group: ConsumerGroup, leaving: LeavingMember) -> tuple[ErrorCode, str]:
-    """Return whether a member of that name may leave, and its id."""
+    """Return the outcome for a member that leaves, and its member id."""
     member_id = leaving.member_id
     if leaving.group_instance_id is not None:
         owner = group.static.get(leaving.group_instance_id)

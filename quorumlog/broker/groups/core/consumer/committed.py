@@ -9,7 +9,7 @@ from quorumlog.broker.groups.core.consumer.records import ConsumerGroupRecord, R
 class CommittedGroups:
     """Invariants: only `apply` writes, and only committed records are applied.
 
-    `size` is the number of records that are live.
+    `size` is the number of live records.
     """
 
     def __init__(self) -> None:
@@ -29,18 +29,18 @@ class CommittedGroups:
             del self.values[record.group_id]
 
     def of(self, group_id: str) -> Mapping[RecordKey, Value]:
-        """Return what is live of a group."""
+        """Return the values of a group's live records, by key."""
         return self.values.get(group_id, {})
 
     def keys_of(self, group_id: str) -> Iterator[RecordKey]:
-        """Yield the keys of a group that have records."""
+        """Yield the keys of a group's live records."""
         yield from self.of(group_id)
 
     def tombstones(self, group_id: str) -> tuple[ConsumerGroupRecord, ...]:
-        """Return what deletes all that is live of a group."""
+        """Return tombstones for all live records of a group."""
         keys = sorted(self.keys_of(group_id))
         return tuple(ConsumerGroupRecord(subject=key, value=None) for key in keys)
 
     def record_of(self, key: RecordKey) -> ConsumerGroupRecord:
-        """Return the record of the state of `key`: a tombstone if there is none."""
+        """Return the live record of `key`, or a tombstone."""
         return ConsumerGroupRecord(subject=key, value=self.of(key.group_id).get(key))

@@ -1,7 +1,7 @@
 """A classic group as a consumer group, and back: the online migration of KIP-848, as functions.
 
-A member of the classic protocol keeps what it has on either side, also what it has to give up. A
-group is converted only if all that its members said can be read; else it stays as it is.
+A classic member keeps its partitions in a conversion, also partitions that it has yet to revoke. A
+group is converted only if the metadata of all its members can be decoded.
 docs/decisions/0117-a-group-is-converted-in-one-batch.md
 """
 
@@ -52,11 +52,11 @@ from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
 )
 from quorumlog.wire.codec.schemas import encode_message
 
-ASSIGNMENT_VERSION: Final = 0  # that every client reads
+ASSIGNMENT_VERSION: Final = 0  # every client reads it
 
 
 class NotConvertible(ValueError):
-    """The group must stay as it is; the text says why."""
+    """The group must keep its protocol; the text is the reason."""
 
 
 def to_consumer_records(
@@ -64,8 +64,8 @@ def to_consumer_records(
 ) -> tuple[ConsumerGroupRecord, ...]:
     """Return the records of the consumer group that continues a classic one.
 
-    Its epochs are the generation. Each member has what it was assigned last, and must give up what
-    else it may have. Raises NotConvertible.
+    All its epochs are the generation. Each member has its last assignment, and must revoke other
+    partitions that it may still have. Raises NotConvertible.
     """
     if group.protocol_type != CONSUMER or group.protocol_name is None:
         raise NotConvertible("its members do not use the consumer protocol")
@@ -117,13 +117,13 @@ def _unrevoked(
     subscriptions: Mapping[str, ConsumerProtocolSubscription],
     topics: Topics,
 ) -> dict[str, Partitions]:
-    """Return the partitions that each member named in its join, and no member was assigned.
+    """Return the partitions that each member owned at its join, and no member was assigned.
 
-    It may still have them: a cooperative member (KIP-429) hears from a new generation what it has
-    to give up, and joins again once it has. Of two that claim a partition, that of the newer
-    generation has it. Raises NotConvertible if two were assigned the same.
+    The member may still have them: a cooperative member (KIP-429) revokes partitions after it gets
+    the assignment of a new generation, then joins again. If two members claim a partition, the
+    claim of the newer generation wins. Raises NotConvertible: a partition is assigned twice.
     """
-    # DEVIATION: Kafka takes the last assignment for all that a member has.
+    # DEVIATION: Kafka assumes that a member has only the partitions of its last assignment.
     # docs/decisions/0117-a-group-is-converted-in-one-batch.md
     owners: dict[TopicIdPartition, str] = {}
     for member_id, assigned in assignments.items():
@@ -139,7 +139,7 @@ def _unrevoked(
 
 
 def sorted_by_need(values: Mapping[RecordKey, Value]) -> list[tuple[RecordKey, Value]]:
-    """Return them in an order in which a group can apply them."""
+    """Return the values in an order in which a group can apply them."""
     order = (
         RecordKind.GROUP,
         RecordKind.MEMBER,
@@ -153,7 +153,7 @@ def sorted_by_need(values: Mapping[RecordKey, Value]) -> list[tuple[RecordKey, V
 def classic_metadata(
     member: Member | Join, subscription: ConsumerProtocolSubscription
 ) -> MemberValue:
-    """Return what a consumer group keeps of a classic member, or of one that joins."""
+    """Return the MemberValue of a classic member, or of a classic member that joins."""
     protocols = [
         ClassicProtocol(name=name, metadata=metadata) for name, metadata in member.protocols
     ]
@@ -171,9 +171,10 @@ def classic_metadata(
 
 
 def _assigned(member: Member, topics: Topics, own_data: Buffer | None) -> Partitions:
-    """Return what a classic member was assigned, of topics that exist.
+    """Return a classic member's assigned partitions of existing topics. Raises NotConvertible.
 
-    librdkafka's leaders send every member the data back that it joined with: no assignor made it.
+    User data of an assignor forbids a conversion. librdkafka's leaders return each member's own
+    user data (`own_data`), which does not.
     """
     if not member.assignment:
         return frozenset()
@@ -184,7 +185,7 @@ def _assigned(member: Member, topics: Topics, own_data: Buffer | None) -> Partit
 
 
 def by_id(named: Iterable[tuple[str, Iterable[int]]], topics: Topics) -> Partitions:
-    """Return partitions that a classic member names, those of topics that exist."""
+    """Return named partitions by topic id, without topics that do not exist."""
     return frozenset(
         TopicIdPartition(found.topic_id, partition)
         for name, partitions in named
@@ -194,7 +195,7 @@ def by_id(named: Iterable[tuple[str, Iterable[int]]], topics: Topics) -> Partiti
 
 
 def read_subscription(data: bytes, member_id: str) -> ConsumerProtocolSubscription:
-    """Return what a classic member subscribes to. Raises NotConvertible."""
+    """Return the decoded subscription of a classic member. Raises NotConvertible."""
     return _read(ConsumerProtocolSubscription, data, member_id)
 
 
@@ -207,7 +208,7 @@ def _read(kind: type[MessageT], data: bytes, member_id: str) -> MessageT:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacement:
-    """A classic static member, in the place of the member of the consumer protocol `owner_id`."""
+    """A classic static member that replaces the consumer-protocol member `owner_id`."""
 
     owner_id: str
     member_id: str
@@ -215,11 +216,11 @@ class Replacement:
 
 
 def find_replacement(group: ConsumerGroup, join: Join, topics: Topics) -> Replacement | None:
-    """Return the replacement that lets the group be a classic one without a rebalance, or None.
+    """Return the replacement by which the group becomes classic without a rebalance, or None.
 
-    `join` is a static member's return, and all other members are classic. Every member keeps its
-    generation and its partitions, because there is nothing to assign anew. The replacement leads
-    the classic group, so its client must be able to skip the assignment (KIP-814). Source:
+    `join` is from a returning static member, and all other members must be classic. Every member
+    keeps its generation and partitions, because the target is unchanged. The replacement leads the
+    classic group, so its client must be able to skip the assignment (KIP-814). Source:
     KAFKA-17317, KAFKA-19546. docs/decisions/0128-two-coordinators-share-one-log.md
     """
     owner = group.members.get(group.static.get(join.group_instance_id or "", ""))
@@ -247,15 +248,15 @@ def find_replacement(group: ConsumerGroup, join: Join, topics: Topics) -> Replac
 
 
 def _prefers(member: ConsumerMember, protocol_name: str) -> bool:
-    """Whether this is the protocol that the member's last join was answered with."""
+    """Whether the response to the classic member's last join named this protocol."""
     classic = member.metadata.classic
     return classic is not None and classic.supported_protocols[0].name == protocol_name
 
 
 def _is_settled(group: ConsumerGroup, owner: ConsumerMember, topics: Topics) -> bool:
-    """Whether every member has its whole part of a target that was made for the present topics.
+    """Whether every member has its whole part of a target for the present topics.
 
-    The epoch of `owner` does not count: its successor gets the epoch of the group.
+    The epoch of `owner` is not compared: its replacement gets the group epoch.
     """
     others_have_all = all(
         member is owner or member.current.is_reconciled_to(group.assignment_epoch)
@@ -276,11 +277,11 @@ def to_classic_group(
     now_ms: int,
     replacement: Replacement | None = None,
 ) -> StoredGroup:
-    """Return the generation that continues a consumer group, all of whose members are classic.
+    """Return the classic generation that continues a consumer group of classic members.
 
-    Each member has the partitions that it has now; the caller deletes the records of the consumer
-    group in the same batch. A `replacement` takes the place of its owner, and leads; without one
-    the caller lets the members rebalance. Raises NotConvertible.
+    Each member keeps its assigned partitions; the caller deletes the records of the consumer group
+    in the same batch. A `replacement` takes the place of its owner, and leads; without a
+    replacement the caller starts a rebalance. Raises NotConvertible.
     """
     members = {
         member_id: (member.metadata, member.current.assigned)
@@ -334,7 +335,7 @@ def _stored(
 
 
 def encode_assignment(assigned: Partitions, topic_names: Mapping[TopicId, str]) -> bytes:
-    """Return the partitions as a classic member reads them, those of topics that exist."""
+    """Return the assignment bytes for a classic member, without topics that do not exist."""
     topics = [
         AssignedTopic(topic=topic_names[TopicId(one.topic_id)], partitions=one.partitions)
         for one in to_stored(assigned)

@@ -1,9 +1,9 @@
 """The consumer groups of one partition of `__consumer_offsets`, while this broker leads it.
 
-A heartbeat is decided on the group as it is now, and changes it at once. Its answer waits until the
-records are committed. One write of a group is under way at most; what is decided meanwhile is
-written next, in few batches. If a write is refused, the group becomes again what is committed, and
-all that waits is refused.
+A heartbeat changes the live group at once; its response waits until the records are committed. A
+group has at most one write under way; records decided meanwhile are written next, in few batches.
+If a write is refused, the group is rebuilt from its committed records, and all waiting requests are
+refused.
 docs/decisions/0121-a-consumer-group-changes-at-once-and-answers-when-committed.md
 """
 
@@ -55,8 +55,8 @@ class ConsumerGroupCoordinator:
     """Load: let `committed` apply each committed record, then `loaded`; `step` from then on.
 
     Invariants:
-      1. A group without writes is what its committed records say.
-      2. An answer is given when all is committed that was decided before it in its group.
+      1. A group without writes equals the group rebuilt from its committed records.
+      2. A response is sent once all records decided before it in its group are committed.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ConsumerGroupCoordinator:
         topics: Topics,
         committed: CommittedGroups | None = None,
     ) -> None:
-        """Serve no group yet; `committed` is where records are applied once they are committed."""
+        """Serve no group yet. Records are applied to `committed` once they are committed."""
         self.committed: Final = CommittedGroups() if committed is None else committed
         self.groups: Final[dict[str, ConsumerGroup]] = {}
         self._settings: Final = settings
@@ -88,19 +88,19 @@ class ConsumerGroupCoordinator:
         for group_id in sorted(self.committed.values):
             self.rebuild(group_id, now_ms)
 
-    # --- Groups that another part of the coordinator replaces ---
+    # --- Groups that change their protocol (`ConsumerSide`) ---
 
     def is_writing(self, group_id: str) -> bool:
-        """Whether records of the group are under way, or a target is being made."""
+        """Whether records of the group are being written, or its target is being computed."""
         return group_id in self._writes or group_id in self._awaited
 
     def hold(self, group_id: str) -> None:
-        """Let no time pass for the members of a group without writes, until `rebuild`."""
+        """Drop the deadlines of members until `rebuild`. The group must have no writes."""
         for member_id in self.groups[group_id].members if group_id in self.groups else ():
             self._deadlines.drop_all(group_id, member_id)
 
     def rebuild(self, group_id: str, now_ms: int) -> None:
-        """Let the group be what is committed of it; its members get whole sessions."""
+        """Replace the group by its committed state; its members get whole sessions."""
         self.hold(group_id)
         self.groups.pop(group_id, None)
         values = self.committed.of(group_id)
@@ -112,7 +112,7 @@ class ConsumerGroupCoordinator:
 
     @property
     def next_deadline_ms(self) -> int:
-        """The time of the next tick, if nothing else happens."""
+        """The time of the next tick, if no other event comes first."""
         if self._awaited.has_made:
             return self._now_ms  # at once: the next slice
         first_ms = self._deadlines.first_ms
@@ -186,7 +186,7 @@ class ConsumerGroupCoordinator:
         request: ConsumerHeartbeat | Join,
         admitted: Admitted,
     ) -> None:
-        """Answer, if there is a target of the group's epoch, or when there is one."""
+        """Answer once there is a target of the group's epoch; compute the target if necessary."""
         group = changes.group
         waiting = WaitingRequest(
             request_id=request_id, request=request, admitted=admitted, epoch=group.group_epoch
@@ -222,7 +222,7 @@ class ConsumerGroupCoordinator:
         self._enqueue(changes, PendingAnswer(waiting.request_id, request, result))
 
     def _take_over(self, now_ms: int) -> None:
-        """Take over a slice of a target that was made, if there is one; a tick does the next."""
+        """Write a slice of a computed target, if there is one; a tick writes the next slice."""
         if not self._awaited.has_made:
             return
         taken = self._awaited.take_slice(self.groups)
@@ -287,7 +287,7 @@ class ConsumerGroupCoordinator:
         self._enqueue(changes, PendingAnswer(request_id, request, ErrorCode.NONE))
 
     def _handle_topics_changed(self, names: Set[str]) -> None:
-        """Note which groups must look at their topics, with the next heartbeat of a member."""
+        """Mark the groups whose topics the next heartbeat of a member must refresh."""
         for group in self.groups.values():
             if group.expressions or not group.subscribed_names.isdisjoint(names):
                 group.is_metadata_due = True
@@ -305,7 +305,7 @@ class ConsumerGroupCoordinator:
     # --- For reading ---
 
     def committed_group(self, group_id: str) -> ConsumerGroup | None:
-        """Return the group as it is committed, to be described; None: there is none."""
+        """Return the committed group, for descriptions; None: it does not exist."""
         if group_id not in self._writes:
             return self.groups.get(group_id)
         values = self.committed.of(group_id)
@@ -324,7 +324,7 @@ class ConsumerGroupCoordinator:
         self._write_on(group_id, writes)
 
     def _write_on(self, group_id: str, writes: GroupWrites) -> None:
-        """Write what waits, if nothing is under way; answer if there is nothing to write."""
+        """Write the next batch if no write is under way; answer batches without records."""
         while writes.under_way is None and writes.waiting:
             batch = writes.waiting.popleft()
             if batch.records:

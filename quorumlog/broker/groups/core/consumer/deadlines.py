@@ -1,4 +1,4 @@
-"""When time alone changes a group: the end of a member's session, or of its rebalance."""
+"""The deadlines of members, in order: their sessions, rebalances, joins and syncs."""
 
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -7,12 +7,12 @@ from sortedcontainers import SortedSet
 
 
 class DeadlineKind(IntEnum):
-    """What a member must do before."""
+    """The kind of a deadline, by the action that the member must take before it."""
 
     SESSION = 0  # send a heartbeat
-    REBALANCE = 1  # give up what it has to give up
-    JOIN = 2  # join again, being a classic member
-    SYNC = 3  # ask for what it was assigned, being a classic member that has joined
+    REBALANCE = 1  # revoke partitions
+    JOIN = 2  # join again (a classic member)
+    SYNC = 3  # send SyncGroup (a classic member that has joined)
 
 
 class DeadlineKey(NamedTuple):
@@ -24,7 +24,7 @@ class DeadlineKey(NamedTuple):
 
 
 class Deadlines:
-    """Invariant: `_in_order` has one entry for each of `_by_key`."""
+    """Invariant: `_in_order` has one entry for each entry of `_by_key`."""
 
     def __init__(self) -> None:
         self._by_key: Final[dict[DeadlineKey, int]] = {}
@@ -32,7 +32,7 @@ class Deadlines:
 
     @property
     def first_ms(self) -> int | None:
-        """The first deadline, if there is one."""
+        """The earliest deadline; None: there is no deadline."""
         return self._in_order[0][0] if self._in_order else None
 
     def __contains__(self, key: DeadlineKey) -> bool:
@@ -45,13 +45,13 @@ class Deadlines:
         self._in_order.add((deadline_ms, key))
 
     def drop(self, key: DeadlineKey) -> None:
-        """Forget a deadline, if there is one."""
+        """Remove a deadline, if there is one."""
         deadline_ms = self._by_key.pop(key, None)
         if deadline_ms is not None:
             self._in_order.remove((deadline_ms, key))
 
     def pop_due(self, now_ms: int) -> DeadlineKey | None:
-        """Remove and return the first deadline that has come."""
+        """Remove the earliest due deadline, and return its key; None: no deadline is due."""
         if not self._in_order or self._in_order[0][0] > now_ms:
             return None
         _, key = self._in_order[0]

@@ -23,7 +23,7 @@ AssignedTopics = tuple[tuple[TopicId, str, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
-    """`assignment` and `target`: partitions by topic, the ones of topics that are gone left out."""
+    """A member. `assignment` and `target`: partitions by topic, without deleted topics."""
 
     member_id: str
     instance_id: str | None
@@ -63,7 +63,7 @@ class GroupListing:
 def describe(
     group: ConsumerGroup, assignor_name: str, topic_names: Mapping[TopicId, str]
 ) -> GroupDescription:
-    """Describe a group. `assignor_name`: the one that its next target is made by."""
+    """Describe a group. `assignor_name`: the assignor of its next target."""
     return GroupDescription(
         group_id=group.group_id,
         state=group.state.value,
@@ -112,7 +112,7 @@ def list_groups(
     states: Collection[str] = (),
     types: Collection[str] = (),
 ) -> list[GroupListing]:
-    """List groups in these states and of these types; none named: in all, of all."""
+    """List groups in these states and of these types; an empty collection: all."""
     if types and CONSUMER_TYPE not in {name.lower() for name in types}:
         return []
     wanted = {state.lower() for state in states}

@@ -1,4 +1,4 @@
-"""The effects of a coordinator of consumer groups: those of every coordinator, and jobs."""
+"""The effects of a coordinator of consumer groups: shared effects of coordinators, and jobs."""
 
 from dataclasses import dataclass
 
@@ -13,14 +13,14 @@ __all__ = ["AnswerRequest", "AppendRecords", "Effect", "MakeTarget", "MatchTopic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeTarget(OwnEffect):
-    """Run the job, outside of the event loop, then feed TargetMade."""
+    """Run the job outside of the event loop, then feed TargetMade."""
 
     job: TargetJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchTopics(OwnEffect):
-    """Run the job, outside of the event loop, then let `Topics` note it, then feed TopicsMatched.
+    """Run the job outside of the event loop, pass its result to `Topics`, then feed TopicsMatched.
 
     The event is for all coordinators of the broker.
     """

@@ -1,4 +1,4 @@
-"""The events of a coordinator of consumer groups: those of every coordinator, topics, targets."""
+"""The events of a coordinator of consumer groups: shared events, topics, targets."""
 
 from collections.abc import Set
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsChanged:
-    """Topics of these names came, went or grew; `Topics` shows them as they are now."""
+    """Topics were created, deleted or got partitions; `Topics` has their present state."""
 
     names: Set[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetMade:
-    """The job of a MakeTarget has run. If no group awaits it any more, it changes nothing."""
+    """The job of a MakeTarget has run. If no group awaits it any more, the event has no effect."""
 
     job: TargetJob
     target: Assignment
@@ -40,7 +40,7 @@ class TargetMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsMatched:
-    """Some names have been tried with this expression; `Topics` knows whether all have been."""
+    """A job has matched topic names with the expression; `Topics` has the result."""
 
     expression: str
 

@@ -1,4 +1,4 @@
-"""One group of the consumer protocol: what its records say.
+"""One group of the consumer protocol: the state that its records define.
 
 Only `apply` changes it, one record at a time, whether the record was just decided or is replayed.
 Source: KIP-848 (the data model of a group).
@@ -41,14 +41,14 @@ STATIC_LEFT_EPOCH: Final = -2  # of a static member that is away and keeps its p
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerMember:
-    """A member: what it asked for, and what it was told."""
+    """A member: its subscription and its current assignment."""
 
     member_id: str
     metadata: MemberValue
     current: CurrentAssignment
 
     def become(self, current: CurrentAssignment) -> None:
-        """Change what the member was told: the only writer of its state."""
+        """Change the assignment. Raises InvariantViolation: an illegal change of the state."""
         before, after = self.current.state, current.state
         is_legal = after is before or after in MEMBER_TRANSITIONS[before]
         require(is_legal, f"legal change of a member: {before.name} -> {after.name}")
@@ -56,24 +56,24 @@ class ConsumerMember:
 
     @property
     def is_classic(self) -> bool:
-        """Whether it speaks the classic protocol."""
+        """Whether the member uses the classic protocol."""
         return self.metadata.classic is not None
 
     @property
     def is_away(self) -> bool:
-        """Whether it is a static member that has left, and may come back under another id."""
+        """Whether the member is static and has left; it may return under another id."""
         return self.current.member_epoch == STATIC_LEFT_EPOCH
 
 
 class ConsumerGroup:
-    """What the records of one group say.
+    """The state of one group: epochs, members, targets, owners and expressions.
 
     Invariants, checked as records are applied:
-    1. The group epoch rises; the assignment epoch rises, and is not ahead of it.
-    2. A partition has one owner at most: the member that was told to have it, until it reports that
-       it has it no longer.
-    3. A member's epoch does not fall, except to that of a static member that is away.
-    4. A member is not at an epoch that has no target yet.
+    1. The group epoch rises; the assignment epoch rises, and is not above the group epoch.
+    2. A partition has at most one owner: the member it was assigned to, until the member reports
+       that it has revoked the partition.
+    3. A member's epoch does not fall, except to `STATIC_LEFT_EPOCH`.
+    4. A member's epoch is not above the assignment epoch.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -87,16 +87,16 @@ class ConsumerGroup:
         self.targets: Final[dict[str, Partitions]] = {}
         self.expressions: Final[dict[str, frozenset[str]]] = {}  # with the topics that match
         self.owners: Final[dict[TopicIdPartition, str]] = {}
-        self.has_partition_metadata = False  # of Kafka 4.0: to be deleted
-        # Not in any record: whether topics may have changed since the epoch began.
+        self.has_partition_metadata = False  # a record of Kafka 4.0, to be deleted
+        # Not in a record: whether topics may have changed since the epoch began.
         self.is_metadata_due = True
         self.subscribed_names: frozenset[str] = frozenset()
 
     @classmethod
     def from_values(cls, group_id: str, values: Mapping[RecordKey, Value]) -> "ConsumerGroup":
-        """Return the group that these records describe, the newest of each key.
+        """Return the group of these records, the newest of each key.
 
-        What is said of a member whose own record is gone does not count.
+        Assignment records of a member without a member record are ignored.
         """
         group = cls(group_id)
         for key, value in values.items():
@@ -215,7 +215,7 @@ class ConsumerGroup:
             del self.owners[one]
 
     def settle_state(self) -> None:
-        """Let the state follow from the records that were applied."""
+        """Set the state that follows from the applied records."""
         to = self._derived_state()
         if to is not self.state:
             self.transition(to)
@@ -263,13 +263,13 @@ class ConsumerGroup:
         return self.targets.get(member_id, NO_PARTITIONS)
 
     def live_keys(self) -> Iterator[RecordKey]:
-        """Yield the keys of a group without members."""
+        """Yield the record keys of a group without members, but for its GROUP key."""
         yield RecordKey(RecordKind.TARGET, self.group_id)
         for expression in self.expressions:
             yield RecordKey(RecordKind.REGULAR_EXPRESSION, self.group_id, expression)
 
     def unrevoked(self) -> Iterator[ConsumerMember]:
-        """Yield the members that have partitions to give up."""
+        """Yield the members that have partitions to revoke."""
         for member in self.members.values():
             if member.current.state is MemberState.UNREVOKED_PARTITIONS:
                 yield member

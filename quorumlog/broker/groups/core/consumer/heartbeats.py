@@ -1,7 +1,6 @@
-"""What one heartbeat does: the member is admitted; once there is a target, it is reconciled.
+"""The steps of one heartbeat: admit the member; once there is a target, reconcile it.
 
-Source: KIP-848. Checks come first (`admission.py`), so that a heartbeat that is refused changes
-nothing.
+Source: KIP-848. The checks of `admission.py` come first, so a refused heartbeat changes no state.
 """
 
 from dataclasses import dataclass
@@ -37,14 +36,14 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A member whose request is taken over; `told`: what it was told before, if it was there."""
+    """A member whose request was applied; `told`: its assignment before; None: it was new."""
 
     member_id: str
     told: CurrentAssignment | None = None
 
 
 class Heartbeats:
-    """Has no state but the topics: every method takes the changes that it adds to."""
+    """Serves heartbeats. Its only state is the topics; methods add records to `changes`."""
 
     def __init__(self, settings: ConsumerGroupSettings, topics: Topics, times: GroupTimes) -> None:
         self._settings: Final = settings
@@ -55,9 +54,10 @@ class Heartbeats:
     def begin(
         self, changes: Changes, now_ms: int, request: ConsumerHeartbeat
     ) -> HeartbeatResult | Admitted:
-        """Take over what the request says; the answer needs the target of the epoch.
+        """Apply the fields of the request; the response needs the target of the epoch.
 
-        A member that leaves needs none: it is answered. Raises RequestRefused: nothing has changed.
+        A member that leaves needs no target: return its response. Raises RequestRefused, before the
+        first change.
         """
         if request.member_epoch in {LEFT_EPOCH, STATIC_LEFT_EPOCH}:
             return self._leave(changes, now_ms, request)
@@ -88,7 +88,7 @@ class Heartbeats:
     def finish(
         self, changes: Changes, request: ConsumerHeartbeat, admitted: Admitted
     ) -> HeartbeatResult:
-        """Return the answer, to be given once the changes are committed."""
+        """Reconcile; return the response, to be sent once the changes are committed."""
         self.reconcile(changes, admitted.member_id, request.owned)
         return self._answer(changes.group, admitted.member_id, request, admitted.told)
 
@@ -99,7 +99,7 @@ class Heartbeats:
         request: ConsumerHeartbeat,
         told: CurrentAssignment | None,
     ) -> HeartbeatResult:
-        """Tell the assignment only if it is new to the member, or if the member asks for it."""
+        """Return the response, with the assignment if it is new or the heartbeat is full."""
         current = group.members[member_id].current
         has_heard = told is not None and told.member_epoch == request.member_epoch
         is_unchanged = told is not None and told.assigned == current.assigned
@@ -137,7 +137,7 @@ class Heartbeats:
             ) from error
 
     def reconcile(self, changes: Changes, member_id: str, reported: Partitions | None) -> None:
-        """Bring a member nearer to its part of the target; `reported`: what it says it has."""
+        """Reconcile a member with the target; `reported`: the partitions it reports to have."""
         after = self.next_assignment(changes.group, member_id, reported)
         if after != changes.group.members[member_id].current:
             changes.write(RecordKind.CURRENT_ASSIGNMENT, after.to_value(), member_id)
@@ -145,7 +145,7 @@ class Heartbeats:
     def next_assignment(
         self, group: ConsumerGroup, member_id: str, reported: Partitions | None
     ) -> CurrentAssignment:
-        """Return what a member that reports this may be told next."""
+        """Return the next assignment of a member that reports these partitions."""
         member = group.members[member_id]
         if member.current.is_reconciled_to(group.assignment_epoch):
             return member.current

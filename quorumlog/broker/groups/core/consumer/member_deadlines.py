@@ -1,4 +1,4 @@
-"""What each member must do before when, as the records of its group say."""
+"""The deadlines of each member, as the records of its group require."""
 
 from typing import Final
 
@@ -15,8 +15,8 @@ class MemberDeadlines:
 
     Invariants:
     1. Every member has the deadline of its session.
-    2. A member that has partitions to give up has the deadline of its rebalance; a classic member
-       that must join, or sync, has one for that.
+    2. A member that has partitions to revoke has the deadline of its rebalance; a classic member
+       that must join or sync has a deadline for that.
     """
 
     def __init__(self, times: GroupTimes) -> None:
@@ -25,18 +25,18 @@ class MemberDeadlines:
 
     @property
     def first_ms(self) -> int | None:
-        """The first deadline, if there is one."""
+        """The earliest deadline; None: there is no deadline."""
         return self._deadlines.first_ms
 
     def pop_due(self, now_ms: int) -> DeadlineKey | None:
-        """Return a member whose time is over, without any deadline from now on."""
+        """Return the key of the earliest due deadline, and drop all deadlines of its member."""
         key = self._deadlines.pop_due(now_ms)
         if key is not None:
             self.drop_all(key.group_id, key.member_id)
         return key
 
     def follow(self, changes: Changes, now_ms: int) -> None:
-        """Set and drop deadlines as the records say."""
+        """Set and drop deadlines as the changed records require."""
         group = changes.group
         for kind, _, member_id in (record.subject for record in changes.records):
             if kind is RecordKind.MEMBER and member_id not in group.members:
@@ -50,14 +50,14 @@ class MemberDeadlines:
                     self._deadlines.drop(_key(group, member_id, DeadlineKind.REBALANCE))
 
     def begin_all(self, group: ConsumerGroup, now_ms: int) -> None:
-        """Give every member a whole session, and a whole rebalance if it has one to do."""
+        """Give each member a whole session, and a whole rebalance timeout if it must revoke."""
         for member_id in group.members:
             self.begin_session(group, member_id, now_ms)
         for member in group.unrevoked():
             self.begin_rebalance(group, member.member_id, now_ms)
 
     def begin_session(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        """Give a member that was heard of a whole session."""
+        """Give a member a whole session from now on."""
         classic = group.members[member_id].metadata.classic
         if classic is None:
             timeout_ms = self._times.session_timeout_ms(group.group_id)
@@ -66,11 +66,11 @@ class MemberDeadlines:
         self._deadlines.set(_key(group, member_id, DeadlineKind.SESSION), now_ms + timeout_ms)
 
     def begin_rebalance(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        """Give a member that has partitions to give up a whole rebalance timeout."""
+        """Give a member that has partitions to revoke a whole rebalance timeout."""
         self._set(group, member_id, DeadlineKind.REBALANCE, now_ms)
 
     def await_join(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        """Give a classic member that was told to join again its rebalance timeout for it."""
+        """Give a classic member its rebalance timeout to join again, unless it runs already."""
         if _key(group, member_id, DeadlineKind.JOIN) not in self._deadlines:
             self._set(group, member_id, DeadlineKind.JOIN, now_ms)
 
@@ -81,18 +81,18 @@ class MemberDeadlines:
         self.begin_session(group, member_id, now_ms)
 
     def note_sync(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        """Note that a classic member has synced."""
+        """Drop the sync deadline of a classic member that has synced; start a new session."""
         self._deadlines.drop(_key(group, member_id, DeadlineKind.SYNC))
         self.begin_session(group, member_id, now_ms)
 
     def note_heartbeat(self, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        """Note a heartbeat of the consumer protocol, perhaps of a member that was a classic one."""
+        """Start a new session; drop join and sync deadlines of a member that was classic before."""
         self._deadlines.drop(_key(group, member_id, DeadlineKind.JOIN))
         self._deadlines.drop(_key(group, member_id, DeadlineKind.SYNC))
         self.begin_session(group, member_id, now_ms)
 
     def drop_all(self, group_id: str, member_id: str) -> None:
-        """Forget a member."""
+        """Drop all deadlines of a member."""
         for kind in DeadlineKind:
             self._deadlines.drop(DeadlineKey(group_id, member_id, kind))
 

@@ -1,4 +1,4 @@
-"""Members that come, change, go, and are replaced; and the epoch that begins with that.
+"""Members that join, change, leave or are replaced, and the group epochs that they begin.
 
 Sources: KIP-848; KIP-1101 (the hash of the topics in the record of the epoch).
 """
@@ -30,19 +30,19 @@ OF_A_MEMBER: Final = (  # in the order of their tombstones
 
 
 class Membership:
-    """Has no state but the topics: every method takes the changes that it adds to."""
+    """Changes members. Its only state is the topics; methods add records to `changes`."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
 
     def admit(self, changes: Changes, member_id: str, request: ConsumerHeartbeat) -> bool:
-        """Take over what the request says; return whether the subscription has changed."""
+        """Apply the fields of the request; return whether the subscription has changed."""
         member = changes.group.members.get(member_id)
         before = MemberValue() if member is None else member.metadata
         return self.take(changes, member_id, _updated(before, request))
 
     def take(self, changes: Changes, member_id: str, after: MemberValue) -> bool:
-        """Let this be said of a member; return whether the subscription has changed."""
+        """Write the metadata of a member; return whether the subscription has changed."""
         member = changes.group.members.get(member_id)
         before = MemberValue() if member is None else member.metadata
         if member is None or after != before:
@@ -54,7 +54,7 @@ class Membership:
         return member is None or has_other_names or has_other_regex
 
     def remove(self, changes: Changes, member_ids: Iterable[str], now_ms: int) -> None:
-        """Remove members: what they owned is free, and a new epoch begins."""
+        """Remove members: their partitions become free, and a new epoch begins."""
         for member_id in member_ids:
             self._erase(changes, member_id)
         self.refresh(changes, now_ms, begins_epoch=True)
@@ -64,7 +64,7 @@ class Membership:
             changes.write(kind, None, member_id)
 
     def leave_for_a_while(self, changes: Changes, member: ConsumerMember) -> None:
-        """Keep the place of a static member, and what it was assigned, until its session ends."""
+        """Keep the place and the assigned partitions of a static member until its session ends."""
         away = replace(
             member.current,
             member_epoch=STATIC_LEFT_EPOCH,
@@ -76,12 +76,12 @@ class Membership:
         changes.write(RecordKind.CURRENT_ASSIGNMENT, away.to_value(), member.member_id)
 
     def replace(self, changes: Changes, old_id: str, new_id: str) -> None:
-        """Give the place of a static member to the member that replaces it, under its new id."""
+        """Give the place of a static member to its replacement, under the new member id."""
         group = changes.group
         old, target = group.members[old_id], group.target_of(old_id)
         current = replace(old.current, member_epoch=0, previous_member_epoch=0)
         self._erase(changes, old_id)
-        if new_id in group.members:  # it was a member of its own, and starts anew
+        if new_id in group.members:  # it was another member, and loses that place
             self._erase(changes, new_id)
         changes.write(RecordKind.MEMBER, old.metadata, new_id)
         stored = TargetMemberValue(topic_partitions=to_stored(target))
@@ -89,7 +89,7 @@ class Membership:
         changes.write(RecordKind.CURRENT_ASSIGNMENT, current.to_value(), new_id)
 
     def refresh(self, changes: Changes, now_ms: int, *, begins_epoch: bool = False) -> None:
-        """Look at the topics anew; begin an epoch if they have changed, or if `begins_epoch`."""
+        """Refresh the topics; begin an epoch if they have changed, or if `begins_epoch`."""
         group = changes.group
         are_known = self._resolve(changes, now_ms)
         names = group.all_names()
@@ -102,7 +102,7 @@ class Membership:
         group.subscribed_names, group.is_metadata_due = names, not are_known
 
     def _resolve(self, changes: Changes, now_ms: int) -> bool:
-        """Bring the topics of the regular expressions up to date; return whether all are."""
+        """Update the topics of the regular expressions; return whether all are up to date."""
         group = changes.group
         are_known = True
         subscribed = group.subscribed_expressions()
@@ -111,9 +111,9 @@ class Membership:
             try:
                 matching = self._topics.matching(expression)
             except InvalidRegularExpression:
-                continue  # another broker took it: what it found stays
+                continue  # another broker accepted it: its topics stay
             if matching is None:
-                are_known = False  # what is known of it stays until the next heartbeat
+                are_known = False  # its topics stay until the next heartbeat
             elif known != matching:
                 value = RegularExpressionValue(
                     topics=sorted(matching), version=self._topics.version, timestamp_ms=now_ms
@@ -125,7 +125,7 @@ class Membership:
 
 
 def _updated(before: MemberValue, request: ConsumerHeartbeat) -> MemberValue:
-    """Return the member as the request describes it; what it leaves out stays."""
+    """Return the member's metadata after the request; fields that it leaves out stay."""
     names, timeout_ms = request.subscribed_topic_names, request.rebalance_timeout_ms
     regex, assignor = request.subscribed_topic_regex, request.server_assignor
     return MemberValue(

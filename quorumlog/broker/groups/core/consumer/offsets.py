@@ -1,9 +1,9 @@
 """Which members of a consumer group may commit and fetch offsets. Source: KIP-848.
 
-A member names its epoch where a classic member names its generation. A commit at an older epoch is
-taken if the member has owned the partitions since then (KIP-1251): the response with its newest
-epoch may be on its way. In a group without members, a client that is no member may commit, as in a
-classic group.
+A member sends its member epoch where a classic member sends its generation. A commit at an older
+epoch is accepted if the member has owned the partitions since that epoch (KIP-1251): the response
+with its newest epoch may be on its way. In a group without members, a client that is no member may
+commit, as in a classic group.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ def commit_refusal(
 ) -> ErrorCode:
     """Return why OffsetCommit (or TxnOffsetCommit) is refused, or NONE.
 
-    `partitions`: of which offsets are committed; None stands for a topic that does not exist.
+    `partitions`: the partitions of the commit; None stands for a topic that does not exist.
     """
     if member_epoch < 0 and not group.members:
         return ErrorCode.NONE
@@ -46,7 +46,7 @@ def commit_refusal(
 def _has_owned_since(
     current: CurrentAssignment, member_epoch: int, partitions: Iterable[TopicIdPartition | None]
 ) -> bool:
-    """Whether a member at this older epoch had all of the partitions, and still owns them."""
+    """Whether the member has owned all of the partitions since this older epoch."""
     if member_epoch >= current.member_epoch:
         return False
     epochs = (current.assigned_at.get(one) if one is not None else None for one in partitions)
@@ -60,18 +60,18 @@ def transactional_commit_refusal(
     member_epoch: int,
     partitions: Iterable[TopicIdPartition | None],
 ) -> ErrorCode:
-    """Return why TxnOffsetCommit is refused, or NONE. A producer may name no member."""
+    """Return why TxnOffsetCommit is refused, or NONE. A producer may send no member."""
     if member_epoch < 0 and not member_id and group_instance_id is None:
         return ErrorCode.NONE
     error_code = commit_refusal(
         group, member_id, member_epoch, partitions, api_version=0, is_transactional=True
     )
-    is_stale = error_code is ErrorCode.STALE_MEMBER_EPOCH  # producers do not know this code
+    is_stale = error_code is ErrorCode.STALE_MEMBER_EPOCH  # producers do not handle this code
     return ErrorCode.ILLEGAL_GENERATION if is_stale else error_code
 
 
 def fetch_refusal(group: ConsumerGroup, member_id: str | None, member_epoch: int) -> ErrorCode:
-    """Return why OffsetFetch is refused, or NONE; an administrator names no member."""
+    """Return why OffsetFetch is refused, or NONE; an administrator sends no member."""
     if member_id is None and member_epoch < 0:
         return ErrorCode.NONE
     if member_id not in group.members:

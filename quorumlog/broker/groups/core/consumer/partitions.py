@@ -1,4 +1,4 @@
-"""Partitions as the consumer protocol names them: by the id of their topic."""
+"""Partitions identified by topic id, as in the consumer protocol."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -9,7 +9,7 @@ from quorumlog.wire.codec.identifiers import TopicId
 
 
 class TopicIdPartition(NamedTuple):
-    """One partition of a topic that has this id; a topic that is created anew has another."""
+    """One partition of the topic with this id; a re-created topic has another id."""
 
     topic_id: TopicId
     partition: int
@@ -22,5 +22,5 @@ _new: Final = partial(tuple.__new__, TopicIdPartition)
 
 
 def partitions_of(topic_id: TopicId, indexes: Iterable[int]) -> Iterator[TopicIdPartition]:
-    """Yield these partitions of a topic: in a fourth of the time that the class takes for it."""
+    """Yield partitions of a topic, four times as fast as by calls of the class."""
     return map(_new, zip(repeat(topic_id), indexes, strict=False))

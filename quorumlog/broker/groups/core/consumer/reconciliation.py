@@ -1,8 +1,8 @@
-"""How a member comes from what it has to what it is to have, without a partition in two hands.
+"""Reconciliation of a member with its target: no partition ever has two owners.
 
-A member keeps its epoch while it has partitions to give up. They are free once it reports that it
-has none of them. Then it gets the epoch of the target, and what is free of its part; the rest
-follows as others give it up. Source: KIP-848 (the reconciliation process).
+A member keeps its epoch while it has partitions to revoke. They are free once the member reports
+that it has none of them. Then it gets the epoch of the target, and the free partitions of its part;
+the others follow as their owners revoke them. Source: KIP-848 (the reconciliation process).
 """
 
 from collections.abc import Mapping, Set
@@ -28,12 +28,12 @@ UNKNOWN_EPOCH: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentAssignment:
-    """What a member was told, and what is awaited of it.
+    """A member's assigned partitions, and the partitions that it has yet to revoke.
 
-    It owns `assigned` and `pending_revocation`. A member whose last answer was lost comes with
-    `previous_member_epoch`; that is its present epoch if only its partitions have changed.
-    `assigned_at`: for each partition that it owns, the member epoch at which it was assigned. A
-    commit of the member at that epoch or a later one is not stale (KIP-1251).
+    The member owns both. A member that missed its last response sends `previous_member_epoch`,
+    which equals its present epoch if only its partitions have changed. `assigned_at`: for each
+    owned partition, the member epoch at which it was assigned. A commit of the member at that epoch
+    or a later one is not stale (KIP-1251).
     """
 
     member_epoch: int = 0
@@ -45,11 +45,11 @@ class CurrentAssignment:
 
     @property
     def owned(self) -> Partitions:
-        """What no other member may have."""
+        """The partitions that no other member may have."""
         return self.assigned | self.pending_revocation
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        """Whether the member has its part of that target."""
+        """Whether the member has its whole part of the target of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
 
     def to_value(self) -> CurrentAssignmentValue:
@@ -64,8 +64,8 @@ class CurrentAssignment:
 
     @classmethod
     def from_value(cls, value: CurrentAssignmentValue) -> "CurrentAssignment":
-        """Return what a record says."""
-        default = max(value.member_epoch, 0)  # of a static member that is away, it is negative
+        """Return the assignment of a record's value."""
+        default = max(value.member_epoch, 0)  # negative: the epoch of a static member that is away
         owned = [*value.assigned_partitions, *value.partitions_pending_revocation]
         return cls(
             member_epoch=value.member_epoch,
@@ -79,14 +79,14 @@ class CurrentAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """What one member is to have: its part of the target of `epoch`, of subscribed topics only."""
+    """The goal of one member: its part of the target of `epoch`, and its subscribed topics."""
 
     epoch: int
     target: Partitions
     subscribed: Set[TopicId]
 
     def reachable(self) -> Partitions:
-        """Return the part of the target that the member still wants."""
+        """Return the partitions of the target whose topics the member still subscribes to."""
         return frozenset(one for one in self.target if one.topic_id in self.subscribed)
 
 
@@ -98,10 +98,10 @@ def reconcile(
     owners: Mapping[TopicIdPartition, str],
     reported: Partitions | None,
 ) -> CurrentAssignment:
-    """Return the member's next assignment, or the same if there is nothing to do yet.
+    """Return the member's next assignment, or the present one if it cannot change yet.
 
-    `owners`: every partition that a member owns, and the member. `reported`: what the member says
-    it has; None: it says nothing, so it may have all it was told.
+    `owners`: the owner of each owned partition. `reported`: the partitions that the member reports
+    to have; None: no report, so it may have all that it owns.
     """
     if current.is_reconciled_to(aim.epoch):
         return current
@@ -145,10 +145,10 @@ def _changed(
     member_epoch: int | None = None,
     state: MemberState | None = None,
 ) -> CurrentAssignment:
-    """Return it changed; the epoch until now is the previous one, even if it stays.
+    """Return the changed assignment; the present epoch becomes the previous, even if unchanged.
 
-    A partition that the member had and keeps was assigned when it was; one that it is given again
-    while it has yet to give it up is assigned anew.
+    A partition that stays assigned keeps its assignment epoch. A partition that was pending
+    revocation and is assigned again gets the new epoch.
     """
     epoch = current.member_epoch if member_epoch is None else member_epoch
     known = current.assigned_at

@@ -1,10 +1,10 @@
 """The records of groups of the consumer protocol in `__consumer_offsets`, in Kafka's own format.
 
 Keys by version: 3 the group, 4 metadata of its topics (which Kafka 4.0 wrote and 4.1 deletes), 5 a
-member, 6 the target assignment, 7 a member's part of it, 8 what a member has, 16 a regular
-expression. Values are of version 0, each behind its version as an int16; an empty value (None) is a
-tombstone. Tagged fields that a newer version adds are skipped. Sources: the schemas of Kafka's
-group coordinator, KIP-848, KIP-1101, KIP-1251.
+member, 6 the target assignment, 7 a member's part of it, 8 a member's current assignment, 16 a
+regular expression. Values are of version 0, each behind its version as an int16; an empty value
+(None) is a tombstone. Tagged fields that a newer version adds are skipped. Sources: the schemas of
+Kafka's group coordinator, KIP-848, KIP-1101, KIP-1251.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 class RecordKind(IntEnum):
-    """The version of a key says what the record is about."""
+    """The kind of a record: the version of its key."""
 
     GROUP = 3
     PARTITION_METADATA = 4
@@ -41,12 +41,12 @@ class RecordKind(IntEnum):
     REGULAR_EXPRESSION = 16
 
 
-# --- Values. None of them is changed once it is made. ---
+# --- Values. Never changed after they are created. ---
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupValue(Message):
-    """A ConsumerGroupMetadataValue. `metadata_hash`: of the topics, when the epoch began."""
+    """A ConsumerGroupMetadataValue. `metadata_hash`: of the topics when the epoch began."""
 
     epoch: int = 0
     metadata_hash: int = 0
@@ -61,7 +61,7 @@ class GroupValue(Message):
 
 @dataclass(slots=True, kw_only=True)
 class StoredRacks(Struct):
-    """Where the replicas of one partition are."""
+    """The racks of the replicas of one partition."""
 
     partition: int = 0
     racks: list[str] = field(default_factory=list)
@@ -109,7 +109,7 @@ class ClassicProtocol(Struct):
 
 @dataclass(slots=True, kw_only=True)
 class ClassicMemberMetadata(Struct):
-    """What is kept of a member that speaks the classic protocol in a group of this one."""
+    """The part of a MemberValue for a member of the classic protocol."""
 
     session_timeout_ms: int = 0
     supported_protocols: list[ClassicProtocol] = field(default_factory=list)
@@ -122,7 +122,7 @@ class ClassicMemberMetadata(Struct):
 
 @dataclass(slots=True, kw_only=True)
 class MemberValue(Message):
-    """A ConsumerGroupMemberMetadataValue: the member and what it subscribes to."""
+    """A ConsumerGroupMemberMetadataValue: the member and its subscription."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -151,7 +151,7 @@ class MemberValue(Message):
 
 @dataclass(slots=True, kw_only=True)
 class TargetValue(Message):
-    """A ConsumerGroupTargetAssignmentMetadataValue: the group epoch the target was made for."""
+    """A ConsumerGroupTargetAssignmentMetadataValue: the group epoch of the target."""
 
     assignment_epoch: int = 0
 
@@ -174,8 +174,8 @@ class StoredPartitions(Struct):
 class AssignedPartitions(Struct):
     """Partitions of one topic that a member owns.
 
-    `assignment_epochs`: the member epoch at which it got each; None, as brokers before Kafka 4.3
-    write it: not recorded.
+    `assignment_epochs`: the member epoch at which it got each; None: not recorded, as by brokers
+    before Kafka 4.3.
     """
 
     topic_id: bytes = ZERO_UUID
@@ -225,7 +225,7 @@ class CurrentAssignmentValue(Message):
 class RegularExpressionValue(Message):
     """A ConsumerGroupRegularExpressionValue: the topics that match, sorted.
 
-    `version`: of the metadata that was looked at, `timestamp_ms`: when.
+    `version`: of the metadata image that was matched; `timestamp_ms`: the time of the match.
     """
 
     topics: list[str] = field(default_factory=list)
@@ -294,7 +294,7 @@ OF_THE_GROUP: Final = frozenset(
 
 
 class RecordKey(NamedTuple):
-    """The subject of a record; `name` is a member id or a regular expression, if there is one."""
+    """The subject of a record; `name`: a member id or a regular expression, or "" for the group."""
 
     kind: RecordKind
     group_id: str
@@ -303,14 +303,14 @@ class RecordKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupRecord:
-    """`value` None: what the key names is gone."""
+    """A record of a consumer group. `value` None: a tombstone."""
 
     subject: RecordKey
     value: Value | None
 
     @property
     def group_id(self) -> str:
-        """The group that the record is about."""
+        """The group of the record."""
         return self.subject.group_id
 
 
@@ -326,7 +326,7 @@ def encode(record: ConsumerGroupRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> ConsumerGroupRecord | None:
-    """Return the record, or None if its key is of another kind. Raises MalformedFrame."""
+    """Return the record, or None if its key is of an unknown kind. Raises MalformedFrame."""
     version = _version_of(key)
     if len(key) < _VERSION.size or version not in VALUES:
         return None
@@ -358,7 +358,7 @@ def _decoded(kind: type[MessageT], data: bytes) -> MessageT:
 
 
 def estimated_size(record: ConsumerGroupRecord) -> int:
-    """Return how many bytes the record takes, about: partitions are most of it."""
+    """Return the estimated size of the record in bytes; partitions are most of it."""
     match record.value:
         case TargetMemberValue(topic_partitions=stored):
             return 100 + sum(24 + 4 * len(one.partitions) for one in stored)
@@ -370,7 +370,7 @@ def estimated_size(record: ConsumerGroupRecord) -> int:
 
 
 def to_stored(partitions: Partitions) -> list[StoredPartitions]:
-    """Return them topic by topic, in order."""
+    """Return the partitions by topic, in order."""
     return [
         StoredPartitions(topic_id=topic_id, partitions=indexes)
         for topic_id, indexes in _by_topic(partitions).items()
@@ -380,7 +380,7 @@ def to_stored(partitions: Partitions) -> list[StoredPartitions]:
 def to_assigned(
     partitions: Partitions, assigned_at: Mapping[TopicIdPartition, int]
 ) -> list[AssignedPartitions]:
-    """Return them topic by topic, in order, with the member epoch at which each was assigned."""
+    """Return the partitions by topic, in order, each with the member epoch of its assignment."""
     return [
         AssignedPartitions(
             topic_id=topic_id,

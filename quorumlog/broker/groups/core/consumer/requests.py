@@ -1,4 +1,4 @@
-"""The requests of members of consumer groups, and the answers."""
+"""The requests of members of consumer groups, and the responses."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatResult:
-    """`assignment` None: as the member was told before."""
+    """The response to a ConsumerHeartbeat. `assignment` None: as in an earlier response."""
 
     error_code: ErrorCode
     error_message: str | None = None
@@ -31,10 +31,11 @@ class HeartbeatResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat(GroupRequest[HeartbeatResult]):
-    """ConsumerGroupHeartbeat. None, and -1 of the timeout: as in an earlier heartbeat.
+    """ConsumerGroupHeartbeat. A field of None (timeout: -1) is as in an earlier heartbeat.
 
     `member_epoch` 0: the member joins, or joins again; -1: it leaves; -2: a static member leaves
-    and will be back. `owned`: what it has. `new_member_id`: its id if it has none (version 0).
+    and will return. `owned`: the partitions that it has. `new_member_id`: the id for a member
+    without an id (version 0).
     """
 
     member_id: str
@@ -53,26 +54,26 @@ class ConsumerHeartbeat(GroupRequest[HeartbeatResult]):
 
     @property
     def is_full(self) -> bool:
-        """Whether it says all that there is to say: then its answer does, too."""
+        """True for a full heartbeat; its response then carries the assignment."""
         names_topics = (
             self.subscribed_topic_names is not None or self.subscribed_topic_regex is not None
         )
         return names_topics and self.rebalance_timeout_ms != -1 and self.owned is not None
 
     def refuse(self, error_code: ErrorCode, message: str | None = None) -> HeartbeatResult:
-        """Refuse, and say why."""
+        """Return the error, with a message for the client."""
         return HeartbeatResult(error_code=error_code, error_message=message)
 
 
 ClassicRequest = Join | Sync | Heartbeat | Leave
-"""What members of the classic protocol ask, in a consumer group, too."""
+"""The requests of members of the classic protocol, also in a consumer group."""
 
 ConsumerGroupRequest = ConsumerHeartbeat | DeleteGroup | ClassicRequest
 ConsumerGroupResult = HeartbeatResult | JoinResult | SyncResult | LeaveResult | ErrorCode
 
 
 class RequestRefused(Exception):
-    """A request that is not served; nothing has changed."""
+    """A refused request, which has changed no state."""
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:
         super().__init__(message)

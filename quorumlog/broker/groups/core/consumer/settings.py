@@ -12,9 +12,9 @@ from quorumlog.settings.groups import HEARTBEAT, SESSION, GroupSetting, group_li
 class ConsumerGroupSettings:
     """Limits and intervals of groups of the consumer protocol.
 
-    `assignors`: their names; the first one serves groups whose members name none.
+    `assignors`: their names; the first is the default, for groups whose members name no assignor.
     `migration_policy`: whether groups may change their protocol while they have members.
-    `limits`: what bounds the settings of single groups, by its names.
+    `limits`: the bounds of the settings of single groups, by the names of the bounds.
     """
 
     session_timeout_ms: int = 45_000
@@ -36,7 +36,7 @@ class ConsumerGroupSettings:
 
 
 def consumer_group_settings(settings: BrokerSettings) -> ConsumerGroupSettings:
-    """Return what the settings of a broker say."""
+    """Return the settings of consumer groups from the settings of a broker."""
     return ConsumerGroupSettings(
         session_timeout_ms=settings.group_consumer_session_timeout_ms,
         heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
@@ -50,23 +50,23 @@ def consumer_group_settings(settings: BrokerSettings) -> ConsumerGroupSettings:
 class GroupTimes:
     """The session timeouts and heartbeat intervals of consumer groups.
 
-    A group's own value counts, but for what is beyond the bounds of this broker: its controller
-    may have others.
+    A group's own value is clamped to the bounds of this broker: the controller that accepted it may
+    have other bounds.
     """
 
     def __init__(
         self, settings: ConsumerGroupSettings, group_configs: Mapping[str, Mapping[str, str]]
     ) -> None:
-        """`group_configs`: what groups set now."""
+        """`group_configs`: the present settings of single groups (`Topics.group_configs`)."""
         self._settings: Final = settings
         self._own: Final = group_configs
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """Return how long a member of the group may be silent from now on."""
+        """Return the session timeout of the group's members."""
         return self._in_force(group_id, SESSION, self._settings.session_timeout_ms)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """Return how often a member of the group is told to send heartbeats."""
+        """Return the heartbeat interval that responses give to the group's members."""
         return self._in_force(group_id, HEARTBEAT, self._settings.heartbeat_interval_ms)
 
     def _in_force(self, group_id: str, setting: GroupSetting, default: int) -> int:

@@ -1,7 +1,7 @@
-"""The life of a group of the consumer protocol, and of a member of it, as tables.
+"""The states of a group of the consumer protocol, the states of its members, and legal changes.
 
 Source: KIP-848. The state of a group follows from its epochs and members (`ConsumerGroup`); the
-state of a member is in its record, and says what its reconciliation waits for.
+state of a member is in its record, and shows how far its reconciliation is.
 """
 
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ class ConsumerGroupState(Enum):
 
     EMPTY = "Empty"  # no members; perhaps offsets
     ASSIGNING = "Assigning"  # the group epoch is ahead of the target assignment
-    RECONCILING = "Reconciling"  # there is a target, and not every member has come to it
+    RECONCILING = "Reconciling"  # some member does not have its part of the target yet
     STABLE = "Stable"  # every member has its part of the target
-    DEAD = "Dead"  # forgotten: requests get the answer that there is no such group
+    DEAD = "Dead"  # dropped: requests are refused as for a group that does not exist
 
 
 class MemberState(IntEnum):
     """The values are those of a CurrentMemberAssignment record."""
 
     STABLE = 0  # at the epoch of the target, with its part of it
-    UNREVOKED_PARTITIONS = 1  # at an older epoch, until it has given partitions up
-    UNRELEASED_PARTITIONS = 2  # at the epoch of the target, until others have given partitions up
-    UNKNOWN = 127  # written by a newer version: it may go on from scratch only
+    UNREVOKED_PARTITIONS = 1  # at an older epoch, until it has revoked partitions
+    UNRELEASED_PARTITIONS = 2  # at the epoch of the target, until others have revoked partitions
+    UNKNOWN = 127  # written by a newer version: it may continue only without partitions
 
     @classmethod
     def _missing_(cls, value: object) -> "MemberState":
@@ -53,7 +53,7 @@ GROUP_TRANSITIONS: Final[Mapping[ConsumerGroupState, frozenset[ConsumerGroupStat
     ),
     ConsumerGroupState.DEAD: frozenset(),
 }
-"""From -> to. A target that is small is made at once: then a group is not seen to be Assigning."""
+"""From -> to. A small target is computed within the step: the group then skips Assigning."""
 
 MEMBER_TRANSITIONS: Final[Mapping[MemberState, frozenset[MemberState]]] = {
     MemberState.STABLE: frozenset(
@@ -67,4 +67,4 @@ MEMBER_TRANSITIONS: Final[Mapping[MemberState, frozenset[MemberState]]] = {
     ),
     MemberState.UNKNOWN: frozenset({MemberState.STABLE, MemberState.UNRELEASED_PARTITIONS}),
 }
-"""From -> to. A member of unknown state owns nothing when it goes on, so it revokes nothing."""
+"""From -> to. A member in UNKNOWN continues without partitions, so it has none to revoke."""

@@ -1,7 +1,7 @@
-"""The target of a group: made at once if it is small, else by the driver, outside of the step.
+"""The target assignment of a group: computed in the step if small, else by the driver.
 
-A target of thousands of partitions takes tens of ms. `TargetJob` needs nothing but what it holds,
-so a thread can run it; the coordinator goes on meanwhile (`awaited_targets.py`).
+A target of thousands of partitions takes tens of ms. A `TargetJob` contains all its input, so a
+thread can run it while the coordinator handles other events (`awaited_targets.py`).
 docs/decisions/0129-a-large-target-is-made-outside-of-the-step.md
 """
 
@@ -31,12 +31,12 @@ from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.topics import Topics
 from quorumlog.wire.codec.identifiers import TopicId
 
-AT_ONCE_MAX: Final = 1000  # members and partitions of a target that is made within the step: 3 ms
+AT_ONCE_MAX: Final = 1000  # members and partitions of a target computed within the step: 3 ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TargetJob:
-    """What the target of one epoch of a group is made of. Nothing in it changes."""
+    """The input to compute the target of one group epoch. Immutable."""
 
     group_id: str
     epoch: int
@@ -46,23 +46,23 @@ class TargetJob:
 
     @property
     def size(self) -> int:
-        """How much work it is, about."""
+        """An estimate of the work: the number of members and partitions."""
         return len(self.members) + sum(self.counts.values())
 
     def run(self) -> Assignment:
-        """Return the target. It may be called in any thread."""
+        """Return the target. Any thread may call this method."""
         return self.assign(self.members, self.counts)
 
 
 class Targets:
-    """Has no state but the topics: every method takes the group that it is about."""
+    """Prepares and writes targets. Its only state is the topics; each method gets the group."""
 
     def __init__(self, settings: ConsumerGroupSettings, topics: Topics) -> None:
         self._topics: Final = topics
         self._assignors: Final = assignors(settings.assignors)
 
     def job(self, group: ConsumerGroup) -> TargetJob:
-        """Return what there is to do for the present epoch."""
+        """Return the job for the group's present epoch."""
         members = {
             member_id: MemberSubscription(
                 topic_ids=topic_ids,
@@ -85,24 +85,24 @@ class Targets:
         )
 
     def write(self, changes: Changes, job: TargetJob, target: Assignment) -> None:
-        """Let this be the target of the job's epoch; write what differs."""
+        """Write the target of the job's epoch: the parts that differ, then the epoch."""
         for member_id, partitions in target.items():
             self.write_part(changes, member_id, partitions)
         self.write_epoch(changes, job)
 
     def write_part(self, changes: Changes, member_id: str, partitions: Partitions) -> None:
-        """Write one member's part of a target, if it differs. A member that has gone has none."""
+        """Write one member's part of a target, if it differs and the member is still there."""
         group = changes.group
         if member_id in group.members and group.targets.get(member_id) != partitions:
             value = TargetMemberValue(topic_partitions=to_stored(partitions))
             changes.write(RecordKind.TARGET_MEMBER, value, member_id)
 
     def write_epoch(self, changes: Changes, job: TargetJob) -> None:
-        """Let the parts be the target of the job's epoch: members are told of them from now on."""
+        """Write the target's epoch: from now on, members are assigned their parts."""
         changes.write(RecordKind.TARGET, TargetValue(assignment_epoch=job.epoch))
 
     def _subscribed_ids(self, group: ConsumerGroup) -> Iterator[tuple[str, frozenset[TopicId]]]:
-        """Yield each member and its topics; those of equal subscriptions are looked up once."""
+        """Yield each member and its topic ids; equal subscriptions are looked up once."""
         known: dict[tuple[str, ...], frozenset[TopicId]] = {}
         for member_id, member in group.members.items():
             metadata = member.metadata
@@ -112,6 +112,6 @@ class Targets:
             yield member_id, known[key]
 
     def assignor_name(self, group: ConsumerGroup) -> str:
-        """Return the assignor that most members ask for; of equals, the first in the settings."""
+        """Return the assignor that most members name; of equals, the first in the settings."""
         votes = Counter(member.metadata.server_assignor for member in group.members.values())
         return max(self._assignors, key=lambda name: votes[name])

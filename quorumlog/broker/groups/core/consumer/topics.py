@@ -1,9 +1,9 @@
-"""What groups are shown of the image: topics, by name and by regular expression, and settings.
+"""The parts of the image that groups use: topics, by name and by expression, and group settings.
 
-The seam to a library of regular expressions is `TopicMatcher`. It must take time linear in the
-length of the name, whatever the expression: an expression comes from a client.
+The seam to a library of regular expressions is `TopicMatcher`. It must match in time linear in the
+length of the name for every expression, because clients send the expressions.
 docs/decisions/0122-expressions-of-topics-are-re2s.md
-Names are tried outside of the step, unless they are few: some expressions take 0.3 ms for each.
+More than a few names are matched outside of the step: some expressions take 0.3 ms for each name.
 docs/decisions/0139-names-are-tried-outside-of-the-step.md
 """
 
@@ -17,24 +17,24 @@ from quorumlog.invariants import require
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 
 IsMatch = Callable[[str], bool]
-EXPRESSIONS_MAX: Final = 100  # whose matches are kept; clients choose how many there are
-AT_ONCE_MAX: Final = 16  # names that are tried within one step or one change: 5 ms at most
-AT_A_TIME_MAX: Final = 500  # names of one job, behind which others wait
+EXPRESSIONS_MAX: Final = 100  # kept with their matches; clients can send any number of them
+AT_ONCE_MAX: Final = 16  # names matched within one step or one change: 5 ms at most
+AT_A_TIME_MAX: Final = 500  # names of one job; jobs of other expressions wait for it
 
 
 class InvalidRegularExpression(ValueError):
-    """The expression is not one of RE2's, or RE2 is not installed; the text says why."""
+    """The expression is not valid for RE2, or RE2 is not installed; the text is the reason."""
 
 
 class TopicMatcher(Protocol):
     """Regular expressions with the syntax and the bounds of RE2."""
 
     def compile(self, expression: str) -> IsMatch:
-        """Return whether a whole name matches. Raises InvalidRegularExpression."""
+        """Return a predicate that matches whole names. Raises InvalidRegularExpression."""
 
 
 class NoExpressions:
-    """A TopicMatcher of a broker without a library for them; `reason` says why it has none."""
+    """The TopicMatcher of a broker without a library for expressions; `reason`: for clients."""
 
     def __init__(self, reason: str = "this broker reads no expressions") -> None:
         self._reason: Final = reason
@@ -47,7 +47,7 @@ class NoExpressions:
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """What a group needs to know of a topic."""
+    """The metadata of a topic that groups use."""
 
     topic_id: TopicId
     partitions: int
@@ -55,24 +55,24 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MatchJob:
-    """Names to try. Nothing in it changes."""
+    """Topic names to match with an expression. Immutable."""
 
     expression: str
     names: tuple[str, ...]
     is_match: IsMatch
 
     def run(self) -> frozenset[str]:
-        """Return the names that match. It may be called in any thread."""
+        """Return the names that match. Any thread may call this method."""
         return frozenset(filter(self.is_match, self.names))
 
 
 @dataclass(slots=True)
 class KnownExpression:
-    """An expression that was asked for lately.
+    """A recently used expression.
 
-    Invariant: each topic there is was tried, or is in the job, or in `untried`. `matching` has all
-    that were tried and match, and no other. Whether a name matches never changes; which names there
-    are does, while a job is under way.
+    Invariant: each existing topic was tried, or is in the job, or in `untried`. `matching` has
+    exactly the tried topics that match. Whether a name matches never changes; topics may be created
+    and deleted while a job is under way.
     """
 
     is_match: IsMatch
@@ -82,16 +82,16 @@ class KnownExpression:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there are names that were not tried."""
+        """Whether some names are still untried."""
         return bool(self.untried) or self.job is not None
 
 
 class Topics:
-    """What this broker's image shows, and which topics match the expressions of groups.
+    """The topics of this broker's image, and the topics that match the expressions of groups.
 
-    All coordinators of a broker share it: the driver changes it, then tells them (`TopicsChanged`).
-    An expression is tried on every topic once; from then on, on topics that appear.
-    `group_configs`: what single groups set.
+    All coordinators of a broker share it: the driver changes it, then feeds them TopicsChanged. A
+    new expression is tried with every topic, then with each new topic. `group_configs`: the
+    settings of single groups.
     """
 
     def __init__(self, matcher: TopicMatcher) -> None:
@@ -100,10 +100,10 @@ class Topics:
         self.names: Final[dict[TopicId, str]] = {}
         self.version = 0
         self.group_configs: Final[dict[str, Mapping[str, str]]] = {}
-        self._expressions: Final[dict[str, KnownExpression]] = {}  # the last used one comes last
+        self._expressions: Final[dict[str, KnownExpression]] = {}  # in the order of their last use
 
     def change(self, version: int, changed: Mapping[str, TopicDescription | None]) -> None:
-        """Take what an image shows of these topics; None: it is deleted."""
+        """Apply the changed topics of an image; None: the topic was deleted."""
         self.version = max(self.version, version)
         new_names = []
         for name, description in changed.items():
@@ -123,7 +123,7 @@ class Topics:
             self._try(expression, new_names, at_once=at_once)
 
     def configure(self, group_id: str, configs: Mapping[str, str]) -> None:
-        """Let this be all that a group sets."""
+        """Replace all settings of a group."""
         self.group_configs[group_id] = configs
         if not configs:
             del self.group_configs[group_id]
@@ -131,7 +131,7 @@ class Topics:
     # --- Expressions ---
 
     def matching(self, expression: str) -> frozenset[str] | None:
-        """Return the names of the topics that match; None: not all of them have been tried.
+        """Return the names of the topics that match; None: some topics are still untried.
 
         Raises InvalidRegularExpression.
         """
@@ -145,11 +145,11 @@ class Topics:
         return None if known.is_behind else frozenset(known.matching)
 
     def is_known(self, expression: str) -> bool:
-        """Whether it is being tried, or was; else there was no room for it."""
+        """Whether the expression is kept; False: there was no room for it."""
         return expression in self._expressions
 
     def take_jobs(self) -> list[MatchJob]:
-        """Return the jobs to run from now on; one of each expression at most is under way."""
+        """Return new jobs to run; each expression has at most one job under way."""
         jobs = []
         for expression, known in self._expressions.items():
             if known.untried and known.job is None:
@@ -160,7 +160,7 @@ class Topics:
         return jobs
 
     def note_matched(self, job: MatchJob, matching: Set[str]) -> None:
-        """Take what a job has found. Topics may have come and gone since it was made."""
+        """Apply the result of a job. Topics may have been deleted since the job was made."""
         known = self._expressions[job.expression]
         require(known.job is job, "a job that ends is under way")
         known.job = None
@@ -173,7 +173,7 @@ class Topics:
             known.untried += names
 
     def _make_room(self) -> bool:
-        """Drop the expression that was not used for longest, if there are too many."""
+        """Drop the least recently used expression if necessary; return whether there is room."""
         if len(self._expressions) < EXPRESSIONS_MAX:
             return True
         unused = next((one for one, known in self._expressions.items() if not known.is_behind), "")
@@ -182,22 +182,22 @@ class Topics:
     # --- Topics by name ---
 
     def ids(self, names: Iterable[str]) -> frozenset[TopicId]:
-        """Return the ids of those that exist."""
+        """Return the ids of the topics that exist."""
         return frozenset(
             found.topic_id for name in names if (found := self.by_name.get(name)) is not None
         )
 
     def partitions(self, named: Iterable[TopicPartition]) -> Iterator[TopicIdPartition | None]:
-        """Yield partitions with the ids of their topics; None: there is no topic of that name."""
+        """Yield the partitions by topic id; None: the topic does not exist."""
         for where in named:
             found = self.by_name.get(where.topic)
             yield None if found is None else TopicIdPartition(found.topic_id, where.partition)
 
     def metadata_hash(self, names: Iterable[str]) -> int:
-        """Return a number that changes when one of these topics comes, goes or grows; 0: none is.
+        """Return a hash of these topics' names, ids and partition counts; 0: no topic exists.
 
-        # DEVIATION: Kafka hashes by XXH3, and the racks of replicas, too. A group that a Kafka
-        # broker wrote begins one more epoch here.
+        # DEVIATION: Kafka hashes with XXH3, and includes the racks of replicas. A group that a
+        # Kafka broker wrote begins one more epoch here.
         # docs/decisions/0121-a-consumer-group-changes-at-once-and-answers-when-committed.md
         """
         existing = [(name, self.by_name[name]) for name in sorted({*names} & self.by_name.keys())]
