@@ -8,10 +8,10 @@ from quorumlog.clock import monotonic_ms
 
 
 class HasDeadlines(Protocol):
-    """What the timer needs to know of a purgatory."""
+    """The deadlines of a purgatory."""
 
     def next_deadline_ms(self) -> int | None:
-        """Return the earliest; None: nothing waits."""
+        """Return the earliest deadline; None: no entry waits."""
 
 
 class DeadlineTimer:
@@ -24,7 +24,7 @@ class DeadlineTimer:
         self._rings_at_s = 0.0  # kept here: uvloop's handle of a timer that is due has no `when`
 
     def arm(self, deadline_ms: int) -> None:
-        """Ring at `deadline_ms`, or before. Cheap when it is set to ring before already."""
+        """Ring at `deadline_ms`, or before. Cheap if the timer is already set to ring before."""
         when_s = deadline_ms / 1000 + 0.001  # never before the whole millisecond has come
         if self._handle is not None:
             if self._rings_at_s <= when_s:
@@ -34,7 +34,7 @@ class DeadlineTimer:
         self._handle = asyncio.get_running_loop().call_at(when_s, self._ring)
 
     def stop(self) -> None:
-        """Ring no more."""
+        """Stop the timer."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

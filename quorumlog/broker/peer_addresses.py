@@ -1,4 +1,4 @@
-"""Where a broker reaches the other brokers."""
+"""The addresses at which a broker reaches the other brokers."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -8,7 +8,7 @@ from quorumlog.metadata_quorum.image import BrokerImage
 
 
 class PeerAddresses:
-    """The advertised addresses, but for those that are set: proxies may be in between."""
+    """The advertised addresses, except for those that are set: proxies may be in between."""
 
     def __init__(self, set_addresses: Mapping[int, str]) -> None:
         """`set_addresses`: `host:port`, by broker id."""

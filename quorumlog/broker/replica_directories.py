@@ -1,4 +1,4 @@
-"""Where each replica of a broker is, and how far its log is whole: reports of both, and moves."""
+"""The log directory of each replica, and how far its log is whole: reports of both, and moves."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -17,7 +17,7 @@ __all__ = ["DirectoryMoves", "ReplicaDirectories"]
 
 
 class ReplicaDirectories:
-    """Runs three tasks."""
+    """Runs three tasks: two that send reports, one that moves replicas."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class ReplicaDirectories:
         )
 
     def start(self, tasks: Tasks) -> None:
-        """Tell and move until the tasks are stopped."""
+        """Report and move until the tasks are stopped."""
         tasks.start(self._assignments.run())
         tasks.start(self._log_reports.run())
         tasks.start(self.moves.run())
 
     def registered(self) -> None:
-        """Take note that the controller knows this process."""
+        """Send the due reports: the controller has registered this process."""
         self._assignments.wake()
         self._log_reports.wake()
 
@@ -69,16 +69,16 @@ class ReplicaDirectories:
         self._log_reports.note([at])
 
     def note(self, changed: Iterable[TopicPartition]) -> None:
-        """Take note of published metadata, and of logs that were opened or have failed."""
+        """Check these replicas after published metadata, or when logs were opened or failed."""
         self._assignments.note(changed)
         self.moves.table.look()
 
     def _unknown(self, at: TopicPartition) -> ReplicaDirectory | None:
-        """Return where a replica is, if the image shows it elsewhere.
+        """Return the directory of a replica, if the image has another one.
 
-        A broker with a single directory has nothing to say. A replica whose directory failed before
-        it was assigned is reported in that directory: the controller knows then. One that is about
-        to move is reported where it will be.
+        A broker with a single directory reports none. A replica whose directory failed before it
+        was assigned is reported in that directory, so that the controller has the failure. A
+        replica that is about to move is reported in its new directory.
         """
         image, logs = self._replicas.image, self._replicas.logs
         topic, partition = image.topics.get(at.topic), image.partition(at)

@@ -1,8 +1,9 @@
-"""Every replica on this broker: follows the image, appends, fetches. The rules are in `core`.
+"""Every replica on this broker: applies the image, appends, fetches. The rules are in `core`.
 
-Synchronous on the event loop's thread but for `start` and `stop`, so it needs no locks; what waits
-for the disk is done by a disk queue. A broken invariant ends in `failure`, which the node awaits. A
-log that fails takes its partition offline, and the broker out of leadership (`may_lead`).
+Synchronous on the event loop's thread except `start` and `stop`, so it needs no locks; a disk queue
+does the work that waits for the disk. A broken invariant ends in `failure`, which the node awaits.
+A failed log directory takes its partitions offline; after the last, the broker gives up leadership
+(`may_lead`).
 """
 
 import asyncio
@@ -58,13 +59,13 @@ from quorumlog.wire.codec.identifiers import (
     TopicPartition,
 )
 
-# While many logs are opened, what the first of them need waits so long. A follow-up looks at all
-# that are open, and asks the leaders for all of them: so it is rarer, the more there are.
+# While many logs are being opened, the first of them wait so long for a follow-up. It covers all
+# open logs, and sends fetches for all of them: so it is rarer, the more there are.
 FOLLOW_UP_S: Final = 0.02
 FOLLOW_UP_PER_LOG_S: Final = 0.000_05
-FIRST_FOLLOW_UP_S: Final = 10.0  # of a start: its logs are followed when all are open
-# What belongs to a log lives long. The collector need not visit it, which costs a sixth of opening
-# it, and would hold the loop up for tenths of a second; freezing it costs nothing.
+FIRST_FOLLOW_UP_S: Final = 10.0  # at the start: logs are followed when all are open
+# The objects of a log live long. Visits by the garbage collector would cost a sixth of opening it,
+# and hold the loop up for tenths of a second; freezing the objects costs nothing.
 LOGS_PER_FREEZE: Final = 10
 
 _logger: Final = logging.getLogger(__name__)
@@ -77,9 +78,9 @@ def _opening_threads(settings: BrokerSettings) -> int:
 class Replicas:
     """Owns the partitions. An ImagePublisher: `start` it before the first `publish`.
 
-    It is the CoordinatorLog of the coordinators. Made inside a running event loop. A mutant node
-    passes `partition_rules` of its own, one of them broken. Tests pass a `disk_queue` (None:
-    threads), to say when work on the disk is done.
+    It is the CoordinatorLog of the coordinators. Created inside a running event loop. A mutant node
+    passes its own `partition_rules`, with a broken rule. Tests pass a `disk_queue` (None: threads),
+    to decide when work on the disk is done.
     """
 
     def __init__(
@@ -98,13 +99,13 @@ class Replicas:
         self.broker_id: Final = broker_id
         self.broker_epoch = -1
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Set once the logs are open that our registration's image gives us, until the last
+        # Set once all logs of the image that has our registration are open, until the last
         # directory fails.
         self.may_lead: Final = asyncio.Event()
-        self.directory_failed: Final = asyncio.Event()  # one more; the listener clears it
+        self.directory_failed: Final = asyncio.Event()  # another one; the listener clears it
         self._listeners: Final[list[LeadershipListener]] = []
         self._strays_are_gone = self._is_stopping = self._has_failed_log = False
-        self._is_confirmed = False  # the log directories are this process's
+        self._is_confirmed = False  # the log directories belong to this process
         self._changed: list[TopicPartition] = []  # since the last follow-up
         self._follow_up_due: asyncio.TimerHandle | None = None
         self._threads: Final = DiskThreads(self._fail, _opening_threads(settings))
@@ -198,12 +199,12 @@ class Replicas:
 
     @property
     def _flushes(self) -> DiskQueue:
-        """Threads of their own: acknowledgements must not wait for logs that are being opened."""
+        """The threads of flushes: acknowledgements must not wait for logs that are being opened."""
         return self._flush_threads if self._disk is self._threads else self._disk
 
     @property
     def moves(self) -> DirectoryMoves:
-        """The moves of replicas between the log directories here."""
+        """The moves of replicas between the log directories of this broker."""
         return self._directories.moves
 
     # --- Life ---
@@ -211,7 +212,7 @@ class Replicas:
     async def start(self) -> None:
         """Read the log directory's checkpoints and run until `stop`. Raises StorageError.
 
-        After DiskExhausted nothing runs, and it may be started again.
+        After DiskExhausted no task runs, and `start` may be called again.
         """
         self._logs.start()
         self._replicas.remove_files()
@@ -226,7 +227,7 @@ class Replicas:
     async def stop(self) -> None:
         """Answer all waiting requests, close every log, mark a clean shutdown. Raises StorageError.
 
-        Ignores images from here on: a log opened now would be marked clean although it is not.
+        Ignores later images: a log opened now would be marked clean although it is not.
         """
         self._is_stopping = True
         self._replicas.stop()
@@ -257,18 +258,18 @@ class Replicas:
 
     @property
     def incarnations(self) -> Mapping[str, tuple[str, ...]]:
-        """Of which processes' registrations the log directories are, as they were found."""
+        """By log directory, the processes to whose registrations it belonged at the start."""
         return self._logs.incarnations
 
     def directory_report(self) -> DirectoryReport:
-        """Return which log directories work, for the controller."""
+        """Return the state of the log directories, for the controller."""
         return self._logs.report()
 
     def registered(self, broker_epoch: int) -> None:
-        """Fetch and propose with this epoch from now on: the controller knows this process.
+        """Fetch and propose with this epoch from now on: this process is registered.
 
-        Nothing is fetched before. With the epoch of a former process, which the image may still
-        show, a leader would take us for that process, which held records that we may have lost.
+        No fetch is sent before. With the epoch of a former process, which the image may still have,
+        a leader would count the records that the former process held, and that this one may lack.
         """
         self.broker_epoch = self._replicas.broker_epoch = broker_epoch
         self._proposals.wake()
@@ -276,27 +277,27 @@ class Replicas:
         self._fetchers.wake()
 
     def add_leadership_listener(self, listener: LeadershipListener) -> None:
-        """Tell `listener` of every change of leadership from now on."""
+        """Notify `listener` of every change of leadership from now on."""
         self._listeners.append(listener)
 
     # --- Metadata ---
 
     @property
     def settings(self) -> BrokerSettings:
-        """The broker's settings, with what was altered since it started."""
+        """The broker's settings, including alterations since its start."""
         return self._replicas.settings
 
     @property
     def image(self) -> ClusterImage:
-        """The newest image that was published."""
+        """The newest published image."""
         return self._replicas.image
 
     def is_to_lead(self, topic_partition: TopicPartition) -> bool:
-        """Whether the image says that we lead a partition that we will lead, but do not yet."""
+        """Whether this broker is to lead a partition by the image, but does not lead it yet."""
         return self._replicas.is_to_lead(topic_partition)
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
-        """Take over new metadata: lead, follow, create and delete replicas, now or later."""
+        """Apply new metadata: lead, follow, create and delete replicas, now or later."""
         if not self._is_stopping:
             self._telling.go_on(self._replicas.publish(delta, image))
 
@@ -305,7 +306,7 @@ class Replicas:
         self._follow_up()
 
     def _log_opened(self, topic_partition: TopicPartition) -> None:
-        """Note that a partition's log is open, or will not be; many share one follow-up."""
+        """Record that a partition's log is open or was refused; many logs share one follow-up."""
         if self._is_stopping:
             return
         self._changed.append(topic_partition)
@@ -321,7 +322,7 @@ class Replicas:
             self._follow_up_due = loop.call_later(delay_s, self._follow_up)
 
     def _follow_up(self) -> None:
-        """Tell the fetchers and the fetches that wait what has changed."""
+        """Publish the changes to the fetchers, the reports and the waiting fetches."""
         if self._follow_up_due is not None:
             self._follow_up_due.cancel()
             self._follow_up_due = None
@@ -340,9 +341,9 @@ class Replicas:
                 self._disk.submit(STRAYS, self._logs.confirm_registrations, log_refusal)
 
     def _log_failed(self, error: Exception) -> None:
-        """Note that a directory has failed. With the last one, give up leadership for good.
+        """Record that a directory has failed. After the last one, give up leadership for good.
 
-        That one cannot be trusted, for as long as this process lives.
+        The last one is not trusted again, for as long as this process lives.
 
         # DEVIATION: Kafka ends the process when its last log directory fails.
         # docs/decisions/0047-a-log-that-fails-fences-its-broker.md
@@ -359,7 +360,7 @@ class Replicas:
             )
 
     def _maybe_set_aside_strays(self) -> None:
-        """Once the image shows this very process at work, it has all that concerns us."""
+        """Set strays aside, once this process is unfenced: its image then has all assignments."""
         broker = self.image.brokers.get(self.broker_id)
         if self._strays_are_gone or broker is None or broker.fenced or self._replicas.has_untold:
             return
@@ -379,7 +380,7 @@ class Replicas:
         *,
         is_read_committed: bool = False,
     ) -> OffsetAnswer:
-        """ListOffsets: see `look_up_offset`. If the log start moves meanwhile, it looks again."""
+        """Return an offset (`look_up_offset`); look again if the log start moves meanwhile."""
         looked = None
         while True:
             driver = self.drivers.get(topic_partition)
@@ -399,7 +400,7 @@ class Replicas:
         *,
         current_leader_epoch: Epoch = NO_EPOCH,
     ) -> tuple[ErrorCode, Epoch, Offset]:
-        """OffsetForLeaderEpoch: the largest epoch not above `epoch`, and its end (exclusive)."""
+        """Return the largest leader epoch not above `epoch`, and its end offset (exclusive)."""
         driver = self.drivers.get(topic_partition)
         if driver is None:
             error_code = self._replicas.error_for_missing(topic_partition)

@@ -1,4 +1,4 @@
-"""The settings that a broker reads: Kafka's names (dots are underscores here) and defaults."""
+"""The settings of a broker: Kafka's names (dots are underscores here) and defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ RACK_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifecycleSettings:
-    """How a broker keeps its place in the cluster."""
+    """The settings of registration and heartbeats."""
 
     broker_heartbeat_interval_ms: int = integer(
         2000, "How often a broker tells the controller that it lives."
@@ -44,7 +44,7 @@ class LifecycleSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """What `server.properties` says about topics, replication, requests and groups."""
+    """The settings of topics, replication, requests and groups in `server.properties`."""
 
     num_partitions: int = row(NUM_PARTITIONS)
     default_replication_factor: int = row(DEFAULT_REPLICATION_FACTOR)
@@ -154,7 +154,7 @@ class BrokerSettings:
     # The `__consumer_offsets` topic.
     offsets_topic_num_partitions: int = integer(50, "The partitions of __consumer_offsets.")
     offsets_topic_replication_factor: int = integer(3, "The replicas of __consumer_offsets.")
-    # DEVIATION: Kafka takes 1. The controller makes no topic with such segments, so that groups
+    # DEVIATION: Kafka takes 1. The controller refuses a topic with such segments, so that groups
     # would have no coordinator. docs/decisions/0015-a-configuration-that-cannot-work-is-refused.md
     offsets_topic_segment_bytes: int = integer(
         104_857_600, "The segment.bytes of __consumer_offsets.", least=SEGMENT_BYTES_MIN
@@ -260,7 +260,7 @@ class BrokerSettings:
 
 
 def altered(settings: BrokerSettings, texts: Mapping[str, str]) -> BrokerSettings:
-    """Return the settings with these values in the place of their own, by Kafka's names."""
+    """Return the settings with these values, by Kafka's names, in place of their own."""
     rows = rows_of(BrokerSettings).items()
     return replace(
         settings,

@@ -1,1 +1,1 @@
-"""Requests of this broker to the controller: registration, ISR changes, producer ids."""
+"""Requests of this broker to the controller: registration, ISR changes, reports, producer ids."""

@@ -7,8 +7,8 @@ from typing import Final
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 
-# What a request has changed is committed: an answer that waits until this broker shows it, too, is
-# a courtesy. Where the request says no time, it is at most this, as another change may hide ours.
+# The change of a request is committed already: waiting until this broker's image has it is a
+# courtesy. Requests without a timeout wait at most so long: a later change may hide theirs.
 SEEN_HERE_MS: Final = 1000
 
 
@@ -24,8 +24,8 @@ class ImageWatch:
     """An ImagePublisher that keeps the newest image, and a LeadershipListener.
 
     Add it after the publishers that act on the image. Replicas of new partitions lead later, once
-    their logs are open: `is_to_lead` is true for a partition whose leader this broker is in the
-    image and will be, but is not yet (`Replicas.is_to_lead`).
+    their logs are open: `is_to_lead` is true for a partition that this broker leads in the image,
+    and will lead, but does not lead yet (`Replicas.is_to_lead`).
     """
 
     def __init__(self, is_to_lead: Callable[[TopicPartition], bool] = _leads_nothing) -> None:
@@ -39,11 +39,11 @@ class ImageWatch:
         self._wake()
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:  # noqa: ARG002 - LeadershipListener's signature
-        """Wake every waiting request: a new replica leads."""
+        """Wake every waiting request: a replica here has begun to lead."""
         self._wake()
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Do nothing: an image says so, too."""
+        """Do nothing: an image with the change wakes the requests."""
 
     def _wake(self) -> None:
         for changed in self._waiting:
@@ -58,8 +58,8 @@ class ImageWatch:
     ) -> bool:
         """Return True once `holds(image)`, or False after `timeout_ms`.
 
-        Then, for SEEN_HERE_MS of that time at most, wait until this broker serves those of
-        `leaders_of(image)` that the image says it leads.
+        After `holds(image)`, wait until this broker serves the partitions of `leaders_of(image)`
+        that it leads in the image, for at most SEEN_HERE_MS of the time that is left.
         """
         changed = asyncio.Event()
         self._waiting[changed] = None
@@ -77,7 +77,7 @@ class ImageWatch:
         return True
 
     async def _lead(self, changed: asyncio.Event, left: list[TopicPartition]) -> None:
-        """Wait until no partition of `left` is to be led; each is dropped when it is not."""
+        """Wait until this broker leads each partition of `left`, or no longer has to."""
         while left:
             if not self.is_to_lead(left[-1]):
                 left.pop()

@@ -1,7 +1,7 @@
-"""AlterPartition requests: batched, one request in flight, every answer fed back to its partition.
+"""AlterPartition requests: batched, one request in flight, every result fed back to its partition.
 
-Source: KIP-497. A request whose outcome is unknown is answered as REQUEST_TIMED_OUT; the core then
-asks again.
+Source: KIP-497. A request whose outcome is unknown is fed back as REQUEST_TIMED_OUT; the core then
+proposes again.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from quorumlog.metadata_quorum.controller_client import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, PartitionIndex, TopicId
 
-RETRY_BACKOFF_S: Final = 0.05  # after an answer that granted nothing: its cause may need a moment
+RETRY_BACKOFF_S: Final = 0.05  # after a refusal: its cause may take a moment to end
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _Asked = tuple[PartitionDriver, effects.ProposeIsr]
 
 
 class IsrProposals:
-    """Runs one task. It sends nothing while `broker_epoch()` is -1, that is, not registered."""
+    """Runs one task. It sends no request while `broker_epoch()` is -1, that is, not registered."""
 
     def __init__(
         self,
@@ -54,17 +54,17 @@ class IsrProposals:
             await self._wake.wait()
             self._wake.clear()
             if self._broker_epoch() < 0:
-                continue  # `registered` wakes us
+                continue  # `registered` wakes the task
             waiting, self._waiting = self._waiting, {}
             if waiting and not await self._send(waiting):
                 await asyncio.sleep(RETRY_BACKOFF_S)
 
     def wake(self) -> None:
-        """Look again whether there is something to send."""
+        """Check again whether there are proposals to send."""
         self._wake.set()
 
     async def _send(self, asked: dict[tuple[TopicId, int], _Asked]) -> bool:
-        """Ask; feed every answer back. Return whether all was granted."""
+        """Send the proposals; feed every result back. Return whether all were granted."""
         broker_epoch = self._broker_epoch()
         proposals = [
             self._proposal(driver, proposal, broker_epoch) for driver, proposal in asked.values()
@@ -101,7 +101,7 @@ class IsrProposals:
     ) -> events.IsrAnswered:
         asked_epoch = proposal.partition_epoch
         if error_code is not ErrorCode.NONE or result is None:
-            # The whole request was refused, or this partition was forgotten: ask again.
+            # The whole request was refused, or the response lacks this partition: propose again.
             return events.IsrAnswered(
                 asked_epoch=asked_epoch, error_code=ErrorCode.REQUEST_TIMED_OUT
             )

@@ -1,11 +1,11 @@
 """A broker's membership of the cluster: it registers, sends heartbeats and shuts down.
 
-A registration belongs to one process; when the controller no longer knows it, the broker registers
+A registration belongs to one process; when the controller no longer has it, the broker registers
 again. The broker sends its first heartbeat as soon as it has replayed its registration, because the
 controller waits for that before it lets the broker lead. Until the broker has opened the logs that
-this image assigns to it, its heartbeats ask to be fenced: otherwise it would answer
-NOT_LEADER_OR_FOLLOWER for partitions that it leads. If no other broker serves, it is left
-in the places of its former process all the same, so long as its logs are found whole.
+this image assigns to it, its heartbeats request to be fenced: otherwise it would answer
+NOT_LEADER_OR_FOLLOWER for partitions that it leads. If no other broker serves, it keeps the
+leaderships and ISR places of its former process all the same, so long as its logs are whole.
 Source: KIP-631.
 """
 
@@ -47,11 +47,11 @@ class RegistrationFailed(Exception):
 class BrokerLifecycle:
     """One task. An ImagePublisher: add it after the publishers that act on the image.
 
-    `unfenced` is set while the image shows this process in service. `registered` is called with
-    each broker epoch, before the controller may let the broker lead. The caller sets `may_lead`
-    when the broker can serve its partitions; it stays set. It sets `directory_failed` when
-    `directories` has one more that has failed. `failure` gets the error that ends the task:
-    RegistrationFailed, or an error of `registered`.
+    `unfenced` is set while this process is unfenced in the image. `registered` is called with each
+    broker epoch, before the controller may let the broker lead. The caller sets `may_lead` when the
+    broker can serve its partitions; it stays set. It sets `directory_failed` when another of the
+    `directories` has failed. `failure` gets the error that ends the task: RegistrationFailed, or an
+    error of `registered`.
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class BrokerLifecycle:
 
     @property
     def why_unregistered(self) -> str | None:
-        """Say why no controller has registered the broker; None: one has, or none was asked."""
+        """Why the registration was refused so far; None: it was accepted, or not yet tried."""
         is_refused = self.broker_epoch == -1 and self._refusal
         return f"it is not registered: {self._refusal}" if is_refused else None
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - the Protocol's
-        """Take over the new image. A new controller is told at once that this broker lives."""
+        """Take over the new image. A new controller gets a heartbeat at once."""
         if image.controller_id not in {self._image.controller_id, NO_LEADER}:
             self._wake.set()
         self._image = image
@@ -105,7 +105,7 @@ class BrokerLifecycle:
         """Register, then send heartbeats until `stop`.
 
         `previous_broker_epoch`: of the process before, if it closed every log (KIP-966).
-        `incarnations`: of which processes' registrations the log directories are.
+        `incarnations`: by log directory, the processes to whose registrations it belongs.
         """
         self._registration = replace(
             self._registration,
@@ -118,7 +118,7 @@ class BrokerLifecycle:
         self._tasks.start(self._wake_when_directories_fail())
 
     async def stop(self, *, timeout_ms: int) -> None:
-        """Hand over the led partitions, for at most `timeout_ms`, then send nothing more."""
+        """Hand over the led partitions, for at most `timeout_ms`, then send no more heartbeats."""
         if not self._is_started:
             return
         self._wants_to_stop = True
@@ -138,23 +138,23 @@ class BrokerLifecycle:
         return self._registration.broker_id
 
     def _ours(self) -> BrokerImage | None:
-        """Return this process's registration, if the image shows it."""
+        """Return this process's registration, if the image has it."""
         broker = self._image.brokers.get(self._registration.broker_id)
         is_ours = broker is not None and broker.broker_epoch == self.broker_epoch
         return broker if is_ours else None
 
     def _note_registration(self) -> None:
-        """Compare the image with what it showed before."""
+        """Update `unfenced` from the image; if this process is fenced, wake the task."""
         ours = self._ours()
         if ours is not None and self._directories().online and not ours.log_dirs:
-            # It would take a replaced directory for a whole one.
+            # That controller would accept a replaced directory as whole.
             self._fail(RegistrationFailed(f"{_OLD_CONTROLLER}: broker {self._id} cannot serve"))
         if ours is not None and not ours.fenced:
             self.unfenced.set()
             return
         self.unfenced.clear()
         if ours is not None:
-            self._wake.set()  # the controller takes us for dead, or has not yet let us in
+            self._wake.set()  # the controller has fenced us, or not yet unfenced us
 
     async def _wake_when_it_may_lead(self) -> None:
         await self._may_lead.wait()
@@ -167,7 +167,10 @@ class BrokerLifecycle:
             self._wake.set()
 
     async def _run(self) -> None:
-        """Only the first registration has a time limit: later the controllers may be long away."""
+        """Register and send heartbeats. Only the first registration has a time limit.
+
+        Later the controllers may be unavailable for long.
+        """
         timeout_s = self._settings.initial_broker_registration_timeout_ms / 1000
         try:
             async with asyncio.timeout(timeout_s):
@@ -185,7 +188,7 @@ class BrokerLifecycle:
             self.failure.set_exception(error)
 
     async def _register(self) -> None:
-        """Register, with retries. `_refusal` is why it has not worked yet."""
+        """Register, with retries. `_refusal`: why it has failed so far."""
         failures, self._refusal = 0, "no controller has answered"
         while (refusal := await self._try_to_register()) is not None:
             if refusal != self._refusal:
@@ -210,11 +213,11 @@ class BrokerLifecycle:
         self.broker_epoch = reply.broker_epoch
         _logger.info("broker %d is registered, with epoch %d", self._id, self.broker_epoch)
         self._registered(self.broker_epoch)
-        self._note_registration()  # the image may have been faster than the answer
+        self._note_registration()  # the image may have come before the response
         return None
 
     async def _send_heartbeats(self) -> None:
-        """Send heartbeats until we may stop, or the controller does not know this registration."""
+        """Send heartbeats until the broker may stop, or the controller refuses its registration."""
         while True:
             await self._pause()
             try:

@@ -1,4 +1,4 @@
-"""Producer ids for idempotent producers: handed out from blocks of the controller's (KIP-730)."""
+"""Producer ids, handed out from blocks that the controller allocates (KIP-730)."""
 
 import asyncio
 from typing import Final

@@ -1,7 +1,7 @@
 """Reports about replicas to the controller, many in one request, until it has committed them.
 
-In which log directories replicas are (AssignReplicasToDirs, KIP-858), and how far logs are whole
-(ReportLogs). What is due is decided when the request is made: by then it may be known.
+The log directories of replicas (AssignReplicasToDirs, KIP-858), and how far logs are whole
+(ReportLogs). A report is made when its request is sent: by then it may be needless.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class ReplicaReports(Generic[ReportT]):
-    """Runs one task. It sends nothing while `broker_epoch()` is -1, that is, not registered.
+    """Runs one task. It sends no request while `broker_epoch()` is -1, that is, not registered.
 
-    `report_of` returns what the controller has to know of a replica, if there is something.
+    `report_of` returns the report of a replica; None: the controller needs none.
     """
 
     def __init__(
@@ -42,25 +42,25 @@ class ReplicaReports(Generic[ReportT]):
         self._wake: Final = asyncio.Event()
 
     def note(self, changed: Iterable[TopicPartition]) -> None:
-        """Look at these replicas: there may be something to report."""
+        """Check whether these replicas need a report."""
         self._to_look_at.update(dict.fromkeys(changed))
         self._wake.set()
 
     def wake(self) -> None:
-        """Look again whether there is something to send."""
+        """Check again whether there are reports to send."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Send what the controller does not know until cancelled."""
+        """Send the reports that the controller needs until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._to_look_at and self._broker_epoch() >= 0:  # `registered` wakes us
+            while self._to_look_at and self._broker_epoch() >= 0:  # `registered` wakes the task
                 if not await self._send_some():
                     await asyncio.sleep(RETRY_BACKOFF_S)
 
     async def _send_some(self) -> bool:
-        """Send some reports; return False if they are to be sent again."""
+        """Send some reports; return False if they must be sent again."""
         looked_at = [at for at, _ in zip(self._to_look_at, range(PER_REQUEST), strict=False)]
         for at in looked_at:
             del self._to_look_at[at]

@@ -1,1 +1,1 @@
-"""Fetches of consumers and followers: long polls, fetch sessions (KIP-227), what may be read."""
+"""Fetches of consumers and followers: long polls, fetch sessions (KIP-227), memory limits."""

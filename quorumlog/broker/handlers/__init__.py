@@ -1,1 +1,1 @@
-"""One file per API: decode, ask a core, encode. `registry.HANDLERS` collects them by API key."""
+"""One module per API: decode, call a core, encode. `registry.HANDLERS` collects them by API key."""

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (25): the offsets of a group belong to a transaction. Source: KIP-98."""
+"""AddOffsetsToTxn (25): adds a group's offsets to a transaction. Source: KIP-98."""
 
 from quorumlog.broker.responses.internal_topics import create_internal
 from quorumlog.broker.server.api import BrokerContext, answers
@@ -16,7 +16,7 @@ from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 async def handle(
     context: BrokerContext, header: RequestHeader, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
-    """Add the partition of the group, which must be there; answered once that is committed."""
+    """Add the group's partition, which must exist; answer once the addition is committed."""
     await create_internal(context, OFFSETS_TOPIC)
     where = context.groups.partition_of(request.group_id)
     if context.image.partition(where) is None:

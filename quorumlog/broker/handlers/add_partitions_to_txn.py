@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn (24): the partitions that a transaction writes to. Source: KIP-98, KIP-890.
+"""AddPartitionsToTxn (24): adds partitions to a transaction. Source: KIP-98, KIP-890.
 
 Clients send up to v3, for one transactional id. Brokers that lead partitions send v4 and later, for
-several, to verify or to add: they alone may name internal topics.
+several ids, to verify or to add: only brokers may name internal topics.
 """
 
 import asyncio
@@ -31,22 +31,22 @@ FIRST_VERSION_OF_BROKERS: Final = 4
 # DEVIATION: Kafka takes as many as a request holds: millions.
 # docs/decisions/0140-a-transaction-is-told-of-so-many-partitions-at-a-time.md
 PARTITIONS_MAX: Final = 10_000  # of one transaction in one request: 20 ms
-REFUSED_MAX: Final = 5 * PARTITIONS_MAX  # that an answer to a client names one by one
-PARTITIONS_AT_ONCE: Final = 1000  # looked at without a break
+REFUSED_MAX: Final = 5 * PARTITIONS_MAX  # partitions that a refusal to a client can list
+PARTITIONS_AT_ONCE: Final = 1000  # handled without a break
 
 
 @answers(AddPartitionsToTxnRequest, 0, 5)
 def handle(
     context: BrokerContext, header: RequestHeader, request: AddPartitionsToTxnRequest
 ) -> Reply:
-    """Add or verify; answered once what is added is committed."""
+    """Add or verify partitions; answer once an addition is committed."""
     version = header.api_version
     if version >= FIRST_VERSION_OF_BROKERS:
         if any(_count(one.topics) > PARTITIONS_MAX for one in request.transactions):
             return AddPartitionsToTxnResponse(error_code=ErrorCode.INVALID_REQUEST)
         return _answer_broker(context, version, request)
     count = _count(request.v3_and_below_topics)
-    if count > REFUSED_MAX:  # the answer to a client has a code for each partition, and no other
+    if count > REFUSED_MAX:  # a client's response has error codes of partitions only
         raise Disconnect(f"AddPartitionsToTxn names {count} partitions: more than {REFUSED_MAX}")
     if count > PARTITIONS_MAX:
         return _refuse_client(request)
@@ -67,7 +67,7 @@ def handle(
 
 
 async def _refuse_client(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
-    """Answer INVALID_REQUEST for each partition: a producer ends with that, and does not retry."""
+    """Answer INVALID_REQUEST for each partition: it is fatal, so the producer does not retry."""
     results = []
     since_break = 0
     for topic in request.v3_and_below_topics:
@@ -130,7 +130,7 @@ def _ask(
     *,
     verify_only: bool = False,
 ) -> asyncio.Future[AddPartitionsResult]:
-    """Ask the coordinator, unless a partition cannot be added: then none is."""
+    """Send the coordinator the request; if any partition cannot be added, refuse all."""
     partitions = frozenset(
         TopicPartition(topic.name, index) for topic in topics for index in topic.partitions
     )

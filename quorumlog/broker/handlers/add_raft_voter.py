@@ -15,9 +15,9 @@ from quorumlog.wire.codec.schemas import RequestHeader
 async def handle(
     context: BrokerContext, header: RequestHeader, request: AddRaftVoterRequest
 ) -> AddRaftVoterResponse:
-    """Ask the leader. It answers within its own request timeout, whatever `timeout_ms` says.
+    """Send the change to the leader, which answers by its own timeout, not `timeout_ms`.
 
-    The first listener counts: a node has one control listener, whatever its name.
+    Only the first listener is used: a node has one control listener, under any name.
     """
     if request.cluster_id not in {None, context.cluster_id}:
         return AddRaftVoterResponse(

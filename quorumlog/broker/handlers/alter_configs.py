@@ -1,4 +1,4 @@
-"""AlterConfigs (33): what is not named goes back to its default. Source: KIP-133."""
+"""AlterConfigs (33): replaces a configuration; omitted keys get their default. Source: KIP-133."""
 
 from quorumlog.broker.responses.config_alterations import Resource, alter_resources
 from quorumlog.broker.server.api import BrokerContext, answers

@@ -23,7 +23,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 async def handle(
     context: BrokerContext, header: RequestHeader, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """Start, change or cancel; answer once this broker knows of it, too, or after `timeout_ms`."""
+    """Start, change or cancel; answer once this broker's image has it, or after `timeout_ms`."""
     wanted = [
         Reassignment(
             topic=topic.name,

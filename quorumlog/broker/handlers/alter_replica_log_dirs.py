@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs (API key 34): replicas here move to other log directories (KIP-113)."""
+"""AlterReplicaLogDirs (API key 34): moves local replicas to other log directories (KIP-113)."""
 
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -15,7 +15,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 async def handle(
     context: BrokerContext, header: RequestHeader, request: AlterReplicaLogDirsRequest
 ) -> AlterReplicaLogDirsResponse:
-    """Begin each move, or cancel it; DescribeLogDirs shows how far they are."""
+    """Begin or cancel each move; DescribeLogDirs shows the progress."""
     results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
     for directory in request.dirs:
         for topic in directory.topics:

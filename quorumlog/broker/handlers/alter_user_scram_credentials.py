@@ -1,6 +1,6 @@
-"""AlterUserScramCredentials (51): what checks passwords is stored. Source: KIP-554.
+"""AlterUserScramCredentials (51): stores the keys that check passwords. Source: KIP-554.
 
-There is no SASL here, so that nothing uses it. The salted password itself stays in this broker.
+There is no SASL here, so the keys are unused. The salted password itself stays in this broker.
 """
 
 from quorumlog.broker.responses.cluster_answers import changed_cluster
@@ -28,7 +28,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 async def handle(
     context: BrokerContext, header: RequestHeader, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
-    """Delete and set; one result per user."""
+    """Delete and set credentials; one result per user."""
     alterations = [
         ScramAlteration(user=one.name, mechanism=one.mechanism, credential=None)
         for one in request.deletions

@@ -1,4 +1,4 @@
-"""ApiVersions (18): what this broker answers. Source: KIP-35, KIP-511, KIP-584 (features)."""
+"""ApiVersions (18): the APIs and features of this broker. Source: KIP-35, KIP-511, KIP-584."""
 
 import re
 from typing import Final
@@ -24,9 +24,9 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 def handle(
     context: BrokerContext, header: RequestHeader, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """Answer with exactly what is registered, and the features that are in force.
+    """Return exactly the registered APIs, and the supported and finalized features.
 
-    A client that gives its name, but not in KIP-511's form, is refused with INVALID_REQUEST.
+    A client whose name or version is not in KIP-511's form is refused with INVALID_REQUEST.
     """
     if header.api_version < FIRST_VERSION_WITH_SOFTWARE:
         return ApiVersionsResponse(api_keys=version_ranges(context))
@@ -36,6 +36,6 @@ def handle(
     return ApiVersionsResponse(
         api_keys=version_ranges(context),
         supported_features=supported_features(header.api_version),
-        finalized_features_epoch=context.image.end_offset - 1,  # of the last record that is known
+        finalized_features_epoch=context.image.end_offset - 1,  # of the last applied record
         finalized_features=finalized_features(context.image, context.controller.kraft_version),
     )

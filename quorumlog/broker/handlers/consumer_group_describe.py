@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe (69): consumer groups, their members and what these have. KIP-848."""
+"""ConsumerGroupDescribe (69): consumer groups, their members and assignments. KIP-848."""
 
 from quorumlog.broker.groups.core.consumer.descriptions import (
     AssignedTopics,
@@ -26,7 +26,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 def handle(
     context: BrokerContext, header: RequestHeader, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    """Describe each group that is asked for, as it is committed."""
+    """Describe the committed state of each requested group."""
     del header
     groups = [_describe(context, group_id) for group_id in request.group_ids]
     if request.include_authorized_operations:

@@ -1,7 +1,7 @@
-"""ConsumerGroupHeartbeat (68): a member of a consumer group joins, lives and leaves. KIP-848.
+"""ConsumerGroupHeartbeat (68): a member of a consumer group joins, stays or leaves. KIP-848.
 
-The API is advertised even while the protocol is switched off, as in Kafka: a client that does not
-find it waits silently (librdkafka); a client that is refused tells its user at once.
+The API is advertised even while the protocol is switched off, as in Kafka: without it, a client
+waits silently (librdkafka); a client that is refused returns an error at once.
 docs/decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md
 """
 
@@ -30,7 +30,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 def handle(
     context: BrokerContext, header: RequestHeader, request: ConsumerGroupHeartbeatRequest
 ) -> Reply:
-    """Ask the coordinator; the answer comes when what it says is committed."""
+    """Send the coordinator the heartbeat; answer when the result is committed."""
     problem = consumer_groups_problem(context)
     if problem is not None:
         return ConsumerGroupHeartbeatResponse(

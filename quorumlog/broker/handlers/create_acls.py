@@ -1,6 +1,6 @@
 """CreateAcls (30): ACLs are stored, and not enforced. Source: KIP-140, KIP-290.
 
-# DEVIATION: A broker of Kafka without an authorizer refuses it with SECURITY_DISABLED.
+# DEVIATION: A Kafka broker without an authorizer refuses the request with SECURITY_DISABLED.
 # docs/decisions/0097-access-is-stored-and-not-enforced.md
 """
 
@@ -20,7 +20,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 async def handle(
     context: BrokerContext, header: RequestHeader, request: CreateAclsRequest
 ) -> CreateAclsResponse:
-    """Create each on its own; one that exists is no error."""
+    """Create each ACL on its own; an ACL that exists already is no error."""
     acls = tuple(
         AclBinding(
             resource_type=one.resource_type,

@@ -20,7 +20,7 @@ from quorumlog.wire.codec.messages.create_partitions import (
 from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
-# DEVIATION: Kafka's broker lets it grow; most groups are then without their offsets.
+# DEVIATION: Kafka lets this topic grow; most groups then lose their offsets.
 # docs/decisions/0032-what-an-admin-request-may-not-do.md
 STAYS_AS_IT_IS: Final = TopicResult(
     name=OFFSETS_TOPIC,
@@ -33,7 +33,7 @@ STAYS_AS_IT_IS: Final = TopicResult(
 async def handle(
     context: BrokerContext, header: RequestHeader, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    """Grow the topics; answer once this broker knows of the new partitions, too."""
+    """Grow the topics; answer once this broker's image has the new partitions."""
     wanted = [topic for topic in request.topics if topic.name != OFFSETS_TOPIC]
     refused = [STAYS_AS_IT_IS] * (len(request.topics) - len(wanted))
     results: list[TopicResult] = []
@@ -76,5 +76,5 @@ def _new_partitions(topic: CreatePartitionsTopic) -> NewPartitions:
 def _has_grown(image: ClusterImage, result: TopicResult) -> bool:
     topic = image.topics.get(result.name)
     if topic is None or topic.topic_id != result.topic_id:
-        return True  # deleted meanwhile: there is nothing to wait for
+        return True  # deleted meanwhile: no need to wait
     return len(topic.partitions) >= result.partitions

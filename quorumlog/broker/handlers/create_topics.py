@@ -1,4 +1,4 @@
-"""CreateTopics (19): the controller creates topics; the answer waits until this broker has them."""
+"""CreateTopics (19): the controller creates topics; answered once this broker's image has them."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ async def handle(
     if wanted:
         results |= await _create(context, wanted, request)
     given = {topic.name: topic.configs for topic in wanted}
-    image, broker = context.image, context.config  # once: it checks each altered value
+    image, broker = context.image, context.config  # read once: it checks each altered value
     return CreateTopicsResponse(
         topics=[
             _outcome(image, broker, result, given.get(result.name, {}))
@@ -110,7 +110,7 @@ def _outcome(
         error_message=shortened(result.error_message),
         num_partitions=result.partitions,
         replication_factor=result.replication_factor,
-        # Never null: Java's admin client does not expect that.
+        # Never null, which Java's admin client does not expect.
         configs=_configs(image, broker, result, given) if is_fine else [],
     )
 
@@ -121,7 +121,7 @@ def _configs(
     topic = image.topics.get(result.name)
     own = given
     if topic is not None and topic.topic_id == result.topic_id:
-        own = topic.configs  # as the controller understood them
+        own = topic.configs  # as the controller has stored them
     return [
         CreatableTopicConfigs(
             name=entry.name,

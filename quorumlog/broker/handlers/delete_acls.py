@@ -1,4 +1,4 @@
-"""DeleteAcls (31): deletes what filters mean. Source: KIP-140, KIP-290."""
+"""DeleteAcls (31): deletes the ACLs that match filters. Source: KIP-140, KIP-290."""
 
 from quorumlog.broker.responses.cluster_answers import changed_cluster
 from quorumlog.broker.server.api import BrokerContext, answers
@@ -17,7 +17,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 async def handle(
     context: BrokerContext, header: RequestHeader, request: DeleteAclsRequest
 ) -> DeleteAclsResponse:
-    """Delete; name, for each filter, the ACLs that are gone."""
+    """Delete ACLs; return the deleted ACLs of each filter."""
     filters = tuple(
         AclFilter(
             resource_type=one.resource_type_filter,

@@ -1,4 +1,4 @@
-"""DeleteGroups (42): empty groups, with their offsets. Source: KIP-229."""
+"""DeleteGroups (42): deletes empty groups and their offsets. Source: KIP-229."""
 
 import asyncio
 

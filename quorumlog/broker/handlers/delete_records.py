@@ -1,4 +1,4 @@
-"""DeleteRecords (API key 21): lets logs start at a later offset (KIP-107)."""
+"""DeleteRecords (API key 21): raises log start offsets (KIP-107)."""
 
 import asyncio
 from functools import partial
@@ -21,7 +21,7 @@ from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 async def handle(
     context: BrokerContext, header: RequestHeader, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
-    """Move every log start now; answer when all live replicas have followed, or in `timeout_ms`."""
+    """Raise the log start offsets; answer when live replicas follow, or after `timeout_ms`."""
     response = DeleteRecordsResponse()
     waiting = []
     for topic in request.topics:
@@ -32,7 +32,7 @@ async def handle(
                 partition_index=asked.partition_index, low_watermark=UNKNOWN_OFFSET
             )
             results.partitions.append(slot)
-            if topic.name in INTERNAL_TOPICS:  # their coordinators need what is in them
+            if topic.name in INTERNAL_TOPICS:  # their coordinators need the records
                 slot.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
                 continue
             outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()

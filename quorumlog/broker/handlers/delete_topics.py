@@ -1,7 +1,7 @@
 """DeleteTopics (20): by name, or by id from v6 on. Source: KIP-516.
 
-The controller turns names into ids once, and deletes by these ids: never a topic that was created
-under that name in the meantime, nor one that has the name of a topic asked by id.
+The controller resolves names to ids once, and deletes by these ids: never a topic that was created
+under that name in the meantime, nor another topic with the name of a topic requested by id.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 
 FIRST_VERSION_WITH_IDS: Final = 6
 NAMED_TWICE: Final = "the request names this topic more than once"
-Outcomes = dict[int, DeletableTopicResult]  # by place in the request; absent: not decided yet
+Outcomes = dict[int, DeletableTopicResult]  # by place in the request; absent: undecided
 
 
 @answers(DeleteTopicsRequest, 1, 6)
@@ -37,7 +37,7 @@ async def handle(
     outcomes = _refuse_ambiguous(asked)
     last_word, message = ErrorCode.NONE, ""
     if not context.settings.delete_topic_enable:
-        knows = header.api_version >= 3  # before, there was no such error code
+        knows = header.api_version >= 3  # older versions lack this error code
         last_word = ErrorCode.TOPIC_DELETION_DISABLED if knows else ErrorCode.INVALID_REQUEST
     else:
         try:
@@ -97,7 +97,7 @@ async def _delete(
     for place, result in zip(wanted, results, strict=True):
         topic, error_code = asked[place], result.error_code
         if topic.name is not None and error_code is ErrorCode.UNKNOWN_TOPIC_ID:
-            error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # another was faster
+            error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # another request deleted it first
         outcomes[place] = DeletableTopicResult(
             name=topic.name or result.name or None,
             topic_id=result.topic_id,
@@ -113,7 +113,7 @@ async def _delete(
 async def _find(
     context: BrokerContext, asked: list[DeleteTopicState], outcomes: Outcomes
 ) -> dict[int, TopicId]:
-    """Return the id at each place that is open; add the outcome of names that no topic has."""
+    """Return the topic id of each undecided place; refuse names without a topic."""
     open_places = [place for place in range(len(asked)) if place not in outcomes]
     wanted = {place: TopicId(asked[place].topic_id) for place in open_places}
     named = {place: name for place in open_places if (name := asked[place].name) is not None}

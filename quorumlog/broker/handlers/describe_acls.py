@@ -1,4 +1,4 @@
-"""DescribeAcls (29): the ACLs that a filter means, as this broker knows them. Source: KIP-140."""
+"""DescribeAcls (29): the ACLs in this broker's image that match a filter. Source: KIP-140."""
 
 from itertools import groupby
 
@@ -19,7 +19,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeAclsRequest
 ) -> DescribeAclsResponse:
-    """Describe, by resource and in a fixed order."""
+    """Describe the ACLs by resource, in a fixed order."""
     wanted = AclFilter(
         resource_type=request.resource_type_filter,
         resource_name=request.resource_name_filter,

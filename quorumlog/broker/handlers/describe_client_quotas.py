@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (48): the quotas that a filter means. Source: KIP-546."""
+"""DescribeClientQuotas (48): the quotas that match a filter. Source: KIP-546."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
-    """Describe; a filter without components means all entities."""
+    """Describe quotas; a filter without components matches all entities."""
     components = [
         QuotaComponent(one.entity_type, one.match_type, one.match) for one in request.components
     ]
@@ -40,7 +40,7 @@ def handle(
 
 
 def _entry(entity: QuotaEntity, values: Mapping[str, float]) -> EntryData:
-    """Return an entity as Kafka, which copies the changes from one map into another."""
+    """Return an entity; its values are in Kafka's order, which comes from two Java maps."""
     changes = names_in_map_order(sorted(values))
     return EntryData(
         entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],

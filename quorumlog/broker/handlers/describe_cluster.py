@@ -1,7 +1,7 @@
 """DescribeCluster (60): the brokers, for admin clients. Source: KIP-430, 700, 919, 1073.
 
-A client that wants the controllers is refused in Kafka's words. No listener answers it: controllers
-speak another protocol (docs/decisions/0011-the-quorum-speaks-http-and-cbor.md).
+A request for the controllers is refused with Kafka's message. Controllers have no Kafka listener:
+they speak another protocol (docs/decisions/0011-the-quorum-speaks-http-and-cbor.md).
 """
 
 from typing import Final
@@ -25,7 +25,7 @@ CONTROLLERS: Final = 2
 def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """List brokers; the fenced ones only when asked for."""
+    """List the brokers; fenced brokers only on request."""
     if request.endpoint_type not in {BROKERS, CONTROLLERS}:
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,

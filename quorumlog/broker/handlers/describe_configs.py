@@ -1,4 +1,4 @@
-"""DescribeConfigs (32): of topics, groups and this broker. Source: KIP-133, KIP-226, KIP-569."""
+"""DescribeConfigs (32): topics, groups and this broker. Source: KIP-133, KIP-226, KIP-569."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from quorumlog.wire.codec.topic_names import is_topic_name
 
 
 class _Refusal(NamedTuple):
-    """Why a resource cannot be described."""
+    """The error of a resource that cannot be described."""
 
     error_code: ErrorCode
     message: str | None = None
@@ -37,8 +37,8 @@ class _Refusal(NamedTuple):
 def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    """Describe each resource; without keys (null or none): all of it."""
-    broker = context.config  # once: it checks each altered value
+    """Describe each resource; without keys (null or empty): all its entries."""
+    broker = context.config  # read once: it checks each altered value
     return DescribeConfigsResponse(
         results=[_describe(context, broker, resource, request) for resource in request.resources]
     )

@@ -1,4 +1,4 @@
-"""DescribeGroups (15): members and their parts. Source: Kafka's protocol guide.
+"""DescribeGroups (15): groups, members and assignments. Source: Kafka's protocol guide.
 
 KIP-430 (authorized operations, v3), KIP-1043 (GROUP_ID_NOT_FOUND, v6).
 """
@@ -24,7 +24,7 @@ FIRST_VERSION_WITH_NOT_FOUND = 6
 def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
-    """Describe each group that is asked for."""
+    """Describe each requested group."""
     knows_not_found = header.api_version >= FIRST_VERSION_WITH_NOT_FOUND
     groups = [_describe(context, group_id, knows_not_found) for group_id in request.groups]
     if request.include_authorized_operations:
@@ -44,7 +44,7 @@ def _describe(context: BrokerContext, group_id: str, knows_not_found: bool) -> D
     is_consumer_group = coordinator.consumer_side.owns(group_id)
     if (
         not is_consumer_group and group_id in coordinator.committed.offsets
-    ):  # offsets alone, of a consumer without a group
+    ):  # only offsets, of a consumer outside of any group
         return DescribedGroup(group_id=group_id, group_state=GroupState.EMPTY.value)
     if knows_not_found:
         return DescribedGroup(

@@ -1,6 +1,6 @@
-"""DescribeLogDirs (API key 35): bytes of the disk and of each replica on it (KIP-113, KIP-827).
+"""DescribeLogDirs (API key 35): sizes of log directories and their replicas (KIP-113, KIP-827).
 
-No directory is cordoned (KIP-1066): each takes new replicas.
+No directory is cordoned (KIP-1066): every directory takes new replicas.
 """
 
 from itertools import groupby
@@ -22,7 +22,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 async def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    """Describe each log directory; replicas that are asked for and not here are left out."""
+    """Describe each log directory; requested replicas that are not here are left out."""
     wanted = None
     if request.topics is not None:
         wanted = {

@@ -1,4 +1,4 @@
-"""DescribeProducers (API key 61): the producers that partitions remember (KIP-664)."""
+"""DescribeProducers (API key 61): the producer state of partitions (KIP-664)."""
 
 from quorumlog.broker.partitions.core.producer_state import ActiveProducer
 from quorumlog.broker.server.api import BrokerContext, answers
@@ -17,7 +17,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 async def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """Describe each partition once, however often it is named: an answer may be large."""
+    """Describe each partition once, even if it is named twice: a response may be large."""
     response = DescribeProducersResponse()
     named: dict[str, dict[int, None]] = {}
     for topic in request.topics:

@@ -33,7 +33,7 @@ LISTENER_NAME: Final = "CONTROLLER"
 async def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
-    """Describe the only partition; any other partition voids the request, as in Kafka."""
+    """Describe the only partition; a request for any other is refused whole, as in Kafka."""
     asked = [(topic.topic_name, part) for topic in request.topics for part in topic.partitions]
     if [(name, part.partition_index) for name, part in asked] != [(METADATA_TOPIC, 0)]:
         return _refused(request)
@@ -89,7 +89,7 @@ def _states(context: BrokerContext, replicas: Iterable[QuorumReplica]) -> Iterat
 
 
 def _directory_id(context: BrokerContext, replica: QuorumReplica) -> bytes:
-    """Return the id of the node's log directory: what it fetches with, or has registered."""
+    """Return the id of the node's log directory: from its fetches, else its registration."""
     broker = context.image.brokers.get(replica.replica_id)
     directory_id = replica.directory_id or (broker and broker.directory_id)
     if not directory_id:
@@ -101,9 +101,9 @@ def _directory_id(context: BrokerContext, replica: QuorumReplica) -> bytes:
 
 
 def _nodes(quorum: QuorumDescription) -> Iterator[Node]:
-    """Return where the voters are, and the observers where that is known: Kafka names voters only.
+    """Return the addresses of voters and observers, if available; Kafka names voters only.
 
-    The administrator that makes an observer a voter has to say where it is.
+    An administrator who makes an observer a voter needs its address.
     """
     addresses = {**quorum.observer_addresses, **quorum.voter_addresses}
     for node_id, address in sorted(addresses.items()):

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions (75): partitions with their ELRs, page by page. Source: KIP-966.
 
-A page goes through the topics in the order of their names and ends with a cursor, which the next
-request hands back. The last-known ELR is empty: elections do not use it here.
+A page lists the topics in the order of their names and ends with a cursor, which the next request
+returns. The `last_known_elr` is empty: elections do not use it here.
 """
 
 from heapq import nsmallest
@@ -27,10 +27,10 @@ from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS, is_topic_name
 def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """Answer one page: at most `max.request.partition.size.limit` partitions, at least one.
+    """Return one page: at most `max.request.partition.size.limit` partitions, at least one.
 
-    Without topics it goes through all of them. The topic of a cursor must be among those asked for,
-    and its partition must not be negative: otherwise INVALID_REQUEST.
+    Without topics it lists all of them. The cursor's topic must be among the requested topics, and
+    its partition must not be negative: otherwise INVALID_REQUEST.
     """
     asked = {topic.name for topic in request.topics}
     first_name, first_index = _position(request.cursor)
@@ -40,8 +40,8 @@ def handle(
     limit = min(request.response_partition_limit, context.settings.max_request_partition_size_limit)
     page = _Page(context.image, limit=max(limit, 1), names_unknown=bool(asked))
     left = (name for name in asked or context.image.topics if name >= first_name)
-    # Every topic takes at least one place (but the first, if the cursor is beyond its end), and
-    # one more topic tells where the next page begins.
+    # Every topic takes at least one place (but the first, if the cursor is beyond its end). One
+    # more topic is the start of the next page.
     for name in sorted(left) if asked else nsmallest(page.room + 2, left):
         page.add(name, first_index if name == first_name else 0)
         if page.next_cursor is not None:
@@ -63,7 +63,7 @@ def _refused(asked: set[str]) -> DescribeTopicPartitionsResponse:
 
 
 class _Page:
-    """One answer; full when there is no `room`. `next_cursor`: where the next one begins."""
+    """One response; full when there is no `room`. `next_cursor`: the start of the next page."""
 
     def __init__(self, image: ClusterImage, *, limit: int, names_unknown: bool) -> None:
         self.topics: list[DescribeTopicPartitionsResponseTopic] = []
@@ -72,7 +72,7 @@ class _Page:
         self._image, self._names_unknown = image, names_unknown
 
     def add(self, name: str, first_index: int) -> None:
-        """Add what fits of the topic's partitions from `first_index` on."""
+        """Add the topic's partitions from `first_index` on, while there is room."""
         if self.room <= 0:
             self.next_cursor = ResponseCursor(topic_name=name, partition_index=0)
             return

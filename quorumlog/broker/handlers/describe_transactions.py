@@ -1,4 +1,4 @@
-"""DescribeTransactions (65): what transactional ids are doing. Source: KIP-664."""
+"""DescribeTransactions (65): the state of transactional ids. Source: KIP-664."""
 
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.broker.transactions.core.requests import TransactionDescription

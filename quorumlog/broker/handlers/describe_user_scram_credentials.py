@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (50): which users have which credentials. Source: KIP-554."""
+"""DescribeUserScramCredentials (50): the SCRAM credentials of users. Source: KIP-554."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    """Describe these users; without any: all. Keys and salts are never told."""
+    """Describe these users; without any: all. Keys and salts are never returned."""
     by_user: dict[str, dict[int, ScramCredential]] = {}
     for (user, mechanism), credential in sorted(
         context.image.access.credentials.items(), key=lambda item: item[0]

@@ -1,7 +1,7 @@
-"""ElectLeaders (43): elects the preferred replicas. Sources: KIP-183, KIP-460.
+"""ElectLeaders (43): elects preferred replicas, or leaders uncleanly. Sources: KIP-183, KIP-460.
 
-The handler asks the controller about a thousand partitions at a time, so that neither is busy for
-long, however many there are.
+The handler sends the controller a thousand partitions at a time, so that neither is busy for long,
+however many there are.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ Places = list[tuple[str, int]]
 async def handle(
     context: BrokerContext, header: RequestHeader, request: ElectLeadersRequest
 ) -> ElectLeadersResponse:
-    """Elect; without topics (null): for every partition that its preferred replica does not lead.
+    """Elect leaders; without topics (null): of every partition that may need an election.
 
-    Of those, ELECTION_NOT_NEEDED is not reported. Answer once this broker knows the new leaders,
-    too, or after SEEN_HERE_MS; a partition not decided by `timeout_ms` is REQUEST_TIMED_OUT.
+    Of those, ELECTION_NOT_NEEDED is not reported. Answer once this broker's image has the new
+    leaders, or after SEEN_HERE_MS; a partition undecided after `timeout_ms` is REQUEST_TIMED_OUT.
     """
     asked = _asked(request)
     if request.election_type not in {PREFERRED, UNCLEAN}:

@@ -1,8 +1,8 @@
-"""Fetch (API key 1): from consumers up to the high watermark, from replicas up to the log's end.
+"""Fetch (API key 1): for consumers up to the high watermark, for replicas up to the log end.
 
-In a fetch session (KIP-227) both sides name only what has changed: `core/fetch_sessions.py`.
-A consumer of `read_committed` gets records up to the last stable offset, and the transactions among
-them that were aborted: it leaves those out itself (KIP-98).
+In a fetch session (KIP-227) both sides send only changes: `core/fetch_sessions.py`.
+A `read_committed` consumer gets the records up to the last stable offset, and the list of aborted
+transactions among them: it skips their records itself (KIP-98).
 """
 
 from dataclasses import replace
@@ -57,9 +57,9 @@ _MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LE
 
 @answers(FetchRequest, 4, 18)
 def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest) -> Reply:
-    """Answer now, or when there are min_bytes, an error, or max_wait_ms are over.
+    """Answer at once, or when there are min_bytes, an error, or after max_wait_ms.
 
-    The follower's high watermark of version 18 is for the metadata log (KIP-1166): not used here.
+    Version 18 carries a follower's high watermark of the metadata log (KIP-1166): unused here.
     """
     asked = _asked(context, header.api_version, request)
     session = _session(context, header.api_version, request, asked)
@@ -74,7 +74,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
 def _session(
     context: BrokerContext, version: int, request: FetchRequest, asked: list[PartitionFetch]
 ) -> FetchSession | ErrorCode | None:
-    """Begin, continue or end a fetch session; None: the fetch is without one (KIP-227)."""
+    """Begin, continue or end a fetch session; None: a fetch without a session (KIP-227)."""
     sessions, now_ms = context.replicas.fetch_sessions, monotonic_ms()
     uses_topic_ids = version >= TOPIC_IDS_SINCE
     if request.session_epoch in {FINAL_EPOCH, FULL_EPOCH}:
@@ -101,7 +101,7 @@ def _session(
 
 
 def _of_session(context: BrokerContext, session: FetchSession) -> list[PartitionFetch]:
-    """Return the partitions of the session that may have something to tell."""
+    """Return the partitions of the session that may have a new answer."""
     candidates = session.candidates(monotonic_ms())
     nameless = [
         partition.fetch
@@ -115,7 +115,7 @@ def _of_session(context: BrokerContext, session: FetchSession) -> list[Partition
 
 
 def _named(context: BrokerContext, fetch: PartitionFetch) -> PartitionFetch:
-    """Look up the topic's name again: it was unknown when the session added the partition."""
+    """Look up the topic's name again: it was missing when the session added the partition."""
     name = "" if fetch.topic_id is None else context.image.topic_names.get(fetch.topic_id, "")
     if not name:
         return fetch
@@ -172,7 +172,7 @@ def _spec(
         replica_id=replica_id,
         replica_epoch=replica_epoch,
         max_wait_ms=request.max_wait_ms,
-        min_bytes=min(request.min_bytes, max_bytes),  # an answer never holds more than max_bytes
+        min_bytes=min(request.min_bytes, max_bytes),  # a response never has more than max_bytes
         max_bytes=max_bytes,
         partitions=partitions,
         account=context.account if replica_id < 0 else None,
@@ -200,7 +200,7 @@ def _response(
         if topic is None or (topic.topic, topic.topic_id) != (at.topic, topic_id):
             topic = FetchableTopicResponse(topic=at.topic, topic_id=topic_id, partitions=[])
             response.responses.append(topic)
-        # Beside an error Kafka names no offsets. Our follower needs where the log starts.
+        # With an error, Kafka sends no offsets. Our follower needs the log start offset.
         is_silent = found.error_code is not ErrorCode.NONE and not spec.is_from_follower
         topic.partitions.append(_partition(at.partition, found, is_silent=is_silent))
         if found.error_code in _MOVED:

@@ -1,7 +1,7 @@
-"""FindCoordinator (10): which broker coordinates a group or a transactional id.
+"""FindCoordinator (10): finds the coordinator of a group or a transactional id.
 
-It is the leader of its partition. The internal topic is created when it is first needed. Source:
-KIP-98, KIP-699 (many keys from v4 on).
+It leads the partition of the group or id. The internal topic is created when it is first needed.
+Source: KIP-98, KIP-699 (many keys from v4 on).
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Heartbeat (12)."""
+"""Heartbeat (12): keeps a member of a classic group alive."""
 
 from quorumlog.broker.groups.core.requests import Heartbeat
 from quorumlog.broker.server.api import BrokerContext, Reply, answers, when_done

@@ -33,7 +33,7 @@ def _resource(asked: AlterConfigsResource) -> Resource:
         try:
             operation = ConfigOperation(config.config_operation)
         except ValueError:
-            # Kafka's broker judges its own settings so; its controller ends in a null pointer.
+            # INVALID_REQUEST as in Kafka's broker; Kafka's controller fails with a null pointer.
             is_broker = asked.resource_type == ResourceType.BROKER
             code = ErrorCode.INVALID_REQUEST if is_broker else ErrorCode.UNKNOWN_SERVER_ERROR
             problem = code, f"Unknown operation type {config.config_operation}"

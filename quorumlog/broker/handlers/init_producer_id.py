@@ -1,6 +1,6 @@
-"""InitProducerId (22): an id for an idempotent producer, or for one with a transactional id.
+"""InitProducerId (22): a producer id, for an idempotent producer or a transactional id.
 
-Source: KIP-98, KIP-360 (a producer that goes on).
+Source: KIP-98, KIP-360 (a producer that recovers from an error).
 """
 
 from quorumlog.broker.server.api import BrokerContext, Reply, answers, when_done
@@ -19,9 +19,9 @@ from quorumlog.wire.codec.schemas import RequestHeader
 
 @answers(InitProducerIdRequest, 0, 5)
 def handle(context: BrokerContext, header: RequestHeader, request: InitProducerIdRequest) -> Reply:
-    """Ask the coordinator of the transactional id; without one, return an id of no other producer.
+    """Initialize the transactional id at its coordinator; without one, return an unused id.
 
-    A request with only one of the two, id and epoch, is INVALID_REQUEST (KIP-360).
+    A request with only one of producer id and epoch is INVALID_REQUEST (KIP-360).
     """
     has_id, has_epoch = request.producer_id != -1, request.producer_epoch != -1
     if has_id != has_epoch:
@@ -38,7 +38,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: InitProducerI
 
 
 async def _new_id(context: BrokerContext) -> InitProducerIdResponse:
-    """Return an id with epoch 0; the producer's former id is not used again."""
+    """Return a new id with epoch 0; the producer's former id is not used again."""
     error_code, producer_id = await context.producer_ids.next()
     producer_epoch = 0 if error_code is ErrorCode.NONE else -1
     return InitProducerIdResponse(

@@ -21,7 +21,7 @@ FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT = 9
 async def handle(
     context: BrokerContext, header: RequestHeader, request: JoinGroupRequest
 ) -> JoinGroupResponse:
-    """Join; a new member is named after its instance or its client, as in Kafka."""
+    """Join; a new member id begins with the instance id or client id, as in Kafka."""
     prefix = request.group_instance_id or header.client_id or ""
     join = Join(
         group_id=request.group_id,

@@ -14,7 +14,7 @@ FIRST_VERSION_WITH_MANY_MEMBERS = 3
 
 @answers(LeaveGroupRequest, 0, 5)
 def handle(context: BrokerContext, header: RequestHeader, request: LeaveGroupRequest) -> Reply:
-    """Remove members, each with its own outcome; in old versions it is the response's error."""
+    """Remove members, each with an outcome; in old versions it is the error of the response."""
     has_many = header.api_version >= FIRST_VERSION_WITH_MANY_MEMBERS
     if has_many:
         members = tuple(

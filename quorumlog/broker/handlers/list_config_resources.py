@@ -1,6 +1,6 @@
-"""ListConfigResources (74): what DescribeConfigs can describe. Source: KIP-1142; v0: KIP-714.
+"""ListConfigResources (74): the resources of DescribeConfigs. Source: KIP-1142; v0: KIP-714.
 
-In version 0 the API was ListClientMetricsResources, and lists only those.
+In version 0 the API was ListClientMetricsResources, and lists only client metrics.
 """
 
 from typing import Final
@@ -22,10 +22,10 @@ FIRST_VERSION_WITH_TYPES: Final = 1
 def handle(
     context: BrokerContext, header: RequestHeader, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """List the resources of each type that is asked for; without types: of all.
+    """List the resources of each requested type; without types: of all.
 
-    There are no client metrics to list. Groups are listed that set something. An unknown type is
-    UNSUPPORTED_VERSION.
+    There are no client metrics to list. Groups are listed if they have a configuration. An unknown
+    type is UNSUPPORTED_VERSION.
     """
     known = [*ResourceType]
     if header.api_version < FIRST_VERSION_WITH_TYPES:
@@ -47,7 +47,7 @@ def _names(context: BrokerContext, resource_type: int) -> list[str]:
         return sorted(context.image.topics)
     if resource_type == ResourceType.GROUP:
         return sorted(context.image.group_configs)
-    # DEVIATION: Kafka names the brokers as BROKER_LOGGER, too. Ours have no levels to describe.
+    # DEVIATION: Kafka lists the brokers as BROKER_LOGGER, too. Ours have no log levels to describe.
     # docs/decisions/0030-features-name-what-works.md
     if resource_type == ResourceType.BROKER:
         brokers = sorted(context.image.brokers.items())

@@ -19,7 +19,7 @@ GROUP_TYPE = "classic"
 def handle(
     context: BrokerContext, header: RequestHeader, request: ListGroupsRequest
 ) -> ListGroupsResponse:
-    """List the groups; an error means that some partitions are not loaded yet: try again."""
+    """List the groups; an error means that some partitions are not loaded yet: retry."""
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     error_code, groups = ErrorCode.NONE, list[ListedGroup]()

@@ -43,9 +43,9 @@ FIRST_VERSION_OF_SPECIAL: Final[Mapping[int, int]] = MappingProxyType(
 async def handle(
     context: BrokerContext, header: RequestHeader, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
-    """Look up one partition's offset after the other, as Kafka does.
+    """Look up the offsets of one partition after the other, as Kafka does.
 
-    A partition named twice gets one answer: an error.
+    A partition named twice gets one answer, an error.
     """
     asked: dict[str, dict[int, ListOffsetsPartition]] = {}
     repeated: set[TopicPartition] = set()
@@ -86,7 +86,7 @@ async def handle(
 
 
 def _is_supported(timestamp_ms: int, version: int) -> bool:
-    """Whether the version knows this special offset; every version knows a true timestamp."""
+    """Whether the version has this special offset; every version accepts real timestamps."""
     if timestamp_ms >= 0:
         return True
     first_version = FIRST_VERSION_OF_SPECIAL.get(timestamp_ms)

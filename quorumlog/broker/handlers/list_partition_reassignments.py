@@ -1,6 +1,6 @@
-"""ListPartitionReassignments (46): which partitions are on their way to other replicas. KIP-455.
+"""ListPartitionReassignments (46): the partitions with a reassignment under way. KIP-455.
 
-# DEVIATION: Kafka asks the controller; here the broker's own metadata answer.
+# DEVIATION: In Kafka the controller answers; here the broker answers from its own image.
 # docs/decisions/0087-a-changed-reassignment-starts-from-the-first-replicas.md
 """
 
@@ -26,7 +26,7 @@ Place = tuple[str, int]
 async def handle(
     context: BrokerContext, header: RequestHeader, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """List those of the named partitions that are being reassigned; null: of all."""
+    """List the named partitions that are being reassigned; null: all such partitions."""
     image = context.image
     topics: dict[str, list[OngoingPartitionReassignment]] = {}
     for looked_at, ((name, index), partition) in enumerate(_asked(image, request), start=1):

@@ -1,7 +1,7 @@
 """ListTransactions (66): the transactional ids that this broker coordinates.
 
-Source: KIP-664, KIP-994 (v1: by duration), KIP-1152 (v2: by an expression of RE2's). The response
-has no room for a text: the client names the extra that a broker may lack.
+Source: KIP-664, KIP-994 (v1: by duration), KIP-1152 (v2: by an RE2 expression). The response has no
+field for a message: the client names the package extra that the broker may lack.
 """
 
 from quorumlog.broker.groups.core.consumer.topics import InvalidRegularExpression
@@ -21,7 +21,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 def handle(
     context: BrokerContext, header: RequestHeader, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    """List those that pass; without any if a partition is not loaded yet: try again."""
+    """List the ids that pass the filter; an error if a partition is not loaded yet: retry."""
     pattern = request.transactional_id_pattern
     try:
         matches_id = topic_matcher().compile(pattern) if pattern else None

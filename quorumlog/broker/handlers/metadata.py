@@ -1,7 +1,7 @@
-"""Metadata (3): the brokers, topics and leaders; may create a topic that is asked for.
+"""Metadata (3): the brokers, topics and leaders; may create a requested topic.
 
-Where the answer names this broker as the leader of a new partition, it waits until the broker
-serves that: a client without retries sends its next request at once.
+If the response names this broker as the leader of a new partition, it waits until the broker
+serves the partition: a client without retries sends its next request at once.
 
 Source: KIP-516 (topic ids from v10 on), KIP-204 (auto creation is the client's choice from v4 on),
 KIP-430 (authorized operations from v8 on).
@@ -26,13 +26,13 @@ from quorumlog.wire.codec.messages.metadata import (
 from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import is_topic_name
 
-CREATED_WAIT_MS: Final = 1000  # for the new topic's leaders to be shown here, and to serve
-FIRST_VERSION_BY_IDS: Final = 12  # 10 and 11 have the field, but Kafka refuses to look at it
+CREATED_WAIT_MS: Final = 1000  # until the image has the leaders of a new topic, and they serve
+FIRST_VERSION_BY_IDS: Final = 12  # 10 and 11 have the field, but Kafka refuses it
 
 
 @answers(MetadataRequest, 0, 13)
 def handle(context: BrokerContext, header: RequestHeader, request: MetadataRequest) -> Reply:
-    """Answer from the image; as a task if there are topics to create first."""
+    """Answer from the image; as a task if topics must be created first."""
     asked = request.topics
     if asked is None or (header.api_version == 0 and not asked):
         topics = [topic_of(context.image, topic) for topic in context.image.topics.values()]
@@ -54,7 +54,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: MetadataReque
 
 
 def _is_by_id_too_early(header: RequestHeader, asked: Iterable[MetadataRequestTopic]) -> bool:
-    """Whether a topic has an id, or no name, in a version that looks only at names."""
+    """Whether a topic has an id, or no name, in a version that reads only names."""
     return header.api_version < FIRST_VERSION_BY_IDS and any(
         topic.name is None or topic.topic_id != ZERO_TOPIC_ID for topic in asked
     )
@@ -77,7 +77,7 @@ def _answer(
     request: MetadataRequest,
     refused: Mapping[str, ErrorCode] = MappingProxyType({}),
 ) -> MetadataResponse:
-    """Answer each topic that is named, by name or id, once, however often it is named."""
+    """Answer each topic once, even if its name or id is repeated."""
     asked_once = {(asked.name, asked.topic_id): asked for asked in request.topics or ()}
     topics = [_topic(context, asked, refused) for asked in asked_once.values()]
     return metadata_response(context, request, topics)
@@ -114,7 +114,7 @@ async def _lead_then_answer(
 async def _create_then_answer(
     context: BrokerContext, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
-    """Create, and wait a little: an answer with leaders spares every client a retry."""
+    """Create topics, and wait a little: a response with leaders spares every client a retry."""
     refused = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
     wanted = [new_topic(name, context.settings) for name in refused]
     try:

@@ -15,9 +15,9 @@ from quorumlog.wire.codec.schemas import RequestHeader
 
 @answers(OffsetDeleteRequest, 0, 0)
 def handle(context: BrokerContext, header: RequestHeader, request: OffsetDeleteRequest) -> Reply:
-    """Delete what is committed of the partitions that exist; answered once that is committed.
+    """Delete the offsets of the partitions that exist; answer once the deletion is committed.
 
-    Without a partition that exists the coordinator is not asked, as in Kafka.
+    Without an existing partition, the coordinator gets no request, as in Kafka.
     """
     asked = dict.fromkeys(
         TopicPartition(topic.name, part.partition_index)

@@ -1,6 +1,6 @@
 """OffsetFetch (9): committed offsets of one group, or of several from v8 on (KIP-709).
 
-An offset that was committed for a former topic of the same name is not returned.
+An offset that was committed for a deleted topic of the same name is not returned.
 Source: KIP-848 (member epochs, v9), KAFKA-14690 (topics by id, v10).
 """
 
@@ -40,7 +40,7 @@ Offsets = Mapping[TopicPartition, CommittedOffset | ErrorCode | None]
 def handle(
     context: BrokerContext, header: RequestHeader, request: OffsetFetchRequest
 ) -> OffsetFetchResponse:
-    """Answer from what is committed: at once."""
+    """Answer at once, from the committed offsets."""
     if header.api_version >= FIRST_VERSION_WITH_GROUPS:
         return OffsetFetchResponse(
             groups=[
@@ -152,7 +152,7 @@ def _fetch(
 def _is_of_former(
     context: BrokerContext, where: TopicPartition, committed: CommittedOffset | None
 ) -> bool:
-    """Tell whether the offset is of another topic than the one that has the name now."""
+    """Whether the offset was committed for a former topic of the same name."""
     topic = context.image.topics.get(where.topic)
     if topic is None or committed is None:
         return False

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (API key 23): where an epoch ends, so that a consumer sees a truncation."""
+"""OffsetForLeaderEpoch (API key 23): the end offset of an epoch, to detect a truncation."""
 
 from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -1,4 +1,4 @@
-"""Produce (API key 0): appends each partition's batch; answers when all outcomes are known."""
+"""Produce (API key 0): appends each partition's batch; answers when all have an outcome."""
 
 import asyncio
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ _ZSTD_TOO_EARLY: Final = ProduceResult(
 
 
 class _Answer:
-    """The response as it fills; `waiting` partitions have no outcome yet."""
+    """The response as it fills; `waiting`: the number of partitions without an outcome."""
 
     __slots__ = ("context", "future", "hinted", "response", "version", "waiting")
 
@@ -61,7 +61,7 @@ class _Answer:
     def take(
         self, at: TopicPartition, slot: PartitionProduceResponse, result: ProduceResult
     ) -> None:
-        """Write one partition's outcome; with the last one, answer."""
+        """Write one partition's outcome; after the last, complete the response."""
         slot.error_code = result.error_code
         slot.base_offset = result.base_offset
         slot.log_append_time_ms = result.log_append_time_ms
@@ -87,7 +87,7 @@ class _Answer:
             self.hinted.add(at)
 
     def finish(self) -> ProduceResponse:
-        """Add where the hinted leaders are."""
+        """Add the endpoints of the hinted leaders; return the response."""
         if self.hinted:
             self.response.node_endpoints = [
                 NodeEndpoint(node_id=hint.broker_id, host=hint.host, port=hint.port, rack=hint.rack)
@@ -97,7 +97,7 @@ class _Answer:
 
 
 def _refusal(request: ProduceRequest) -> ProduceResult | None:
-    """Return why every batch of a request is refused; None: each is judged on its own."""
+    """Return the refusal of the whole request; None: each batch is judged on its own."""
     if request.transactional_id is None and any(
         is_transactional(_records(data))
         for topic in request.topic_data
@@ -110,7 +110,7 @@ def _refusal(request: ProduceRequest) -> ProduceResult | None:
 
 
 def _transaction(context: BrokerContext, version: int, transactional_id: str) -> ClientTransaction:
-    """Return the transaction of a request: its coordinator is asked for it, or told (KIP-890)."""
+    """Return the request's transaction; its verifier checks or adds partitions (KIP-890)."""
     adds = version >= IMPLICIT_ADDS_SINCE
     is_asked = adds or context.settings.transaction_partition_verification_enable
     return ClientTransaction(
@@ -126,8 +126,8 @@ def _transaction(context: BrokerContext, version: int, transactional_id: str) ->
 def handle(context: BrokerContext, header: RequestHeader, request: ProduceRequest) -> Reply:
     """Append every batch; answer now, or when the last acks=all is committed or timed out.
 
-    A request that takes longer than SLICE_S goes on in slices: checking every record is work that
-    grows with the request, and others need the event loop meanwhile.
+    A request that takes longer than SLICE_S continues in slices: the check of every record takes
+    time in proportion to the request, and other requests need the event loop.
     """
     answer = _Answer(context, header.api_version)
     steps = _append_each(context, header, request, answer)
@@ -146,7 +146,7 @@ def _append_each(
     if request.transactional_id is not None:
         transaction = _transaction(context, header.api_version, request.transactional_id)
     topic_names = context.image.topic_names
-    # All are counted before the first can be done.
+    # Count all partitions before the first outcome can come.
     answer.waiting = sum(len(topic.partition_data) for topic in request.topic_data)
     for topic in request.topic_data:
         name: str | None = topic.name
@@ -166,7 +166,7 @@ def _append_each(
                 done(refusal)
             elif name is None:
                 done(ProduceResult(ErrorCode.UNKNOWN_TOPIC_ID))
-            elif name in INTERNAL_TOPICS:  # a record that its coordinator cannot read would stop it
+            elif name in INTERNAL_TOPICS:  # an unreadable record would stop its coordinator
                 done(_INTERNAL)
             elif is_zstd_too_early(records := _records(data), header.api_version):
                 done(_ZSTD_TOO_EARLY)
@@ -182,7 +182,7 @@ def _append_each(
 
 
 def _is_done(steps: Iterator[None]) -> bool:
-    """Do the steps that begin within SLICE_S; return whether these were all."""
+    """Run the steps that begin within SLICE_S; return whether all are done."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + SLICE_S
     for _ in steps:  # noqa: SIM110 - `all` would cost a second generator
@@ -205,7 +205,7 @@ async def _go_on(
 def _conclude(
     request: ProduceRequest, answer: _Answer
 ) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
-    """Return the answer, or a Future of it; None for a request with acks=0."""
+    """Return the response, or a future of it; None for a request with acks=0."""
     if request.acks == 0:
         _disconnect_if_refused(answer.response)
         return None
@@ -216,7 +216,7 @@ def _conclude(
 
 
 def _disconnect_if_refused(response: ProduceResponse) -> None:
-    """Close the connection if an acks=0 batch is refused: its producer then asks for metadata."""
+    """Close the connection if an acks=0 batch is refused: its producer refreshes its metadata."""
     for topic in response.responses:
         for slot in topic.partition_responses:
             if slot.error_code != ErrorCode.NONE:

@@ -1,6 +1,6 @@
-"""Every API that this broker answers, by key: each module beside this one has the handler of one.
+"""The handlers of all APIs, by API key: each other module of this package has one.
 
-Only these are advertised. `docs/protocol-support.md` lists them.
+Only these APIs are advertised. `docs/protocol-support.md` lists them.
 """
 
 from collections.abc import Mapping

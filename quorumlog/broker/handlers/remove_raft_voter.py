@@ -16,7 +16,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 async def handle(
     context: BrokerContext, header: RequestHeader, request: RemoveRaftVoterRequest
 ) -> RemoveRaftVoterResponse:
-    """Ask the leader; it answers after the commit."""
+    """Send the change to the leader; it answers after the commit."""
     if request.cluster_id not in {None, context.cluster_id}:
         return RemoveRaftVoterResponse(
             error_code=ErrorCode.INCONSISTENT_CLUSTER_ID,

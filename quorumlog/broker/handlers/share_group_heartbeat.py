@@ -1,7 +1,7 @@
 """ShareGroupHeartbeat (76): refused, as by Kafka while `share.version` is 0. KIP-932.
 
-A share consumer that does not find the API waits silently (librdkafka); one that is refused returns
-an error at once. docs/decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md
+Without the API, a share consumer waits silently (librdkafka); a refused share consumer returns an
+error at once. docs/decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md
 """
 
 from typing import Final

@@ -13,7 +13,7 @@ FIRST_VERSION_WITH_PROTOCOL = 5  # null is allowed there, and refused (KIP-559)
 async def handle(
     context: BrokerContext, header: RequestHeader, request: SyncGroupRequest
 ) -> SyncGroupResponse:
-    """Pass on the leader's assignment; answer with the member's part."""
+    """Pass on the leader's assignments; answer with the member's own assignment."""
     lacks_protocol = None in {request.protocol_type, request.protocol_name}
     if lacks_protocol and header.api_version >= FIRST_VERSION_WITH_PROTOCOL:
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit (28): offsets that count once the producer's transaction is committed.
+"""TxnOffsetCommit (28): offsets that take effect once the producer's transaction is committed.
 
 Source: KIP-98; KIP-447 (v3: the member and its generation); KIP-890 (v5: the partition of
 `__consumer_offsets` is added to the transaction; before, AddOffsetsToTxn has added it).
@@ -52,7 +52,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: TxnOffsetComm
         codes = dict.fromkeys(offsets, refusal) | told | outcomes
         return TxnOffsetCommitResponse(topics=[_topic(topic, codes) for topic in request.topics])
 
-    if not offsets:  # the coordinator is not asked, as in Kafka
+    if not offsets:  # no request to the coordinator, as in Kafka
         return respond(CommitResult(error_code=ErrorCode.NONE))
     commit = CommitTransactionalOffsets(
         group_id=request.group_id,
@@ -71,7 +71,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: TxnOffsetComm
 
 
 def _worded(error_code: ErrorCode, api_version: int) -> ErrorCode:
-    """Return the error code that says so in the sender's version."""
+    """Return the error code as the sender's version has it."""
     is_loading = error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if is_loading and api_version < KNOWS_LOADING_SINCE:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE

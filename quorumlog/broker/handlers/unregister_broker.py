@@ -1,4 +1,4 @@
-"""UnregisterBroker (64): forgets a broker that will not come back. Source: KIP-500."""
+"""UnregisterBroker (64): removes a broker that will not come back. Source: KIP-500."""
 
 from quorumlog.broker.responses.cluster_answers import changed_cluster
 from quorumlog.broker.server.api import BrokerContext, answers
@@ -15,7 +15,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 async def handle(
     context: BrokerContext, header: RequestHeader, request: UnregisterBrokerRequest
 ) -> UnregisterBrokerResponse:
-    """Unregister; answer once this broker no longer knows it, either."""
+    """Unregister the broker; answer once this broker's image has removed it."""
     [outcome] = await changed_cluster(
         context,
         UnregisterBroker(broker_id=BrokerId(request.broker_id)),

@@ -34,7 +34,7 @@ FIRST_VERSION_WITHOUT_RESULTS: Final = 2
 async def handle(
     context: BrokerContext, header: RequestHeader, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
-    """Change all levels or none. Before version 2 each feature has the result of all."""
+    """Change all levels or none. Before version 2, every feature gets the same result."""
     updates = tuple(_update(header.api_version, one) for one in request.feature_updates)
     if KRAFT_VERSION in {one.name for one in updates}:
         outcome = await _upgrade_kraft_version(context, updates, request)
@@ -62,9 +62,9 @@ async def handle(
 async def _upgrade_kraft_version(
     context: BrokerContext, updates: tuple[FeatureUpdate, ...], request: UpdateFeaturesRequest
 ) -> Outcome:
-    """Raise the version of the quorum, which its leader decides and not its controller."""
+    """Raise `kraft.version`: the leader of the quorum decides, not its controller."""
     if len(updates) > 1:
-        # DEVIATION: Kafka changes it beside others.
+        # DEVIATION: Kafka changes it together with other features.
         # docs/decisions/0106-what-changes-the-voters-goes-to-the-leader.md
         message = f"{KRAFT_VERSION} cannot be changed beside other features"
         return Outcome(error_code=ErrorCode.INVALID_REQUEST, error_message=message)

@@ -1,6 +1,6 @@
-"""WriteTxnMarkers (API key 27): a coordinator has transactions ended in partitions led here.
+"""WriteTxnMarkers (API key 27): a coordinator ends transactions in partitions led here.
 
-Brokers ask for it; as in Kafka it is advertised to all. Sources: KIP-98, KIP-1228 (v2).
+Brokers send it; as in Kafka it is advertised to all clients. Sources: KIP-98, KIP-1228 (v2).
 """
 
 import asyncio
@@ -66,7 +66,7 @@ def _write(
     if refusal is not ErrorCode.NONE:
         outcome.set_result(refusal)
         return outcome
-    if at.topic == OFFSETS_TOPIC:  # the offsets are to be seen when it is answered (KAFKA-17507)
+    if at.topic == OFFSETS_TOPIC:  # answered when the offsets are visible (KAFKA-17507)
         return context.groups.end_transaction(at, marker, asked.transaction_version)
 
     def done(result: ProduceResult) -> None:
@@ -80,7 +80,7 @@ def _write(
 
 
 def _newest_coordinator_epoch(context: BrokerContext) -> int:
-    """Return the highest epoch of a transaction coordinator that this broker has heard of."""
+    """Return the highest epoch of a transaction coordinator in this broker's image."""
     topic = context.image.topics.get(TRANSACTIONS_TOPIC)
     return max((one.leader_epoch for one in topic.partitions), default=-1) if topic else EPOCH_MAX
 
@@ -88,15 +88,15 @@ def _newest_coordinator_epoch(context: BrokerContext) -> int:
 def _refusal(
     context: BrokerContext, at: TopicPartition, asked: WritableTxnMarker, epoch_max: int
 ) -> ErrorCode:
-    """Say what is wrong with the request itself; Kafka fails at a marker of no producer."""
+    """Return the error of the request itself, else NONE; Kafka fails without a producer."""
     if asked.producer_id < 0:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if asked.producer_epoch < 0:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if context.image.partition(at) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    # DEVIATION: Kafka takes any epoch. One that no coordinator has would fence all there are.
+    # DEVIATION: Kafka takes any epoch. An epoch above all coordinators' would fence them all.
     # docs/decisions/0119-where-a-transaction-coordinator-differs.md
-    if asked.coordinator_epoch > epoch_max:  # or our image is late: the coordinator asks again
+    if asked.coordinator_epoch > epoch_max:  # or our image is behind: the coordinator retries
         return ErrorCode.UNKNOWN_LEADER_EPOCH
     return ErrorCode.NONE

@@ -1,7 +1,7 @@
-"""The operations that a client may do, as a bit field: all, because there is no authorizer.
+"""The operations that a client may perform, as a bit field: all, because there is no authorizer.
 
-Bit n is Kafka's operation code n. Source: KIP-430; the operations of each resource type are those
-of Kafka's `AclEntry.supportedOperations`.
+Bit n is Kafka's operation code n. Source: KIP-430; each resource type has the operations of Kafka's
+`AclEntry.supportedOperations`.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""Changes of the cluster's metadata: what became of them, once this broker knows them, too."""
+"""Changes of the cluster's metadata: their outcomes, once this broker's image has the changes."""
 
 from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
 from quorumlog.broker.responses.controller_answers import shortened, unanswered
@@ -13,8 +13,8 @@ async def changed_cluster(
 ) -> list[Outcome]:
     """Return an outcome per part of the change, with messages that fit their fields.
 
-    That is once this broker's image shows it, or SEEN_HERE_MS after the commit at the latest.
-    `doubt`: what may have happened if no controller has answered.
+    It waits until this broker's image has the change, at most SEEN_HERE_MS after the commit.
+    `doubt`: the message about the possible effect, if no controller has answered.
     """
     try:
         outcomes = await context.controller.change_cluster(change)

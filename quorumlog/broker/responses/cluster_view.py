@@ -1,4 +1,4 @@
-"""The image as clients see it: brokers that serve, and the topics on them."""
+"""The image as clients see it: unfenced brokers, and the topics on them."""
 
 from collections.abc import Iterable
 
@@ -20,9 +20,9 @@ from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 def metadata_response(
     context: BrokerContext, request: MetadataRequest, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
-    """Return these topics with the brokers that clients may talk to.
+    """Return these topics, with the unfenced brokers.
 
-    With the operations that are authorized, if the request asks for them (KIP-430).
+    Includes the authorized operations, if the request has their flags (KIP-430).
     """
     image = context.image
     unfenced = [broker for _, broker in sorted(image.brokers.items()) if not broker.fenced]
@@ -83,7 +83,7 @@ def _partition(
 
 
 def partitions_of(image: ClusterImage, names: Iterable[str]) -> Iterable[TopicPartition]:
-    """Yield the partitions of those of these topics that exist."""
+    """Yield the partitions of the named topics that exist."""
     for name in names:
         topic = image.topics.get(name)
         if topic is not None:
@@ -92,12 +92,12 @@ def partitions_of(image: ClusterImage, names: Iterable[str]) -> Iterable[TopicPa
 
 
 def offline_replicas(image: ClusterImage, partition: PartitionImage) -> Iterable[BrokerId]:
-    """Yield the replicas whose broker does not serve, or cannot use their log directory."""
+    """Yield the replicas whose broker is fenced or gone, or whose log directory is offline."""
     for broker_id in partition.replicas:
         registration = image.brokers.get(broker_id)
         if registration is None or registration.fenced:
             yield broker_id
-        elif partition.directories:  # as nearly never: an answer asks for each of many replicas
+        elif partition.directories:  # rare; this code runs for each of many replicas
             at = partition.directory_of(broker_id)
             if at is not None and at not in registration.directories:
                 yield broker_id

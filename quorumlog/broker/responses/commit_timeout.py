@@ -1,4 +1,4 @@
-"""How long a client waits for a commit of offsets (`offsets.commit.timeout.ms`)."""
+"""The limit of a client's wait for a commit of offsets (`offsets.commit.timeout.ms`)."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ def limit_commit(
     result: "asyncio.Future[CommitResult]",
     commit: GroupRequest[CommitResult],
 ) -> None:
-    """Stop waiting, not writing: the offsets may yet be committed, and then they count."""
+    """Limit the wait, not the write: the offsets may still be committed, and then are valid."""
     if result.done():
         return
 

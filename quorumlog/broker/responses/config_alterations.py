@@ -1,7 +1,7 @@
-"""What AlterConfigs and IncrementalAlterConfigs have in common: which resources can be altered.
+"""The common part of AlterConfigs and IncrementalAlterConfigs: the resources that can be altered.
 
-Topics can, groups, this broker, and the settings of all brokers. Loggers and client metrics are
-refused with a word on why. Sources: KIP-133, KIP-226, KIP-339, KIP-848.
+These are topics, groups, this broker, and the settings of all brokers. Loggers and client metrics
+are refused with a reason. Sources: KIP-133, KIP-226, KIP-339, KIP-848.
 """
 
 import logging
@@ -32,15 +32,15 @@ REFUSALS: Final[Mapping[int, str]] = MappingProxyType(
     }
 )
 CONTROLLERS: Final = frozenset({ResourceType.TOPIC, ResourceType.GROUP})
-"""What the controller decides about, whatever it is named."""
+"""The resource types whose changes the controller decides, under any resource name."""
 HINTS_MAX: Final = 20
-"""How many unknown names of a request are logged and compared with the known names."""
+"""How many unknown names of a request are logged and compared with existing names."""
 DOUBT: Final = "the configuration may have been altered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """One resource of a request. `problem`: why its changes cannot be understood."""
+    """One resource of a request. `problem`: why its changes are malformed."""
 
     resource_type: int
     wanted: ConfigChanges
@@ -54,9 +54,9 @@ async def alter_resources(
     *,
     validate_only: bool,
 ) -> list[R]:
-    """Alter each on its own; return a `response` for each, of the one API or the other.
+    """Alter each resource on its own; return a `response` of the API for each.
 
-    That is once this broker knows of the alterations, too, or after SEEN_HERE_MS.
+    It waits until this broker's image has the alterations, at most SEEN_HERE_MS.
     """
     problems = [_problem(context, resource) for resource in resources]
     valid = [one for one, problem in zip(resources, problems, strict=True) if problem is None]
@@ -119,7 +119,7 @@ async def _alter_groups(
 
 
 def _log_without_effect(context: BrokerContext, resource: Resource) -> None:
-    """Log the names of a broker that were set and that nothing goes by; their values are secret."""
+    """Log altered broker settings that have no effect; their values may be secret."""
     if resource.resource_type != ResourceType.BROKER:
         return
     table, name = context.static.table, resource.wanted.name
@@ -146,7 +146,7 @@ def _log_without_effect(context: BrokerContext, resource: Resource) -> None:
 
 def _with_hint(name: str, known: Iterable[str]) -> str:
     near = nearest_name(name, known)
-    return f"{name!r} (did you mean {near}?)" if near else repr(name)  # a name may have any letters
+    return f"{name!r} (did you mean {near}?)" if near else repr(name)  # names may have any letters
 
 
 def _problem(context: BrokerContext, resource: Resource) -> tuple[ErrorCode, str] | None:

@@ -1,4 +1,4 @@
-"""The settings of a topic and of this broker with their values in force, and where these come from.
+"""The settings of topics, groups and brokers, with their values in force and the values' sources.
 
 Sources: KIP-226 (sources and synonyms), KIP-569 (types and documentation).
 """
@@ -21,7 +21,7 @@ from quorumlog.settings.topics import TOPIC_SETTINGS, TopicConfig, TopicSetting
 
 
 class ResourceType(IntEnum):
-    """What has a configuration, in Kafka's codes."""
+    """The kinds of resources with a configuration, in Kafka's codes."""
 
     TOPIC = 2
     BROKER = 4
@@ -31,9 +31,9 @@ class ResourceType(IntEnum):
 
 
 class ConfigEntry(NamedTuple):
-    """One setting, as clients are shown it.
+    """One setting, as in a response.
 
-    `levels`: the values that it has been given and its default, the one in force first.
+    `levels`: its given values and its default; the first is in force.
     A sensitive value may be a secret: no response has it, nor the values of `levels`.
     """
 
@@ -47,12 +47,12 @@ class ConfigEntry(NamedTuple):
 
     @property
     def source(self) -> ConfigSource:
-        """Where the value in force comes from."""
+        """The source of the value in force."""
         return self.levels[0].source if self.levels else ConfigSource.DEFAULT
 
 
 def topic_entries(broker: BrokerConfig, own: Mapping[str, str]) -> Iterator[ConfigEntry]:
-    """Yield every setting of a topic that sets `own`."""
+    """Yield every setting of a topic; `own`: its own values."""
     config = TopicConfig(own, broker.texts)
     for name, setting in TOPIC_SETTINGS.items():
         levels = broker.levels(setting.server) if setting.server else []
@@ -62,9 +62,9 @@ def topic_entries(broker: BrokerConfig, own: Mapping[str, str]) -> Iterator[Conf
 
 
 def broker_entries(broker: BrokerConfig) -> Iterator[ConfigEntry]:
-    """Yield every setting of a broker, then the names that were altered and that it does not know.
+    """Yield every setting of a broker, then the altered names that are unknown to it.
 
-    # DEVIATION: Kafka shows each unit of a time by itself.
+    # DEVIATION: Kafka lists a time setting once for each of its units.
     # docs/decisions/0049-a-setting-is-one-row-and-shows-what-is-in-force.md
     """
     for name, setting in broker.table.items():
@@ -75,7 +75,7 @@ def broker_entries(broker: BrokerConfig) -> Iterator[ConfigEntry]:
 
 
 def cluster_entries(altered: Mapping[str, str]) -> Iterator[ConfigEntry]:
-    """Yield what was altered for all brokers, and nothing else, as Kafka does."""
+    """Yield only the settings that were altered for all brokers, as Kafka does."""
     for name, value in altered.items():
         levels = [Level(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)]
         if name in DYNAMIC:
@@ -85,7 +85,7 @@ def cluster_entries(altered: Mapping[str, str]) -> Iterator[ConfigEntry]:
 
 
 def _unknown(name: str, levels: list[Level]) -> ConfigEntry:
-    """Return a name that no row has: as in Kafka, its value may be a secret."""
+    """Return the entry of an unknown name: as in Kafka, its value may be a secret."""
     return ConfigEntry(
         name=name,
         value=None,
@@ -98,7 +98,7 @@ def _unknown(name: str, levels: list[Level]) -> ConfigEntry:
 
 
 def group_entries(broker: BrokerConfig, own: Mapping[str, str]) -> Iterator[ConfigEntry]:
-    """Yield every setting of a group that sets `own`, also of a group that is not there."""
+    """Yield every setting of a group, even if it does not exist; `own`: its own values."""
     for name, setting in GROUP_SETTINGS.items():
         value, levels = broker.texts[setting.server], broker.levels(setting.server)
         if name in own:

@@ -1,4 +1,4 @@
-"""What the controller has decided of an admin request, or why it has not; messages that fit."""
+"""Waits for the controller's results of an admin request; shortens messages to their fields."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Protocol, TypeVar
@@ -31,12 +31,12 @@ async def decided(
     wait_ms: int | None,
     makes_partitions: bool = False,
 ) -> list[ResultT]:
-    """Return the controller's results once this broker's image shows those that changed something.
+    """Return the controller's results, once this broker's image has the changes.
 
-    That is after `wait_ms` at the latest; None: nothing was to change. If the request
-    `makes_partitions` of the topics `names`, this broker then serves the partitions that it leads.
-    Without an answer there is a `kind` of result for each name. `doubt`: what may have happened
-    nevertheless.
+    It waits at most `wait_ms`; None: no change was requested. If the request `makes_partitions`
+    of the topics `names`, it also waits until this broker serves those that it leads. Without an
+    answer, it returns a `kind` of result for each name. `doubt`: the message about the possible
+    effect in that case.
     """
     names = [*names]
     try:
@@ -55,14 +55,14 @@ async def decided(
 
 
 def unanswered(error: ControllerUnavailable, doubt: str) -> tuple[ErrorCode, str]:
-    """Return the error code and the message. `doubt`: what may have happened nevertheless."""
+    """Return the error code and the message. `doubt`: the message about the possible effect."""
     if isinstance(error, RequestTooLarge):
         return ErrorCode.POLICY_VIOLATION, str(error)
     return ErrorCode.REQUEST_TIMED_OUT, f"no controller answered in time; {doubt}"
 
 
 def shortened(message: str | None) -> str | None:
-    """Return an error message that fits its field, though it may quote what the client sent."""
+    """Return an error message that fits its field, even if it quotes a long request."""
     if message is None or len(message) <= MESSAGE_MAX:
         return message
     return message[:MESSAGE_MAX] + "..."

@@ -1,8 +1,8 @@
-"""The feature levels that this cluster announces: only what it really does.
+"""The feature levels that this cluster announces: only implemented features.
 
 Source: KIP-584 (features), KIP-853 (kraft.version), KIP-848 (group.version), KIP-890
 (transaction.version), KIP-966 (eligible.leader.replicas.version).
-docs/decisions/0030-features-name-what-works.md says which features are announced.
+docs/decisions/0030-features-name-what-works.md lists the announced features.
 """
 
 from typing import Final, NamedTuple
@@ -11,14 +11,14 @@ from quorumlog.metadata_quorum.image import ClusterImage, features
 from quorumlog.metadata_quorum.image.features import SUPPORTED, first_level
 from quorumlog.wire.codec.messages.api_versions import FinalizedFeatureKey, SupportedFeatureKey
 
-# Before this version clients refuse a range that begins at 0 (KAFKA-17011).
+# Clients of older versions refuse a range that begins at 0 (KAFKA-17011).
 FIRST_VERSION_WITH_LEVEL_ZERO: Final = 4
 
 
 class Feature(NamedTuple):
     """Levels [min_level, max_level] are supported; `max_level` is in force, from the start on.
 
-    But for kraft.version: the quorum says which level that is.
+    Except for kraft.version, whose level the quorum decides.
     """
 
     name: str
@@ -32,21 +32,21 @@ KRAFT_VERSION_MAX: Final = features.KRAFT_VERSION_MAX
 FEATURES: Final = (
     Feature("eligible.leader.replicas.version", 1, 1),  # always on
     Feature(KRAFT_VERSION, 0, KRAFT_VERSION_MAX),  # 1: the voters can change
-    # DEVIATION: Kafka's counts its metadata records. This one names a release for tools: 4.1-IV1.
+    # DEVIATION: Kafka's level numbers its metadata formats. This one names a release: 4.1-IV1.
     # docs/decisions/0105-metadata-version-names-a-release.md
     Feature("metadata.version", 27, 27),
 )
 
 
 def _ours() -> list[tuple[str, int, int]]:
-    """Return the name and the levels of each feature that records decide about."""
+    """Return the name and the levels of each feature whose level is in metadata records."""
     return [(name, least, greatest) for name, (least, greatest) in sorted(SUPPORTED.items())]
 
 
 def kraft_version_problem(image: ClusterImage, level: int) -> str | None:
-    """Say which registered broker cannot read a log of this kraft.version; None: all can.
+    """Return the problem of a registered broker that cannot read this kraft.version.
 
-    A broker of a release that does not announce the feature reads version 0 only.
+    None: all can. A broker whose release does not announce the feature reads version 0 only.
     """
     for broker_id, broker in sorted(image.brokers.items()):
         least, greatest = broker.features.get(KRAFT_VERSION, (0, 0))
@@ -56,7 +56,7 @@ def kraft_version_problem(image: ClusterImage, level: int) -> str | None:
 
 
 def supported_features(version: int) -> list[SupportedFeatureKey]:
-    """Return the features for an answer to ApiVersions of this version."""
+    """Return the features for a response to ApiVersions of this version."""
     least = 0 if version >= FIRST_VERSION_WITH_LEVEL_ZERO else 1
     constant = [(feature.name, feature.min_level, feature.max_level) for feature in FEATURES]
     return [
@@ -66,7 +66,7 @@ def supported_features(version: int) -> list[SupportedFeatureKey]:
 
 
 def finalized_features(image: ClusterImage, kraft_version: int) -> list[FinalizedFeatureKey]:
-    """Return the features that are in force; level 0 means "off" and is not named, as in Kafka."""
+    """Return the finalized features; level 0 means "off" and is left out, as in Kafka."""
     levels = {feature.name: feature.max_level for feature in FEATURES}
     levels[KRAFT_VERSION] = kraft_version
     levels |= {name: image.features.get(name, first_level(name)) for name in sorted(SUPPORTED)}

@@ -1,4 +1,4 @@
-"""Which protocols of groups are served (KIP-848): by the feature and by a setting."""
+"""The group protocols that are served (KIP-848): by the feature and by a setting."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ LEVEL_OF_CONSUMER_GROUPS: Final = 1
 
 
 def consumer_groups_problem(context: BrokerContext) -> str | None:
-    """Say why groups of the consumer protocol are not served, or None if they are."""
+    """Return why groups of the consumer protocol are not served; None: they are."""
     if context.image.features.get(GROUP_FEATURE, 0) < LEVEL_OF_CONSUMER_GROUPS:
         return (
             "this cluster does not have the consumer group protocol (KIP-848) yet: set "

@@ -1,4 +1,4 @@
-"""Internal topics, which the first request that needs them creates."""
+"""Internal topics: the first request that needs one creates it."""
 
 from typing import Final
 
@@ -14,9 +14,9 @@ LEADER_WAIT_MS: Final = 5000
 
 
 def new_topic(name: str, settings: BrokerSettings) -> NewTopic:
-    """Return the topic to create for a name: an internal one has settings of its own.
+    """Return the topic to create for a name: internal topics have their own settings.
 
-    Those are Kafka's `offsets.topic.*` and `transaction.state.log.*`.
+    These are Kafka's `offsets.topic.*` and `transaction.state.log.*`.
     """
     match name:
         case topic_names.OFFSETS_TOPIC:
@@ -48,15 +48,15 @@ def new_topic(name: str, settings: BrokerSettings) -> NewTopic:
 
 
 def has_leaders(image: ClusterImage, name: str) -> bool:
-    """Whether the topic is there, and every partition of it has a leader."""
+    """Whether the topic exists, and each of its partitions has a leader."""
     topic = image.topics.get(name)
     return topic is not None and all(part.leader_id in image.brokers for part in topic.partitions)
 
 
 async def create_internal(context: BrokerContext, name: str) -> str | None:
-    """Create an internal topic, and wait a while for its leaders; return why it was refused.
+    """Create an internal topic, and wait a while for its leaders; return the refusal, if any.
 
-    Nothing is done if the topic is there, or if the controller is not to be reached.
+    Do nothing if the topic exists, or if the controller is unavailable.
     """
     if name in context.image.topics:
         return None

@@ -1,4 +1,4 @@
-"""The addresses of the leaders that a client should have asked (KIP-951)."""
+"""The addresses of the current leaders, for clients that used another broker (KIP-951)."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 def leader_hints(image: ClusterImage, partitions: Iterable[TopicPartition]) -> list[BrokerImage]:
-    """Return the brokers that lead these partitions, each once, by id."""
+    """Return the brokers that lead these partitions, each once, sorted by id."""
     leaders = {
         partition.leader_id
         for partition in map(image.partition, partitions)

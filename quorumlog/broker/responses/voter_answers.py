@@ -1,4 +1,4 @@
-"""Changes of the voters of the metadata quorum, asked of its leader (KIP-853)."""
+"""Changes of the voters of the metadata quorum, decided by its leader (KIP-853)."""
 
 from collections.abc import Awaitable
 
@@ -7,9 +7,9 @@ from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, V
 
 
 async def changed_voters(asked: Awaitable[VoterChangeResult], *, doubt: str) -> VoterChangeResult:
-    """Return what became of the change, with a message that fits its field.
+    """Return the outcome of the change, with a message that fits its field.
 
-    `doubt`: what may have happened if no leader has answered.
+    `doubt`: the message about the possible effect, if no leader has answered.
     """
     try:
         result = await asked

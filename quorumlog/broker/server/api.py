@@ -1,4 +1,4 @@
-"""The handler of one API, and the context that it gets: the parts of the broker."""
+"""The handler of one API, and its context: the parts of the broker."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -37,8 +37,8 @@ Handle: TypeAlias = Callable[["BrokerContext", RequestHeader, Any], Reply]
 class ApiHandler:
     """One API: `handle` is called inside the socket callback, so it must not block.
 
-    Buffers in a request are views that are valid until `handle` returns; those of a coroutine
-    handler are valid until it ends. The broker answers `min_version..max_version`.
+    Buffers in a request are views that are valid until `handle` returns; for a coroutine handler,
+    until the coroutine ends. The broker serves versions `min_version..max_version`.
     """
 
     api_key: int
@@ -81,14 +81,14 @@ class BrokerContext:
     verifier: TransactionVerifier
     producer_ids: ProducerIds
     controller: ControllerClient
-    handlers: Mapping[int, ApiHandler]  # by API key: all that is answered, and advertised
+    handlers: Mapping[int, ApiHandler]  # by API key: every API that is served and advertised
     wall_ms: Callable[[], int]  # ms since 1970
     client_host: str = ""  # the peer's address
-    account: ResponseAccount | None = None  # counts answers that the peer has not taken
+    account: ResponseAccount | None = None  # counts response bytes that the peer has not taken
 
     @property
     def config(self) -> BrokerConfig:
-        """The node's configuration, with what was altered since it started."""
+        """The node's configuration, including alterations since its start."""
         own, cluster = self.image.broker_config(self.broker_id), self.image.broker_config(None)
         return BrokerConfig(self.static, own, cluster)
 

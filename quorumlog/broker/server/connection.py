@@ -1,10 +1,10 @@
 """One client's connection: calls handlers, sends responses in the order of the requests.
 
-A handler that answers at once runs inside the socket callback. One that answers by a Future lets
-later requests pass (pipelining); its response waits for its turn. One that is a coroutine is a
-task, and later requests wait for it, as in Kafka; they wait for a Fetch, too, because many large
-responses at once would not fit into memory. Everything is bounded: the connection does not read
-from a client that leaves its responses unread or sends too many requests, until it catches up.
+A handler runs inside the socket callback. If it returns a Future, later requests are handled in the
+meantime (pipelining); its response waits for its turn. If it is a coroutine, it runs as a task, and
+later requests wait for it, as in Kafka. They wait for a Fetch, too, because many large responses at
+once would not fit into memory. All buffers are bounded: the connection does not read from a client
+that leaves its responses unread or sends too many requests, until it catches up.
 """
 
 import asyncio
@@ -46,12 +46,12 @@ class ServerStats:
     bytes_out: int = 0
     connections: int = 0  # accepted, ever
     connections_refused: int = 0
-    connections_idle: int = 0  # closed because the client sent or took nothing for too long
-    connections_silent: int = 0  # closed because others needed the memory of unread answers
+    connections_idle: int = 0  # closed because the client sent or read no bytes for too long
+    connections_silent: int = 0  # closed because others needed the memory of unread responses
 
 
 class Client(NamedTuple):
-    """The other end of a connection, as far as it has given its names."""
+    """The other end of a connection, with the names that it has sent."""
 
     address: str = "?"  # host:port
     software: str = ""  # of KIP-511, or else the client id of its last request
@@ -70,22 +70,22 @@ class Acceptor(Protocol):
 
     @property
     def turns(self) -> Turns:
-        """How long requests may hold up the event loop."""
+        """The time limit of all requests in one turn of the event loop."""
 
     @property
     def on_fatal(self) -> Callable[[InvariantViolation], None]:
-        """Ends the node: a handler has found a bug of ours."""
+        """Ends the node: a handler has violated an invariant."""
 
     def note_refused(
         self, who: "Client", reason: str, failure: BaseException | None = None
     ) -> None:
-        """Log why a request closed its connection, or with which `failure` its handler ended."""
+        """Log why a request closed its connection, or the `failure` of its handler."""
 
     def opened(self, connection: "Connection") -> None:
         """Count a connection, or close it if there are too many."""
 
     def closed(self, connection: "Connection") -> None:
-        """Count the connection no longer."""
+        """Stop counting the connection."""
 
 
 class Connection(FrameProtocol):
@@ -93,7 +93,7 @@ class Connection(FrameProtocol):
 
     Invariants:
     1. Responses leave in the order of their requests.
-    2. While a coroutine handler runs, no frame is delivered: it may use views into its own.
+    2. While a coroutine handler runs, no frame is delivered: it may use views into its request.
     3. At most `queued_max_requests` requests are under way, and at most one of them is a Fetch.
     4. No frame is delivered while the connection waits for its turn.
     """
@@ -115,15 +115,15 @@ class Connection(FrameProtocol):
         self._gathered_bytes = 0
         self._is_delivering = self._is_flush_due = self._waits_for_turn = False
         self._client = Client()
-        self._asked_s: float | None = None  # when it was asked, just now, whether the turn is over
+        self._asked_s: float | None = None  # when `turns` was just checked, for the first frame
         self.last_active_s = self._loop.time()
-        self._unsent_bytes = 0  # when last looked at, while the client takes less than we send
+        self._unsent_bytes = 0  # at the last check, while the client reads too slowly
         self._unsent_since_s = 0.0
 
     # FrameProtocol's hooks.
 
     def connection_opened(self) -> None:
-        """Note the address of the client."""
+        """Record the address of the client."""
         name = self.transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self._client = Client(f"{name[0]}:{name[1]}")
@@ -131,7 +131,7 @@ class Connection(FrameProtocol):
         self._server.opened(self)
 
     def connection_closed(self, error: Exception | None) -> None:
-        """Drop everything that was under way: the client has gone."""
+        """Cancel everything under way: the client has gone."""
         if isinstance(error, MalformedFrame | UnsupportedVersion | Disconnect):
             self._server.note_refused(self._client, f"closed: {error}")
         if self._task is not None:
@@ -158,7 +158,7 @@ class Connection(FrameProtocol):
     def frame_received(self, frame: memoryview) -> None:
         """Handle one request."""
         now_s, self._asked_s = self._asked_s, None
-        if now_s is None:  # it is not the first frame of what was received
+        if now_s is None:  # not the first frame of the received bytes
             now_s = self._loop.time()
             if self._server.turns.is_over(now_s):
                 self._wait_for_turn()  # with the frames behind this one
@@ -188,7 +188,7 @@ class Connection(FrameProtocol):
             self._take(header, reply)
 
     def close(self, error: Exception | None = None) -> None:
-        """Close once the answers so far are sent."""
+        """Close once the responses so far are sent."""
         self._flush()
         super().close(error)
 
@@ -203,9 +203,9 @@ class Connection(FrameProtocol):
         self._regulate()
 
     def silent_for_s(self) -> float:
-        """Return for how long the client has taken nothing of what is sent.
+        """Return for how long the client has read no bytes although some wait; 0 if none wait.
 
-        Measured by the calls of this method, which must be regular. 0 if nothing waits.
+        The time is measured between calls of this method, which must be regular.
         """
         if self.is_writable or self.is_closing:
             return 0.0
@@ -216,7 +216,7 @@ class Connection(FrameProtocol):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the memory for records that this connection holds."""
+        """Bytes of the response memory that this connection holds."""
         return self._account.held
 
     @property
@@ -296,7 +296,7 @@ class Connection(FrameProtocol):
     def _send(self, header: RequestHeader, response: Response) -> None:
         try:
             buffers = encode_response(header, response)
-        except Exception as error:  # noqa: BLE001 - whatever a handler returned: its bug ends here
+        except Exception as error:  # noqa: BLE001 - a handler's malformed response ends here
             self._handler_failed(header, error)
             return
         if header.api_key == FETCH_KEY:
@@ -329,10 +329,10 @@ class Connection(FrameProtocol):
         else:
             self.pause_frames()
 
-    # What ends a connection.
+    # The end of a connection.
 
     def _refuse(self, header: RequestHeader) -> None:
-        """Answer an ApiVersions of an unknown version; close at any other unknown version."""
+        """Answer an ApiVersions of an unsupported version; close at any other such request."""
         if header.api_key == API_VERSIONS_KEY:
             as_v0 = header._replace(api_version=0)
             self._take(as_v0, unsupported_version(self._context))
@@ -345,7 +345,7 @@ class Connection(FrameProtocol):
         self._client = self._client._replace(software=" ".join(names)[:SOFTWARE_MAX].strip())
 
     def _handler_failed(self, header: RequestHeader, error: BaseException) -> None:
-        """Close: not every response can carry an error, and the client must not wait for one."""
+        """Close: some responses cannot carry an error, and the client must not wait for one."""
         reason = f"closed: {header.label} failed"
         self._server.note_refused(self._client, reason, error)
         self.close()

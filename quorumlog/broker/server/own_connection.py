@@ -1,7 +1,7 @@
 """A broker's connection to itself: its own handlers, without bytes and without a socket.
 
-A coordinator often asks the broker that it is on: to write a marker, or whether a transaction is
-open. The handlers get what a socket would bring them, in another turn of the event loop.
+A coordinator often sends requests to its own broker: for markers, and for verifications of
+transactions. The handlers get them as from a socket, in another turn of the event loop.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class OwnConnection:
-    """As `KafkaConnection` has it, for requests that have an answer and hold no records."""
+    """An in-memory `KafkaConnection`, for requests that have a response and hold no records."""
 
     def __init__(self, context: BrokerContext) -> None:
         self._context: Final = context
@@ -33,11 +33,11 @@ class OwnConnection:
 
     @classmethod
     async def open(cls, context: BrokerContext) -> Self:
-        """Return a connection, at once."""
+        """Return an open connection."""
         return cls(context)
 
     async def send(self, request: Request[Any]) -> Any:
-        """Return the answer. Raises RequestTimedOut, and ConnectionLost if the handler fails."""
+        """Return the response. Raises RequestTimedOut, and ConnectionLost if the handler fails."""
         handler = self._context.handlers[request.API_KEY]
         client_id = f"broker-{self._context.broker_id}"
         header = RequestHeader(request.API_KEY, handler.max_version, NO_CORRELATION_ID, client_id)
@@ -54,6 +54,6 @@ class OwnConnection:
             raise ConnectionLost(f"the handler failed: {error!r}") from error
 
     async def close(self) -> None:
-        """Close it: nothing is under way any more."""
+        """Mark the connection as closed."""
         if not self.closed.done():
             self.closed.set_result(None)

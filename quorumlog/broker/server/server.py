@@ -19,13 +19,13 @@ IDLE_CHECKS: Final = 10  # per idle time: a connection may stay idle a tenth lon
 STOP_POLL_S: Final = 0.01
 SILENCE_CHECK_S: Final = 1.0
 REFUSALS_MAX: Final = 100  # kinds of refused requests that have a line of their own
-SILENT_S: Final = 5.0  # a client may take nothing for this long while memory is scarce
+SILENT_S: Final = 5.0  # a client may stop reading for this long while memory is scarce
 
 _logger: Final = logging.getLogger(__name__)
 
 
 class Server:
-    """Invariant: at most `max_connections` connections are open."""
+    """The listener. Invariant: at most `max_connections` connections are open."""
 
     def __init__(
         self, context: BrokerContext, *, on_fatal: Callable[[InvariantViolation], None]
@@ -47,7 +47,7 @@ class Server:
         return await self.serve(socket.create_server((host, port), backlog=BACKLOG))
 
     async def serve(self, listener: socket.socket) -> int:
-        """Listen on a socket that is bound already; return its port."""
+        """Listen on a bound socket; return its port."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
             lambda: Connection(self), sock=listener, backlog=BACKLOG
@@ -67,9 +67,9 @@ class Server:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + grace_ms / 1000
         # Polled, because a stop is rare and the state of a request changes often.
-        while loop.time() < deadline_s and any(peer.is_busy for peer in self._connections):  # noqa: ASYNC110 - as said
+        while loop.time() < deadline_s and any(peer.is_busy for peer in self._connections):  # noqa: ASYNC110 - see above
             await asyncio.sleep(STOP_POLL_S)
-        for end in (Connection.close, Connection.abort):  # abort: whose client does not read
+        for end in (Connection.close, Connection.abort):  # abort: clients that do not read
             for peer in [*self._connections]:
                 end(peer)
             for _ in range(2):  # `connection_lost` comes with the next turns of the loop
@@ -78,9 +78,9 @@ class Server:
             await self._listener.wait_closed()
 
     def note_refused(self, who: Client, reason: str, failure: BaseException | None = None) -> None:
-        """Log a refused request: each kind once, then once a minute for all while any is sent.
+        """Log a refused request: each kind once, then one line a minute for all while any comes.
 
-        A kind is the reason and the software of the client: it repeats what it does not understand.
+        A kind is the reason and the client's software, because clients repeat refused requests.
         """
         kind = (reason, who.software, repr(failure))
         if len(self._refuses) >= REFUSALS_MAX and not self._refuses.lasts(kind):
@@ -101,7 +101,7 @@ class Server:
         self._connections[connection] = None
 
     def closed(self, connection: Connection) -> None:
-        """Count the connection no longer."""
+        """Stop counting the connection."""
         self._connections.pop(connection, None)
 
     def _check_idle(self) -> None:
@@ -113,11 +113,11 @@ class Server:
                 peer.close()
             elif peer.silent_for_s() > idle_s:
                 self.stats.connections_idle += 1
-                peer.abort()  # its client would never take the rest
+                peer.abort()  # its client would never read the rest
         self._idle_timer = loop.call_later(idle_s / IDLE_CHECKS, self._check_idle)
 
     def _check_silence(self) -> None:
-        """While memory is scarce, close connections that hold memory and take nothing."""
+        """While memory is scarce, close connections that hold memory and do not read."""
         if self.context.replicas.response_memory.is_scarce:
             for peer in [*self._connections]:
                 if peer.held_bytes and peer.silent_for_s() > SILENT_S:

@@ -1,8 +1,8 @@
-"""How long the requests of all connections together hold up the event loop, turn by turn.
+"""Limits the time that the requests of all connections use in one turn of the event loop.
 
-The loop calls every connection that has received something, one after the other, in one turn. When
-thousands of members join groups at once, that is seconds of work: a broker that is silent for so
-long loses its session, and with it all that it leads.
+In one turn, the loop calls every connection that has received bytes, one after the other. When
+thousands of members join groups at once, that is seconds of work: a broker that sends no heartbeat
+for so long loses its session, and leads no partition any more.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ TURN_S: Final = 0.02
 
 
 class Turns:
-    """Those of one broker. A connection whose turn is over waits in line for the next one.
+    """The turns of one broker. A connection whose turn is over waits in line for the next one.
 
-    Invariant: what waits goes on before anything else is asked, in the order in which it came.
+    Invariant: waiting connections continue before others, in the order of their arrival.
     """
 
     def __init__(self) -> None:
@@ -25,18 +25,18 @@ class Turns:
         self._waiting: Final[deque[Callable[[], None]]] = deque()
 
     def is_over(self, now_s: float) -> bool:
-        """Whether requests have had their time in this turn of the loop."""
+        """Whether requests have used the time of this turn of the loop."""
         if not self._is_open:
             self._is_open, self._ends_s = True, now_s + TURN_S
             asyncio.get_running_loop().call_soon(self._next)
         return now_s >= self._ends_s
 
     def wait(self, go_on: Callable[[], None]) -> None:
-        """Call `go_on` in one of the next turns; it waits again if that is over, too."""
+        """Call `go_on` in one of the next turns; if that is over, too, it waits again."""
         self._waiting.append(go_on)
 
     def _next(self) -> None:
-        """Begin another turn with those that wait: at least one of them goes on."""
+        """Begin another turn with the waiting connections: at least one of them continues."""
         self._is_open = False
         if not self._waiting:
             return

@@ -1,4 +1,4 @@
-"""The API versions that this broker answers, as ApiVersions (18) lists them."""
+"""The API versions that this broker serves, as ApiVersions (18) lists them."""
 
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -18,7 +18,7 @@ def version_ranges(context: BrokerContext) -> list[ApiVersion]:
 
 
 def unsupported_version(context: BrokerContext) -> ApiVersionsResponse:
-    """Return the response, in version 0, to an ApiVersions request of an unknown version."""
+    """Return the response, in version 0, to an ApiVersions request of an unsupported version."""
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=version_ranges(context)
     )

@@ -1,1 +1,1 @@
-"""Transactions: so far the core of their coordinator, which no broker runs yet."""
+"""Transactions: their coordinator (`core`), and its driver and connections in a broker (`io`)."""

@@ -1,1 +1,1 @@
-"""Pure: fetch sessions."""
+"""Pure: fetch requests, fetch sessions, and the memory budget of responses."""

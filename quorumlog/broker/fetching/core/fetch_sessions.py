@@ -1,8 +1,9 @@
-"""Fetch sessions, the leader's half: the question of each client, and its last answer.
+"""Fetch sessions, the leader's half: each client's partitions, and their last answers.
 
-A fetch in a session names only what has changed in it, and the answer holds only what has changed
-here. A client whose session is unknown, or that has missed a step of it, gets an error and begins
-a new session with a full fetch. Sources: KIP-227, KIP-516 (topic ids), KAFKA-9338, KAFKA-13111.
+An incremental fetch names only partitions whose request has changed, and its response has only
+partitions with a change. A client with an unknown session, or with an unexpected session epoch,
+gets an error and begins a new session with a full fetch. Sources: KIP-227, KIP-516 (topic ids),
+KAFKA-9338, KAFKA-13111.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,13 +22,13 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, TopicPartition
 
 NO_SESSION: Final = 0  # a session id
 FULL_EPOCH: Final = 0  # the epoch of a fetch that begins a session
-FINAL_EPOCH: Final = -1  # the epoch of a fetch without a session, or that ends one
+FINAL_EPOCH: Final = -1  # the epoch of a fetch without a session, or of a session's last
 EPOCH_MAX: Final = 2**31 - 1
 EVICTABLE_AFTER_MS: Final = 120_000
 SWEEP_INTERVAL_MS: Final = 500
-SWEEP_PARTITIONS: Final = 10  # that a sweep looks at, so that a large session costs no more
-RESTLESS_PARTITIONS: Final = 100  # beside them, of those whose follower is not in sync
-# DEVIATION: Kafka bounds the number of sessions, not that of the partitions in them.
+SWEEP_PARTITIONS: Final = 10  # checked in one sweep, however large the session
+RESTLESS_PARTITIONS: Final = 100  # also checked: those whose follower is not in sync
+# DEVIATION: Kafka bounds the number of sessions, not the number of partitions in them.
 # docs/decisions/0027-fetch-sessions-between-brokers-and-for-clients.md
 PARTITIONS_MAX: Final = 500_000
 
@@ -36,18 +37,18 @@ Key = tuple[bytes | str, int]
 
 
 def key_of(fetch: PartitionFetch) -> Key:
-    """Return how a session tells this partition from others."""
+    """Return the key of this partition in a session."""
     topic, index = fetch.topic_partition
     return (topic if fetch.topic_id is None else fetch.topic_id), index
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch of the next fetch, which is never 0 again."""
+    """Return the epoch of the next fetch; 1 follows the maximum."""
     return 1 if epoch == EPOCH_MAX else epoch + 1
 
 
 class SessionPartition:
-    """A partition in a session: its question, and its last answer."""
+    """A partition in a session: its requested fetch, and the offsets of its last answer."""
 
     __slots__ = ("fetch", "high_watermark", "key", "log_start_offset")
 
@@ -57,13 +58,13 @@ class SessionPartition:
         self.high_watermark = self.log_start_offset = UNKNOWN_OFFSET
 
     def tell(self, found: FetchedPartition) -> bool:
-        """Note the answer about to be sent; False: there is nothing new in it."""
+        """Record an answer before it is sent; False: it has nothing new, and is left out."""
         if (
             found.error_code is not ErrorCode.NONE
             or found.diverging is not None
             or found.preferred_replica != NO_REPLICA
         ):
-            self.high_watermark = UNKNOWN_OFFSET  # so that the next good answer tells it
+            self.high_watermark = UNKNOWN_OFFSET  # so that the next good answer is sent
             return True
         is_news = bool(found.records) or not self.was_told(
             found.high_watermark, found.log_start_offset
@@ -81,13 +82,14 @@ class FetchSession:
     """One client's session.
 
     Invariants:
-    1. A partition that is not in `unsettled` was answered without an error, its records have all
-       been read up to where the client may read, and nothing that is told of it has changed since.
+    1. A partition outside `unsettled` was answered without an error, the client has all records
+       that it may read, and the offsets of the last answer are still current.
     2. At most one fetch of a session waits (`waiting`).
 
-    `unsettled` says of each partition whether its question must be judged (again): one that was,
-    and whose leader is the same since, is only read on. Those told records last come last.
-    `restless` are the partitions whose judgement may have another outcome without any news of them.
+    `unsettled` maps a partition to whether its fetch must be judged (again). With False, it was
+    judged, its leader has not changed since, and it is only read on. Partitions whose records were
+    sent last come last. `restless`: partitions to judge again periodically, because the follower
+    may become eligible to join the ISR.
     """
 
     __slots__ = (
@@ -107,28 +109,28 @@ class FetchSession:
 
     def __init__(self, session_id: int, *, uses_topic_ids: bool, is_privileged: bool) -> None:
         self.session_id = session_id
-        self.epoch = next_epoch(FULL_EPOCH)  # of the fetch that comes next
+        self.epoch = next_epoch(FULL_EPOCH)  # of the next fetch
         self.uses_topic_ids = uses_topic_ids
         self.is_privileged = is_privileged
         self.partitions: dict[Key, SessionPartition] = {}
         self.by_partition: dict[TopicPartition, SessionPartition] = {}
         self.unsettled: dict[Key, bool] = {}
         self.restless: dict[Key, None] = {}
-        self.to_sweep: list[Key] = []  # what the sweep that is under way has not looked at
+        self.to_sweep: list[Key] = []  # the rest of the current sweep
         self.used_ms = self.swept_ms = 0
         self.waiting: WaitingFetch | None = None
 
     def candidates(self, now_ms: int) -> list[SessionPartition]:
-        """Return the partitions that a fetch must look at, in the order in which to read.
+        """Return the partitions that a fetch must check, in reading order.
 
-        From time to time some of the restless ones are among them, in turn, and fewer of the
-        others: what a change was not noted for is found so.
+        Periodically some restless partitions are added, in turn, and fewer of the others, to find
+        changes that `note` did not report.
         """
         if now_ms - self.swept_ms >= SWEEP_INTERVAL_MS:
             self.swept_ms = now_ms
             self.to_sweep = self.to_sweep or list(self.partitions)
             restless = [*islice(self.restless, RESTLESS_PARTITIONS)]
-            for key in restless:  # the next sweep begins behind them
+            for key in restless:  # the next sweep begins after them
                 self.restless[key] = self.restless.pop(key)
             for key in (*restless, *self.to_sweep[:SWEEP_PARTITIONS]):
                 if key in self.partitions:
@@ -137,18 +139,18 @@ class FetchSession:
         return [self.partitions[key] for key in self.unsettled]
 
     def judged(self) -> list[SessionPartition]:
-        """Return the partitions that may have something to tell and need no judgement."""
+        """Return the unsettled partitions that need no judgement."""
         return [
             self.partitions[key] for key, must_judge in self.unsettled.items() if not must_judge
         ]
 
     def partition_of(self, fetch: PartitionFetch) -> SessionPartition | None:
-        """Return the partition of `fetch`; None: the session no longer has it."""
+        """Return the partition of `fetch`; None: the session has dropped or replaced the fetch."""
         partition = self.partitions.get(key_of(fetch))
         return None if partition is None or partition.fetch is not fetch else partition
 
     def take_to_judge(self, fetch: PartitionFetch) -> bool:
-        """Whether the question itself must be judged; the caller must do so now."""
+        """Whether the fetch itself must be judged; if so, the caller must judge it now."""
         key = key_of(fetch)
         must_judge = self.unsettled.get(key, False)
         if must_judge:
@@ -164,11 +166,11 @@ class FetchSession:
         has_records: bool = False,
         is_restless: bool = False,
     ) -> None:
-        """Note an answer; a partition that is not settled is looked at again.
+        """Record an answer; unless it is settled, the next fetch checks the partition again.
 
-        `is_final`: the answer was an error or the like, which stays until the next judgement.
-        `has_records`: the next fetch looks at the partition after the others.
-        `is_restless`: the judgement may have another outcome without any news of the partition.
+        `is_final`: an error, a divergence or another replica, which stays until the next judgement.
+        `has_records`: the next fetch checks the partition after the others.
+        `is_restless`: the fetch must be judged again periodically.
         """
         key = partition.key
         if is_restless:
@@ -187,9 +189,9 @@ class FetchSessions:
     """All sessions of a broker.
 
     Invariants: at most `slots_max` sessions with at most PARTITIONS_MAX partitions in all;
-    `_sessions` is in the order of last use. `new_id` gives random numbers in [1, 2^31), so that
-    a client of a former process is not mistaken for another client. `on_closed` is called for each
-    session that ends.
+    `_sessions` is in the order of last use. `new_id` returns random numbers in [1, 2^31), so that
+    a client of an earlier process does not get the session of another client. `on_closed` is
+    called for each session that ends.
     """
 
     def __init__(self, slots_max: int, new_id: Callable[[], int]) -> None:
@@ -212,7 +214,7 @@ class FetchSessions:
         uses_topic_ids: bool,
         is_privileged: bool,
     ) -> FetchSession | None:
-        """Begin a session with a full fetch; None: there is no room for a session."""
+        """Begin a session with a full fetch; None: the cache has no room."""
         asked = {key_of(fetch): fetch for fetch in partitions}
         if not asked or len(asked) + self._partition_count > PARTITIONS_MAX:
             return None
@@ -234,7 +236,7 @@ class FetchSessions:
     def resume(
         self, now_ms: int, session_id: int, epoch: int, *, uses_topic_ids: bool
     ) -> FetchSession | ErrorCode:
-        """Return the session that an incremental fetch continues, or why there is none."""
+        """Return the session of an incremental fetch, or the error."""
         session = self._sessions.get(session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -253,9 +255,9 @@ class FetchSessions:
         asked: Iterable[PartitionFetch],
         forgotten: Iterable[Key],
     ) -> bool:
-        """Apply the changes that an incremental fetch names; False: nothing is left, or too much.
+        """Apply the changes of an incremental fetch; False: the session was closed.
 
-        The session is closed then.
+        A session is closed when it has no partitions left, or all sessions have too many.
         """
         for key in forgotten:
             self._drop(session, key)
@@ -275,9 +277,9 @@ class FetchSessions:
             self.on_closed(session)
 
     def note(self, topic_partition: TopicPartition, change: FetchWakeup) -> bool:
-        """Note a change of a partition; True: a fetch waits for such a change of it."""
+        """Record a change of a partition; return whether a fetch awaits this change."""
         is_awaited = False
-        must_judge = change is FetchWakeup.CHANGED  # the others: it has grown, or more is committed
+        must_judge = change is FetchWakeup.CHANGED  # the other changes only advance offsets
         for session in self.watchers.get(topic_partition, ()):
             key = session.by_partition[topic_partition].key
             if must_judge:
@@ -300,7 +302,7 @@ class FetchSessions:
             self._watch(session, partition)
         elif partition.fetch.topic_partition == fetch.topic_partition:
             partition.fetch = fetch
-        else:  # the name of its topic has become known
+        else:  # its topic id has a name now
             self._unwatch(session, partition)
             partition.fetch = fetch
             self._watch(session, partition)
@@ -322,7 +324,7 @@ class FetchSessions:
     def _unwatch(self, session: FetchSession, partition: SessionPartition) -> None:
         at = partition.fetch.topic_partition
         if session.by_partition.get(at) is not partition:
-            return  # a topic of the same name has taken its place
+            return  # a re-created topic of the same name has replaced it
         del session.by_partition[at]
         watchers = self.watchers[at]
         del watchers[session]
@@ -337,7 +339,7 @@ class FetchSessions:
             self.close(oldest.session_id)
 
     def _evict_for(self, is_privileged: bool) -> bool:
-        """Make room for a follower at the cost of a consumer; False: there is none."""
+        """Close a consumer's session to make room for a follower; False: not possible."""
         if not is_privileged:
             return False
         for session in self._sessions.values():

@@ -1,4 +1,4 @@
-"""One fetch request as the broker handles it, whatever its version on the wire."""
+"""One fetch request as the broker handles it, independent of its version on the wire."""
 
 from dataclasses import dataclass
 
@@ -27,16 +27,16 @@ class FetchSpec:
     min_bytes: int
     max_bytes: int
     partitions: list[PartitionFetch]
-    account: ResponseAccount | None = None  # of a consumer's connection: what it reads is counted
-    session: FetchSession | None = None  # then `partitions` are those of it to look at
-    may_read_follower: bool = False  # a consumer that knows of KIP-392
-    near_rack: str = ""  # then a replica there is preferred to the leader
+    account: ResponseAccount | None = None  # of a consumer's connection: counts the bytes read
+    session: FetchSession | None = None  # if set, `partitions` are its partitions to check
+    may_read_follower: bool = False  # a consumer that supports KIP-392
+    near_rack: str = ""  # if set, a replica in this rack is preferred
     is_read_committed: bool = False  # a consumer that sees no open or aborted transaction
-    awaits_commits: bool = False  # a follower that serves consumers: it is told of them at once
+    awaits_commits: bool = False  # a follower that serves consumers: commits complete its fetch
 
     @property
     def is_from_follower(self) -> bool:
-        """Whether a replica sent it: its position counts."""
+        """Whether a follower sent it: the leader then records its fetch offsets."""
         return self.replica_id >= 0
 
     @property
@@ -47,7 +47,7 @@ class FetchSpec:
 
     @property
     def read_end(self) -> ReadEnd:
-        """Where its reads stop: consumers see only committed records."""
+        """The end of its reads: consumers read only committed records."""
         if self.replica_id != NO_REPLICA:
             return ReadEnd.LOG_END
         return ReadEnd.LAST_STABLE if self.is_read_committed else ReadEnd.HIGH_WATERMARK

@@ -1,7 +1,7 @@
-"""The memory for records that consumers asked for and have not taken yet.
+"""The memory budget for fetched records that consumers have not received yet.
 
-One budget for the whole broker. Followers are not counted: their number bounds what they hold, and
-replication must go on while consumers do not read.
+One budget for the whole broker. Followers are not counted: their number bounds their memory, and
+replication must continue while consumers do not read.
 Source: decision 26.
 """
 
@@ -10,9 +10,9 @@ from typing import Final
 
 
 class ResponseMemory:
-    """Bytes that were read from logs for consumers, until their sockets have taken them.
+    """Counts the bytes that were read for consumers, until their sockets have taken them.
 
-    Invariant: `held` exceeds `capacity` by less than the one batch with which it was reached.
+    Invariant: `held` exceeds `capacity` by less than the last batch that was read.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -22,19 +22,19 @@ class ResponseMemory:
 
     @property
     def is_short(self) -> bool:
-        """Whether nothing may be read for now."""
+        """Whether reads must wait for memory."""
         return self.held >= self.capacity
 
     @property
     def is_scarce(self) -> bool:
-        """Whether less than a quarter is left: fetches are answered with little."""
+        """Whether less than a quarter is left: fetches are answered with few bytes."""
         return 4 * (self.capacity - self.held) < self.capacity
 
     def share(self) -> int:
-        """Return how many bytes one fetch may read now: half of what is left; 0: none.
+        """Return how many bytes one fetch may read now: half of the rest; 0: none.
 
-        Half, so that the first consumers that stop reading leave something for the others. A fetch
-        whose share is not 0 may read one batch, even if that is larger.
+        Half, so that the first consumers that stop reading leave room for the others. A fetch with
+        a share above 0 may read one batch, even a larger one.
         """
         left = self.capacity - self.held
         return max(left // 2, 1) if left > 0 else 0
@@ -44,7 +44,7 @@ class ResponseMemory:
         return ResponseAccount(self)
 
     def add(self, size: int) -> None:
-        """Count `size` bytes more, or fewer; say so if there is room again."""
+        """Add `size` bytes (negative: release them); call `on_room` when there is room again."""
         was_short = self.is_short
         self.held += size
         if was_short and not self.is_short:
@@ -52,9 +52,9 @@ class ResponseMemory:
 
 
 class ResponseAccount:
-    """What one connection holds: of the fetch under way, and of answers that were not sent yet.
+    """The bytes of one connection: read by the fetch under way, and in responses not sent yet.
 
-    A connection has one fetch under way at most: `hand_over` is about all that was read.
+    A connection has at most one fetch under way: `hand_over` applies to all bytes read.
     """
 
     __slots__ = ("_is_open", "_memory", "_read", "_unsent")
@@ -66,28 +66,28 @@ class ResponseAccount:
 
     @property
     def held(self) -> int:
-        """Bytes in all."""
+        """All bytes of the connection."""
         return self._read + self._unsent
 
     def take(self, size: int) -> None:
-        """Note that the fetch under way has read `size` bytes more, or fewer if negative."""
+        """Count `size` bytes that the fetch under way has read; negative: released."""
         if self._is_open:
             self._read += size
             self._memory.add(size)
 
     def hand_over(self) -> None:
-        """Note that the fetch under way is answered."""
+        """Count the bytes of the fetch under way as unsent: its response is complete."""
         self._unsent += self._read
         self._read = 0
 
     def sent(self) -> None:
-        """Note that the socket has taken the answers, except for a small rest."""
+        """Release the unsent bytes: the socket has taken the responses, except for a small rest."""
         if self._unsent:
             size, self._unsent = self._unsent, 0
             self._memory.add(-size)
 
     def close(self) -> None:
-        """Give everything back: the connection is gone. Later reads are not counted."""
+        """Release everything: the connection is closed. Later reads are not counted."""
         self._is_open = False
         self.hand_over()
         self.sent()

@@ -1,1 +1,1 @@
-"""Fetches, delayed ones and their answers."""
+"""Fetches, delayed fetches and their responses."""

@@ -1,4 +1,4 @@
-"""A fetch under way: what each of its partitions has read, and which changes it waits for."""
+"""A fetch under way: the records read of each partition, and the changes that it awaits."""
 
 from collections.abc import Callable
 from typing import Final
@@ -18,14 +18,14 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 FetchAnswers = list[FetchedPartition]
 Chunk = bytes | bytearray | memoryview
-READING_MS_MAX: Final = 10_000  # beyond its deadline a fetch waits so long for the disk
+READING_MS_MAX: Final = 10_000  # a fetch may wait for the disk so long after its deadline
 
 
 class PartitionRead:
-    """How far one partition of a fetch has come. `fetch`: what is asked of it.
+    """The progress of one partition of a fetch.
 
-    `missing`: how many bytes are being brought into memory for it, at most; `bring_ins`: how often
-    that was begun since it last read something.
+    `missing`: the maximum size of the records being brought into memory for it, in bytes;
+    `bring_ins`: how often that was begun since its last read.
     """
 
     __slots__ = (
@@ -50,12 +50,12 @@ class PartitionRead:
         self.preferred_replica = NO_REPLICA
 
     def judged(self, judgement: AnswerFetch) -> None:
-        """Note the replica's judgement of the fetch, before anything is read."""
+        """Record the replica's judgement of the fetch, before the first read."""
         self.error_code, self.diverging = judgement.error_code, judgement.diverging
 
     @property
     def is_final(self) -> bool:
-        """Whether there is nothing more to read: an error, a diverging log, another replica."""
+        """Whether reading has ended: an error, a diverging log, or another replica."""
         return (
             self.error_code is not ErrorCode.NONE
             or self.diverging is not None
@@ -64,7 +64,7 @@ class PartitionRead:
 
 
 class DelayedFetch(WaitingFetch):
-    """A long poll that has not enough yet (Kafka's DelayedFetch)."""
+    """A long poll that has too few bytes yet (Kafka's DelayedFetch)."""
 
     __slots__ = ("_joined", "answer", "is_late", "reads", "spec")
 
@@ -75,7 +75,7 @@ class DelayedFetch(WaitingFetch):
         reads: list[PartitionRead],
         answer: Callable[[FetchAnswers], None],
     ) -> None:
-        # A session notes the changes of its partitions itself.
+        # A session records the changes of its partitions itself.
         partitions = spec.partitions if spec.session is None else ()
         keys = [partition.topic_partition for partition in partitions]
         super().__init__(deadline_ms, keys, _changes_of_interest(spec))
@@ -86,7 +86,7 @@ class DelayedFetch(WaitingFetch):
         self._joined: set[int] | None = None  # the identities of the fetches in `reads`
 
     def postpone(self) -> bool:
-        """Wait on after the deadline, once, for what is being read; then any size is enough."""
+        """Extend the deadline once, if records are being read; then any size is enough."""
         if self.is_late or not any(read.missing for read in self.reads):
             return False
         self.is_late, self.is_over = True, False
@@ -95,8 +95,8 @@ class DelayedFetch(WaitingFetch):
         return True
 
     def join(self, fetch: PartitionFetch) -> None:
-        """Look at a partition of the session that was left out as settled."""
-        if self._joined is None:  # most fetches are joined by none
+        """Add a partition of the session that was left out as settled."""
+        if self._joined is None:  # most fetches need no such set
             self._joined = {id(read.fetch) for read in self.reads}
         if id(fetch) not in self._joined:
             self._joined.add(id(fetch))
@@ -105,7 +105,7 @@ class DelayedFetch(WaitingFetch):
 
 _OF_COMMITS: Final = FetchWakeup.COMMITTED | FetchWakeup.CHANGED
 _OF_FOLLOWERS: Final = FetchWakeup.APPENDED | FetchWakeup.CHANGED | FetchWakeup.LOG_START
-# A follower, which a debugging consumer may read, learns the high watermark with its records.
+# A debugging consumer may read a follower, whose high watermark advances with its appends.
 _OF_READERS_TO_THE_END: Final = FetchWakeup.APPENDED | FetchWakeup.COMMITTED | FetchWakeup.CHANGED
 
 

@@ -1,7 +1,7 @@
-"""Fetches: reads, and long polls that are delayed until there is enough to answer.
+"""Fetches: reads, and long polls that are delayed until they have enough bytes.
 
-A change that may complete a delayed fetch is only noted. The next turn of the event loop tries the
-fetches: several produces then share one answer, and nothing is sent from within an append.
+A change that may complete a delayed fetch is only recorded. The next turn of the event loop tries
+the fetches: several produces then share one response, and an append sends no response itself.
 """
 
 import asyncio
@@ -41,11 +41,11 @@ AnswerT = TypeVar("AnswerT")
 
 
 class Fetches:
-    """Every fetch of this broker. `error_for_missing`: the error for a partition not here.
+    """All fetches of this broker. `error_for_missing`: the error for a partition without a replica.
 
-    A fetch with an account reads only what `memory` has room for. A fetch that finds no room is
-    delayed until there is some, in the order of arrival; delayed fetches that hold records are
-    answered then, so that no fetch waits for another.
+    A fetch with an account reads only within the room in `memory`. Without room it is delayed, and
+    retried in the order of arrival. Delayed fetches that hold records are answered then, so that
+    no fetch waits for another.
     """
 
     def __init__(
@@ -64,19 +64,19 @@ class Fetches:
         self._throttle: Final = throttle
         self.sessions: Final = new_sessions(settings)
         self.sessions.on_closed = self._complete_waiting
-        self._starved: dict[DelayedFetch, None] = {}  # found no room, in order
+        self._starved: dict[DelayedFetch, None] = {}  # had no room in memory, in order
         self._holding: dict[DelayedFetch, None] = {}  # of consumers, with records
         self._error_for_missing: Final = error_for_missing
         self._purgatory: Final[FetchPurgatory[DelayedFetch]] = FetchPurgatory()
         self._timer: Final = DeadlineTimer(self._purgatory.deadlines, self._expire)
         self._changes: dict[TopicPartition, FetchWakeups] = {}
-        self._brought_in: set[TopicPartition] = set()  # for some fetch, since the last try
+        self._brought_in: set[TopicPartition] = set()  # for any fetch, since the last try
         self._is_completion_due = False
 
     def fetch(
         self, spec: FetchSpec, render: Callable[[FetchAnswers], AnswerT]
     ) -> AnswerT | asyncio.Future[AnswerT]:
-        """Answer now, or return a future. Cancel it if the client has gone."""
+        """Return the response, or a future; cancel the future if the client has gone."""
         if spec.session is not None:
             self._complete_waiting(spec.session)
         now_ms = monotonic_ms()
@@ -84,8 +84,8 @@ class Fetches:
         for read in reads:
             if spec.session is None or spec.session.take_to_judge(read.fetch):
                 self._judge(spec, read, now_ms)
-        # All are judged first: what a follower holds in one partition is counted even if another
-        # fills the answer.
+        # All are judged first: the follower's fetch offset of each partition counts, even if
+        # another partition fills the response.
         has_room = not (self._starved and spec.account) and self._read(spec, reads)
         if self._is_enough(spec, reads):
             return render(self._answers(spec, reads))
@@ -107,7 +107,7 @@ class Fetches:
         return future
 
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
-        """Note what happened; the next turn of the loop tries to complete the delayed fetches."""
+        """Record a change; the next turn of the loop tries to complete the delayed fetches."""
         is_awaited = topic_partition in self._purgatory.by_key
         if topic_partition in self.sessions.watchers:
             is_awaited |= self.sessions.note(topic_partition, change)
@@ -117,7 +117,7 @@ class Fetches:
         self._schedule_completion()
 
     def stop(self) -> None:
-        """Complete every delayed fetch with what it has."""
+        """Complete every delayed fetch with the records that it has."""
         self._timer.stop()
         deadline_ms = self._purgatory.deadlines.next_deadline_ms()
         while deadline_ms is not None:
@@ -127,7 +127,7 @@ class Fetches:
     # --- One partition of one fetch ---
 
     def _judge(self, spec: FetchSpec, read: PartitionRead, now_ms: int) -> None:
-        """Let the replica judge a fetch on arrival; a follower's position counts."""
+        """Have the replica judge a fetch on arrival, and record a follower's fetch offset."""
         if not spec.is_from_follower:
             self._judge_read(spec, read)
             return
@@ -145,7 +145,7 @@ class Fetches:
             read.judged(driver.judge_follower_fetch(now_ms, fetched))
 
     def _judge_read(self, spec: FetchSpec, read: PartitionRead) -> None:
-        """Let the replica judge a fetch without any change of its state."""
+        """Have the replica judge a fetch, without a change of the replica's state."""
         driver = self._find_replica(read)
         if driver is not None:
             fetch = read.fetch
@@ -170,7 +170,7 @@ class Fetches:
         elif driver is None:
             read.error_code = self._error_for_missing(fetch.topic_partition)
         elif fetch.topic_id is not None and fetch.topic_id != driver.topic_id:
-            read.error_code = ErrorCode.INCONSISTENT_TOPIC_ID  # made again by this name
+            read.error_code = ErrorCode.INCONSISTENT_TOPIC_ID  # a re-created topic of this name
         else:
             return driver
         return None
@@ -181,9 +181,9 @@ class Fetches:
         reads: list[PartitionRead],
         changes: Mapping[TopicPartition, FetchWakeups] | None = None,
     ) -> bool:
-        """Read on in the order asked for, within all limits of bytes; False: there was no room.
+        """Continue the reads in request order, within all byte limits; False: there was no room.
 
-        With `changes`, only the partitions in it.
+        `changes`: read only these partitions.
         """
         size = sum(read.size + read.missing for read in reads)
         most = spec.max_bytes
@@ -201,15 +201,15 @@ class Fetches:
         return True
 
     def _holds_up(self, spec: FetchSpec, read: PartitionRead, size: int = 0) -> bool:
-        """Count `size` bytes read for a follower; whether the throttle lets it read no more now."""
+        """Count `size` bytes read for a follower; return whether the throttle stops its reads."""
         at, now_ms = read.fetch.topic_partition, monotonic_ms()
         return self._throttle.next_fetch_ms(at, spec.replica_id, size, now_ms) > now_ms
 
     def _read_partition(self, spec: FetchSpec, read: PartitionRead, size: int, most: int) -> int:
-        """Read new records; return their size. `size` of `most` bytes are read already.
+        """Read new records; return their size. `size` of `most` bytes are already read.
 
-        The very first batch may exceed the limits. What has to be brought into memory first counts
-        with the size that it may have.
+        The very first batch may exceed the limits. Records that must first be brought into memory
+        count with their maximum size.
         """
         driver = self._drivers.get(read.fetch.topic_partition)
         limit = min(read.fetch.max_bytes - read.size, most - size)
@@ -225,7 +225,7 @@ class Fetches:
             )
         except NotInMemory as absent:
             self._bring_in(driver, read, absent, limit)
-            is_done = not read.missing and not read.is_final  # a queue may do its work at once
+            is_done = not read.missing and not read.is_final  # the disk queue may have read at once
             return self._read_partition(spec, read, size, most) if is_done else read.missing
         except OffsetOutOfRange:
             read.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -261,7 +261,7 @@ class Fetches:
         bring_in(self._disk, at, driver.log, absent, is_wanted=lambda: read.missing > 0, done=done)
 
     def _is_enough(self, spec: FetchSpec, reads: list[PartitionRead]) -> bool:
-        """Whether to answer now. Not while something is read: Kafka reads before it waits."""
+        """Whether to answer now; not during a disk read: Kafka reads before it waits."""
         size, is_final = 0, spec.max_wait_ms <= 0 or not (reads or spec.session is not None)
         for read in reads:
             if read.missing:
@@ -273,7 +273,7 @@ class Fetches:
         return has_untold_commits(spec, reads, self._drivers)
 
     def _answers(self, spec: FetchSpec, reads: list[PartitionRead]) -> FetchAnswers:
-        """Return the answers of `reads`; those of a session only if they tell something new."""
+        """Return the answers of `reads`; in a session, only the answers with something new."""
         if spec.session is None:
             return [answer_to(spec, read, self._drivers) for read in reads]
         answered = [(read, answer_to(spec, read, self._drivers)) for read in reads]
@@ -287,10 +287,10 @@ class Fetches:
             asyncio.get_running_loop().call_soon(self._try_complete_changed)
 
     def _try_complete_changed(self) -> None:
-        """Read on for the fetches that wait for what has changed; complete those with enough."""
+        """Continue the fetches that await one of the changes; complete each that has enough."""
         self._is_completion_due = False
         changes, self._changes = self._changes, {}
-        touched: dict[DelayedFetch, bool] = {}  # whether it is completed whatever it has
+        touched: dict[DelayedFetch, bool] = {}  # True: complete it, even if empty
         for topic_partition, change in changes.items():
             for delayed in self._waiting_on(topic_partition, change):
                 is_log_start = bool(change & delayed.awaited & FetchWakeup.LOG_START)
@@ -301,7 +301,7 @@ class Fetches:
             retried |= dict.fromkeys(self._waiting_on(topic_partition))
         for delayed in (*retried, *(one for one in touched if one not in retried)):
             if delayed.is_over:
-                continue  # completed meanwhile, because one before it found no room
+                continue  # completed meanwhile: an earlier fetch had no room
             self._restart_changed(delayed, changes)
             has_room = self._read(
                 delayed.spec, delayed.reads, None if delayed in retried else changes
@@ -314,9 +314,9 @@ class Fetches:
     def _waiting_on(
         self, topic_partition: TopicPartition, changes: FetchWakeups = ANY_CHANGE
     ) -> list[DelayedFetch]:
-        """Return the fetches that wait for one of these changes of the partition.
+        """Return the fetches that await one of these changes of the partition.
 
-        It is among those that they look at.
+        Each of them now includes the partition.
         """
         delayed = self._purgatory.waiting_on(topic_partition, changes)
         for session in self.sessions.watching(topic_partition):
@@ -327,14 +327,14 @@ class Fetches:
         return delayed
 
     def _note_held(self, delayed: DelayedFetch, *, has_room: bool) -> None:
-        """Remember which delayed fetches hold memory, and which wait for it."""
+        """Record whether a delayed fetch holds memory or waits for it."""
         if not has_room:
             self._starved[delayed] = None
         elif delayed.spec.account is not None and delayed.spec.account.held:
             self._holding[delayed] = None
         if self._starved:
             for one in [*self._holding]:
-                self._complete(one)  # with less than it asked for: its client makes room
+                self._complete(one)  # with few bytes: its client makes room
 
     def _restart_changed(
         self, delayed: DelayedFetch, changes: Mapping[TopicPartition, FetchWakeups]
@@ -347,12 +347,12 @@ class Fetches:
                     spec.account.take(-old.size)
                 if spec.session is not None:
                     spec.session.take_to_judge(old.fetch)
-                old.missing = 0  # what is still to be brought in for it is not wanted
+                old.missing = 0  # a read from disk under way is not needed
                 delayed.reads[index] = PartitionRead(old.fetch)
                 self._judge_read(spec, delayed.reads[index])
 
     def _expire(self, now_ms: int) -> None:
-        if self._brought_in:  # and not read yet: it belongs to the answers
+        if self._brought_in:  # not read yet: the records belong into the responses
             self._try_complete_changed()
         for delayed in self._purgatory.expire(now_ms):
             if delayed.postpone():
@@ -361,7 +361,7 @@ class Fetches:
                 self._complete(delayed)
 
     def _complete_waiting(self, session: FetchSession) -> None:
-        """Answer the waiting fetch of this session: another replaces it, or the session ends."""
+        """Answer the session's waiting fetch: another replaces it, or the session ends."""
         if isinstance(session.waiting, DelayedFetch):
             self._complete(session.waiting)
 

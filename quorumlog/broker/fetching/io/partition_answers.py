@@ -1,4 +1,4 @@
-"""What a fetch is told of one partition: the offsets of its replica, and what was read."""
+"""The answer of a fetch for one partition: the offsets of its replica, and the records read."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 def answer_to(
     spec: FetchSpec, read: PartitionRead, drivers: Mapping[TopicPartition, PartitionDriver]
 ) -> FetchedPartition:
-    """Return the answer for a partition whose replica is as it is now."""
+    """Return the answer for a partition, with the current state of its replica."""
     driver = drivers.get(read.fetch.topic_partition)
     if driver is None or read.fetch.error_code is not ErrorCode.NONE:
         return FetchedPartition(read.error_code)
@@ -34,7 +34,7 @@ def answer_to(
 
 
 def _aborted(read: PartitionRead, driver: PartitionDriver) -> list[AbortedTransaction]:
-    """Return the aborted transactions with records in what was read."""
+    """Return the aborted transactions with records between the offsets that were read."""
     if not read.chunks:
         return []
     return driver.log.aborted.reaching_into(read.fetch.fetch_offset, read.next_offset)

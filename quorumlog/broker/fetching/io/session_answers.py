@@ -1,4 +1,4 @@
-"""Leaves out of a session's fetches and answers the partitions without anything new."""
+"""Leaves unchanged partitions out of the fetches and responses of a session."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,14 +12,14 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chance import random_number
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-FEW: Final = 8  # partitions that a fetch may look at again without need
+FEW: Final = 8  # a fetch of so few partitions is not reduced
 Drivers = Mapping[TopicPartition, PartitionDriver]
 
 
 def unsettled_answers(
     spec: FetchSpec, answered: list[tuple[PartitionRead, FetchedPartition]], drivers: Drivers
 ) -> FetchAnswers:
-    """Return the new answers of a session; `spec.partitions` then holds their partitions.
+    """Return the new answers of a session; `spec.partitions` becomes the list of their fetches.
 
     The session counts them as sent: the caller must send the answers.
     """
@@ -43,7 +43,7 @@ def unsettled_answers(
 
 
 def has_untold_commits(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) -> bool:
-    """Whether a follower that serves consumers is to be told a higher high watermark (KIP-392)."""
+    """Whether a follower that serves consumers lacks a higher high watermark (KIP-392)."""
     if spec.session is None or not spec.awaits_commits:
         return False
     for read in reads:
@@ -59,10 +59,10 @@ def has_untold_commits(spec: FetchSpec, reads: list[PartitionRead], drivers: Dri
 
 
 def drop_settled(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) -> None:
-    """Reduce a fetch in a session that is about to wait to what has records, or will have some.
+    """Reduce a session's fetch, before it waits, to partitions that have or await records.
 
-    A partition with anything else to tell stays unsettled: the answer tells it, when there is one.
-    An error or a divergence stays, too: it is known from the judgement, which is not made again.
+    A partition with other changes stays unsettled: the response includes it later. A partition with
+    an error or a divergence stays, because its fetch is not judged again.
     """
     if spec.session is None or len(reads) <= FEW:
         return
@@ -79,7 +79,7 @@ def drop_settled(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) 
 
 
 def _is_restless(spec: FetchSpec, read: PartitionRead, drivers: Drivers) -> bool:
-    """Whether it is a follower's that is not in sync: it may become eligible to join."""
+    """Whether its follower is not in sync: it may become eligible to join the ISR."""
     driver = drivers.get(read.fetch.topic_partition)
     return (
         spec.is_from_follower

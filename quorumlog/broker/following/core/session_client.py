@@ -1,7 +1,7 @@
-"""Fetch sessions, the follower's half: which of our questions the leader knows.
+"""Fetch sessions, the follower's half: the fetch positions that the leader has.
 
-A session begins with a full fetch; later fetches name only changes. If the leader does not know
-the session, or an answer was lost, a new session begins. Source: KIP-227.
+A session begins with a full fetch; later fetches name only changes. If the leader has lost the
+session, or a response was lost, a new session begins. Source: KIP-227.
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ QuestionT = TypeVar("QuestionT")
 
 
 class Changes(NamedTuple, Generic[KeyT]):
-    """The partitions that the next fetch adds or changes, and those that it drops."""
+    """The partitions that the next fetch adds or changes (`named`), and drops (`forgotten`)."""
 
     named: list[KeyT]
     forgotten: list[KeyT]
@@ -30,9 +30,9 @@ class Changes(NamedTuple, Generic[KeyT]):
 class SessionClient(Generic[KeyT, QuestionT]):
     """One session with one leader; one fetch at a time.
 
-    `asked` holds the question that the leader answers for each partition of the session; questions
-    are compared by equality. `session_id` and `epoch` go into the next request. `closes`: the id of
-    a session that this one replaces.
+    `asked`: for each partition of the session, the question (a fetch position) that the leader has;
+    questions are compared by equality. `session_id` and `epoch` go into the next request. `closes`:
+    the id of a session that this one replaces.
     """
 
     def __init__(self, closes: int = NO_SESSION) -> None:
@@ -41,19 +41,19 @@ class SessionClient(Generic[KeyT, QuestionT]):
         self.asked: dict[KeyT, QuestionT] = {}
         self._touched: dict[KeyT, None] = {}
         self._swept_ms = 0
-        self._to_sweep: list[KeyT] = []  # what the sweep that is under way has not looked at
+        self._to_sweep: list[KeyT] = []  # the rest of the current sweep
 
     def touch(self, key: KeyT) -> None:
-        """Note that the question for a partition may have changed."""
+        """Mark a partition whose question may have changed."""
         self._touched[key] = None
 
     def changes(
         self, now_ms: int, keys: Iterable[KeyT], question: Callable[[KeyT], QuestionT | None]
     ) -> Changes[KeyT]:
-        """Return what the next fetch must name. The caller must send that fetch.
+        """Return the changes that the next fetch must name. The caller must send that fetch.
 
-        `keys`: all that may be asked for. `question` returns None for what is not to be asked now.
-        Only what was touched is looked at, and now and then some of the others in turn.
+        `keys`: all partitions that may be fetched. `question` returns None for a partition not to
+        be fetched now. Only touched partitions are checked, and periodically some of the others.
         """
         looked_at, self._touched = self._touched, {}
         if self.epoch == FULL_EPOCH:
@@ -68,7 +68,7 @@ class SessionClient(Generic[KeyT, QuestionT]):
         for key in looked_at:
             wanted = question(key)
             if wanted is None:
-                self._touched[key] = None  # it may be wanted again
+                self._touched[key] = None  # checked again next time
                 if self.asked.pop(key, None) is not None:
                     changes.forgotten.append(key)
             elif self.asked.get(key) != wanted:
@@ -77,7 +77,7 @@ class SessionClient(Generic[KeyT, QuestionT]):
         return changes
 
     def answered(self, error_code: int, session_id: int) -> bool:
-        """Handle the head of an answer; False: ignore it, and begin a new session."""
+        """Handle the header of a response; False: ignore the response, begin a new session."""
         if error_code != ErrorCode.NONE:
             self.epoch = FULL_EPOCH
             return False

@@ -1,10 +1,10 @@
-"""Following: one fetcher per leader asks it for all partitions that we follow there.
+"""Following: a fetcher fetches followed partitions from one leader.
 
-A fetch is a long poll in a fetch session, and names what has changed since the last one. When the
-set of partitions changes while one is parked at the leader, a new fetch begins another session at
-once, on another connection; the leader ends the old one, and its answer is used as far as it still
-fits. With `log.flush.acks` it waits until what it has brought is on the disk: its question says
-what is held. Sources: KIP-227, KIP-320, KIP-595, KIP-903.
+A fetch is a long poll in a fetch session, and names only the changes since the last fetch. When the
+set of partitions changes while a fetch is parked at the leader, a new fetch begins another session
+at once, on another connection; the leader ends the old fetch, and its response is applied where it
+is still current. With `log.flush.acks` a fetch waits until the records of the last response are
+durable: its fetch offsets acknowledge them. Sources: KIP-227, KIP-320, KIP-595, KIP-903.
 """
 
 import asyncio
@@ -43,23 +43,23 @@ from quorumlog.wire.io.connection import (
     UnsupportedVersion,
 )
 
-LOOPS_MAX: Final = 4  # fetches to one leader at a time: one that counts, the rest superseded
-FIRST_BACKOFF_MS: Final = 10  # the leader may see the same metadata a moment after us
-CONNECT_TIMEOUT_S: Final = 2.0  # a lost SYN is repeated ever more slowly: a new one is faster
-# A session that begins anew names all its partitions, each for a tenth of a millisecond of CPU. So
-# one of many partitions waits a hundred times as long before it begins another. If the parked fetch
-# ends first, as it does after `replica.fetch.wait.max.ms`, the next one names only what is new.
+LOOPS_MAX: Final = 4  # concurrent fetches: the current one, the rest superseded
+FIRST_BACKOFF_MS: Final = 10  # the leader may get the same metadata a moment later
+CONNECT_TIMEOUT_S: Final = 2.0  # TCP repeats a lost SYN ever more slowly
+# A new session names all its partitions, each for a tenth of a millisecond of CPU. So a fetcher of
+# many partitions waits a hundred times as long before its next session. If the parked fetch ends
+# first, as it does after `replica.fetch.wait.max.ms`, the next fetch names only the changes.
 RENEWAL_S_PER_PARTITION: Final = 0.01
-TAKEN_AT_ONCE: Final = 25  # partitions of an answer, in one turn of the loop: of each lane
-THROTTLE_CHECK_MS: Final = 1_000  # how soon a raised rate is noticed by what waits for it
+TAKEN_AT_ONCE: Final = 25  # partitions of a response, in one turn of the loop; per lane
+THROTTLE_CHECK_MS: Final = 1_000  # a raised rate takes effect within this time
 _Key = tuple[bytes, int]  # a topic's id and a partition's index
 _Session = SessionClient[_Key, Position]
 NextFetch = Callable[[TopicPartition, BrokerId, int, int], int]
-"""Says when a follower may fetch again: see `ReplicationThrottle.next_fetch_ms`."""
+"""Returns when a follower may fetch again: see `ReplicationThrottle.next_fetch_ms`."""
 
 
 class _SessionLost(Exception):
-    """The leader does not know our session: begin a new one, on a new connection."""
+    """The leader refused the session: begin a new one, on a new connection."""
 
 
 _FETCH_ERRORS: Final = (
@@ -75,7 +75,7 @@ def _key(driver: PartitionDriver) -> _Key:
 
 
 class ReplicaFetcher:
-    """Follows one leader at one address. It fetches nothing while `broker_epoch()` is -1."""
+    """Follows one leader at one address; it does not fetch while `broker_epoch()` is -1."""
 
     def __init__(
         self,
@@ -88,30 +88,30 @@ class ReplicaFetcher:
         failed: Callable[[BaseException], None],
         next_fetch_ms: NextFetch = lambda _at, _follower_id, _size, now_ms: now_ms,
     ) -> None:
-        """`next_fetch_ms` is told what records came: see `ReplicationThrottle`."""
+        """`next_fetch_ms` gets the size of fetched records: see `ReplicationThrottle`."""
         self.address: Final = address
         self._broker_id: Final = broker_id
         self._settings: Final = settings
         self._broker_epoch: Final = broker_epoch
         self._wall_ms: Final = wall_ms
         self._followed: dict[_Key, FollowedPartition] = {}
-        self._session: _Session = SessionClient()  # of the loop that counts
+        self._session: _Session = SessionClient()  # of the current loop
         self._idle: list[KafkaConnection] = []
         self._next_fetch_ms: Final = next_fetch_ms
         self._tasks: Final = Tasks(failed)
-        self._loops: dict[asyncio.Task[None], None] = {}  # those not given up, the oldest first
+        self._loops: dict[asyncio.Task[None], None] = {}  # not cancelled, the oldest first
         self._backoff: Final = Backoff(FIRST_BACKOFF_MS, settings.replica_fetch_backoff_ms)
-        self._serial = 0  # of the loop that counts
-        self._is_at_leader = False  # a fetch of that loop is with the leader
+        self._serial = 0  # of the current loop
+        self._is_at_leader = False  # a fetch of the current loop is with the leader
         self._is_stopped = False
         self._renewed_s = 0.0  # when the last loop began
-        self._renewal: asyncio.TimerHandle | None = None  # what was changed waits for it
-        self._flushing: Final[set[_Key]] = set()  # the next fetch waits until they are durable
+        self._renewal: asyncio.TimerHandle | None = None  # changes wait for it
+        self._flushing: Final[set[_Key]] = set()  # the next fetch waits for their flushes
         self._throttled: Final[dict[_Key, FollowedPartition]] = {}
         self._changed: Final = asyncio.Event()
 
     def set_followed(self, followed: Iterable[FollowedPartition]) -> None:
-        """Replace the followed partitions; a parked fetch does not delay new ones."""
+        """Replace the followed partitions; a parked fetch does not delay new partitions."""
         former, self._followed = self._followed, {_key(one.driver): one for one in followed}
         self._flushing.intersection_update(self._followed)
         for key in {**former, **self._followed}:
@@ -120,10 +120,10 @@ class ReplicaFetcher:
         self.wake()
 
     def wake(self) -> None:
-        """Fetch at once, unless it was stopped.
+        """Fetch at once, unless the fetcher was stopped.
 
-        A new fetch does not wait for one that is parked at the leader. If LOOPS_MAX are parked,
-        the connection of the oldest is closed, and the new fetch asks for its partitions, too.
+        A new fetch does not wait for a fetch that is parked at the leader. If LOOPS_MAX are parked,
+        the oldest is cancelled, and the new fetch includes its partitions.
         """
         if self._is_stopped:
             return
@@ -138,10 +138,10 @@ class ReplicaFetcher:
             self._maybe_renew()
 
     def _maybe_renew(self) -> None:
-        """Begin another fetch, unless the one that counts is not with the leader."""
+        """Begin another fetch, unless the current loop has yet to send a fetch with the change."""
         self._renewal = None
         if self._loops and not (self._is_at_leader and self._changed.is_set()):
-            return  # it was not sent yet, or is one that was built since
+            return  # its fetch was not sent yet, or was built after the change
         self._serial += 1
         self._is_at_leader = False
         loop = asyncio.get_running_loop()
@@ -155,20 +155,20 @@ class ReplicaFetcher:
         task.add_done_callback(lambda ended: self._loops.pop(ended, None))
 
     def touch(self, driver: PartitionDriver) -> None:
-        """Look at the question for this partition again, before the next fetch."""
+        """Check the position of this partition again, before the next fetch."""
         self._session.touch(_key(driver))
 
     def note_flush_ended(self, driver: PartitionDriver) -> None:
-        """Wait no more for this log: it is durable, or the disk has refused it."""
+        """Stop waiting for this log: it is durable, or its flush has failed."""
         key = _key(driver)
         self._flushing.discard(key)
         self._changed.set()
         if driver.partition.may_fetch() and key not in self._session.asked:
             self._session.touch(key)
-            self.wake()  # the fetch under way had to leave it out
+            self.wake()  # the fetch under way left it out
 
     async def stop(self) -> None:
-        """End every fetch, for good, and close the connections."""
+        """Cancel all fetches and close the connections, for good."""
         self._is_stopped = True
         if self._renewal is not None:
             self._renewal.cancel()
@@ -189,7 +189,7 @@ class ReplicaFetcher:
                 try:
                     if connection is None:
                         connection = await self._connect()
-                    # Built now, because the questions may have changed meanwhile.
+                    # Built after the connect: positions may have changed meanwhile.
                     request = self._request(session)
                     if request is None:
                         session = self._begin_session(session)
@@ -239,14 +239,14 @@ class ReplicaFetcher:
             await connection.close()
 
     async def _after_failure(self, failures: int, error: Exception) -> None:
-        """Try again: at once after the first failure, then less and less often."""
+        """Wait before the next attempt: not at all the first time, then longer each time."""
         _logger.info("fetching from %s:%d: %s", *self.address, error)
         if failures > 1:
             delay_ms = self._backoff.delay_ms(failures, random_fraction())
             await self._wait(int(delay_ms))
 
     def _is_due(self) -> bool:
-        """Whether a followed partition may be fetched now, and none is about to be durable."""
+        """Whether a followed partition may be fetched now, and no flush must end before."""
         now_ms = monotonic_ms()
         self._ask_throttle(now_ms)
         return (
@@ -256,7 +256,7 @@ class ReplicaFetcher:
         )
 
     def _ask_throttle(self, now_ms: int) -> None:
-        """Let those go on that a raised rate has paid for."""
+        """End the throttle delay of partitions early if the rate was raised."""
         for key, followed in tuple(self._throttled.items()):
             if followed.paid_ms > now_ms:
                 paid_ms = self._throttled_until_ms(followed, 0, now_ms)
@@ -272,7 +272,7 @@ class ReplicaFetcher:
         """Wait for a change, or until the first back-off ends."""
         backing_off = [followed.due_ms for followed in self._followed.values() if followed.is_ready]
         if not backing_off or self._flushing or self._broker_epoch() < 0:
-            await self._changed.wait()  # a log that is cut wakes us
+            await self._changed.wait()  # the end of a truncation sets it, too
             self._changed.clear()
             return
         duration_ms = min(backing_off) - monotonic_ms()
@@ -287,7 +287,7 @@ class ReplicaFetcher:
         self._changed.clear()
 
     def _request(self, session: _Session) -> FetchRequest | None:
-        """Ask for all that is not backing off; None: the session has no partition."""
+        """Return the next fetch, without partitions that back off; None: the session is empty."""
         self._changed.clear()
         now_ms, followed_by_key = monotonic_ms(), self._followed
 
@@ -336,16 +336,16 @@ class ReplicaFetcher:
         )
 
     async def _take(self, session: _Session, response: FetchResponse) -> None:
-        """Apply an answer, slice by slice: each partition's part as far as it fits by then.
+        """Apply a response in slices; each partition's answer only if it is still current.
 
-        The loop goes on between two slices. The next fetch of the session comes after the last.
+        The event loop runs between two slices. The session's next fetch follows the last slice.
         """
         answers = (
             ((topic.topic_id, answer.partition_index), answer)
             for topic in response.responses
             for answer in topic.partitions
         )
-        jitter = random_fraction()  # asking the system for each partition costs more
+        jitter = random_fraction()  # once: a system call for each partition costs more
         unused: list[str] = []
         while part := tuple(islice(answers, TAKEN_AT_ONCE)):
             unused += self._take_slice(session, part, jitter)
@@ -358,7 +358,7 @@ class ReplicaFetcher:
     def _take_slice(
         self, session: _Session, answers: Iterable[tuple[_Key, PartitionData]], jitter: float
     ) -> list[str]:
-        """Apply some of an answer; return what could not be used, once and not at each attempt."""
+        """Apply a slice of a response; return the new failures, to be logged once."""
         unused: list[str] = []
         now_ms = monotonic_ms()
         for key, answer in answers:
@@ -367,7 +367,7 @@ class ReplicaFetcher:
             if asked is None or followed is None:
                 continue
             if asked.leader_epoch != followed.leader_epoch:
-                continue  # it is followed in a newer epoch by now
+                continue  # followed in a newer leader epoch by now
             is_unused = take_answer(
                 followed,
                 asked,
@@ -387,6 +387,6 @@ class ReplicaFetcher:
                 followed.paid_ms = self._throttled_until_ms(followed, size, now_ms)
                 if followed.paid_ms > now_ms:
                     self._throttled[key] = followed
-                # Asked for last in a full fetch: an answer that is full leaves out the last.
+                # Goes last in a full fetch: a full response leaves out the last partitions.
                 self._followed[key] = self._followed.pop(key)
         return unused

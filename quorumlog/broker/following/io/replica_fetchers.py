@@ -1,8 +1,8 @@
 """The fetchers of all leaders, at their current addresses: one for each lane of a leader.
 
-A lane is up to LANE_PARTITIONS partitions, with a fetch session of their own. A session begins
-again when the set of its partitions changes, so that each must be small: else the creation of many
-partitions would cost the square of their number, in pieces that hold the event loop up.
+A lane has up to LANE_PARTITIONS partitions and its own fetch session. A session restarts when the
+set of its partitions changes, so each must be small: else the creation of many partitions would
+cost the square of their number, and block the event loop.
 
 # DEVIATION: Kafka has `num.replica.fetchers` for each leader, of any size.
 # docs/decisions/0104-many-partitions-share-few-costs.md
@@ -29,7 +29,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class ReplicaFetchers:
-    """`follow` and `unfollow` collect changes; `publish` puts them into effect."""
+    """Starts and stops fetchers: `follow`, `unfollow` collect changes; `publish` applies them."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ReplicaFetchers:
     ) -> None:
         """`new_fetcher` makes a fetcher of the leader at (host, port).
 
-        `peer_addresses`: `host:port` of leaders that are not reached where they advertise.
+        `peer_addresses`: `host:port` of leaders, in place of the address that they advertise.
         """
         self._new_fetcher: Final = new_fetcher
         self._peer_addresses: Final = PeerAddresses(peer_addresses)
@@ -50,7 +50,7 @@ class ReplicaFetchers:
         self._stopping: Final = Tasks(log_failure(_logger, "closing the connections to a leader"))
 
     def follow(self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch) -> None:
-        """Follow this leader only, in this epoch only."""
+        """Follow only this leader, only in this leader epoch."""
         self.unfollow(driver)
         lane = self._lanes[driver] = self._lane_with_room(leader_id)
         self._followed.setdefault(lane, {})[driver] = FollowedPartition(
@@ -65,25 +65,25 @@ class ReplicaFetchers:
         return leader_id, number
 
     def unfollow(self, driver: PartitionDriver) -> None:
-        """Follow no leader."""
+        """Stop following the leader of a partition."""
         lane = self._lanes.pop(driver, None)
         if lane is not None:
             del self._followed[lane][driver]
             self._changed.add(lane)
 
     def wake(self) -> None:
-        """Fetch at once: what kept a fetcher from fetching may be over."""
+        """Fetch at once: the reason why a fetcher waits may be gone."""
         for fetcher in self._fetchers.values():
             fetcher.wake()
 
     def note_flush_ended(self, driver: PartitionDriver) -> None:
-        """Let the fetcher of this log, if one waits for its flush, fetch on."""
+        """Report the end of a flush to the fetcher of this log, if any."""
         fetcher = self._fetcher_of(driver)
         if fetcher is not None:
             fetcher.note_flush_ended(driver)
 
     def touch(self, driver: PartitionDriver) -> None:
-        """Let its fetcher, if it has one, look at the question for this partition again."""
+        """Have the fetcher of this partition, if any, check its position again."""
         fetcher = self._fetcher_of(driver)
         if fetcher is not None:
             fetcher.touch(driver)
@@ -116,7 +116,7 @@ class ReplicaFetchers:
         self._changed.clear()
 
     async def stop(self) -> None:
-        """Stop all."""
+        """Stop all fetchers."""
         for fetcher in self._fetchers.values():
             self._stopping.start(fetcher.stop())
         self._fetchers.clear()

@@ -1,1 +1,1 @@
-"""A leader's answers, put into the log: needs only the Disk seam."""
+"""Applies a leader's answers to the log; of the file system it needs only the `Disk` interface."""

@@ -1,4 +1,4 @@
-"""One followed partition: what to ask its leader, and how to apply the answer."""
+"""One followed partition: its fetch position, and how to apply an answer of its leader."""
 
 import logging
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Position(NamedTuple):
-    """The position to fetch from: the end of our log, in the leader's epoch."""
+    """The position to fetch from: the end of the local log, in the leader's epoch."""
 
     leader_epoch: Epoch
     fetch_offset: Offset
@@ -32,16 +32,16 @@ class Position(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class FollowedPartition:
-    """A partition that is followed in one leader epoch."""
+    """A partition, followed in one leader epoch."""
 
     driver: PartitionDriver
     leader_epoch: Epoch
-    failures: int = 0  # in a row
-    not_before_ms: int = 0  # backs off until then
-    paid_ms: int = 0  # the throttle holds it up until then
-    divergence: tuple[int, int] | None = None  # the last one: an epoch, and where it ends
-    diverged_at: int = 0  # the offset of the fetch that was answered so
-    is_going_round: bool = False  # the leader answered the same again; no fetch got past it yet
+    failures: int = 0  # consecutive
+    not_before_ms: int = 0  # end of the back-off
+    paid_ms: int = 0  # end of the throttle's delay
+    divergence: tuple[int, int] | None = None  # the last: a leader epoch and its end offset
+    diverged_at: int = 0  # the fetch offset of the last divergence
+    is_going_round: bool = False  # the divergence was repeated; no later fetch succeeded
     not_appended: LastingCondition = field(default_factory=partial(LastingCondition, _logger))
 
     def position(self) -> Position:
@@ -55,35 +55,35 @@ class FollowedPartition:
         )
 
     def may_ask(self, now_ms: int) -> bool:
-        """Whether the back-off is over, what came is paid for, and the log can be asked for."""
+        """Whether the delays are over, and the log is ready for a fetch."""
         return self.due_ms <= now_ms and self.is_ready
 
     @property
     def due_ms(self) -> int:
-        """When neither a failure nor the throttle holds it up."""
+        """The end of both delays: back-off and throttle."""
         return max(self.not_before_ms, self.paid_ms)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the log is not being truncated, durable as far as it must be, and believed."""
+        """Whether the log is not being truncated, not contradicted, and durable as required."""
         partition = self.driver.partition
         is_free = not self.driver.is_cutting and not partition.state.is_contradicted
         return is_free and partition.may_fetch()
 
     @property
     def is_flushing(self) -> bool:
-        """Whether the log must be durable before the next fetch, and will be soon."""
+        """Whether the next fetch waits for a flush of the log."""
         return not self.driver.is_cutting and not self.driver.partition.may_fetch()
 
     def note_divergence(self, asked: Position, epoch: int, end_offset: int) -> None:
-        """Take note where the leader's log diverges from ours, as it says."""
+        """Record where the leader's log diverges, and whether the divergence is a repetition."""
         self.is_going_round = self.divergence == (epoch, end_offset)
         self.divergence, self.diverged_at = (epoch, end_offset), asked.fetch_offset
 
     def note_progress(self, asked: Position) -> None:
-        """Take note of an answer that was applied; failures in a row end, unless it is an old one.
+        """Record an applied answer; reset the failures, except in a repeated divergence.
 
-        In one leader epoch, a leader says the same divergence once: what was cut is what differed.
+        In one leader epoch, the same divergence comes once: its truncation removes the difference.
         """
         if asked.fetch_offset >= self.diverged_at:
             self.divergence, self.is_going_round = None, False
@@ -91,7 +91,7 @@ class FollowedPartition:
             self.failures = 0
 
     def back_off(self, now_ms: int, backoff: Backoff, random_fraction: float) -> None:
-        """Leave it out of fetches for a while, longer after each failure in a row."""
+        """Leave the partition out of fetches for a while, longer after each failure."""
         self.failures += 1
         delay_ms = backoff.delay_ms(self.failures, random_fraction)
         self.not_before_ms = now_ms + int(delay_ms)
@@ -109,7 +109,7 @@ def take_answer(
 ) -> bool:
     """Append, truncate or start over, if the answer is still current.
 
-    Return whether it is the first error in a row: a person may want to know.
+    Return whether it is the first of consecutive errors, which is logged.
     """
     driver, fetch_offset = followed.driver, asked.fetch_offset
     last_fetched_epoch = asked.last_fetched_epoch
@@ -145,7 +145,7 @@ def _take_records(
     now_ms: int,
     wall_ms: Callable[[], int],
 ) -> bool:
-    """Truncate or append; False: the answer cannot be applied, ask again later."""
+    """Truncate or append; False: the answer cannot be applied, retry later."""
     driver, leader_epoch = followed.driver, followed.leader_epoch
     at = driver.topic_partition
     diverging = answer.diverging_epoch
@@ -166,7 +166,7 @@ def _take_records(
             now_ms=now_ms,
             wall_ms=wall_ms(),
         )
-    except OlderEpoch as error:  # our last epoch is damaged: the leader knows it, as another one
+    except OlderEpoch as error:  # our last leader epoch is damaged: the leader has another
         if not followed.is_going_round:
             _logger.warning("%s: %s: our log is cut where that epoch begins", at, error)
         return _diverge(followed, asked, error.epoch, asked.fetch_offset, now_ms)
@@ -192,9 +192,9 @@ def _take_records(
 def _diverge(
     followed: FollowedPartition, asked: Position, epoch: int, end_offset: int, now_ms: int
 ) -> bool:
-    """Truncate our log: the leader's `epoch` ends at `end_offset`, or behind it.
+    """Truncate the local log: the leader's `epoch` ends at `end_offset` or later.
 
-    False: the leader has answered the same before, so ask again later.
+    False: the leader has repeated its answer, so retry later.
     """
     driver = followed.driver
     followed.note_divergence(asked, epoch, end_offset)
@@ -221,7 +221,7 @@ def _diverge(
 def _earlier_beginning(
     driver: PartitionDriver, records: Buffer, leader_epoch: Epoch
 ) -> Offset | None:
-    """Return where the log must begin to take the first batch; None: it may stay as it is."""
+    """Return the log start offset that the first batch requires; None: no change."""
     log = driver.log
     if not records or log.log_start_offset < log.log_end_offset:
         return None
@@ -238,7 +238,7 @@ def _begin_earlier(
     now_ms: int,
     wall_ms: Callable[[], int],
 ) -> bool:
-    """Begin the log where the batch begins, and take the answer then; False: it does not begin."""
+    """Restart the log at the batch's base offset and take the answer; False: not restarted."""
     driver = followed.driver
     driver.feed(
         now_ms,
@@ -256,7 +256,7 @@ def _begin_earlier(
 
     if not driver.is_cutting:
         return take()
-    answer.records = bytes(_one_buffer(answer))  # the receive buffer may be used again
+    answer.records = bytes(_one_buffer(answer))  # the receive buffer may be reused
     driver.hold(take)
     return True
 

@@ -1,10 +1,10 @@
-"""AddPartitionsToTxn and AddOffsetsToTxn: which partitions a transaction will write its markers to.
+"""AddPartitionsToTxn and AddOffsetsToTxn: the partitions that get a transaction's markers.
 
-A partition takes the records of a transaction only when the coordinator knows that it belongs to
-it, so that no transaction is left open there (KIP-890). Clients of transaction.version 0 and 1 say
-so before they produce, and the leader of the partition verifies; for clients of version 2 the
-leader itself adds it. Between the answer here and the append there, the transaction may end: only
-the leader can see that, by the marker that it has written meanwhile (KAFKA-14884, KAFKA-14920).
+A partition accepts the records of a transaction only when the coordinator has added it, so that no
+transaction stays open there (KIP-890). Clients of transaction.version 0 and 1 add it before they
+produce, and the leader of the partition verifies; for clients of version 2 the leader itself adds
+it. Between the coordinator's answer and the leader's append, the transaction may end: only the
+leader can detect that, by the marker that it has written meanwhile (KAFKA-14884, KAFKA-14920).
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 
 class Adding:
-    """Adds partitions to the transaction of a producer that is not fenced."""
+    """Adds partitions to the transaction of the current producer."""
 
     def __init__(self, settings: TransactionSettings, outbox: TransactionOutbox) -> None:
         self._outbox: Final = outbox
@@ -32,7 +32,7 @@ class Adding:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When to call `answer_late`; None: nothing waits."""
+        """When to call `answer_late`; None: no addition waits."""
         return self._held.next_deadline_ms
 
     def handle(
@@ -44,8 +44,8 @@ class Adding:
     ) -> None:
         """Answer: at once, when the partitions are committed, or when the id was busy too long.
 
-        "Wait" comes first: a client that was told its next producer id while the markers of its
-        last transaction are being written must not be fenced for using it (KAFKA-18660).
+        CONCURRENT_TRANSACTIONS comes before PRODUCER_FENCED: a client that has its next producer id
+        while the markers of its last transaction are sent must not be fenced (KAFKA-18660).
         """
         addition = Addition(request_id, request)
         if transaction is None:
@@ -58,7 +58,7 @@ class Adding:
             self._refuse([addition], ErrorCode.CONCURRENT_TRANSACTIONS)
 
     def go_on(self, transaction: Transaction | None, now_ms: int, transactional_id: str) -> None:
-        """Add what has waited for the id, if it is not busy any more. None: it is gone."""
+        """Handle the additions held for an id, unless it is busy; refuse them if it is gone."""
         if transaction is None:
             held = self._held.take(transactional_id)
             self._refuse(held, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -66,15 +66,15 @@ class Adding:
             self._add(transaction, now_ms, self._held.take(transactional_id))
 
     def answer_late(self, now_ms: int, limit: int) -> None:
-        """Let those come again that wait for too long, of `limit` ids at most."""
+        """Refuse additions held for too long, of `limit` ids at most; their clients retry."""
         self._refuse(self._held.take_late(now_ms, limit), ErrorCode.CONCURRENT_TRANSACTIONS)
 
     def refuse_all(self, error_code: ErrorCode) -> None:
-        """Answer all that waits."""
+        """Refuse all held additions."""
         self._refuse(self._held.take_all(), error_code)
 
     def check_progress(self, transactional_id: str) -> None:
-        """Raise InvariantViolation if an addition waits for ever, or a deadline is for none."""
+        """Raise InvariantViolation if additions lack a deadline, or a deadline lacks additions."""
         self._held.check_progress(transactional_id)
 
     def _refuse(self, additions: Sequence[Addition], error_code: ErrorCode) -> None:
@@ -82,7 +82,7 @@ class Adding:
             self._outbox.reply(one.request_id, one.request.refuse(error_code))
 
     def _verify(self, transaction: Transaction, request_id: int, request: AddPartitions) -> None:
-        """Say which partitions belong to the open transaction, as far as it is committed."""
+        """Answer which partitions belong to the open transaction, by its committed metadata."""
         error_code = transaction.refusal_of(request.producer)
         if error_code is ErrorCode.NONE and transaction.state in PREPARED:
             error_code = ErrorCode.CONCURRENT_TRANSACTIONS
@@ -97,7 +97,7 @@ class Adding:
         self._outbox.reply(request_id, AddPartitionsResult(partitions=outcomes))
 
     def _add(self, transaction: Transaction, now_ms: int, additions: Sequence[Addition]) -> None:
-        """Add what these ask for with one record."""
+        """Add the partitions of all these requests with one record."""
         is_open = transaction.state is TransactionState.ONGOING
         written: list[Addition] = []
         for one in additions:
@@ -113,10 +113,10 @@ class Adding:
             self._outbox.write(transaction, metadata, done)
 
     def begins_behind(self, completed: Transaction, now_ms: int) -> Change | None:
-        """Return how the next transaction begins, if its additions wait already.
+        """Return the change that begins the next transaction, if its additions already wait.
 
-        `completed`: what the id will be. One batch says both, so that the additions need not wait
-        for the first half of it to be committed. None if not all of them are of its producer.
+        `completed`: the id after the change under way. One batch writes both changes, so that the
+        additions need not wait for a commit. None if any addition is of another producer.
         """
         held = self._held.held(completed.transactional_id)
         if not held or any(one.request.producer != completed.producer for one in held):
@@ -135,9 +135,9 @@ class Adding:
 
 
 def _may_wait(request: AddPartitions | AddOffsets) -> bool:
-    """Whether the epoch of an addition tells its transaction apart from the one that ends.
+    """Whether the epoch of an addition distinguishes its transaction from the ending one.
 
     An older client has one epoch for all its transactions. A late addition to its last transaction
-    would begin another one, of which the client has no record.
+    would begin another, unknown to the client.
     """
     return bumps_epoch(request.client_transaction_version)

@@ -1,9 +1,9 @@
 """The transactional ids of one partition of `__transaction_state`, while this broker leads it.
 
-A rule decides on what is committed, writes, and answers once the record is committed; only then
-does anything change. So a write that fails needs no undoing, no client is told an epoch or outcome
-that could be lost, and no marker is sent before the decision is safe. Sources: KIP-98, KIP-360,
-KIP-588, KIP-664, KIP-890, KIP-1228.
+A rule decides from committed metadata, writes a record, and answers once the record is committed;
+only then does the state change. So a failed write needs no undo, no client receives an epoch or
+outcome that could be lost, and no marker is sent before the decision is safe. Sources: KIP-98,
+KIP-360, KIP-588, KIP-664, KIP-890, KIP-1228.
 """
 
 from typing import Final, assert_never
@@ -34,19 +34,18 @@ from quorumlog.broker.transactions.core.transaction import Transaction
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
 
-NAME_BYTES_MAX: Final = 32_767  # of a string in a record
-DUE_AT_ONCE: Final = 100  # ids that one tick looks at; the next tick is due at once
+NAME_BYTES_MAX: Final = 32_767  # the longest string in a record key (int16 length)
+DUE_AT_ONCE: Final = 100  # ids that one tick handles; if more are due, the next follows at once
 
 
 class TransactionCoordinator:
-    """Load: `replay_encoded` each committed record, then `loaded`; `step` from then on.
+    """The coordinator. Call `replay_encoded` for each committed record, `loaded`, then `step`.
 
-    The invariants of a `Transaction` are checked after every step, and one of progress:
-      5. A change is pending while its record is being written, or waits for a producer id, and at
-         no other time. So an id is busy only while an event must come, or it has a deadline.
-    What holds for all of them, and only tests check (`tests/property/test_transactions.py`): what
-    is committed is what the replayed log says, and what is decided has markers under way, or a
-    deadline of its own.
+    The invariants of each `Transaction` are checked after every step, and one of progress:
+      5. A change is pending only while its record is being written, or while it waits for a
+         producer id. So a busy id always has an event to come, or a deadline.
+    Only tests check two more (`tests/property/test_transactions.py`): the committed state equals
+    the replayed log, and every decided transaction has markers under way, or a deadline.
     """
 
     def __init__(
@@ -65,13 +64,13 @@ class TransactionCoordinator:
         self._expiry: Final = rules.expiry(settings, self._outbox)
         self._initialization: Final = rules.initialization(settings, self._outbox, self._ending)
         self._deadlines: Final = Deadlines()
-        self._prepared: Final[set[str]] = set()  # those that wait for markers
-        self._is_superseded = False  # a leader of a partition knows a newer coordinator
+        self._prepared: Final[set[str]] = set()  # ids whose transaction waits for markers
+        self._is_superseded = False  # a partition leader has seen a newer coordinator
 
     # --- Load ---
 
     def replay_encoded(self, key: bytes, value: bytes | None) -> None:
-        """Apply a committed record. Raises ValueError: it cannot be read."""
+        """Apply a committed record. Raises ValueError for a malformed record."""
         self.replay(decode(key, value))
 
     def replay(self, record: TransactionRecord) -> None:
@@ -88,20 +87,20 @@ class TransactionCoordinator:
         return encode(record)
 
     def loaded(self, _now_ms: int, _log_start_offset: int = 0, _log_end_offset: int = 0, /) -> None:
-        """Start to serve. The first ticks send the markers of what is decided."""
+        """Start to serve. The first ticks send the markers of decided transactions."""
 
     # --- Serve ---
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """The time of the next tick, if nothing else happens; None: no tick is needed."""
+        """The time of the next tick, unless an event comes first; None: no tick is needed."""
         if self._is_superseded:
             return None
         deadlines = (self._deadlines.next_ms, self._adding.next_deadline_ms)
         return min((one for one in deadlines if one is not None), default=None)
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
+        """Handle one event; return the effects, in order. Raises InvariantViolation for a bug."""
         match event:
             case events.RequestReceived(request_id=request_id, request=request):
                 self._handle_request(now_ms, request_id, request)
@@ -128,7 +127,7 @@ class TransactionCoordinator:
         return self._outbox.drain()
 
     def describe(self, transactional_id: str) -> TransactionDescription:
-        """Return what is committed of an id."""
+        """Return the committed state of an id."""
         return describe(self.transactions, transactional_id)
 
     def list_transactions(self, now_ms: int, wanted: TransactionFilter) -> list[TransactionListing]:
@@ -142,7 +141,7 @@ class TransactionCoordinator:
             return
         transactional_id = request.transactional_id
         transaction = self.transactions.get(transactional_id)
-        # Until its first record is committed, an id is not known.
+        # An id exists for these requests only once its first record is committed.
         known = None if transaction is None or transaction.is_new else transaction
         match request:
             case InitProducerId():
@@ -159,7 +158,7 @@ class TransactionCoordinator:
         self._settle(now_ms, transactional_id)
 
     def _refusal(self, request: Request) -> ErrorCode:
-        """Say what is wrong with a request, whatever the state of its id; NONE: nothing."""
+        """Return the error of a request, whatever the state of its id; NONE: it is valid."""
         if self._is_superseded:
             return ErrorCode.NOT_COORDINATOR
         size = len(request.transactional_id.encode())
@@ -236,12 +235,12 @@ class TransactionCoordinator:
         self._adding.answer_late(now_ms, DUE_AT_ONCE)
 
     def _settle(self, now_ms: int, transactional_id: str) -> None:
-        """Go on with what has waited for an id that may have changed."""
+        """Handle the additions held for an id that may have changed, then `_note` it."""
         self._adding.go_on(self.transactions.get(transactional_id), now_ms, transactional_id)
         self._note(transactional_id)
 
     def _note(self, transactional_id: str) -> None:
-        """Check an id that may have changed, and note when to look at it again."""
+        """Check an id that may have changed, and set its deadline."""
         transaction = self.transactions.get(transactional_id)
         self._check_progress(transactional_id, transaction)
         self._prepared.discard(transactional_id)
@@ -257,7 +256,7 @@ class TransactionCoordinator:
         self._deadlines.set(transactional_id, self._deadline_ms(transaction))
 
     def _check_progress(self, transactional_id: str, transaction: Transaction | None) -> None:
-        """Raise InvariantViolation if an id waits for an event that does not come."""
+        """Raise InvariantViolation if a pending change is not under way, or the reverse."""
         under_way = self._outbox.changes_under_way(transactional_id)
         pending = 0 if transaction is None else transaction.pending_changes
         require(

@@ -1,4 +1,4 @@
-"""The effects of a transaction coordinator: those of every coordinator, and two of its own."""
+"""The effects of a transaction coordinator: the common effects, and two of its own."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ __all__ = ["AllocateProducerId", "AnswerRequest", "AppendRecords", "Effect", "Se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerId(OwnEffect):
-    """Get a producer id that was never used, for this transactional id."""
+    """Get an unused producer id for this transactional id."""
 
     transactional_id: str
 
@@ -21,8 +21,9 @@ class AllocateProducerId(OwnEffect):
 class SendMarkers(OwnEffect):
     """Have the leaders of these partitions write the marker of a transaction (WriteTxnMarkers).
 
-    `prepared_ms` names the decision, with the id: the answer carries it. `transaction_version` is
-    that of the request (v2, KIP-1228): 2 lets a leader insist on a newer epoch.
+    `transactional_id` and `prepared_ms` identify the decision; `MarkersWritten` returns them.
+    `transaction_version` goes into the request (v2, KIP-1228): with 2, a leader may require a newer
+    epoch.
     """
 
     transactional_id: str

@@ -1,8 +1,8 @@
 """How transactions end: EndTxn, and aborts by the coordinator itself (KIP-98, KIP-890).
 
 The Prepare record is the decision. Clients of transaction.version 2 (`bumps_epoch`) give every
-transaction an epoch of its own: a request that is late for one cannot end the next (KAFKA-17754).
-For older clients the epoch cannot tell two transactions of one producer apart.
+transaction its own epoch: a late request for one transaction cannot end the next (KAFKA-17754).
+The epoch of an older client does not distinguish two transactions of one producer.
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID
 _COMPLETE: Final = {
     True: TransactionState.COMPLETE_COMMIT,
     False: TransactionState.COMPLETE_ABORT,
-}  # by whether it is a commit
+}  # by `commit`
 
 
 class Ending:
@@ -67,9 +67,9 @@ class Ending:
     def _judge(
         self, transaction: Transaction, producer: ProducerIdAndEpoch, *, commit: bool
     ) -> ErrorCode | None:
-        """Return None if the transaction is to end; NONE: it has ended so; else why not.
+        """Return None to end the transaction; NONE: it has already ended so; else the error.
 
-        The epoch must be the current one, no newer one (KAFKA-9600).
+        The epoch must be the current epoch, not a newer one (KAFKA-9600).
         """
         error_code = transaction.refusal_of(producer)
         if error_code is not ErrorCode.NONE:
@@ -84,18 +84,18 @@ class Ending:
     def _judge_with_bump(
         self, transaction: Transaction, producer: ProducerIdAndEpoch, *, commit: bool
     ) -> ErrorCode | None:
-        """Judge a request of transaction.version 2: the same epoch means the next transaction.
+        """Judge a request of transaction.version 2: the current epoch has no completed transaction.
 
-        "Wait" comes first: the client knows its next epoch before all markers are written
-        (KAFKA-18464). Without a transaction, an abort is taken: the client may not know whether
-        one was begun.
+        CONCURRENT_TRANSACTIONS comes before PRODUCER_FENCED: the client has its next epoch before
+        all markers are written (KAFKA-18464). An abort without a transaction is accepted: the
+        client may be unsure whether a transaction was begun.
         """
         if transaction.is_busy:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         if self._is_retry(transaction, producer):
             if transaction.state is _COMPLETE[commit]:
                 return ErrorCode.NONE
-            # The coordinator was ahead of a commit with an abort of its own (KAFKA-20785).
+            # The coordinator aborted the transaction before the commit came (KAFKA-20785).
             return ErrorCode.PRODUCER_FENCED if commit else ErrorCode.INVALID_TXN_STATE
         error_code = transaction.refusal_of(producer)
         if error_code is not ErrorCode.NONE:
@@ -104,9 +104,9 @@ class Ending:
         return None if is_open or not commit else ErrorCode.INVALID_TXN_STATE
 
     def _is_retry(self, transaction: Transaction, producer: ProducerIdAndEpoch) -> bool:
-        """Whether the producer has the epoch of the transaction that was completed last.
+        """Whether the producer has the epoch of the last completed transaction.
 
-        # DEVIATION: Kafka does not ask whether that transaction was ended with a bump.
+        # DEVIATION: Kafka does not check that this transaction was ended with an epoch bump.
         # docs/decisions/0119-where-a-transaction-coordinator-differs.md
         """
         metadata = transaction.metadata
@@ -146,8 +146,8 @@ class Ending:
     def deadline_ms(self, open_transaction: TransactionMetadata) -> int:
         """Return when an open transaction is to be aborted, in ms since 1970.
 
-        It is the first multiple of the abort interval at which the timeout is over. Kafka scans at
-        this interval, counted from the start of a broker.
+        It is the first multiple of the abort interval at or after the timeout. Kafka scans at this
+        interval, counted from the start of a broker.
         """
         over_ms = open_transaction.start_ms + open_transaction.transaction_timeout_ms
         return -(-over_ms // self._abort_interval_ms) * self._abort_interval_ms
@@ -155,7 +155,7 @@ class Ending:
     def fence(self, transaction: Transaction, now_ms: int, done: WriteDone) -> None:
         """Abort the open transaction, with an epoch that its producer does not have.
 
-        Another producer begins, or the transaction lasts too long.
+        The reason: another producer begins, or the transaction exceeds its timeout.
         """
         transaction.begin(TransactionState.PREPARE_EPOCH_FENCE)
         to, version = TransactionState.PREPARE_ABORT, self._outbox.transaction_version
@@ -171,7 +171,7 @@ class Ending:
         *,
         is_fence: bool = False,
     ) -> None:
-        """Write the decision, perhaps once there is a producer id for what comes after it."""
+        """Write the decision; if the epochs are exhausted, get the next producer id first."""
 
         def write(now_ms: int, next_producer_id: int, error_code: ErrorCode) -> None:
             if error_code is not ErrorCode.NONE:

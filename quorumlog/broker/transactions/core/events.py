@@ -1,4 +1,4 @@
-"""The events of a transaction coordinator: those of every coordinator, and four of its own."""
+"""The events of a transaction coordinator: the common events, and four of its own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdAllocated:
-    """An AllocateProducerId has ended. With an error, which clients understand: without an id."""
+    """An AllocateProducerId has ended: with an id, or with an error that clients understand."""
 
     transactional_id: str
     producer_id: int = NO_PRODUCER_ID
@@ -37,9 +37,9 @@ class ProducerIdAllocated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkersWritten:
-    """What became of some or all markers of a SendMarkers, whose first fields these are.
+    """The outcomes of some or all markers of a SendMarkers, identified by the first three fields.
 
-    NONE: the marker is written and committed (and what it ends is visible: KAFKA-17507).
+    NONE: the marker is committed, and the transaction's records are visible (KAFKA-17507).
     """
 
     transactional_id: str
@@ -50,7 +50,7 @@ class MarkersWritten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsDeleted:
-    """These partitions were deleted: there is no log that could have a marker."""
+    """These partitions were deleted: they have no log for a marker."""
 
     partitions: frozenset[TopicPartition]
 

@@ -1,4 +1,4 @@
-"""Transactional ids that no producer has used for a long time are forgotten."""
+"""Expiry of transactional ids that no producer has used for a long time."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from quorumlog.broker.transactions.core.transaction import Transaction
 
 
 class Expiry:
-    """Forgets an id only without a transaction: an open one is aborted before, by its timeout."""
+    """Expires only ids without a transaction; an open transaction ends first, by its timeout."""
 
     def __init__(self, settings: TransactionSettings, outbox: TransactionOutbox) -> None:
         self._settings: Final = settings
@@ -17,19 +17,19 @@ class Expiry:
         self._expired: list[str] = []
 
     def deadline_ms(self, transaction: Transaction) -> int:
-        """Return when the id expires, if nothing happens."""
+        """Return when the id expires, unless it changes."""
         lasts_ms = self._settings.transactional_id_expiration_ms
         return transaction.metadata.last_update_ms + lasts_ms
 
     def maybe_expire(self, transaction: Transaction, now_ms: int) -> None:
-        """Forget the id with the next `write_tombstones`, if its time is over."""
+        """Expire the id with the next `write_tombstones`, if its deadline has passed."""
         is_idle = transaction.state in WITHOUT_TRANSACTION and transaction.pending is None
         if is_idle and self.deadline_ms(transaction) <= now_ms:
             transaction.begin(TransactionState.DEAD)
             self._expired.append(transaction.transactional_id)
 
     def write_tombstones(self) -> None:
-        """Write that those ids are gone; if it is refused, they are tried again later."""
+        """Write the tombstones of expired ids; if the write is refused, a later tick retries."""
         if self._expired:
             expired, self._expired = self._expired, []
             self._outbox.write_tombstones(expired, lambda _now_ms, _error_code: None)

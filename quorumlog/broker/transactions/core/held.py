@@ -1,8 +1,8 @@
-"""Additions that come while their transactional id is busy. They wait for the end of that, briefly.
+"""Additions to a transaction that arrive while their transactional id is busy: they wait briefly.
 
-A client of transaction.version 2 begins a transaction while the markers of its last one are being
-written, and the leaders of its partitions ask each for its own at the same time. Told to come
-again, they would lose a multiple of what the change takes.
+A client of transaction.version 2 begins a transaction while the markers of its last transaction are
+being written, and the leaders of its partitions send an addition each at the same time. A refusal
+and a retry would cost a multiple of the time that the pending change takes.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ HELD_MAX: Final = 100  # of one transactional id
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A request to add partitions, which is answered once."""
+    """A request to add partitions; it gets one answer."""
 
     request_id: int
     request: AddPartitions | AddOffsets
@@ -26,19 +26,19 @@ class Addition:
 
 @dataclass(slots=True)
 class _Window:
-    """While an id is busy: what waits for its end, and until when."""
+    """The additions that wait while an id is busy, and their deadline."""
 
     until_ms: int
     held: list[Addition] = field(default_factory=list)
 
 
 class HeldAdditions:
-    """Those of all ids.
+    """The held additions of all ids.
 
-    While an id is busy, it has one window, which opens with the first addition. An addition that
-    comes later than that is told to come again: what lasts long holds up the connection once.
+    A busy id has one window, which opens with the first addition. An addition after the end
+    of the window is refused, and its sender retries: a long change delays a connection only once.
 
-    Only additions for clients of transaction.version 2 wait: their epochs tell transactions apart.
+    Only additions for clients of transaction.version 2 wait: their epochs distinguish transactions.
 
     # DEVIATION: Kafka answers each CONCURRENT_TRANSACTIONS at once.
     # docs/decisions/0136-an-addition-waits-for-the-end-of-the-last-transaction.md
@@ -51,11 +51,11 @@ class HeldAdditions:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the next window closes over what waits; None: nothing waits."""
+        """The end of the next window with held additions, else None."""
         return self._deadlines.next_ms
 
     def hold(self, now_ms: int, addition: Addition) -> bool:
-        """Keep an addition to an id that is busy; False: it must come again."""
+        """Hold an addition to a busy id; False: refuse it, its sender retries."""
         transactional_id = addition.request.transactional_id
         window = self._windows.get(transactional_id)
         if window is None:
@@ -67,12 +67,12 @@ class HeldAdditions:
         return True
 
     def held(self, transactional_id: str) -> list[Addition]:
-        """Return what waits for an id, in order."""
+        """Return the additions held for an id, in order."""
         window = self._windows.get(transactional_id)
         return [] if window is None else window.held
 
     def take(self, transactional_id: str) -> list[Addition]:
-        """Return what has waited for an id that is not busy any more."""
+        """Remove and return the additions held for an id that is no longer busy."""
         window = self._windows.pop(transactional_id, None)
         if window is None:
             return []
@@ -80,17 +80,17 @@ class HeldAdditions:
         return window.held
 
     def take_late(self, now_ms: int, limit: int) -> list[Addition]:
-        """Return what has waited long enough; the windows of `limit` ids at most are closed."""
+        """Return additions held for too long; closes the windows of `limit` ids at most."""
         late: list[Addition] = []
         for transactional_id in self._deadlines.due(now_ms, limit):
             self._deadlines.set(transactional_id, None)
-            window = self._windows[transactional_id]  # is kept: nothing waits again
+            window = self._windows[transactional_id]  # stays, closed: no addition waits again
             late += window.held
             window.held = []
         return late
 
     def check_progress(self, transactional_id: str) -> None:
-        """Raise InvariantViolation if additions wait without a deadline, or a deadline is left."""
+        """Raise InvariantViolation if additions lack a deadline, or a deadline lacks additions."""
         window, has_deadline = (
             self._windows.get(transactional_id),
             transactional_id in self._deadlines,
@@ -101,5 +101,5 @@ class HeldAdditions:
         require(window is not None or not has_deadline, "a deadline is for additions that wait")
 
     def take_all(self) -> list[Addition]:
-        """Return what waits for any id."""
+        """Remove and return the held additions of all ids."""
         return [one for name in sorted(self._windows) for one in self.take(name)]

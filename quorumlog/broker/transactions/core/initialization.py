@@ -1,4 +1,4 @@
-"""InitProducerId: which producer may use a transactional id now (KIP-98, KIP-360, KIP-588)."""
+"""InitProducerId: the producer that may use a transactional id (KIP-98, KIP-360, KIP-588)."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID
 
 
 class Initialization:
-    """Gives out epochs: a producer that is told one has fenced all that were told one before."""
+    """Gives out epochs: each new epoch fences all producers with an earlier one."""
 
     def __init__(
         self, settings: TransactionSettings, outbox: TransactionOutbox, ending: Ending
@@ -29,7 +29,7 @@ class Initialization:
         self._ending: Final = ending
 
     def refusal(self, request: InitProducerId) -> ErrorCode:
-        """Say what is wrong with the request itself; NONE: nothing."""
+        """Return the error of the request itself; else NONE."""
         expected = request.expected
         if not request.transactional_id:
             return ErrorCode.INVALID_REQUEST
@@ -37,7 +37,7 @@ class Initialization:
             return ErrorCode.INVALID_REQUEST
         if request.keep_prepared:
             return ErrorCode.UNSUPPORTED_VERSION
-        if request.enable_2pc:  # as Kafka, where 2PC is not enabled
+        if request.enable_2pc:  # as in Kafka without 2PC
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         if not 0 < request.transaction_timeout_ms <= self._settings.transaction_max_timeout_ms:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
@@ -46,9 +46,9 @@ class Initialization:
     def handle(
         self, transaction: Transaction, now_ms: int, request_id: int, request: InitProducerId
     ) -> None:
-        """Give the producer an epoch; if a transaction is open, abort it and let the client wait.
+        """Give the producer an epoch; if a transaction is open, abort it and make the client retry.
 
-        The epoch of that abort is told to no client: this one asks again, and gets the next epoch.
+        No client gets the epoch of that abort: this client retries, and gets the next epoch.
         """
         error_code = self._busy_or_fenced(transaction, request.expected)
         if error_code is not ErrorCode.NONE:
@@ -66,7 +66,7 @@ class Initialization:
             self._go_on(transaction, now_ms, request_id, request)
 
     def _busy_or_fenced(self, transaction: Transaction, expected: ProducerIdAndEpoch) -> ErrorCode:
-        """Say whether the producer must wait, or is fenced already."""
+        """Return the error if the producer must wait or is fenced; else NONE."""
         if transaction.is_busy:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         if transaction.is_new or expected in {NO_PRODUCER, transaction.producer}:
@@ -79,10 +79,10 @@ class Initialization:
         return ErrorCode.PRODUCER_FENCED
 
     def _is_retry(self, transaction: Transaction, expected: ProducerIdAndEpoch) -> bool:
-        """Whether the producer has its new epoch already, and was not told (KIP-360).
+        """Whether the producer has its new epoch already, but lost the response (KIP-360).
 
-        A producer that begins anew sets the last epoch to -1, so that this is never the way back
-        for one that was fenced.
+        A producer that begins anew sets the last epoch to -1, so that a fenced producer cannot
+        return this way.
         """
         metadata = transaction.metadata
         is_same_id = expected.producer_id == metadata.producer_id
@@ -92,7 +92,7 @@ class Initialization:
         return (is_same_id or is_rotated) and expected.epoch == metadata.last_producer_epoch
 
     def _must_rotate(self, transaction: Transaction, expected: ProducerIdAndEpoch) -> bool:
-        """Whether the producer id has no epoch left for a new one."""
+        """Whether the producer needs a new epoch, but its producer id has none left."""
         is_bump = expected in {NO_PRODUCER, transaction.producer}
         return is_bump and is_exhausted(transaction.producer.epoch)
 
@@ -117,7 +117,7 @@ class Initialization:
     def _go_on(
         self, transaction: Transaction, now_ms: int, request_id: int, request: InitProducerId
     ) -> None:
-        """Use the producer id, with the next epoch, or with this one if that is what is asked."""
+        """Use the producer id with the next epoch; for a retry, with the current epoch."""
         producer, last_epoch = transaction.producer, transaction.metadata.last_producer_epoch
         if request.expected in {NO_PRODUCER, producer}:
             goes_on = request.expected == producer

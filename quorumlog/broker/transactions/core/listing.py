@@ -1,4 +1,4 @@
-"""DescribeTransactions and ListTransactions: what is committed, for people and tools."""
+"""DescribeTransactions and ListTransactions: the committed state, for people and tools."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 def describe(
     transactions: Mapping[str, Transaction], transactional_id: str
 ) -> TransactionDescription:
-    """Return what is committed of an id."""
+    """Return the committed state of an id."""
     transaction = transactions.get(transactional_id)
     if not transactional_id or transaction is None or transaction.is_new:
         absent = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
@@ -37,7 +37,7 @@ def describe(
 def list_transactions(
     transactions: Mapping[str, Transaction], now_ms: int, wanted: TransactionFilter
 ) -> list[TransactionListing]:
-    """Return the ids that pass the filter, sorted. A name that no state has lets nothing pass."""
+    """Return the ids that pass the filter, sorted. A state that does not exist passes no id."""
 
     def passes(transactional_id: str, transaction: Transaction) -> bool:
         has_wanted_id = wanted.matches_id is None or wanted.matches_id(transactional_id)

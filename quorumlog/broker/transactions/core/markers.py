@@ -1,7 +1,7 @@
-"""Markers: after the decision, every partition of the transaction gets one; then it is complete.
+"""Markers: after the decision, every partition of the transaction gets a marker, then it completes.
 
-A marker is sent until it is written, for ever: the decision stands. Sending one again does no harm
-(a leader that has it answers NONE, KAFKA-19999). After a fail-over, all of them are sent again.
+A marker is sent until it is written, for ever: the decision is final. A marker may be sent twice
+(a leader that has it answers NONE, KAFKA-19999). After a fail-over, all markers are sent again.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, TopicPartition
 
 
 class Markers:
-    """`coordinator_epoch` is the leader epoch of our partition of `__transaction_state`."""
+    """Sends markers. `coordinator_epoch`: the leader epoch of our `__transaction_state` log."""
 
     def __init__(self, outbox: TransactionOutbox, backoff: Backoff, adding: Adding) -> None:
         self.coordinator_epoch: Epoch = NO_EPOCH
@@ -28,7 +28,7 @@ class Markers:
         self._backoff: Final = backoff
 
     def go_on(self, transaction: Transaction, now_ms: int) -> None:
-        """Send the markers that are not under way; if there are none left, complete."""
+        """Send the markers that are neither written nor under way; if all are written, complete."""
         if transaction.state not in PREPARED or transaction.pending is not None:
             return
         if not transaction.unmarked:
@@ -51,9 +51,9 @@ class Markers:
         self._outbox.send(markers)
 
     def _complete(self, transaction: Transaction, now_ms: int) -> None:
-        """Write the Complete record; if that is refused, the next tick tries again.
+        """Write the Complete record; if the write is refused, the next tick retries.
 
-        # DEVIATION: Kafka writes the beginning of the next transaction once this is committed.
+        # DEVIATION: Kafka begins the next transaction only once this record is committed.
         # docs/decisions/0137-a-transaction-may-begin-in-the-batch-that-ends-the-last-one.md
         """
         completed = transaction.completed(now_ms)
@@ -68,9 +68,9 @@ class Markers:
         self._outbox.write(transaction, completed, done, metadata)
 
     def handle_written(self, transaction: Transaction, now_ms: int, event: MarkersWritten) -> None:
-        """Note what was written; what was not is sent again after a while.
+        """Record the written markers; the others are sent again after a backoff.
 
-        An answer that is about an earlier decision says nothing about this one.
+        An event about an earlier decision is ignored.
         """
         is_about_this = (
             transaction.state in PREPARED
@@ -91,6 +91,6 @@ class Markers:
     def handle_deleted(
         self, transaction: Transaction, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Do without the markers of partitions that are no more."""
+        """Drop the markers of deleted partitions."""
         transaction.being_marked.difference_update(partitions)
         transaction.unmarked.difference_update(partitions)

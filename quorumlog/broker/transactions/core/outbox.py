@@ -1,4 +1,4 @@
-"""The effects of one step, the writes that are under way, and the producer ids to come."""
+"""The effects of one step, the writes under way, and the producer ids to come."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -22,17 +22,17 @@ from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 WriteDone = Callable[[int, ErrorCode], None]
-"""Called once with (now_ms, error_code), after the change was made if it is NONE."""
+"""Called once with (now_ms, error_code); if the code is NONE, after the change was made."""
 AllocationDone = Callable[[int, int, ErrorCode], None]
 """Called once with (now_ms, producer_id, error_code); the id is valid if the code is NONE."""
 
 Change = tuple[TransactionMetadata, WriteDone]
-"""What a change would write, and the call that follows."""
+"""The metadata of a change, and the call once its write has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingWrite:
-    """Records that are being written, and the call that follows."""
+    """Records that are being written, and the call once the write has ended."""
 
     write_id: int
     records: tuple[TransactionRecord, ...]
@@ -40,9 +40,9 @@ class PendingWrite:
 
 
 class TransactionOutbox:
-    """Invariants: writes end in the order in which they were made; an id awaits one producer id.
+    """Invariants: writes end in the order of their start; an id awaits one producer id at most.
 
-    `transaction_version` is the level that is finalized: at 0, records have the old form.
+    `transaction_version` is the finalized level: at 0, records have the old format.
     """
 
     def __init__(self, transaction_version: int) -> None:
@@ -64,9 +64,9 @@ class TransactionOutbox:
         done: WriteDone,
         behind: TransactionMetadata | None = None,
     ) -> None:
-        """Write the change that is under way; `done` is called when the write has ended.
+        """Write the change under way; `done` is called when the write has ended.
 
-        `behind`: the change that follows, in the same batch.
+        `behind`: a second change, in the same batch.
         """
         changes = [metadata] if behind is None else [metadata, behind]
         states = [transaction.pending, transaction.pending_behind][: len(changes)]
@@ -83,7 +83,7 @@ class TransactionOutbox:
         )
 
     def write_tombstones(self, transactional_ids: list[str], done: WriteDone) -> None:
-        """Write that these ids are gone, all or none; `done` as in `write`."""
+        """Write tombstones of these ids in one batch; `done` as in `write`."""
         records = [
             TransactionRecord(transactional_id=one, metadata=None) for one in transactional_ids
         ]
@@ -97,14 +97,14 @@ class TransactionOutbox:
         self._effects.append(AppendRecords(write_id=write_id, records=records))
 
     def allocate(self, transaction: Transaction, done: AllocationDone) -> None:
-        """Get a producer id for the change that is under way."""
+        """Get a producer id for the change under way."""
         transactional_id = transaction.transactional_id
         require(transactional_id not in self._allocations, "1: one change, one producer id")
         self._allocations[transactional_id] = done
         self._effects.append(AllocateProducerId(transactional_id=transactional_id))
 
     def send(self, markers: SendMarkers) -> None:
-        """Have markers written."""
+        """Send markers."""
         self._effects.append(markers)
 
     def finish(self, write_id: int) -> PendingWrite:
@@ -123,7 +123,7 @@ class TransactionOutbox:
         return self._records[transactional_id] + (transactional_id in self._allocations)
 
     def allocated(self, transactional_id: str) -> AllocationDone | None:
-        """Return the call that follows; None: an earlier coordinator had asked."""
+        """Remove and return the id's call; None: an earlier coordinator made the request."""
         return self._allocations.pop(transactional_id, None)
 
     def drain(self) -> list[Effect]:

@@ -1,8 +1,8 @@
 """The records of `__transaction_state`, in Kafka's own format.
 
-Key: TransactionLogKey 0. Value: TransactionLogValue 0 or 1, which is flexible; None is a tombstone.
-Each stands behind its version as an int16. Source: the schemas of Kafka's transaction coordinator;
-tagged fields that a newer Kafka adds are ignored.
+Key: TransactionLogKey 0. Value: TransactionLogValue 0 or 1 (flexible); None is a tombstone. An
+int16 version comes before each. Source: the schemas of Kafka's transaction coordinator; tagged
+fields that a newer Kafka adds are ignored.
 """
 
 from dataclasses import dataclass, field
@@ -35,14 +35,15 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """What a record says of a transactional id. Times in ms since 1970; -1: none.
+    """The metadata of a transactional id, as in its record. Times in ms since 1970; -1: none.
 
     `partitions`: of the open transaction, sorted; empty once all of them have their markers.
     `previous_producer_id`: before the last change. `next_producer_id`: in the Prepare states, the
-    one that follows because the epochs of `producer_id` are exhausted.
-    `client_transaction_version`: 2 if the last transaction was ended with a bump of the epoch.
-    `last_update_ms` rises with every change, so it names a change (`Transaction`).
-    `last_producer_epoch`: what a producer that goes on (KIP-360) may still name; in no record.
+    producer id after the transaction, because the epochs of `producer_id` are exhausted.
+    `client_transaction_version`: 2 if the last transaction was ended with an epoch bump.
+    `last_update_ms` rises with every change, so it identifies a change (`Transaction`).
+    `last_producer_epoch`: an older epoch that a producer may send when it recovers from an error
+    (KIP-360); in no record.
     """
 
     producer_id: int
@@ -60,7 +61,7 @@ class TransactionMetadata:
 
 
 def contradiction(metadata: TransactionMetadata) -> str | None:
-    """Return what cannot be so; None: nothing. A record that says so is malformed."""
+    """Return the contradiction in the metadata, else None. A record that has one is malformed."""
     has_transaction = metadata.state not in WITHOUT_TRANSACTION
     if min(metadata.producer_id, metadata.producer_epoch) < 0:
         return "no producer"
@@ -75,7 +76,7 @@ def contradiction(metadata: TransactionMetadata) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionRecord:
-    """The newest of a transactional id; None: it has expired. `value_version` is 0 or 1."""
+    """The newest metadata of a transactional id; None: expired. `value_version` is 0 or 1."""
 
     transactional_id: str
     metadata: TransactionMetadata | None

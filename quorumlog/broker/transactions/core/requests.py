@@ -1,7 +1,7 @@
-"""The requests of producers and brokers to a transaction coordinator, and the answers.
+"""The requests of producers and brokers to a transaction coordinator, and the results.
 
-Each request builds its own refusal, so that the code that routes requests needs no table, and words
-it as the sender's version of the API knows it.
+Each request builds its own refusal, so that the code that routes requests needs no table, and
+translates error codes into codes of the sender's API version.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID, TopicPart
 
 R_co = TypeVar("R_co", covariant=True)
 
-# The append was refused: these records are not in the log. What clients are told is Kafka's choice.
+# The append was refused: these records are not in the log. Clients get the codes that Kafka sends.
 NOT_WRITTEN: Final[Mapping[ErrorCode, ErrorCode]] = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -25,7 +25,7 @@ EPOCH_BUMP: Final = 2  # the transaction.version whose clients get a new epoch w
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """What a producer is known by. The epoch is 16 bits: `EPOCH_MAX` is its last value."""
+    """A producer's identity. The epoch has 16 bits: `EPOCH_MAX` is its last value."""
 
     producer_id: int
     epoch: int
@@ -36,20 +36,20 @@ NO_PRODUCER: Final = ProducerIdAndEpoch(NO_PRODUCER_ID, NO_EPOCH)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionRequest(Generic[R_co]):
-    """A request about one transactional id, answered by an `R_co`."""
+    """A request about one transactional id; its result is an `R_co`."""
 
     transactional_id: str
     api_version: int
 
-    PRODUCER_FENCED_SINCE: ClassVar[int]  # the version of the API that has this error code
+    PRODUCER_FENCED_SINCE: ClassVar[int]  # the first API version with this error code
     TRANSACTION_ABORTABLE_SINCE: ClassVar[int]
 
     def refuse(self, error_code: ErrorCode) -> R_co:
-        """Return an answer that carries only `error_code`, as the sender's version knows it."""
+        """Return a result that carries only `error_code`, translated for the sender's version."""
         raise NotImplementedError
 
     def worded(self, error_code: ErrorCode) -> ErrorCode:
-        """Return the error code that says so in the sender's version (KIP-588, KIP-890)."""
+        """Translate an error code for the sender's API version (KIP-588, KIP-890)."""
         if error_code is ErrorCode.PRODUCER_FENCED:
             is_known = self.api_version >= self.PRODUCER_FENCED_SINCE
             return error_code if is_known else ErrorCode.INVALID_PRODUCER_EPOCH
@@ -61,7 +61,7 @@ class TransactionRequest(Generic[R_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerIdResult:
-    """The producer id and epoch to use from here on."""
+    """The producer id and epoch that the producer must use from now on."""
 
     error_code: ErrorCode
     producer: ProducerIdAndEpoch = NO_PRODUCER
@@ -69,10 +69,10 @@ class InitProducerIdResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducerId(TransactionRequest[InitProducerIdResult]):
-    """InitProducerId: a producer begins to use the id, and fences those before it.
+    """InitProducerId: a producer begins to use the id, and fences earlier producers.
 
-    `expected`: a producer that goes on after an error says what it was (v3 on, KIP-360). It gets a
-    new epoch only if no other producer has begun since.
+    `expected`: the id and epoch of a producer that recovers from an error (v3 on, KIP-360). It
+    gets a new epoch only if no other producer has begun since.
     """
 
     transaction_timeout_ms: int
@@ -90,7 +90,7 @@ class InitProducerId(TransactionRequest[InitProducerIdResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitionsResult:
-    """The outcome for each partition that was named."""
+    """The outcome for each partition of the request."""
 
     partitions: Mapping[TopicPartition, ErrorCode]
 
@@ -100,8 +100,8 @@ class AddPartitions(TransactionRequest[AddPartitionsResult]):
     """AddPartitionsToTxn for one transactional id.
 
     Clients send v0 to v3. v4 and v5 come from brokers that lead the partitions, for several ids at
-    once; the handler asks for each. `verify_only`: only say whether the partitions belong to the
-    transaction; else add them, for a client of transaction.version 2 (KIP-890).
+    once; the handler sends one request for each. `verify_only`: only check that the partitions
+    belong to the transaction; else add them, for a client of transaction.version 2 (KIP-890).
     """
 
     producer: ProducerIdAndEpoch
@@ -119,13 +119,13 @@ class AddPartitions(TransactionRequest[AddPartitionsResult]):
 
     @property
     def client_transaction_version(self) -> int:
-        """The transaction.version that the client goes by."""
+        """The transaction.version of the client."""
         return EPOCH_BUMP if self.api_version >= 4 else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddOffsets(TransactionRequest[ErrorCode]):
-    """AddOffsetsToTxn. `offsets_partition`: of `__consumer_offsets`, where the group lives."""
+    """AddOffsetsToTxn. `offsets_partition`: the group's partition of `__consumer_offsets`."""
 
     producer: ProducerIdAndEpoch
     offsets_partition: TopicPartition
@@ -134,23 +134,23 @@ class AddOffsets(TransactionRequest[ErrorCode]):
     TRANSACTION_ABORTABLE_SINCE = 4
 
     def refuse(self, error_code: ErrorCode) -> ErrorCode:
-        """Refuse: the code is all there is."""
+        """Return the error code, which is the whole result."""
         return self.worded(error_code)
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """What is added."""
+        """The partition to add."""
         return frozenset({self.offsets_partition})
 
     @property
     def client_transaction_version(self) -> int:
-        """The transaction.version that the client goes by: one of version 2 needs no request."""
+        """The transaction.version of the client: clients of version 2 do not send this request."""
         return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransactionResult:
-    """`producer`: what to use for the next transaction (v5 on)."""
+    """`producer`: the producer id and epoch of the next transaction (v5 on)."""
 
     error_code: ErrorCode
     producer: ProducerIdAndEpoch = NO_PRODUCER
@@ -172,7 +172,7 @@ class EndTransaction(TransactionRequest[EndTransactionResult]):
 
     @property
     def client_transaction_version(self) -> int:
-        """The transaction.version that the client goes by."""
+        """The transaction.version of the client."""
         return EPOCH_BUMP if self.api_version >= 5 else 0
 
 
@@ -182,7 +182,7 @@ Result = InitProducerIdResult | AddPartitionsResult | EndTransactionResult | Err
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """The answer to DescribeTransactions, for one transactional id."""
+    """The result of DescribeTransactions, for one transactional id."""
 
     error_code: ErrorCode
     transactional_id: str
@@ -195,10 +195,10 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionFilter:
-    """What ListTransactions asks for; what is empty, -1 or None lets everything pass.
+    """The filter of ListTransactions; an empty set, -1 or None passes every transaction.
 
     `duration_ms` (v1, KIP-994): only transactions that began more than this ago. `matches_id` (v2,
-    KIP-1152): whether an id is wanted, by an expression that the whole id must match.
+    KIP-1152): whether the whole id matches the pattern of the request.
     """
 
     states: frozenset[str] = frozenset()
@@ -208,14 +208,14 @@ class TransactionFilter:
 
     @property
     def unknown_states(self) -> list[str]:
-        """The names that no state has; the answer names them."""
+        """The requested states that do not exist; the response lists them."""
         known = {state.value for state in TransactionState}
         return sorted(self.states - known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """One line of the answer to ListTransactions."""
+    """One line of the response to ListTransactions."""
 
     transactional_id: str
     producer_id: int

@@ -1,4 +1,4 @@
-"""The rules of a transaction coordinator, and what they share."""
+"""The rules of a transaction coordinator."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -1,17 +1,17 @@
-"""What a transaction coordinator goes by: Kafka's names (dots: underscores) and defaults."""
+"""The settings of a transaction coordinator: Kafka's names (dots: underscores) and defaults."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSettings:
-    """The first two are settings of a broker.
+    """The first four are broker settings; the last two are not Kafka's.
 
-    So is `abort_interval_ms`, there `transaction.abort.timed.out.transaction.cleanup.interval.ms`:
-    a transaction that lasts too long is aborted at the next multiple of it. So is `hold_max_ms`,
-    there `add.partitions.to.txn.retry.backoff.ms`: how long an addition waits while its id is busy.
-    The others are not Kafka's: how long before a marker is sent again, or a
-    change of our own that was refused is tried again.
+    `abort_interval_ms` (`transaction.abort.timed.out.transaction.cleanup.interval.ms`): a
+    transaction that exceeds its timeout is aborted at the next multiple of it. `hold_max_ms`
+    (`add.partitions.to.txn.retry.backoff.ms`): how long an addition waits while its id is busy.
+    `retry_backoff_ms`: the delay before a marker is sent again, or before a refused change of the
+    coordinator itself is retried.
     """
 
     transaction_max_timeout_ms: int = 900_000

@@ -6,16 +6,16 @@ from typing import Final
 
 
 class TransactionState(Enum):
-    """The values are Kafka's words in DescribeTransactions and ListTransactions."""
+    """The values are Kafka's names in DescribeTransactions and ListTransactions."""
 
-    EMPTY = "Empty"  # a producer has begun to use the id, and no transaction is open
+    EMPTY = "Empty"  # a producer id is assigned, and no transaction is open
     ONGOING = "Ongoing"  # partitions belong to the transaction
-    PREPARE_COMMIT = "PrepareCommit"  # decided: committed. Markers are on their way
-    PREPARE_ABORT = "PrepareAbort"  # decided: aborted. Markers are on their way
+    PREPARE_COMMIT = "PrepareCommit"  # decided: committed. Markers are under way
+    PREPARE_ABORT = "PrepareAbort"  # decided: aborted. Markers are under way
     COMPLETE_COMMIT = "CompleteCommit"  # every partition has its marker
     COMPLETE_ABORT = "CompleteAbort"
-    DEAD = "Dead"  # expired and forgotten. In no record: the record is a tombstone
-    PREPARE_EPOCH_FENCE = "PrepareEpochFence"  # about to be aborted by us. In no record
+    DEAD = "Dead"  # expired. In no record value: its record is a tombstone
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"  # the coordinator is about to abort. In no record
 
 
 TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
@@ -56,7 +56,7 @@ TRANSITIONS: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     TransactionState.DEAD: frozenset(),
     TransactionState.PREPARE_EPOCH_FENCE: frozenset({TransactionState.PREPARE_ABORT}),
 }
-"""From -> to. An abort may begin without a transaction since transaction.version 2 (KIP-890)."""
+"""From -> to. Since transaction.version 2 an abort may begin without a transaction (KIP-890)."""
 
 STATUS: Final[Mapping[TransactionState, int]] = {
     TransactionState.EMPTY: 0,

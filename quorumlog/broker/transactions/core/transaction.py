@@ -1,7 +1,7 @@
-"""One transactional id: what is committed of it, the change under way, and the markers to come.
+"""One transactional id: its committed metadata, the change under way, and the missing markers.
 
-The functions that end in `TransactionMetadata` say what a change would write, and change nothing.
-`apply` makes the change once its record is committed.
+The functions that return a `TransactionMetadata` build the metadata of a change, and change
+nothing. `apply` makes the change once its record is committed.
 """
 
 from collections.abc import Iterable
@@ -26,11 +26,11 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, NO_PRODUCER_ID, TopicPartition
 
 NO_JITTER: Final = 0.5
-EPOCH_MAX: Final = 32_767  # is never given to a producer: it is left to fence the last one
+EPOCH_MAX: Final = 32_767  # never given to a producer: reserved to fence the last one
 
 
 def is_exhausted(epoch: int) -> bool:
-    """Whether the next epoch would be one that no producer may have."""
+    """Whether the next epoch would be `EPOCH_MAX`, which no producer may have."""
     return epoch >= EPOCH_MAX - 1
 
 
@@ -38,26 +38,26 @@ class Transaction:
     """One transactional id.
 
     Invariants (1 and 2 are checked at every change, the others after every step):
-      1. Every change is legal, and none begins while another is under way.
+      1. Every change is legal, and begins only when no other is under way.
       2. The epoch of a producer id never falls, and `last_update_ms` rises with every change.
-      3. What is committed does not contradict itself (`records.contradiction`).
-      4. Markers are missing, or under way, in the Prepare states only, for its partitions.
+      3. The committed metadata do not contradict themselves (`records.contradiction`).
+      4. Markers are missing or under way only in the Prepare states, and only for its partitions.
     """
 
     def __init__(self, transactional_id: str, metadata: TransactionMetadata | None = None) -> None:
         self.transactional_id: Final = transactional_id
         self._metadata = metadata
         self.pending: TransactionState | None = None  # the state that the change under way leads to
-        self.pending_behind: TransactionState | None = None  # that of another in the same batch
-        self.unmarked: set[TopicPartition] = set()  # no marker is known to be there
+        self.pending_behind: TransactionState | None = None  # of a second change in the same batch
+        self.unmarked: set[TopicPartition] = set()  # without a confirmed marker
         self.being_marked: set[TopicPartition] = set()  # their markers are under way
-        self.failures = 0  # in a row: refused writes, markers that were not written
-        self.not_before_ms = 0  # of what is due, nothing is tried again before
+        self.failures = 0  # consecutive: refused writes, markers that were not written
+        self.not_before_ms = 0  # no retry before this time
         self._expect_markers()
 
     @property
     def state(self) -> TransactionState:
-        """The state that is committed."""
+        """The committed state; EMPTY if the id is new."""
         return TransactionState.EMPTY if self._metadata is None else self._metadata.state
 
     @property
@@ -67,28 +67,28 @@ class Transaction:
 
     @property
     def metadata(self) -> TransactionMetadata:
-        """What is committed. Raises InvariantViolation if the id is new."""
+        """The committed metadata. Raises InvariantViolation if the id is new."""
         return some(self._metadata, f"{self.transactional_id} has a record")
 
     @property
     def producer(self) -> ProducerIdAndEpoch:
-        """The producer that is not fenced."""
+        """The current producer id and epoch: every other producer is fenced."""
         if self._metadata is None:
             return NO_PRODUCER
         return ProducerIdAndEpoch(self._metadata.producer_id, self._metadata.producer_epoch)
 
     @property
     def pending_changes(self) -> int:
-        """How many changes are under way: two in one batch at most."""
+        """The number of changes under way: at most two, in one batch."""
         return (self.pending is not None) + (self.pending_behind is not None)
 
     @property
     def is_busy(self) -> bool:
-        """Whether clients must wait: a change is under way, or the markers of a decision are."""
+        """Whether clients must wait: a change, or the markers of a decision, are under way."""
         return self.pending is not None or self.state in PREPARED
 
     def refusal_of(self, producer: ProducerIdAndEpoch) -> ErrorCode:
-        """Say why this producer may do nothing; NONE: it is the one that is not fenced."""
+        """Return why this producer is refused; NONE: it is the current producer."""
         if producer.producer_id != self.producer.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         is_current = producer.epoch == self.producer.epoch
@@ -96,10 +96,10 @@ class Transaction:
 
     @property
     def awaits_markers(self) -> bool:
-        """Whether the markers of all partitions that lack one are under way."""
+        """Whether the markers of all partitions without a marker are under way."""
         return bool(self.unmarked) and len(self.being_marked) == len(self.unmarked)
 
-    # --- What a change would write ---
+    # --- The metadata of a change ---
 
     def initialized(
         self,
@@ -108,7 +108,7 @@ class Transaction:
         transaction_timeout_ms: int,
         last_producer_epoch: int,
     ) -> TransactionMetadata:
-        """Return what is so once a producer begins to use the id: -> Empty."""
+        """Return the metadata once a producer begins to use the id: -> Empty."""
         version = 0 if self._metadata is None else self._metadata.client_transaction_version
         return TransactionMetadata(
             producer_id=producer.producer_id,
@@ -124,7 +124,7 @@ class Transaction:
     def with_partitions(
         self, now_ms: int, partitions: Iterable[TopicPartition], client_transaction_version: int
     ) -> TransactionMetadata:
-        """Return what is so with partitions added, perhaps the first ones: -> Ongoing."""
+        """Return the metadata with partitions added, perhaps the first: -> Ongoing."""
         begins = self.state in WITHOUT_TRANSACTION
         return replace(
             self.metadata,
@@ -146,9 +146,9 @@ class Transaction:
         next_producer_id: int = NO_PRODUCER_ID,
         client_transaction_version: int,
     ) -> TransactionMetadata:
-        """Return what is so once the outcome is decided: -> PrepareCommit or PrepareAbort.
+        """Return the metadata once the outcome is decided: -> PrepareCommit or PrepareAbort.
 
-        `producer_epoch` is that of the markers.
+        `producer_epoch`: the epoch of the markers.
         """
         has_none = self.state in WITHOUT_TRANSACTION
         return replace(
@@ -164,7 +164,7 @@ class Transaction:
         )
 
     def completed(self, now_ms: int) -> TransactionMetadata:
-        """Return what is so once every marker is written: -> CompleteCommit or CompleteAbort."""
+        """Return the metadata once every marker is written: -> CompleteCommit or CompleteAbort."""
         [to] = TRANSITIONS[self.state]
         producer = producer_after(self.metadata)
         return replace(
@@ -180,9 +180,9 @@ class Transaction:
         )
 
     def _updated_ms(self, now_ms: int) -> int:
-        """Return the time of a change: later than the one before, whatever the clocks of brokers.
+        """Return the time of a change: later than the previous change, even if clocks differ.
 
-        So the time of a Prepare record names that one decision, also to a later coordinator.
+        So the time of a Prepare record identifies that decision, also for a later coordinator.
         """
         if self._metadata is None:
             return now_ms
@@ -191,7 +191,7 @@ class Transaction:
     # --- Changes ---
 
     def begin(self, to: TransactionState) -> None:
-        """Note that a change is under way; other requests wait until it has ended."""
+        """Record that a change is under way; other requests wait until it has ended."""
         is_fence = self.pending is TransactionState.PREPARE_EPOCH_FENCE
         source = TransactionState.PREPARE_EPOCH_FENCE if is_fence else self.state
         require(self.pending is None or is_fence, "1: one change at a time")
@@ -199,20 +199,20 @@ class Transaction:
         self.pending = to
 
     def begin_behind(self, to: TransactionState) -> None:
-        """Note that the batch of the change under way makes another one, after it."""
+        """Record that a second change follows in the batch of the change under way."""
         require(self.pending is not None, "1: there is one that it follows")
         require(self.pending_behind is None, "1: two changes in a batch, no more")
         self._require_legal(self.pending or to, to)
         self.pending_behind = to
 
     def give_up(self) -> None:
-        """Note that the change under way will not happen: nothing has changed."""
+        """Record that the change under way was not written: the state is unchanged."""
         self.pending = self.pending_behind = None
 
     def back_off(self, now_ms: int, backoff: Backoff) -> None:
-        """Try nothing again that is due, before some time has passed.
+        """Delay the retry of anything that is due.
 
-        Failures that come while we wait count once: they are answers of one round.
+        Failures that come during the delay do not extend it: they belong to one round.
         """
         if now_ms >= self.not_before_ms:
             self.failures += 1
@@ -227,11 +227,11 @@ class Transaction:
         self._expect_markers()
 
     def die(self) -> None:
-        """Note that the tombstone is committed."""
+        """Record that the tombstone is committed."""
         self.apply(replace(self.metadata, state=TransactionState.DEAD))
 
     def _transition(self, metadata: TransactionMetadata) -> None:
-        """Write the state; nothing else does, once there is one."""
+        """Set the metadata; after `__init__`, only this method does."""
         self._require_legal(self.state, metadata.state)
         before = self._metadata
         if before is not None and metadata.state is not TransactionState.DEAD:
@@ -251,7 +251,7 @@ class Transaction:
         self.being_marked = set()
 
     def check_invariants(self) -> None:
-        """Raise InvariantViolation if one does not hold."""
+        """Raise InvariantViolation if an invariant does not hold."""
         if self._metadata is None:
             return
         wrong = contradiction(self._metadata)
@@ -262,14 +262,14 @@ class Transaction:
 
 
 def producer_after(prepared: TransactionMetadata) -> ProducerIdAndEpoch:
-    """Return what the producer is known by after the transaction that `prepared` ends."""
+    """Return the producer id and epoch after the transaction that `prepared` ends."""
     if prepared.next_producer_id != NO_PRODUCER_ID:
         return ProducerIdAndEpoch(prepared.next_producer_id, max(prepared.next_producer_epoch, 0))
     return ProducerIdAndEpoch(prepared.producer_id, prepared.producer_epoch)
 
 
 def bumped(epoch: int) -> int:
-    """Return the epoch after this one; the last one stays, so that an abort is always possible."""
+    """Return the next epoch, at most `EPOCH_MAX`, so that an abort is always possible."""
     return min(epoch + 1, EPOCH_MAX)
 
 

@@ -1,1 +1,1 @@
-"""The transaction coordinators of this broker, their markers, and what leaders ask them."""
+"""The driver of this broker's transaction coordinators, their markers, and the verifier."""

@@ -1,8 +1,9 @@
-"""Asks other brokers: one connection to each, many questions in one request, one at a time.
+"""Sends questions to other brokers: one connection each, many questions in a request.
 
-While a request is under way, what comes is collected: the busier, the larger the requests. Nothing
-is sent twice. If the connection is lost, or an answer does not come in time, all that waits is
-refused, so that the caller can look for the leader again; then there is a pause.
+Questions that come while a request is under way are collected for the next request: the higher the
+load, the larger the requests. A question is sent once. If the connection is lost, or no response
+comes in time, all questions of the channel are refused, so that the caller can look for the leader
+again; a pause follows.
 """
 
 import asyncio
@@ -30,31 +31,31 @@ from quorumlog.wire.io.connection import (
     UnsupportedVersion,
 )
 
-REQUEST_WEIGHT_MAX: Final = 1_000  # partitions in one request, but for one large question
+REQUEST_WEIGHT_MAX: Final = 1_000  # partitions in one request, except for a single large question
 WAITING_WEIGHT_MAX: Final = 100_000  # partitions that wait for one broker: some 20 MB
-ANSWERED_AT_ONCE: Final = 20  # an answer may complete a transaction: some tenths of a millisecond
+ANSWERED_AT_ONCE: Final = 20  # questions; an answer may complete a transaction: tenths of a ms
 BACKOFF: Final = Backoff(20, 1000)
 
 _logger: Final = logging.getLogger(__name__)
 
 
 class Question(Protocol):
-    """Something to ask a broker. It is answered, or refused, once."""
+    """A question for a broker. It is answered or refused exactly once."""
 
     @property
     def key(self) -> Hashable:
-        """Return what the answers tell questions apart by."""
+        """Return the key of its answer; `answer` finds the answer in the response by it."""
 
     @property
     def group(self) -> Hashable:
-        """Return which questions of the same key may share a request: those of one group."""
+        """Return the group; questions with the same key share a request only within one group."""
 
     @property
     def weight(self) -> int:
-        """Return how many partitions it names."""
+        """Return the number of partitions in the question."""
 
     def refuse(self, error_code: ErrorCode, /) -> None:
-        """Note that the broker did not answer. It may have done what was asked for."""
+        """Refuse: the broker did not answer. It may have performed the request."""
 
 
 QuestionT = TypeVar("QuestionT", bound=Question)
@@ -63,13 +64,13 @@ Address = tuple[str, int]
 
 
 class Exchange(Protocol[Question_contra]):
-    """How questions become a request, and its response their answers."""
+    """Builds a request from questions, and finds their answers in its response."""
 
     def request_of(self, questions: Sequence[Question_contra], /) -> Request[Any]:
         """Return the request."""
 
     def answers_of(self, response: Any, /) -> Any:
-        """Return what `answer` needs of the response."""
+        """Return the answers of the response, in the form that `answer` uses."""
 
     def answer(self, question: Question_contra, answers: Any, /) -> None:
         """Answer one question."""
@@ -80,13 +81,13 @@ class Connection(Protocol):
 
     @property
     def closed(self) -> "asyncio.Future[Exception | None]":
-        """Return what is done when the connection is gone."""
+        """Return a future that is done when the connection is lost."""
 
     async def send(self, request: Request[Any], /) -> Any:
         """Return the response. Raises ConnectionLost, RequestTimedOut or UnsupportedVersion."""
 
     async def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
 
 
 Connect = Callable[[str, int], Awaitable[Connection]]
@@ -95,9 +96,9 @@ Open = Callable[[], Awaitable[Connection]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """How brokers are reached, this one too; `on_error` gets our bugs.
+    """How to reach all brokers, also this broker; `on_error` gets internal errors.
 
-    `shortcuts`: what opens connections to some of them, at whatever address.
+    `shortcuts`: functions that open connections to some brokers, in place of their addresses.
     """
 
     connect: Connect
@@ -106,7 +107,7 @@ class Peers:
     shortcuts: dict[BrokerId, Open] = field(default_factory=dict)
 
     def opener(self, broker_id: BrokerId, address: Address) -> Open:
-        """Return what opens a connection to a broker."""
+        """Return the function that opens a connection to a broker."""
         return self.shortcuts.get(broker_id) or partial(self.connect, *address)
 
 
@@ -116,7 +117,7 @@ def kafka_peers(
     set_addresses: Mapping[int, str],
     on_error: OnError,
 ) -> Peers:
-    """Return the brokers of a real cluster; `set_addresses`: see `PeerAddresses`."""
+    """Return the peers in a real cluster; `set_addresses`: see `PeerAddresses`."""
 
     def connect(host: str, port: int) -> Awaitable[Connection]:
         return KafkaConnection.open(
@@ -130,7 +131,7 @@ def kafka_peers(
 
 
 def error_code_of(number: int) -> ErrorCode:
-    """Return the error code that a broker has answered with, perhaps of a newer release."""
+    """Return the error code of a response; UNKNOWN_SERVER_ERROR for a code of a newer release."""
     try:
         return ErrorCode(number)
     except ValueError:
@@ -147,7 +148,7 @@ class BrokerChannels(Generic[QuestionT]):
         self._image = ClusterImage()
 
     def ask(self, broker_id: BrokerId, question: QuestionT) -> None:
-        """Ask the broker soon; refuse at once if it is not in service."""
+        """Send the question soon; refuse it at once if the broker is fenced or unregistered."""
         address = self._address_of(broker_id)
         if address is None:
             question.refuse(ErrorCode.BROKER_NOT_AVAILABLE)
@@ -161,12 +162,12 @@ class BrokerChannels(Generic[QuestionT]):
         channel.ask(question)
 
     def load(self, broker_id: BrokerId) -> int:
-        """Return how many questions would be ahead of another one; 0: it leaves at once."""
+        """Return the number of questions ahead of a new one; 0: it is sent at once."""
         channel = self._channels.get(broker_id)
         return 0 if channel is None else channel.load
 
     def publish(self, image: ClusterImage) -> None:
-        """Close the channels to brokers that are fenced, gone, or somewhere else now."""
+        """Close the channels to brokers that are fenced, unregistered, or at a new address."""
         self._image = image
         for broker_id, channel in sorted(self._channels.items()):
             if self._address_of(broker_id) != channel.address:
@@ -178,7 +179,7 @@ class BrokerChannels(Generic[QuestionT]):
         for _, channel in sorted(self._channels.items()):
             channel.close()
         self._channels.clear()
-        self._image = ClusterImage()  # refuse what still comes
+        self._image = ClusterImage()  # refuses later questions
         await self._tasks.join()
 
     def _address_of(self, broker_id: BrokerId) -> Address | None:
@@ -187,7 +188,7 @@ class BrokerChannels(Generic[QuestionT]):
 
 
 class _Channel(Generic[QuestionT]):
-    """One broker at one address, until `close`."""
+    """The channel to one broker at one address, until `close`."""
 
     def __init__(self, address: Address, exchange: Exchange[QuestionT], opener: Open) -> None:
         self.address: Final = address
@@ -195,12 +196,12 @@ class _Channel(Generic[QuestionT]):
         self._exchange, self._open = exchange, opener
         self._connection: Connection | None = None
         self._waiting: Final[deque[QuestionT]] = deque()
-        self._asked: list[QuestionT] = []  # their request is under way
-        self._weight = 0  # of those that wait
+        self._asked: list[QuestionT] = []  # of the request under way
+        self._weight = 0  # of `_waiting`
         self._changed: Final = asyncio.Event()
 
     def ask(self, question: QuestionT) -> None:
-        """Ask with the next request; refuse what is too much."""
+        """Send the question with the next request; refuse it if too many wait."""
         if self._waiting and self._weight + question.weight > WAITING_WEIGHT_MAX:
             question.refuse(ErrorCode.BROKER_NOT_AVAILABLE)
             return
@@ -210,7 +211,7 @@ class _Channel(Generic[QuestionT]):
 
     @property
     def load(self) -> int:
-        """How many questions the request under way has, and the next ones; 0: there is none."""
+        """The number of questions under way and behind them; 0: no request is under way."""
         return len(self._asked) + len(self._waiting) if self._asked else 0
 
     def close(self) -> None:
@@ -220,7 +221,7 @@ class _Channel(Generic[QuestionT]):
         self._refuse_all()
 
     async def run(self) -> None:
-        """Ask, request by request."""
+        """Send requests, one at a time."""
         failures = 0
         try:
             while True:
@@ -242,7 +243,7 @@ class _Channel(Generic[QuestionT]):
                 await self._discard()
 
     def _collect(self) -> None:
-        """Take what the next request asks; what would be mixed up in it waits for its turn."""
+        """Take the questions of the next request; a second group of the same key waits."""
         groups: dict[Hashable, Hashable] = {}  # by key
         rest: list[QuestionT] = []
         weight = 0
@@ -269,7 +270,7 @@ class _Channel(Generic[QuestionT]):
         return await self._connection.send(self._exchange.request_of(self._asked))
 
     async def _answer(self, response: Any) -> None:
-        """Answer what was asked, in slices; `close` refuses what is left."""
+        """Answer the questions of the request, in slices; `close` refuses the rest."""
         answers = self._exchange.answers_of(response)
         while self._asked:
             part, self._asked = self._asked[:ANSWERED_AT_ONCE], self._asked[ANSWERED_AT_ONCE:]

@@ -1,7 +1,7 @@
-"""Asks coordinators whether transactions are open: the `TransactionVerifier` of a broker (KIP-890).
+"""The `TransactionVerifier` of a broker: checks with coordinators that transactions are open.
 
-A coordinator may be here or elsewhere: it is asked by AddPartitionsToTxn from version 4 on, many
-transactional ids at once.
+Coordinators, here or elsewhere, get AddPartitionsToTxn v4 or later, with many transactional ids in
+one request (KIP-890).
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from quorumlog.wire.codec.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 
-ADDING_LANES: Final = 4  # connections to one coordinator: those behind the first as they are needed
+ADDING_LANES: Final = 4  # connections to one coordinator; opened only when needed
 
 Outcomes = Mapping[TopicPartition, ErrorCode]
 _Answers = tuple[Mapping[tuple[str, str, int], int], int]
 
-# A producer retries after NOT_ENOUGH_REPLICAS, also an old one, and asks for no metadata.
+# All producers, old ones too, retry after NOT_ENOUGH_REPLICAS, without a metadata refresh.
 _UNKNOWN: Final = frozenset(
     {
         ErrorCode.BROKER_NOT_AVAILABLE,
@@ -38,7 +38,7 @@ _UNKNOWN: Final = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # the coordinator's metadata are behind ours
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # the coordinator's image is behind
         ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
 )
@@ -46,14 +46,14 @@ _UNKNOWN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VerificationQuestion:
-    """Whether partitions belong to a transaction. `settle` gets the coordinator's words."""
+    """Whether partitions belong to a transaction. `settle` gets the coordinator's error codes."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     partitions: tuple[TopicPartition, ...]
     adds: bool
-    give_up_s: float  # from then on, the client has to ask again
+    give_up_s: float  # after this time, the client must retry
     answer: "asyncio.Future[Outcomes]"
     settle: Callable[["VerificationQuestion", Outcomes], None]
 
@@ -64,7 +64,7 @@ class VerificationQuestion:
 
     @property
     def group(self) -> tuple[int, int, bool]:
-        """Return what a transactional id is asked for in one request."""
+        """Return producer id, epoch and kind: a request has one such group for each id."""
         return self.producer_id, self.producer_epoch, self.adds
 
     @property
@@ -73,12 +73,12 @@ class VerificationQuestion:
         return len(self.partitions)
 
     def refuse(self, error_code: ErrorCode) -> None:
-        """Settle: nothing is known."""
+        """Settle with an error: the coordinator's answer is missing."""
         self.settle(self, dict.fromkeys(self.partitions, error_code))
 
 
 class VerificationExchange:
-    """Questions about transactions as AddPartitionsToTxn."""
+    """Sends questions about transactions as AddPartitionsToTxn."""
 
     def request_of(self, questions: Sequence[VerificationQuestion]) -> AddPartitionsToTxnRequest:
         """Return the request."""
@@ -88,7 +88,7 @@ class VerificationExchange:
         return AddPartitionsToTxnRequest(transactions=[*map(_transaction, by_id.values())])
 
     def answers_of(self, response: AddPartitionsToTxnResponse) -> _Answers:
-        """Return the error of each partition, and that of those which the response leaves out."""
+        """Return the error of each partition, and the error of partitions without a result."""
         codes = {
             (result.transactional_id, topic.name, one.partition_index): one.partition_error_code
             for result in response.results_by_transaction
@@ -108,7 +108,7 @@ class VerificationExchange:
 
 
 class CoordinatorVerifier:
-    """Finds the coordinators by the newest image, which `publish` brings."""
+    """Finds the coordinators in the newest image (`publish`)."""
 
     def __init__(
         self,
@@ -117,19 +117,19 @@ class CoordinatorVerifier:
         settings: BrokerSettings,
         peers: Peers,
     ) -> None:
-        """`partition_of` tells where a transactional id lives."""
+        """`partition_of` returns the partition of `__transaction_state` of a transactional id."""
         self._partition_of: Final = partition_of
         self._retry_s: Final = settings.add_partitions_to_txn_retry_backoff_ms / 1000
         self._retry_max_s: Final = settings.add_partitions_to_txn_retry_backoff_max_ms / 1000
         self._image = ClusterImage()
         self._asking: Final = BrokerChannels(VerificationExchange(), peers)
-        # A coordinator lets an addition wait while its id is busy: others pass it on another lane.
+        # An addition may wait at the coordinator for its busy id: others pass in another lane.
         self._adding: Final = tuple(
             BrokerChannels(VerificationExchange(), peers) for _ in range(ADDING_LANES)
         )
 
     def publish(self, image: ClusterImage) -> None:
-        """Ask these coordinators from now on."""
+        """Use the coordinators of this image from now on."""
         self._image = image
         for channels in (self._asking, *self._adding):
             channels.publish(image)
@@ -143,7 +143,7 @@ class CoordinatorVerifier:
         *,
         adds: bool,
     ) -> asyncio.Future[Outcomes]:
-        """Return for each partition NONE if it is in the open transaction, or why not."""
+        """Return for each partition NONE if it is in the open transaction, else the error."""
         loop = asyncio.get_running_loop()
         question = VerificationQuestion(
             transactional_id=transactional_id,
@@ -159,7 +159,7 @@ class CoordinatorVerifier:
         return question.answer
 
     async def stop(self) -> None:
-        """Answer every question: nothing is known."""
+        """Refuse every question."""
         for channels in (self._asking, *self._adding):
             await channels.stop()
 
@@ -172,19 +172,19 @@ class CoordinatorVerifier:
         channels.ask(leader_id, question)
 
     def _lane(self, coordinator_id: BrokerId) -> BrokerChannels[VerificationQuestion]:
-        """Return the lane on which an addition leaves first."""
+        """Return the lane with the fewest questions ahead of an addition."""
         first = self._adding[0]
         if first.load(coordinator_id) == 0:
             return first  # nearly always
         return min(self._adding, key=lambda lane: lane.load(coordinator_id))
 
     def _settle(self, question: VerificationQuestion, outcomes: Outcomes) -> None:
-        """Answer the leader. To add, wait a little for the end of the last transaction.
+        """Answer the leader; retry an addition, for a while, until the last transaction has ended.
 
         Its end is decided, and its markers are under way: a client of transaction.version 2 begins
         the next transaction before they are written.
         """
-        if question.answer.done():  # its request is gone
+        if question.answer.done():  # the request was cancelled
             return
         loop = asyncio.get_running_loop()
         must_wait = question.adds and ErrorCode.CONCURRENT_TRANSACTIONS in outcomes.values()
@@ -197,7 +197,7 @@ class CoordinatorVerifier:
 
 
 def _worded(error_code: ErrorCode, *, adds: bool) -> ErrorCode:
-    """Return what a producer understands, as Kafka has it."""
+    """Return the error code for the producer, as Kafka maps it."""
     if error_code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     is_old_client = error_code is ErrorCode.CONCURRENT_TRANSACTIONS and not adds
@@ -205,7 +205,7 @@ def _worded(error_code: ErrorCode, *, adds: bool) -> ErrorCode:
 
 
 def _transaction(questions: Sequence[VerificationQuestion]) -> AddPartitionsToTxnTransaction:
-    """Ask for the partitions of all these questions, which are of one group."""
+    """Return the request's entry for all these questions, which are of one group."""
     topics: dict[str, AddPartitionsToTxnTopic] = {}
     for topic, partition in sorted({where for one in questions for where in one.partitions}):
         of_topic = topics.setdefault(topic, AddPartitionsToTxnTopic(name=topic))

@@ -1,7 +1,7 @@
-"""Has the leaders of partitions write the markers of transactions (WriteTxnMarkers, KIP-98).
+"""Sends the markers of transactions to partition leaders (WriteTxnMarkers, KIP-98).
 
-It tells what became of each marker, once, and never tries again: the coordinator does. One request
-has at most one marker of a producer id, because the answer names nothing else.
+It reports the outcome of each marker once, and never retries: the coordinator does. One request has
+at most one marker of a producer id, because the response identifies markers only by producer id.
 """
 
 from collections import defaultdict
@@ -27,12 +27,12 @@ from quorumlog.wire.codec.messages.write_txn_markers import (
 
 _Codes = Mapping[tuple[int, str, int], int]  # by producer id, topic and partition
 Written = Callable[[Mapping[TopicPartition, ErrorCode]], None]
-"""Called with what became of some of the markers of a SendMarkers."""
+"""Called with the outcome of some of the markers of a SendMarkers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MarkerQuestion:
-    """The markers of one transaction that one broker is to write."""
+    """The markers of one transaction for one broker."""
 
     markers: SendMarkers
     partitions: tuple[TopicPartition, ...]
@@ -45,7 +45,7 @@ class MarkerQuestion:
 
     @property
     def group(self) -> int:
-        """Return what no other question has."""
+        """Return a unique group: each question of a producer id gets its own request."""
         return id(self)
 
     @property
@@ -54,12 +54,12 @@ class MarkerQuestion:
         return len(self.partitions)
 
     def refuse(self, error_code: ErrorCode) -> None:
-        """Tell that nothing is known of these markers."""
+        """Report an unknown outcome of these markers."""
         self.written(dict.fromkeys(self.partitions, error_code))
 
 
 class MarkerExchange:
-    """Questions about markers as WriteTxnMarkers."""
+    """Sends questions about markers as WriteTxnMarkers."""
 
     def request_of(self, questions: Sequence[MarkerQuestion]) -> WriteTxnMarkersRequest:
         """Return the request."""
@@ -75,7 +75,7 @@ class MarkerExchange:
         }
 
     def answer(self, question: MarkerQuestion, answers: _Codes) -> None:
-        """Tell what became of each marker of one transaction."""
+        """Report the outcome of each marker of one transaction."""
         absent = ErrorCode.UNKNOWN_SERVER_ERROR
         question.written(
             {
@@ -86,21 +86,21 @@ class MarkerExchange:
 
 
 class MarkerSender:
-    """Finds the leaders by the newest image, which `publish` brings."""
+    """Finds the leaders in the newest image (`publish`)."""
 
     def __init__(self, peers: Peers) -> None:
         self._image = ClusterImage()
         self._channels: Final = BrokerChannels(MarkerExchange(), peers)
 
     def publish(self, image: ClusterImage) -> None:
-        """Send to these leaders from now on."""
+        """Use the leaders of this image from now on."""
         self._image = image
         self._channels.publish(image)
 
     def send(
         self, markers: SendMarkers, partitions: Sequence[TopicPartition], written: Written
     ) -> None:
-        """Send the markers of these partitions; `written` gets each of them once, now or later."""
+        """Send the markers of these partitions; `written` gets each outcome once, now or later."""
         by_leader: defaultdict[BrokerId, list[TopicPartition]] = defaultdict(list)
         for where in partitions:
             partition = self._image.partition(where)
@@ -111,7 +111,7 @@ class MarkerSender:
             self._channels.ask(leader_id, question)
 
     async def stop(self) -> None:
-        """Send nothing more."""
+        """Refuse the questions under way, and send no more."""
         await self._channels.stop()
 
 

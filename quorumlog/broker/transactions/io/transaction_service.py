@@ -1,8 +1,8 @@
 """Routes transactional ids to the partitions of `__transaction_state` that this broker leads.
 
-It is a LeadershipListener (which partitions) and an ImagePublisher (leaders of partitions, deleted
-topics, the level of `transaction.version`). Source: KIP-98; the coordinator of a transactional id
-is the leader of its partition.
+It is a LeadershipListener (which partitions this broker leads) and an ImagePublisher (partition
+leaders, deleted topics, the level of `transaction.version`). Source: KIP-98; the coordinator of a
+transactional id is the leader of its partition.
 """
 
 import asyncio
@@ -34,15 +34,15 @@ from quorumlog.wire.codec.topic_names import TRANSACTIONS_TOPIC
 R = TypeVar("R")
 
 NextProducerId = Callable[[], Awaitable[tuple[ErrorCode, int]]]
-"""Returns a producer id that was never used, or an error that clients understand."""
+"""Returns an unused producer id, or an error that clients understand."""
 
 
 class TransactionService:
-    """The transaction coordinators of this broker; `verifier` asks those of all brokers.
+    """The transaction coordinators of this broker; `verifier` uses those of all brokers.
 
-    Invariant: a coordinator adds a partition only while our image shows both that partition and
-    this broker as the coordinator, in the coordinator's own leader epoch. So an image that shows a
-    later coordinator has shown the partition before; if it lacks it, the partition was deleted:
+    Invariant: a coordinator adds a partition only while the image has both that partition and
+    this broker as the coordinator, in the coordinator's own leader epoch. So an image with a
+    later coordinator has had the partition before; if it lacks the partition, it was deleted:
     docs/decisions/0125-a-partition-that-the-image-lacks-was-deleted.md
     """
 
@@ -58,7 +58,7 @@ class TransactionService:
         on_fatal: OnError,
         rules: TransactionRules = SOUND,
     ) -> None:
-        """`rules` are others only where a mutant breaks one of them."""
+        """`rules` differ only in a mutant, which breaks one of them."""
         self._broker_id, self._next_producer_id = broker_id, next_producer_id
         self._rules = rules
         self._settings: Final = TransactionSettings(
@@ -90,21 +90,21 @@ class TransactionService:
         self.now_ms: Final = self._shards.now_ms
 
     def reach_itself_by(self, opener: Open) -> None:
-        """Ask this broker itself by such a connection, from now on."""
+        """Use this opener for connections to this broker itself, from now on."""
         self._peers.shortcuts[self._broker_id] = opener
 
-    # --- What this broker leads, and the image ---
+    # --- Leadership and the image ---
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Load the transactional ids of the partition; keep them if only the epoch rose."""
         self._shards.became_leader(topic_partition, leader_epoch)
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Forget the ids of the partition: producers get NOT_COORDINATOR."""
+        """Drop the ids of the partition: producers get NOT_COORDINATOR."""
         self._shards.resigned(topic_partition, leader_epoch)
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
-        """Go by the new image: leaders, deleted partitions, the level of transaction.version."""
+        """Apply the new image: leaders, deleted partitions, the level of transaction.version."""
         before, self._image = self._image, image
         self._shards.count_partitions(image)
         self._markers.publish(image)
@@ -115,7 +115,7 @@ class TransactionService:
             if name in before.topics
             for index in range(len(before.topics[name].partitions))
         )
-        # A new topic of the same name may have records of the transaction: it gets the marker.
+        # A re-created topic of this name may hold records of the transaction: it gets the marker.
         deleted = frozenset(at for at in known if image.partition(at) is None)
         if deleted:
             self._shards.feed_all(events.PartitionsDeleted(partitions=deleted))
@@ -127,7 +127,7 @@ class TransactionService:
         return TransactionCoordinator(self._settings, _level(self._image), self._rules)
 
     async def stop(self) -> None:
-        """Forget all ids; answer every open request NOT_COORDINATOR."""
+        """Drop all ids; answer every open request with NOT_COORDINATOR."""
         self._shards.stop()
         await self._markers.stop()
         await self.verifier.stop()
@@ -136,13 +136,13 @@ class TransactionService:
     # --- Requests ---
 
     def ask(self, request: TransactionRequest[R]) -> asyncio.Future[R]:
-        """Return the answer of the id's coordinator, or NOT_COORDINATOR if that is elsewhere."""
+        """Return the coordinator's result; NOT_COORDINATOR if another broker leads."""
         where = self.partition_of(request.transactional_id)
         partition, epoch = self._image.partition(where), self._shards.leader_epoch(where)
         shown = None if partition is None else (partition.leader_id, partition.leader_epoch)
         if epoch == NO_EPOCH or shown == (self._broker_id, epoch):
             return self._shards.ask(where, request)
-        # What we lead is changed behind the image, in slices: soon it is as the image has it.
+        # Leadership follows the image in slices, so the difference is short-lived.
         refusal: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         refusal.set_result(request.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         return refusal
@@ -166,7 +166,7 @@ class TransactionService:
         self._shards.feed(of, allocated)
 
     def _send(self, of: TopicPartition, markers: SendMarkers) -> None:
-        """Send what has a log; tell the coordinator of what was deleted."""
+        """Send markers to existing partitions; report deleted partitions to the coordinator."""
         there = [one for one in markers.partitions if self._image.partition(one) is not None]
         if len(there) < len(markers.partitions):
             deleted = events.PartitionsDeleted(
