@@ -94,11 +94,10 @@ class PartitionChanges:
         """Return the record that sets a partition's ISR and, if possible, a leader; or None.
 
         The leader stays while it is in the ISR, unless `prefers_first` and the first replica may
-        lead. Members of the ISR are active, except a broker that leaves slice by slice. A new
-        leader is the first active replica in the ISR or, if that is empty, in the ELR without
-        `barred`. `assignment`, `directories`: the new ones. `emptied`: replicas that lost their
-        logs. `unclean`: any active replica may lead if no other may. `is_recovered`: the leader
-        has proposed an ISR.
+        lead. ISR members are active, except a broker that leaves slice by slice. A new leader is
+        the first active replica in the ISR or, if that is empty, in the ELR without `barred`.
+        `assignment`, `directories`: the new ones. `emptied`: replicas that lost their logs.
+        `unclean`: allow any active replica. `is_recovered`: the leader has proposed an ISR.
         """
         partition = located.partition
         directories = partition.directories if directories is None else directories
