@@ -309,12 +309,12 @@ class BrokerRegistration:
     `has_offline_dirs`: another log directory is unusable.
     `boot_id`: the id of the machine's current boot; None if it cannot be read.
     `previous_broker_epoch` (KIP-966): the epoch under which the process before this one closed
-    every log; -1: it closed not all logs, or had no epoch.
+    every log; -1: it did not, or had no epoch.
     `min_insync_replicas`: holds where the broker leads a topic without a value of its own.
     `features`: the range of levels that it supports, for each feature.
-    `incarnations`, by log directory id: the candidates for the process registered when the
-    directory was last used; empty, if the directory may lack records that this process wrote.
-    None: the previous release did not record them.
+    `incarnations`, by log directory id: processes, one of which was registered when the directory
+    was last used; empty, if the directory may lack records that this process wrote. None: the
+    release before this one did not record them.
     """
 
     broker_id: BrokerId
@@ -346,7 +346,7 @@ class RegistrationReply:
 class BrokerHeartbeat:
     """A sign of life of a broker. `metadata_offset`: the last offset it has replayed (inclusive).
 
-    `is_opening`: it sends `want_fence` only because it still opens its logs, intact so far.
+    `is_opening`: `want_fence` is set only because the broker still opens its logs, intact so far.
     `offline_log_dirs`: the directories that failed since the process started (KIP-858).
     `has_failed`: all log directories have failed.
     """

@@ -102,7 +102,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._numbers: Final = count()
         self.numbers_in_sets: Final = count()  # see numbered.py
         self._thread_rng: Final[Random] = seeded("threads", seed)
-        self._graveyard: Final[list[Any]] = []  # frames of the dead: a collection runs them
+        # The tasks of killed processes: a collection of their frames would run their `finally`.
+        self._graveyard: Final[list[Any]] = []
         self._next_collection_s = START_S + COLLECT_EVERY_S
         self._kernel_pools: Final[dict[Any, ThreadPool]] = {}
         self._instant_began_at = 0  # the number of callbacks then

@@ -40,7 +40,7 @@ def warm_up() -> None:
 
 
 def _judge_a_history() -> None:
-    """Write, read and check an empty history, because pyarrow loads some parts late."""
+    """Write, read and check a history without client operations: pyarrow loads parts late."""
     from quorumlog.chaos.checkers import check_history
     from quorumlog.chaos.history import NEMESIS, HistoryWriter, read_history
 

@@ -28,7 +28,10 @@ class Assignments:
     def place(
         self, partitions: int, replication_factor: int, *, first_partition: int = 0
     ) -> list[Replicas]:
-        """Place `partitions` new ones, from index `first_partition` on. Raises TopicRefused."""
+        """Return the replicas of `partitions` new partitions. Raises TopicRefused.
+
+        `first_partition`: the index of the first of them.
+        """
         check_partitions(partitions)
         usable = sorted(active_brokers(self._cluster))
         registered = len(self._cluster.brokers)

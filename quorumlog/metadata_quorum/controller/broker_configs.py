@@ -25,7 +25,10 @@ UNKNOWN_NAMES_MAX: Final = 200
 UNKNOWN_NAME_LENGTH_MAX: Final = 255
 UNKNOWN_VALUE_LENGTH_MAX: Final = 4096
 _READ_ONLY: Final = read_only_names(table_of())
-"""Names that every node reads only at its start. The receiving broker refuses further names."""
+"""Names that every node reads only at its start.
+
+The broker that receives a request also refuses such names of its own parts.
+"""
 _UNCLEAN = TopicConfig.unclean_leader_election_enable
 
 

@@ -28,7 +28,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 
 SILENT_SHARE: Final = 3
-"""A broker is silent after a third of its session without a sign: heartbeats come more often."""
+"""A broker without a sign for a third of its session is silent: heartbeats come more often."""
 OPENING_SESSIONS: Final = 3
 """The time to open logs, in sessions, while another broker that was killed serves already."""
 RENEWALS_MAX: Final = 2

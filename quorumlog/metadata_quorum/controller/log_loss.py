@@ -53,7 +53,7 @@ class Losses:
 
     everywhere: the least loss of every replica.
     unassigned: the loss of replicas without a log directory in the metadata.
-    by_directory: the loss of replicas in each log directory that its last process left otherwise.
+    by_directory: the loss of replicas in each directory that is not as its last process left it.
     usable: the directories that the broker can use; None: it has one, as before.
     elsewhere: the loss of replicas in any other directory.
     """

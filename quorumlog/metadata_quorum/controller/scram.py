@@ -1,7 +1,7 @@
 """Sets and deletes users' SCRAM credentials.
 
 It refuses the alterations that Kafka's `ScramControlManager` refuses (KIP-554), and more
-credentials than the cluster may hold. If one alteration of a user is refused, all of that user are.
+credentials than the cluster may hold. A refused alteration voids all alterations of the same user.
 """
 
 from collections import Counter

@@ -32,7 +32,7 @@ class Slices:
         self._by_broker: Final = cluster.by_broker
         self._partitions: Final = partitions
         self._to_elect: Final = deque[Place]()
-        self._looks_at_all = False  # replaces `_to_elect` at the next slice
+        self._looks_at_all = False  # the next `elections` rebuilds `_to_elect`
 
     def departure(self, broker_id: BrokerId, losses: Losses = NO_LOSS) -> Departure:
         """Take a broker out of one slice of its ISRs; with a loss, also out of ELRs."""

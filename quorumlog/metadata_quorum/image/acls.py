@@ -27,7 +27,7 @@ class AclResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """Kinds of resource names: Kafka's codes. MATCH, in filters: all patterns for the name."""
+    """Patterns of resource names: Kafka's codes. MATCH, in filters: all that apply to the name."""
 
     ANY = 1
     MATCH = 2

@@ -69,7 +69,7 @@ SUPPORTED: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
 
 
 def level_problem(supported: Mapping[str, tuple[int, int]], name: str, level: int) -> str | None:
-    """Return the problem if a node with these features does not support a level, or None.
+    """Return why a node with these features does not support a level, or None.
 
     A node that does not list a feature supports only its first level.
     """

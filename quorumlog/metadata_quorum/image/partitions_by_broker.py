@@ -50,7 +50,7 @@ class Indexed(Protocol):
 
 
 class PlaceSets(Generic[_Key]):
-    """A set of places for each broker or directory. A copy costs time for each of these keys."""
+    """A set of places for each broker or directory. The cost of a copy grows with their number."""
 
     def __init__(self, sets: Mapping[_Key, _Sets]) -> None:
         self._sets: Final[dict[_Key, _Sets]] = dict(sets)

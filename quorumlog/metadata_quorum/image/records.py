@@ -198,7 +198,7 @@ class RemoveAccessControlEntry:
 
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
-"""The entity of a quota: (type, name) pairs, sorted by type; a name of None is the default."""
+"""(type, name) pairs, sorted by type; a name of None is the default for names without a quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,7 +148,7 @@ class ClusterReplay:
         return self._group_configs.values
 
     def feature_level(self, name: str) -> int:
-        """Return the level in force of a feature."""
+        """Return a feature's level in force."""
         return self.features.get(name, first_level(name))
 
     @property
@@ -157,7 +157,7 @@ class ClusterReplay:
         return self.feature_level(KRAFT_FEATURE)
 
     def was_level_requested(self, name: str) -> bool:
-        """Return whether a request has set the level of a feature; then it does not rise itself."""
+        """Return whether a request has set a feature's level, which then never rises by itself."""
         return name in self.features and name not in self.automatic_levels
 
     def apply(self, offset: Offset, record: MetadataRecord) -> None:
