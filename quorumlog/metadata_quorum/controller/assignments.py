@@ -19,7 +19,7 @@ Replicas = tuple[BrokerId, ...]  # of one partition, the preferred leader first
 
 
 class Assignments:
-    """Assigns new partitions; mutates nothing. `random_bytes(n)` returns n random bytes."""
+    """Assigns new partitions; changes no state. `random_bytes(n)` returns n random bytes."""
 
     def __init__(self, cluster: ClusterReplay, random_bytes: Callable[[int], bytes]) -> None:
         self._cluster: Final = cluster

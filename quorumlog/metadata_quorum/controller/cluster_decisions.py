@@ -36,7 +36,7 @@ NOT_ENFORCED: Final = "stored and described, but not enforced"
 
 
 class ClusterDecisions:
-    """Decides cluster changes and producer id requests; mutates nothing."""
+    """Decides cluster changes and producer id requests; changes no state."""
 
     def __init__(
         self,

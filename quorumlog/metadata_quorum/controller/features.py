@@ -83,10 +83,11 @@ def levels_of_new_cluster(
 def level_for(
     cluster: ClusterReplay, needed: int, newcomer: BrokerRegistration | None = None
 ) -> tuple[FeatureLevel | None, Outcome | None]:
-    """Return the record that raises the level to `needed`, and the refusal; one of them, or none.
+    """Return (record that raises the level to `needed`, refusal), at most one of which is set.
 
-    A level that a request has set stays. Any other level rises by itself, once every registered
-    broker supports it. `newcomer`: a registration to count in place of the broker's earlier one.
+    Both are None if the level is in force. A level that a request has set stays. Any other level
+    rises by itself, once every registered broker supports it. `newcomer`: a registration to count
+    in place of the broker's earlier one.
     """
     level = cluster.feature_level(METADATA_FEATURE)
     if level >= needed:

@@ -24,7 +24,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 
 class GrowthDecisions:
-    """Decides additions of partitions; mutates nothing."""
+    """Decides additions of partitions; changes no state."""
 
     def __init__(self, cluster: ClusterReplay, assignments: Assignments) -> None:
         self._cluster: Final = cluster

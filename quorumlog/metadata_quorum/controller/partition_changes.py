@@ -63,7 +63,7 @@ def assignment_of(partition: PartitionImage) -> Assignment:
 
 
 class PartitionChanges:
-    """Makes the records of partition changes; mutates nothing."""
+    """Makes the records of partition changes; changes no state."""
 
     def __init__(
         self, cluster: ClusterReplay, settings: ControllerSettings, evidence: LogEvidence

@@ -59,7 +59,7 @@ class Departure(NamedTuple):
 
 
 class PartitionDecisions:
-    """Decides about partitions; mutates nothing."""
+    """Decides about partitions; changes no state."""
 
     def __init__(self, cluster: ClusterReplay, changes: PartitionChanges) -> None:
         self._cluster: Final = cluster

@@ -34,7 +34,7 @@ _NOTHING_TO_CANCEL: Final = "No partition reassignment is in progress."
 
 
 class ReassignmentDecisions:
-    """Decides about reassignments; mutates nothing."""
+    """Decides about reassignments; changes no state."""
 
     def __init__(self, cluster: ClusterReplay, changes: PartitionChanges) -> None:
         self._cluster: Final = cluster

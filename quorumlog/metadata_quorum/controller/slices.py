@@ -52,7 +52,7 @@ class Slices:
         )
 
     def _in_no_known_directory(self, broker_id: BrokerId) -> list[Place]:
-        """Return ISR and ELR memberships of a broker without a reported log directory."""
+        """Return the broker's ISR and ELR partitions without a reported log directory."""
         places = chain(
             self._by_broker.in_sync.of(broker_id), self._by_broker.eligible.of(broker_id)
         )

@@ -38,7 +38,7 @@ from quorumlog.wire.codec.topic_names import METADATA_TOPIC, topic_name_error
 
 
 class TopicDecisions:
-    """Decides about topics; mutates nothing. `random_bytes(n)` returns n random bytes."""
+    """Decides about topics; changes no state. `random_bytes(n)` returns n random bytes."""
 
     def __init__(
         self,
