@@ -1,8 +1,8 @@
 """Frozen dataclasses <-> plain values: dict, list, int, str, bytes, bool, None, as in CBOR.
 
 A reader checks every value against its annotation, because the bytes come from a peer or a disk.
-It skips fields that it does not know, and fills in defaults for those that are absent: so a node
-understands its next version and its last. Fields that are None are not written.
+It skips unknown fields and fills in the defaults of absent fields, so a node reads values of its
+next release and of its previous one. Fields that are None are not written.
 """
 
 import types
@@ -20,7 +20,7 @@ _BUFFERS = (bytearray, memoryview, str)
 
 
 class MalformedValue(ValueError):
-    """A plain value that is not what its annotation says; the message names the field."""
+    """A plain value that does not match its annotation; the message names the field."""
 
 
 def to_plain(value: object) -> object:
@@ -33,7 +33,7 @@ def to_plain(value: object) -> object:
     if is_dataclass(value) and not isinstance(value, type):
         plain = {name: to_plain(getattr(value, name)) for name in _defaults(kind)}
         return {name: field for name, field in plain.items() if field is not None}
-    # An abstract class asks more slowly.
+    # The exact type first: `isinstance` with an abstract class is slower.
     if kind is tuple or (isinstance(value, Sequence) and not isinstance(value, _BUFFERS)):
         return [to_plain(item) for item in typing.cast("Sequence[object]", value)]
     if isinstance(value, Mapping):
@@ -50,7 +50,7 @@ def from_plain(kind: type[_T], plain: object) -> _T:
 
 
 def changed_to_plain(value: Any) -> dict[str, object]:
-    """Return the fields of a dataclass that are not at their defaults, as `to_plain` does."""
+    """Return the fields of a dataclass that differ from their defaults, as plain values."""
     plain = {}
     kind: Any = type(value)
     for name, default in _defaults(kind).items():
@@ -62,7 +62,7 @@ def changed_to_plain(value: Any) -> dict[str, object]:
 
 @cache
 def _defaults(kind: type) -> Mapping[str, object]:
-    """Return the default of each field; None, which is never written, if it has none."""
+    """Return the default of each field; None, which is never written, for a required field."""
     return {
         field.name: None if field.default is MISSING else field.default for field in fields(kind)
     }
@@ -81,7 +81,7 @@ def _reader(annotation: Any) -> Reader:
     if is_dataclass(annotation):
         return _dataclass_reader(typing.cast("type", annotation))
     if annotation is object:
-        return lambda plain: plain  # its reader knows what it is
+        return lambda plain: plain  # the code that uses the field checks its type
     if annotation in _SCALARS:
         return _scalar_reader(annotation)
     raise TypeError(f"no plain form for {annotation!r}")

@@ -1,4 +1,4 @@
-"""What an administrator may change in the cluster's metadata besides topics, and the answer to it.
+"""Administrators' changes of the cluster's metadata besides topics, and their outcomes.
 
 They are frozen values, because they travel as CBOR.
 """
@@ -25,21 +25,21 @@ class UnregisterBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateAcls:
-    """Create each ACL on its own; one that exists stays."""
+    """Create each ACL on its own; an ACL that exists stays."""
 
     acls: tuple[AclBinding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteAcls:
-    """Delete all ACLs that these filters mean."""
+    """Delete all ACLs that match one of these filters."""
 
     filters: tuple[AclFilter, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaAlteration:
-    """What to set for one entity (its pairs in whatever order); a value of None removes a key."""
+    """New quotas of one entity (its pairs in any order); a value of None removes a key."""
 
     entity: QuotaEntity
     values: Mapping[str, float | None]
@@ -55,7 +55,7 @@ class AlterClientQuotas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramAlteration:
-    """Give a user a credential of a mechanism; None takes it away."""
+    """Set a user's credential for a mechanism; None deletes it."""
 
     user: str
     mechanism: int
@@ -78,7 +78,7 @@ class AlterGroupConfigs:
 
 
 class UpgradeType(IntEnum):
-    """How a level may change: Kafka's codes."""
+    """The direction in which a feature level may change: Kafka's codes."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
@@ -87,7 +87,7 @@ class UpgradeType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureUpdate:
-    """The level that a feature is to have."""
+    """The requested level of a feature."""
 
     name: str
     level: int
@@ -108,7 +108,7 @@ ClusterChange = UnregisterBroker | UpdateFeatures | AlterGroupConfigs | AccessCh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one part of a change. `acls`: those that it has deleted, sorted."""
+    """The result of one part of a change. `acls`: the deleted ACLs, sorted."""
 
     error_code: ErrorCode
     error_message: str | None = None
@@ -122,7 +122,7 @@ DONE = Outcome(error_code=ErrorCode.NONE)
 class Outcomes:
     """An outcome per part of a change, in its order.
 
-    An image that reaches `end_offset` (exclusive) shows the change; -1: nothing was changed.
+    An image up to `end_offset` (exclusive) contains the change; -1: no change.
     """
 
     results: tuple[Outcome, ...]
@@ -130,7 +130,7 @@ class Outcomes:
 
 
 def parts_of(change: ClusterChange) -> int:
-    """Return how many outcomes a change has."""
+    """Return the number of outcomes of a change."""
     match change:
         case UnregisterBroker() | UpdateFeatures():
             return 1

@@ -1,4 +1,4 @@
-"""What to alter in the configuration of one resource, and what became of it (KIP-133, KIP-339)."""
+"""Changes of the configuration of one resource, and their result (KIP-133, KIP-339)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from quorumlog.wire.codec.identifiers import Offset
 
 
 class ConfigOperation(IntEnum):
-    """What to do with a setting (KIP-339); the numbers are those of the protocol."""
+    """An operation on a setting, with its number in the protocol (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -19,7 +19,10 @@ class ConfigOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChange:
-    """One setting. `value`: None only for DELETE; items with commas for APPEND and SUBTRACT."""
+    """A change of one setting.
+
+    `value`: None only for DELETE; items separated by commas for APPEND and SUBTRACT.
+    """
 
     name: str
     value: str | None = None
@@ -28,9 +31,9 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigChanges:
-    """What to alter in one topic. `replaces_all`: what is not named goes back to the default.
+    """Changes of one topic or group. `replaces_all`: settings not named here return to defaults.
 
-    `is_broker`: it is not of a topic, but of the broker of this id; "": of all brokers.
+    `is_broker`: `name` is the id of a broker, or "" for all brokers.
     """
 
     name: str
@@ -40,15 +43,15 @@ class ConfigChanges:
 
     @property
     def given_names(self) -> list[str]:
-        """The settings that get a value: each change but a deletion."""
+        """The settings that get a value: all changes except deletions."""
         return [one.name for one in self.changes if one.operation is not ConfigOperation.DELETE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigResult:
-    """What became of the configuration of one topic or broker; with NONE, what it sets now.
+    """The result for one topic or broker; with NONE, `configs` is its configuration from now on.
 
-    An image that reaches `end_offset` (exclusive) shows it; -1: nothing was changed.
+    An image up to `end_offset` (exclusive) contains the change; -1: no change.
     """
 
     name: str

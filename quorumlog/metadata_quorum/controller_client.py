@@ -1,9 +1,9 @@
-"""The requests of a broker to the active controller, on whichever node that is.
+"""The requests of a broker to the active controller, on any node.
 
 Requests are frozen values, so that they travel as CBOR and replay in a simulator. Every method
 raises `ControllerUnavailable` when no active controller answered within the request timeout, or the
-answer to a change was lost: the outcome is then unknown, and the caller decides whether asking
-again is safe.
+response to a change was lost. The outcome is then unknown; the caller decides whether a retry is
+safe.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,18 +21,18 @@ NAMED_PER_REQUEST_MAX: Final = 10_000  # topics, configurations, partitions to e
 
 
 class ControllerUnavailable(Exception):
-    """No controller answered in time, or its answer was lost: the outcome is unknown."""
+    """No controller answered in time, or its response was lost: the outcome is unknown."""
 
 
 class RequestTooLarge(ControllerUnavailable):
-    """The request names too much, or takes too many bytes: it was not sent."""
+    """The request names too many items, or has too many bytes: it was not sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to create. `assignments` (partition -> replicas) overrides the two counts.
+    """A topic to create. `assignments` (partition -> replicas) replaces the two counts.
 
-    -1 for a count means the cluster's default (num.partitions, default.replication.factor).
+    A count of -1 means the cluster's default (num.partitions, default.replication.factor).
     """
 
     name: str
@@ -44,9 +44,9 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPartitions:
-    """A topic to grow to `count` partitions; `assignments`: the replicas of each one added.
+    """A topic to grow to `count` partitions.
 
-    None: the controller places them.
+    `assignments`: the replicas of each added partition; None: the controller places them.
     """
 
     name: str
@@ -56,7 +56,7 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """What became of one topic of a request. `name` is empty for an id that no topic has."""
+    """The result for one topic of a request. `name` is empty for an unknown topic id."""
 
     name: str
     error_code: ErrorCode
@@ -68,7 +68,7 @@ class TopicResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectionResult:
-    """What became of one election; with NONE, in which leader epoch the partition is then."""
+    """The result of one election; with NONE, the partition's new leader epoch."""
 
     topic: str
     partition: int
@@ -79,9 +79,9 @@ class ElectionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """Which replicas a partition is to have, the preferred leader first (KIP-455).
+    """The target replicas of a partition, the preferred leader first (KIP-455).
 
-    None: the reassignment that is going on is cancelled.
+    None: cancel the reassignment in progress.
     """
 
     topic: str
@@ -91,7 +91,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignmentResult:
-    """What became of one reassignment; with NONE, the partition epoch in which it has begun."""
+    """The result of one reassignment; with NONE, the partition epoch in which it began."""
 
     topic: str
     partition: int
@@ -102,24 +102,24 @@ class ReassignmentResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumReplica:
-    """What the leader of the quorum knows of one node. Times: ms since 1970; -1: not known.
+    """The fetch state of one node at the quorum's leader. Times: ms since 1970; -1: unknown.
 
-    `directory_id`: as text; None: the node names none, as brokers that cannot become voters.
+    `directory_id`: as text; None: the node sends none, like brokers that cannot become voters.
     """
 
     replica_id: BrokerId
     log_end_offset: Offset
     last_fetch_ms: int = -1
-    last_caught_up_ms: int = -1  # it then held all that the leader had
+    last_caught_up_ms: int = -1  # its log then reached the leader's log end offset
     directory_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
-    """The quorum as its leader sees it (KIP-595, KIP-836). `high_watermark`: -1 until known.
+    """The leader's view of the quorum (KIP-595, KIP-836). `high_watermark`: -1 until it is set.
 
-    `voter_addresses`, `observer_addresses`: of the control listeners, `host:port`. A voter's is
-    empty while it is not known; an observer without one is left out.
+    `voter_addresses`, `observer_addresses`: `host:port` of the control listeners. An unknown
+    address of a voter is empty; an observer without an address is left out.
     """
 
     leader_id: BrokerId
@@ -133,7 +133,7 @@ class QuorumDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewVoter:
-    """A node that is to become a voter (KIP-853), with its directory's id and control address.
+    """A node to add as a voter (KIP-853), with its directory's id and control address.
 
     `directory_id` is the text form of a UUID; `address` is `host:port`.
     """
@@ -145,9 +145,9 @@ class NewVoter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterChangeResult:
-    """What became of a change of the voters.
+    """The result of a change of the voters.
 
-    With REQUEST_TIMED_OUT it may have been made, or may still be.
+    After REQUEST_TIMED_OUT, the change may be committed already or later.
     """
 
     error_code: ErrorCode
@@ -158,7 +158,7 @@ class VoterChangeResult:
 class IsrProposal:
     """AlterPartition (KIP-497) for one partition; `new_isr` pairs (broker id, broker epoch).
 
-    `is_recovering`: the leader has not recovered yet from an unclean election (KIP-704).
+    `is_recovering`: the leader has not yet recovered from an unclean election (KIP-704).
     """
 
     topic_id: TopicId
@@ -171,7 +171,7 @@ class IsrProposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrResult:
-    """The controller's answer: with NONE, the state that is now committed."""
+    """The result for one partition: with NONE, the state that is now committed."""
 
     topic_id: TopicId
     partition: PartitionIndex
@@ -184,7 +184,7 @@ class IsrResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDirectory:
-    """In which log directory, by its id, a broker has a replica."""
+    """The log directory, by its id, of a broker's replica."""
 
     directory_id: str
     topic_id: TopicId
@@ -193,10 +193,10 @@ class ReplicaDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReport:
-    """Up to where the log of a replica is whole: `log_end_offset` is exclusive.
+    """The intact part of a replica's log, up to `log_end_offset` (exclusive).
 
-    `last_epoch`: the leader epoch of the last record below it, -1 if there is none. `is_whole`: the
-    log lacks nothing that it had, but for what a loss of power has taken from its end.
+    `last_epoch`: the leader epoch of the last record below it, -1 for an empty log. `is_whole`:
+    the log has no damage; it may only lack an unflushed tail after a loss of power.
     """
 
     topic_id: TopicId
@@ -208,23 +208,23 @@ class LogReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdBlock:
-    """Producer ids [first, first + count), which no other broker gets (KIP-730)."""
+    """Producer ids [first, first + count), reserved for one broker (KIP-730)."""
 
     first: int
     count: int
 
 
 class ControllerClient(Protocol):
-    """The broker's way to the active controller."""
+    """Sends a broker's requests to the active controller."""
 
     @property
     def kraft_version(self) -> int:
-        """As this node knows: 0: the voters are those of the configuration; 1: of the log."""
+        """kraft.version at this node. 0: static voters (configuration); 1: voters of the log."""
 
     async def add_voter(
         self, voter: NewVoter, *, ack_when_committed: bool = True
     ) -> VoterChangeResult:
-        """Add a voter; answered when it is committed, or is in the leader's log."""
+        """Add a voter; answered when the change is committed, or is in the leader's log."""
 
     async def remove_voter(self, voter_id: BrokerId, directory_id: str) -> VoterChangeResult:
         """Remove a voter; answered after the change is committed."""
@@ -235,52 +235,52 @@ class ControllerClient(Protocol):
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        """Create; a result per topic, after the metadata is committed."""
+        """Create topics; a result per topic, after the metadata is committed."""
 
     async def find_topics(self, names: Sequence[str]) -> list[TopicResult]:
-        """Return the ids that the controller knows; a result per name, in their order."""
+        """Return the topic ids at the controller; a result per name, in their order."""
 
     async def delete_topics(self, topic_ids: Sequence[TopicId]) -> list[TopicResult]:
-        """Delete; a result per id, in their order, after the metadata is committed."""
+        """Delete topics; a result per id, in their order, after the metadata is committed."""
 
     async def create_partitions(
         self, topics: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        """Grow; a result per topic, in their order, after the metadata is committed."""
+        """Add partitions; a result per topic, in their order, after the metadata is committed."""
 
     async def alter_configs(
         self, topics: Sequence[ConfigChanges], *, validate_only: bool = False
     ) -> list[ConfigResult]:
-        """Alter; a result per topic, in their order, after the metadata is committed."""
+        """Alter configurations; a result per resource, in their order, after the commit."""
 
     async def elect_leaders(
         self, partitions: Sequence[tuple[str, int]], *, unclean: bool = False
     ) -> list[ElectionResult]:
-        """Elect; a result per (topic, partition), in their order, after the commit."""
+        """Elect leaders; a result per (topic, partition), in their order, after the commit."""
 
     async def alter_reassignments(
         self, wanted: Sequence[Reassignment], *, may_change_replication_factor: bool = True
     ) -> list[ReassignmentResult]:
-        """Start, change or cancel; a result per partition, in their order, after the commit."""
+        """Start, change or cancel; a result per partition, in order, after the commit."""
 
     async def change_cluster(self, change: ClusterChange) -> Outcomes:
-        """Make the change; answered after the metadata is committed."""
+        """Apply the change; answered after the metadata is committed."""
 
     async def describe_quorum(self) -> QuorumDescription:
-        """Ask the leader of the quorum."""
+        """Return the view of the quorum's leader."""
 
     async def alter_partitions(
         self, broker_epoch: int, proposals: Sequence[IsrProposal]
     ) -> tuple[ErrorCode, list[IsrResult]]:
-        """Propose ISRs; a top-level error (STALE_BROKER_EPOCH, NOT_CONTROLLER) voids them all."""
+        """Propose ISRs; a top-level error (STALE_BROKER_EPOCH, NOT_CONTROLLER) voids all."""
 
     async def assign_replicas(
         self, broker_epoch: int, replicas: Sequence[ReplicaDirectory]
     ) -> ErrorCode:
-        """Say in which log directories replicas of this broker are; answered after the commit."""
+        """Report the log directories of this broker's replicas; answered after the commit."""
 
     async def report_logs(self, broker_epoch: int, reports: Sequence[LogReport]) -> ErrorCode:
-        """Report logs that are damaged, or may decide who leads; answered after the commit."""
+        """Report logs that are damaged, or may decide an election; answered after the commit."""
 
     async def allocate_producer_ids(self, broker_epoch: int) -> tuple[ErrorCode, ProducerIdBlock]:
         """Reserve a block of producer ids."""
@@ -288,10 +288,10 @@ class ControllerClient(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryReport:
-    """The ids of a broker's log directories; none of a broker that has only one directory.
+    """The ids of a broker's log directories; empty for a broker with only one directory.
 
-    `has_offline`: one cannot be used, perhaps without its id being known. `has_failed`: none can be
-    used any more.
+    `has_offline`: a directory is unusable; its id may be unknown. `has_failed`: all directories
+    are unusable.
     """
 
     online: tuple[str, ...] = ()
@@ -302,17 +302,19 @@ class DirectoryReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """A broker process announces itself (KIP-631). `incarnation_id` is new with each process.
+    """The registration of a broker process (KIP-631); each process has a new `incarnation_id`.
 
-    `directory_id` is that of its metadata log's directory (`meta.properties`), `log_dirs` those of
-    the log directories that it can use, if it was given several, and `has_offline_dirs` says that
-    it cannot use another one (KIP-858). `boot_id` is that of the system which
-    the machine runs: None if it cannot be read. `previous_broker_epoch` (KIP-966) is the epoch
-    with which the process before this one closed every log; -1: it did not, or had none.
-    `min_insync_replicas` counts where the broker leads a topic that sets none. `features`: the
-    levels that it works with. `incarnations`, by the id of a log directory: the processes of whose
-    registrations one was in force when the directory was last used; none, if the directory may lack
-    what that process has written. None: the release before did not record them.
+    `directory_id`: the id of its metadata log's directory (`meta.properties`).
+    `log_dirs`: the ids of its usable log directories, if it has several (KIP-858).
+    `has_offline_dirs`: another log directory is unusable.
+    `boot_id`: the id of the machine's current boot; None if it cannot be read.
+    `previous_broker_epoch` (KIP-966): the epoch under which the process before this one closed
+    every log; -1: it did not, or had no epoch.
+    `min_insync_replicas`: holds where the broker leads a topic without a value of its own.
+    `features`: the range of levels that it supports, for each feature.
+    `incarnations`, by log directory id: processes, one of which was registered when the directory
+    was last used; empty, if the directory may lack records that this process wrote. None: the
+    release before this one did not record them.
     """
 
     broker_id: BrokerId
@@ -333,7 +335,7 @@ class BrokerRegistration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationReply:
-    """The controller's answer: with NONE, the broker epoch to use from now on."""
+    """The response to a registration: with NONE, the broker epoch to use from now on."""
 
     error_code: ErrorCode
     broker_epoch: int = -1
@@ -342,11 +344,11 @@ class RegistrationReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerHeartbeat:
-    """A broker is alive. `metadata_offset`: the last offset (inclusive) it has replayed.
+    """A sign of life of a broker. `metadata_offset`: the last offset it has replayed (inclusive).
 
-    `is_opening`: it wants to be fenced only because it opens its logs, and finds them whole.
-    `offline_log_dirs`: those that have failed since the process started (KIP-858). `has_failed`:
-    the last one has failed, too.
+    `is_opening`: `want_fence` is set only because the broker still opens its logs, intact so far.
+    `offline_log_dirs`: the directories that failed since the process started (KIP-858).
+    `has_failed`: all log directories have failed.
     """
 
     broker_id: BrokerId
@@ -361,7 +363,7 @@ class BrokerHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReply:
-    """How the controller sees the broker now."""
+    """The state of the broker at the controller."""
 
     error_code: ErrorCode
     is_caught_up: bool = False
@@ -370,10 +372,10 @@ class HeartbeatReply:
 
 
 class BrokerRegistrar(Protocol):
-    """How a broker registers and stays registered. Raises as ControllerClient does."""
+    """Registers a broker and keeps it registered. Raises ControllerUnavailable."""
 
     async def register_broker(self, registration: BrokerRegistration) -> RegistrationReply:
         """Register; answered after the registration is committed."""
 
     async def broker_heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatReply:
-        """Report; answered after any change of state that it caused is committed."""
+        """Send a heartbeat; answered after any change of state that it caused is committed."""

@@ -1,6 +1,6 @@
 """The settings of one node's metadata quorum, and of its controller: Kafka's names and defaults.
 
-Dots in Kafka's names are underscores here. Those of the elections are in `core.settings`.
+Dots in Kafka's names are underscores here. The settings of elections are in `core.settings`.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.identifiers import BrokerId
 
 NEW_CLUSTER_FILE: Final = "new-cluster"
-"""In the log directory of a voter whose cluster is new; gone when the voter has started."""
+"""A marker file in the log directory of a new cluster's voter; its first start deletes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """Cluster-wide defaults, how long a silent broker stays in the cluster, and snapshots."""
+    """Cluster-wide defaults, broker sessions, and snapshots and retention of the metadata log."""
 
     broker_session_timeout_ms: int = integer(
         9000, "After which silence the controller fences a broker."
@@ -67,7 +67,7 @@ class ControllerSettings:
     num_partitions: int = row(NUM_PARTITIONS)
     default_replication_factor: int = row(DEFAULT_REPLICATION_FACTOR)
 
-    # What holds for consumer groups that set nothing, and bounds what they set.
+    # Defaults and bounds of the settings of consumer groups.
     group_consumer_session_timeout_ms: int = row(groups.SESSION_TIMEOUT)
     group_consumer_min_session_timeout_ms: int = row(groups.SESSION_TIMEOUT_MIN)
     group_consumer_max_session_timeout_ms: int = row(groups.SESSION_TIMEOUT_MAX)
@@ -77,24 +77,24 @@ class ControllerSettings:
 
     @property
     def log_settings(self) -> LogSettings:
-        """Of the metadata log. Time and size alone delete no record: a snapshot must hold it."""
+        """Settings of the metadata log. Age and size delete only records that a snapshot holds."""
         return LogSettings(segment_bytes=self.metadata_log_segment_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataQuorumSettings:
-    """The node, the voters, the place of the log, and how long to wait.
+    """The node, the voters, the place of the log, and the timeouts.
 
     `voters`: node id -> `host:port` of the control listener. They are in force at kraft.version 0;
-    a node that is not among them observes.
-    `bootstrap`: addresses to ask for the leader beside those of the voters.
-    `directory_id`: of `log_dir`; None: this node cannot become a voter.
-    `control_address`: where other nodes reach this node; empty: it does not tell.
-    `peer_addresses`: where this node reaches the control listener of another, if not where that
-    one says.
+    any other node is an observer.
+    `bootstrap`: addresses, beside the voters', at which to find the leader.
+    `directory_id`: the id of `log_dir`; None: this node cannot become a voter.
+    `control_address`: the address that this node sends to other nodes; empty: it sends none.
+    `peer_addresses`: addresses of other nodes' control listeners, in place of the addresses that
+    those nodes send.
     `log_dir`: the metadata log is its sub-directory `__cluster_metadata-0`.
-    `listen_host`, `listen_port`: where this node's control listener binds; port 0 is any.
-    `is_new_cluster`: a voter that has no `quorum-state` has never voted, and may.
+    `listen_host`, `listen_port`: the address of this node's control listener; port 0: any port.
+    `is_new_cluster`: a voter without a `quorum-state` has never voted, and may vote.
     `shared_secret`: if set, a request without it is refused.
     """
 
@@ -111,6 +111,6 @@ class MetadataQuorumSettings:
     is_new_cluster: bool = False
     shared_secret: str | None = None
     controller_request_timeout_ms: int = 30_000
-    """How long a request to the active controller is retried."""
+    """The time for which a request to the active controller is retried."""
     quorum: QuorumSettings = field(default_factory=QuorumSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)

@@ -1,1 +1,1 @@
-"""Whole nodes in one process: the real code under virtual time; a run is a function of its seed."""
+"""A simulation of whole nodes in one process, under virtual time; the seed determines the run."""

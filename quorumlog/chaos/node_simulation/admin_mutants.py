@@ -1,8 +1,8 @@
-"""Planted bugs of what an administrator asks for: moves, throttles, deletions, growth and more.
+"""Planted bugs in administrators' requests: moves, throttles, deletions, growth and more.
 
-They show in whole nodes alone, where an administrator works: no world of cores throttles a copy,
-deletes records of a replicated log, adds a partition, unregisters a broker or changes a feature
-level.
+They show only in whole nodes, which have an administrator: no simulated world throttles
+replication, deletes records of a replicated log, adds a partition, unregisters a broker or changes
+a feature level.
 """
 
 from collections.abc import Sequence, Set
@@ -40,11 +40,11 @@ from quorumlog.metadata_quorum.io.parts import QuorumParts
 from quorumlog.node.substitutes import Substitutes
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset, TopicPartition
 
-# ruff: noqa: ARG002 - a mutant has the signature of what it replaces
+# ruff: noqa: ARG002 - a mutant has the signature of the replaced method
 
 
 def with_controller(broken: type[Any]) -> Substitutes:
-    """Return the parts of a node whose controller is this one, or has this rule."""
+    """Return the parts of a node with this controller class, or with this rule class in it."""
     parts = QuorumParts(controller=controller_with(broken))
     return Substitutes(partition_rules=UNCHECKED_RULES, quorum=parts)
 
@@ -56,9 +56,9 @@ def _with(broken: type[Any]) -> Substitutes:
 
 
 MOVES: Final = Mutants(_with)
-"""Bugs of moves, of throttles and of deletions."""
+"""Bugs in moves, throttles and deletions."""
 CHURN: Final = Mutants(_with)
-"""Bugs of what else an administrator asks for."""
+"""Bugs in an administrator's other requests."""
 
 
 @MOVES.breaks(
@@ -168,7 +168,7 @@ class _PublishesLevelsAtOnce(Controller):
 class _CreatesInParts(Controller):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        # By the request: what is to come. It holds the request, so that no other has its id.
+        # id of a request -> its later slice. It keeps the request, so that its id stays unique.
         self._rest: dict[int, tuple[ControllerRequest, Decision[object]]] = {}
 
     def decide(

@@ -1,4 +1,4 @@
-"""What has been committed in one log, and how much of it the files of a copy hold."""
+"""The committed batches of one log, and the prefix of them that the files of a copy hold."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -9,7 +9,7 @@ from quorumlog.wire.codec.records import BatchHeader, read_header, validate_chec
 
 
 class Batch(NamedTuple):
-    """What identifies a batch: two that are equal here hold the same records."""
+    """The identity of a batch: batches with equal fields hold the same records."""
 
     next_offset: int
     leader_epoch: int
@@ -17,7 +17,7 @@ class Batch(NamedTuple):
 
 
 class CommittedLog:
-    """What has been committed in one log, as the first node that knew it showed it."""
+    """The committed batches of one log, from the first node on which each was committed."""
 
     def __init__(self) -> None:
         self.end_offset = 0
@@ -26,9 +26,9 @@ class CommittedLog:
     def take(
         self, headers: Iterable[BatchHeader], below: int, *, is_compacted: bool = False
     ) -> str:
-        """Compare batches that a node takes for committed; return the difference or damage, or "".
+        """Compare a node's committed batches; return the first difference or damage, or "".
 
-        A batch that reaches beyond `below` is left out.
+        Batches that end above `below` are not compared.
         """
         try:
             for header in headers:
@@ -47,17 +47,17 @@ class CommittedLog:
         return ""
 
     def cut(self, end_offset: int) -> None:
-        """Forget the batches that end above `end_offset`: no copy holds them any more."""
+        """Drop the batches that end above `end_offset`: no copy holds them any more."""
         self.end_offset = end_offset
         for base_offset in [*self._batches]:
             if self._batches[base_offset].next_offset > end_offset:
                 del self._batches[base_offset]
 
     def held_by(self, segments: Mapping[str, bytes], *, is_compacted: bool = False) -> int:
-        """Return up to which offset the files of a partition hold this log, without a gap.
+        """Return the end of the prefix of this log that a partition's files hold without a gap.
 
-        Each batch must have its checksum, and be the one that was committed. In a compacted topic
-        only the checksums count.
+        Each batch must match its checksum and the committed batch; in a compacted topic, only its
+        checksum.
         """
         names = sorted(name for name in segments if name.endswith(".log"))
         end = int(names[0].removesuffix(".log")) if names else 0

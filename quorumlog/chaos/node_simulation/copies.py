@@ -1,12 +1,12 @@
-"""What the disks hold of each partition after faults that take copies, and which loss all share.
+"""The copies of each partition on disk after faults that destroy copies, and their shared loss.
 
-It reads files and knows which faults were injected; of the product it takes only the members of
-ISR and ELR, who are the ones that had all. When a fault makes a copy worse, what the best copy
-among the members still holds, as a whole prefix, is what the cluster has to keep from then on.
+It reads the files on the disks. From the product it takes only the members of ISR and ELR, which
+held all committed records. When a fault damages a copy, the longest intact prefix among the
+members' copies is the log that the cluster must keep from then on.
 
-    best-copy     a new leader holds, in whole batches, what the best copy held
-    loss-told     records that no copy held any more are lost aloud: the controller's log has a line
-                  UNCLEAN ELECTION that names the partition, or it has no leader
+    best-copy     a new leader holds, in whole batches, the prefix of the best copy
+    loss-told     if no copy holds a committed record any more, the loss is reported: the
+                  controller logs UNCLEAN ELECTION with the partition, or it stays leaderless
 """
 
 import logging
@@ -24,7 +24,7 @@ from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 
 
 class Copied(NamedTuple):
-    """A partition as the oracle knows it. newest_epoch: of its leaders so far."""
+    """A partition at the oracle. newest_epoch: the newest leader epoch so far."""
 
     key: tuple[TopicId, TopicPartition]
     image: PartitionImage
@@ -34,12 +34,12 @@ class Copied(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The topic and the partition, as the controllers log them."""
+        """The topic and the partition, as in the controllers' log lines."""
         return f"{self.key[1].topic}-{self.key[1].partition}"
 
     @property
     def members(self) -> frozenset[int]:
-        """The replicas that had all that is committed, for all that the metadata says."""
+        """The replicas that held all committed records, by the metadata."""
         image = self.image
         return frozenset({*image.isr, *image.elr, *image.last_known_elr})
 
@@ -48,7 +48,7 @@ class Copied(NamedTuple):
 class SharedLoss:
     """Committed records of a partition, [held, committed), that no member's copy holds any more.
 
-    epoch: the newest one of its leaders up to then. leader_id: who leads since, without them.
+    epoch: the newest leader epoch at the loss. leader_id: a later leader without these records.
     """
 
     held: int
@@ -60,9 +60,8 @@ class SharedLoss:
 class Copies:
     """The copies of the partitions of one run on the disks of its machines.
 
-    keeps_members: an ISR that is too small to commit keeps who leaves it in the ELR. Else an ISR
-    may be shrunk to a member whose memory was lost a moment before, and nobody is to blame
-    (decision 62).
+    keeps_members: replicas that leave an ISR below min.insync.replicas stay in the ELR. Otherwise
+    an ISR may shrink to a member that has just lost its memory, which is no bug (decision 62).
     """
 
     def __init__(
@@ -77,9 +76,9 @@ class Copies:
         self.announced: Final = _UncleanElections()
 
     def held(self, node_id: int, copied: Copied) -> int:
-        """Return up to which offset a machine's disk holds what is committed, without a gap.
+        """Return the end of the committed prefix that a machine's disk holds without a gap.
 
-        Records in a directory that does not say whose they are count for nothing.
+        A directory without the partition's topic id does not count.
         """
         topic_id, at = copied.key
         disk, most = self._machines[node_id].disk, 0
@@ -94,11 +93,11 @@ class Copies:
     def look(
         self, copied: Copied, worse_on: int | None, *, is_decided_before: bool = False
     ) -> bool:
-        """Give up what no member's copy holds any more; return whether there is such a loss.
+        """Cut the committed log to the best member's copy; return whether this is a loss.
 
-        worse_on: the machine on which a fault has just made copies worse; None: members may have
-        left. is_decided_before: they have, perhaps, by a decision that is committed now, and was in
-        the log of the metadata before a copy became worse: no event takes it back.
+        worse_on: the machine on which a fault has just damaged copies; None: members may have left.
+        is_decided_before: they may have left by a change that was in the metadata log before the
+        damage, and is committed only now; it cannot be undone.
         """
         before = self._members.get(copied.key, frozenset())
         self._members[copied.key] = copied.members
@@ -117,16 +116,16 @@ class Copies:
         return True
 
     def lost_in(self, key: tuple[TopicId, TopicPartition]) -> int:
-        """Return the newest leader epoch whose leaders' commits may be lost; -1: nothing is.
+        """Return the newest leader epoch whose commits may be lost; -1: there was no loss.
 
-        Later leaders alone say what is committed.
+        Only later leaders define the committed records.
         """
         return self._lost_in.get(key, -1)
 
     def look_at_leader(
         self, copied: Copied, node_id: int, log_end_offset: int, violated: Callable[[str], None]
     ) -> None:
-        """Check what a new leader holds, and note the losses that come true with it."""
+        """Check the files of a new leader, and record the losses that become final with it."""
         held, committed = self.held(node_id, copied), copied.committed.end_offset
         if held < committed:
             violated(
@@ -138,7 +137,7 @@ class Copies:
                 loss.leader_id = node_id
 
     def listen(self) -> None:
-        """Hear what the controllers log from now on; other handlers get what they got."""
+        """Collect the controllers' warnings from now on; other handlers stay as they are."""
         for handler in logging.getLogger().handlers:
             handler.setLevel(logging.getLogger().level)
         logger = logging.getLogger(active_controller.__name__)
@@ -146,7 +145,7 @@ class Copies:
         logger.addHandler(self.announced)
 
     def untold(self) -> str:
-        """Return a loss that came true without a word of the controller, or ""."""
+        """Return a final loss that no controller has logged, or ""."""
         for name, losses in sorted(self.losses.items()):
             for loss in losses:
                 if loss.leader_id is not None and not self.announced.named(name):
@@ -158,7 +157,7 @@ class Copies:
 
 
 class _UncleanElections(logging.Handler):
-    """What the controllers log of unclean elections."""
+    """Collects the controllers' log lines about unclean elections."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -170,6 +169,6 @@ class _UncleanElections(logging.Handler):
             self._lines.append(message)
 
     def named(self, partition: str) -> bool:
-        """Tell whether a line names the partition."""
+        """Return whether a line names the partition."""
         pattern = re.compile(rf"(?<![\w.-]){re.escape(partition)}(?!\d)")
         return any(pattern.search(line) for line in self._lines)

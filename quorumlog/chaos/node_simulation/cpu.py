@@ -1,4 +1,4 @@
-"""A small share of a CPU: a process runs in turns."""
+"""A small share of a CPU: a process runs for a part of each period."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ class Starved:
         self._take_cpu()
 
     def feed(self) -> None:
-        """Let the process run whenever it wants to, from its next turn on."""
+        """Let the process run at any time again, from its next turn on."""
         self._is_fed = True
 
     def _take_cpu(self) -> None:

@@ -1,6 +1,6 @@
-"""What a disk, or a person, does to the files of a broker that is down.
+"""Damage by a disk, or by an operator, to the files of a broker that is down.
 
-The files of the metadata quorum are spared: what a voter may lose is another subject (decision 36).
+The files of the metadata quorum are spared: losses of a voter are another subject (decision 36).
 """
 
 import re
@@ -16,7 +16,7 @@ from quorumlog.wire.codec.identifiers import TopicId
 METADATA_FILE: Final = "partition.metadata"
 QUORUM_DIRECTORY: Final = "__cluster_metadata-0"
 OF_PARTITION: Final = re.compile(rf"/(?!{QUORUM_DIRECTORY}/)[^/]+-\d+/[^/]+$")
-"""The path of a file that is in the directory of a partition."""
+"""Matches the path of a file in a partition's directory."""
 
 _FILES: Final = {
     "log": re.compile(r"\.log$"),
@@ -24,13 +24,13 @@ _FILES: Final = {
     "checkpoint": re.compile(r"checkpoint$"),
     "index": re.compile(r"\.(index|timeindex|txnindex|snapshot)$"),
 }
-"""By the first word of a kind: which files it damages."""
+"""First word of a kind -> the files that it damages."""
 
 
 def damage(disk: SimDisk, directories: Sequence[str], kind: int, rng: Random) -> str:
-    """Damage one file below `directories`; return which and how, or "" if there is none.
+    """Damage one file below `directories`; return a description, or "" if there is no such file.
 
-    kind: the place of a kind in KINDS of faults/copies.py.
+    kind: an index of KINDS in faults/copies.py.
     """
     of, how = KINDS[kind].split("_")
     paths = [
@@ -56,7 +56,7 @@ def damage(disk: SimDisk, directories: Sequence[str], kind: int, rng: Random) ->
 
 
 def put_back(disk: SimDisk, directory: str, copy: DirectoryCopy) -> None:
-    """Let a copy take the place of a log directory, but for what the metadata quorum has there."""
+    """Replace a log directory by a copy, except for the metadata quorum's files in it."""
     of_quorum = f"{directory}/{QUORUM_DIRECTORY}"
     kept = disk.copied(of_quorum)
     disk.put_back(directory, copy)
@@ -65,7 +65,7 @@ def put_back(disk: SimDisk, directory: str, copy: DirectoryCopy) -> None:
 
 
 def is_identified(disk: SimDisk, path: str, topic_id: TopicId) -> bool:
-    """Tell whether the directory of a partition says that it is of this topic."""
+    """Return whether a partition's directory has a valid `partition.metadata` of this topic id."""
     content = disk.copied(path).get("", {}).get(METADATA_FILE, b"")
     try:
         return decode_partition_metadata(content).topic_id == topic_id

@@ -1,6 +1,6 @@
-"""Planted bugs of replicas that move between the log directories of a broker.
+"""Planted bugs in moves of replicas between the log directories of a broker.
 
-They show in whole nodes alone: no world of cores has several log directories.
+They show only in whole nodes: no simulated world has several log directories.
 """
 
 from functools import partial
@@ -42,7 +42,7 @@ DIRECTORIES: Final = Mutants(_with)
 
 
 class _CopiesInto(LogDirectory):
-    """A directory whose copies are logs of another class."""
+    """A log directory that uses another class for the copies of moving logs."""
 
     def __init__(
         self, disk: Disk, directory: str, defaults: LogSettings, *, new_copy: type[Log]
@@ -95,7 +95,7 @@ class _CopiesAreNotFlushed(Log):
 
 
 _TAKEN: Final[WeakKeyDictionary[Disk, dict[str, str]]] = WeakKeyDictionary()
-"""By disk: the names of logs whose copies were taken for them, and where."""
+"""Disk -> {log: the directory in which its copy took its place}."""
 
 
 @DIRECTORIES.breaks("a start takes the copy of a log for the log")

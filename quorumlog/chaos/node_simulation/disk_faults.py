@@ -1,4 +1,4 @@
-"""What goes wrong with the disk of a machine: full, failing, slow. It never lies."""
+"""Faults of a machine's disk: full, failing, slow. A successful fsync is always durable."""
 
 import errno
 import os
@@ -18,23 +18,23 @@ _KINDS: Final = {
     "fsync_dir": SYNCS, "open": NAMES, "mkdir": NAMES, "rename": NAMES, "unlink": NAMES,
     "rmdir": NAMES,
 }  # fmt: skip
-"""The calls of a SimDisk that can fail, by the kinds of faults/disks.py."""
+"""A SimDisk's call that can fail -> its kind in faults/disks.py."""
 
 
 class DiskFaults:
     """The state of one machine's disk. Set `disk` when the disk is replaced.
 
-    `fails_below`: only calls on paths that begin so fail; "": all. A node with several log
-    directories has its last one there.
+    `fails_below`: only calls on paths with this prefix fail; "": all. With several log
+    directories, it is the last one.
 
     `evicts_pages`: pages that a failed fsync has dropped may leave the page cache when the process
-    ends; else the machine starts again then, with what is on its disk.
+    ends; else the machine reboots then, with the content of its disk.
 
     Invariants:
-      1. An fsync fails only when `may_lose_memory` says that this may cost what was not synced;
-         where losses are judged, it always says so.
-      2. `has_failed`: an error was given to the process, which may have given up for it.
-         `has_lost_pages`: an fsync was among them, and the page cache shows what the disk lacks.
+      1. An fsync fails only if `may_lose_memory` allows the loss of unsynced writes; where losses
+         are judged, it always does.
+      2. `has_failed`: the process got an error, and may have given up the log directory.
+         `has_lost_pages`: an fsync has failed, and reads show pages that the disk lacks.
     """
 
     def __init__(
@@ -53,64 +53,64 @@ class DiskFaults:
         self._may_lose_memory: Final = may_lose_memory
         self._pages_lost: Final = pages_lost
         self._happened: Final = happened
-        self._failing = 0  # bits of file_calls
+        self._failing = 0  # bits of faults/disks.py
         self._fails_next_fsync = self._fails_next_flush = False
         self._slow = HEALTHY
-        self._fsyncs = 0  # since their time was last counted
+        self._fsyncs = 0  # since the last `took_s`
 
     @property
     def is_broken(self) -> bool:
-        """Whether calls fail: the process may give up at any time. On a full disk it must not."""
+        """True while calls fail: the process may end at any time. On a full disk it must not."""
         return bool(self._failing)
 
-    # --- what a nemesis does ---
+    # --- operations of a nemesis ---
 
     def fill(self, left_bytes: int) -> None:
-        """Let the disk take this much more."""
+        """Limit the disk to `left_bytes` more than it holds."""
         self._happened(f"fill {left_bytes}")
         self.disk.capacity_bytes = self.disk.bytes_used() + left_bytes
 
     def free(self) -> None:
-        """Let it take whatever comes."""
+        """Remove the limit of the disk's capacity."""
         self._happened("free")
         self.disk.capacity_bytes = None
 
     def fail(self, calls: int) -> None:
-        """Let these calls fail; 0: none."""
+        """Let these kinds of calls fail, as bits of faults/disks.py; 0: none."""
         self._happened(f"fail {calls}")
         self._failing = calls
 
     def fail_next_fsync(self) -> None:
-        """Let the next fsync fail, once the machine may lose what is in its memory."""
+        """Let the next fsync fail at which the machine may lose its memory."""
         self._fails_next_fsync = True
 
     def fail_next_flush(self) -> None:
-        """Do so with the next fsync of a partition's log."""
+        """Let the next such fsync of a partition's log fail."""
         self._fails_next_flush = True
 
     def spare_next_fsync(self) -> None:
-        """Take that back, if it has not failed yet."""
+        """Cancel the failure of the next fsync, if it is still pending."""
         self._fails_next_fsync = self._fails_next_flush = False
 
     def slow(self, spread_us: int) -> None:
-        """Let each fsync take up to this long."""
+        """Let each fsync take up to `spread_us`, beyond a healthy disk's least time."""
         self._happened(f"fsyncs {spread_us}")
         self._slow = replace(HEALTHY, spread_us=spread_us)
 
     # --- for the machine ---
 
     def process_began(self) -> None:
-        """Forget what only the process before could know."""
+        """Reset `has_failed`, which is about the process before."""
         self.has_failed = False
 
     def memory_lost(self) -> None:
-        """Note that the page cache is gone: what is seen is what the disk has."""
+        """Reset `has_lost_pages`: the page cache is gone, and reads show the disk's content."""
         self.has_lost_pages = False
 
     def on_operation(self, operation: str, path: str) -> None:
-        """See SimDisk: raise what the operation shall answer."""
+        """Raise OSError if the operation is to fail; see SimDisk."""
         if OWNER.get() is None:
-            return  # the oracle reads what is there
+            return  # the oracle's reads never fail
         kind = _KINDS.get(operation, 0)
         if operation == "fsync":
             self._fsyncs += 1
@@ -131,7 +131,7 @@ class DiskFaults:
         return self._fails_next_fsync or (self._fails_next_flush and is_log)
 
     def took_s(self) -> float:
-        """Draw how long the fsyncs since the last call took."""
+        """Draw the time of the fsyncs since the last call, in s."""
         fsyncs, self._fsyncs = self._fsyncs, 0
         taken_us = 0.0
         for _ in range(fsyncs):

@@ -1,6 +1,6 @@
-"""One end of a connection: an asyncio transport on the network in memory.
+"""One end of a connection: an asyncio transport on the in-memory network.
 
-It does what asyncio's transport of a socket does, callback for callback; a test runs the same
+It makes the same callbacks, in the same order, as asyncio's socket transport; a test runs the same
 scripts on both.
 """
 
@@ -28,20 +28,20 @@ class Mark:
         return self._name
 
 
-FIN: Final = Mark("fin")  # nothing follows
-RST: Final = Mark("rst")  # the connection is gone
+FIN: Final = Mark("fin")  # the last segment
+RST: Final = Mark("rst")  # the connection is reset
 Segment = bytes | Mark
 
-HIGH_WATER: Final = 64 * 1024 + 256 * 1024  # the transport's own, and what the systems take
+HIGH_WATER: Final = 64 * 1024 + 256 * 1024  # the transport's buffer and the socket buffers
 LOW_WATER: Final = 256 * 1024
 
 
 class Endpoint(asyncio.Transport):
-    """A transport. `arrive`, `taken` and `owner_died` are for the network.
+    """A transport. The network calls `arrive`, `taken` and `owner_died`.
 
     Invariants:
       1. The protocol is called in the context of its process, and never from within its own call.
-      2. `connection_lost` is called once, and nothing after it.
+      2. `connection_lost` is called once, as the last callback.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class Endpoint(asyncio.Transport):
         self.protocol: Any = None
         self.on_way: Final = deque[Segment]()  # from here to the peer
         self.last_arrival_s = 0.0
-        self.unread_bytes = 0  # that were sent from here, and that the peer has not read
-        self.is_over = False  # the connection is gone, as this end knows
+        self.unread_bytes = 0  # sent from here, and not yet read by the peer
+        self.is_over = False  # the connection has ended for this end
         self._context: Context | None = None
         self._arrived: Final = deque[Segment]()
         self._is_closing = self._is_pausing = self._has_eof = False
@@ -72,13 +72,13 @@ class Endpoint(asyncio.Transport):
 
     @property
     def has_dialled(self) -> bool:
-        """Whether the connection was begun at this end."""
+        """True if this end opened the connection."""
         return self.here[1] != self.port
 
     def attach(
         self, protocol: Any, context: Context, factory: Callable[[], Any] | None = None
     ) -> None:
-        """Give the endpoint its protocol; with `factory`, make it in the context, later."""
+        """Set the endpoint's protocol; with `factory`, create it later, in the context."""
         self.protocol, self._context = protocol, context
         if factory is not None:
             self._soon(self._accepted, factory)
@@ -92,7 +92,7 @@ class Endpoint(asyncio.Transport):
         self._begin()
 
     def _begin(self) -> None:
-        if self.is_over:  # it was reset before the process took it
+        if self.is_over:  # it was reset before the process accepted it
             self._soon(self.protocol.connection_lost, _reset())
         else:
             self._read_soon()
@@ -126,11 +126,11 @@ class Endpoint(asyncio.Transport):
             self.network.send(self, FIN)
 
     def get_write_buffer_size(self) -> int:
-        """See asyncio: what the systems do not take."""
+        """See asyncio: the bytes beyond the socket buffers."""
         return max(0, self.unread_bytes - LOW_WATER)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Ignore it: all connections have the same limits."""
+        """Do nothing: all connections have the same limits."""
 
     def is_closing(self) -> bool:
         """See asyncio."""
@@ -158,11 +158,11 @@ class Endpoint(asyncio.Transport):
         self.protocol = protocol
 
     def close(self) -> None:
-        """See asyncio: what was written is still sent."""
+        """See asyncio: buffered bytes are still sent."""
         if self._is_closing or self.is_over:
             return
         self._is_closing = True
-        if not self._is_pausing:  # else when the peer has taken it
+        if not self._is_pausing:  # else after the peer has read enough
             self._end(None)
 
     def abort(self) -> None:
@@ -174,9 +174,9 @@ class Endpoint(asyncio.Transport):
     # --- for the network ---
 
     def arrive(self, segment: Segment) -> None:
-        """Take a segment; nothing of the process runs before the next turn."""
+        """Receive a segment; the protocol is called in the next turn at the earliest."""
         if self.is_over:
-            if isinstance(segment, bytes):  # nothing is here that could take it
+            if isinstance(segment, bytes):  # no process can read it
                 self.network.send(self, RST)
         elif segment is RST:
             self._arrived.clear()
@@ -186,7 +186,7 @@ class Endpoint(asyncio.Transport):
             self._read_soon()
 
     def taken(self, size: int) -> None:
-        """Note that the peer has read this much of what was sent."""
+        """Count `size` sent bytes as read by the peer."""
         self.unread_bytes -= size
         if self._is_pausing and self.unread_bytes <= LOW_WATER:
             self._is_pausing = False
@@ -196,7 +196,7 @@ class Endpoint(asyncio.Transport):
                 self._soon(self.protocol.resume_writing)
 
     def owner_died(self) -> None:
-        """Close the connection as the system does for a process that is gone."""
+        """Close the connection, as the system does for a dead process."""
         if not self.is_over:
             self._close_system_side()
             self.is_over = True
@@ -211,7 +211,7 @@ class Endpoint(asyncio.Transport):
         self._lost(error)
 
     def _close_system_side(self) -> None:
-        """Say that nothing follows: rudely, if something arrived that was not read (RFC 2525)."""
+        """Send FIN, or RST if received bytes were not read (RFC 2525)."""
         unread = any(isinstance(segment, bytes) for segment in self._arrived)
         if unread:
             self.network.send(self, RST)

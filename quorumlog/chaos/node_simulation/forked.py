@@ -1,7 +1,7 @@
-"""Runs that each have a process of their own: what one replaces or leaves reaches no other.
+"""Runs each simulation in a forked process, so that its replacements do not affect another run.
 
-A process is forked after everything is imported, and ends without any clean-up: to collect the
-frames of killed nodes would run their `finally`.
+A process is forked after all imports, and exits without any clean-up: a collection of the frames
+of killed nodes would run their `finally`.
 """
 
 import os
@@ -27,7 +27,7 @@ _CHUNK_BYTES: Final = 1 << 16
 
 
 class RunFailed(Exception):
-    """A run gave no result: a bug of ours, in a node or in the simulation. It says which seed."""
+    """A run gave no result: a bug in a node or in the simulation. The message has the seed."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,8 @@ def run_forked(
 ) -> Iterator[NodesResult | RunFailed]:
     """Yield the results in the order of `wanted`, with `workers` at a time; 0: one per core.
 
-    `idle` is called now and then while nothing has ended. Leaving the iterator ends all processes.
+    `idle` is called repeatedly while runs are in progress. Closing the iterator kills all
+    processes.
     """
     warm_up()
     count = min(workers or os.cpu_count() or 1, len(wanted))
@@ -72,7 +73,7 @@ def run_forked(
 
 
 def run_one(settings: NodesSettings) -> NodesResult:
-    """Carry out one run in a process of its own. Raises RunFailed."""
+    """Return the result of one run in a process of its own. Raises RunFailed."""
     (outcome,) = run_forked([settings], workers=1)
     if isinstance(outcome, RunFailed):
         raise outcome
@@ -95,7 +96,7 @@ def _begin(place: int, settings: NodesSettings, selector: selectors.BaseSelector
 
 
 def _child(settings: NodesSettings, directory: Path, writing: int) -> None:
-    """Run, and write the result; never returns."""
+    """Run in the child process, write the result, and exit."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     outcome: NodesResult | str
     try:
@@ -113,7 +114,7 @@ def _child(settings: NodesSettings, directory: Path, writing: int) -> None:
 
 
 def _ended(selector: selectors.BaseSelector) -> Iterator[tuple[_Child, NodesResult | RunFailed]]:
-    """Read what children have written; yield those that have ended, with what came of them."""
+    """Read from the children's pipes; yield the children that have ended, with their outcomes."""
     for key, _ in selector.select(timeout=0.2):
         child: _Child = key.data
         if chunk := os.read(key.fd, _CHUNK_BYTES):
@@ -141,7 +142,7 @@ def _named(child: _Child) -> str:
 
 
 def _end(key: selectors.SelectorKey, selector: selectors.BaseSelector) -> None:
-    """End the process, if it still runs, and remove its directory, if that is its own."""
+    """Kill and reap the process; remove its directory unless it is to be kept."""
     child: _Child = key.data
     selector.unregister(key.fileobj)
     os.close(key.fd)

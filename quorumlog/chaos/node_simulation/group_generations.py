@@ -1,7 +1,7 @@
-"""What the committed log of the offsets topic says of groups: a generation is never taken back.
+"""Checks that a group's generation never decreases in the committed log of the offsets topic.
 
-A coordinator that takes over and does not know a group's generation begins again at 1. Members of a
-generation that is over could commit then. A group that was deleted may begin again.
+A new coordinator that has not loaded a group's generation begins again at 1; then members of an
+older generation could commit offsets. A deleted group may begin again at 1.
 """
 
 from typing import Final
@@ -14,10 +14,10 @@ _READ_BYTES: Final = 1 << 20
 
 
 class GroupGenerations:
-    """The groups of one partition, as far as its log is committed.
+    """The groups in the committed log of one partition.
 
-    The first replica that shows a record as committed speaks for all: they agree below the high
-    watermark, which is a rule of its own.
+    Each record is read once, from the first replica on which it is committed: that all replicas
+    agree below the high watermark is a rule of its own.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class GroupGenerations:
         self._generations: Final[dict[str, int]] = {}
 
     def take(self, log: Log, high_watermark: int) -> str:
-        """Read what is committed and was not read before; return what is wrong, or ""."""
+        """Read the newly committed records; return a violation, or ""."""
         self._end_offset = max(self._end_offset, log.log_start_offset)
         while self._end_offset < high_watermark:
             read = log.read(self._end_offset, max_bytes=_READ_BYTES, end_offset=high_watermark)

@@ -1,7 +1,7 @@
-"""Links between hosts: how long a segment takes, and what holds it back.
+"""Links between hosts: the latency of segments, and the rules that hold segments back.
 
-A link is one direction between two hosts, for the connections to one port. The rules on it are
-those of the forwarders between real processes.
+A link is one direction between two hosts, for the connections to one port. Its rules are the same
+as in the forwarders between real processes.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from quorumlog.chaos.network.link_state import LinkState
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 
 BASE_LATENCIES_S: Final = (0.0001, 0.0003, 0.001, 0.005)
-RETRY_S_MAX: Final = 0.2  # until TCP tries again after a cut
+RETRY_S_MAX: Final = 0.2  # the delay of TCP's retransmission after a cut
 
 
 class Link:
@@ -27,10 +27,10 @@ class Link:
         self._rng: Final[Random] = seeded(f"link {source} {target} {port}", seed)
         self.rules: Final = LinkState(self._rng.random)
         self._base_s: Final = self._rng.choice(BASE_LATENCIES_S)
-        self._free_at_s = 0.0  # where a rate is limited
+        self._free_at_s = 0.0  # if a rule limits the rate
 
     def latency_s(self, size: int, now_s: float) -> float:
-        """Draw how long a segment of `size` bytes takes."""
+        """Draw the latency of a segment of `size` bytes, in s."""
         jitter = self._rng.random()
         takes_s = self._base_s * (0.8 + jitter * jitter)
         rules = self.rules
@@ -42,5 +42,5 @@ class Link:
         return takes_s
 
     def retry_s(self) -> float:
-        """Draw when what was held back is sent again, once the link works."""
+        """Draw the delay after which held segments are sent again on a healed link, in s."""
         return self._rng.random() * RETRY_S_MAX

@@ -1,8 +1,8 @@
 """A deterministic event loop: virtual time, one thread, callbacks that belong to processes.
 
-Time stands still while a callback runs, and jumps to the next timer when nothing is ready. Every
-callback carries a context, and OWNER in it names the simulated process; all that a callback starts
-inherits it. So SIGKILL and SIGSTOP are exact, and each process sees a clock of its own.
+Time stands still while a callback runs, and jumps to the next timer when no callback is ready.
+OWNER in the context of a callback is its simulated process; tasks and callbacks that it starts
+inherit the context. So SIGKILL and SIGSTOP are exact, and each process sees its own clock.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from quorumlog.chaos.node_simulation.process import KERNEL, OWNER, Process, Thre
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 
 START_S: Final = 1_000.0
-COLLECT_EVERY_S: Final = 20.0  # virtual: finalizers run at times that the seed decides
+COLLECT_EVERY_S: Final = 20.0  # virtual: the seed determines when finalizers run
 CALLBACKS_AT_ONE_INSTANT_MAX: Final = 200_000
 _DEFAULT_THREADS: Final = 8
 
@@ -31,11 +31,11 @@ Ts = TypeVarTuple("Ts")
 
 
 class NoProgress(Exception):
-    """The simulated processes wait for nothing, or do not stop to do things at one instant."""
+    """All simulated processes wait without a timer, or run callbacks endlessly at one instant."""
 
 
 class Sockets(Protocol):
-    """What the loop asks of a network; see network.py."""
+    """The part of a network that the loop uses; see network.py."""
 
     def listen(self, factory: Any, sock: Any) -> asyncio.AbstractServer:
         """Accept connections on a bound socket, each with a protocol that `factory` makes."""
@@ -47,7 +47,7 @@ class Sockets(Protocol):
         """Return a connected endpoint. Raises OSError."""
 
     async def attach(self, endpoint: Any, factory: Any) -> Any:
-        """Give the endpoint a protocol, and return that once `connection_made` was called."""
+        """Give the endpoint a protocol, call `connection_made`, and return the protocol."""
 
 
 class Scheduled(asyncio.TimerHandle):
@@ -55,7 +55,7 @@ class Scheduled(asyncio.TimerHandle):
 
     __slots__ = ("args", "callback", "context", "due_s")
 
-    def __init__(  # the parent's is left out: it is as slow as all that happens here
+    def __init__(  # without the parent's, which is as slow as the rest of a callback here
         self, callback: Callable[..., object], args: tuple[Any, ...], context: Context, due_s: float
     ) -> None:
         self.callback: Callable[..., object] | None = callback
@@ -64,15 +64,15 @@ class Scheduled(asyncio.TimerHandle):
         self.due_s = due_s
 
     def cancel(self) -> None:
-        """Do not call it. The loop drops it when it is due."""
+        """Cancel the callback. The loop drops it when it is due."""
         self.callback, self.args = None, ()
 
     def cancelled(self) -> bool:
-        """Tell whether it was cancelled, or called."""
+        """Return whether it was cancelled, or called."""
         return self.callback is None
 
     def when(self) -> float:
-        """Return the time at which it is due, as its process's clock shows it."""
+        """Return its due time by the clock of its process."""
         return self.due_s
 
     def __repr__(self) -> str:
@@ -86,9 +86,9 @@ class Scheduled(asyncio.TimerHandle):
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """The scheduler of all processes of a run. Set `sockets` before anything connects.
+    """The scheduler of all processes of a run. Set `sockets` before the first connection.
 
-    after_turn: called after the callbacks of each turn; it must not schedule anything.
+    after_turn: called after the callbacks of each turn; it must not schedule callbacks.
     """
 
     def __init__(self, seed: int) -> None:
@@ -102,7 +102,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._numbers: Final = count()
         self.numbers_in_sets: Final = count()  # see numbered.py
         self._thread_rng: Final[Random] = seeded("threads", seed)
-        self._graveyard: Final[list[Any]] = []  # frames of the dead: to collect them runs them
+        # The tasks of killed processes: a collection of their frames would run their `finally`.
+        self._graveyard: Final[list[Any]] = []
         self._next_collection_s = START_S + COLLECT_EVERY_S
         self._kernel_pools: Final[dict[Any, ThreadPool]] = {}
         self._instant_began_at = 0  # the number of callbacks then
@@ -112,7 +113,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # --- time and callbacks ---
 
     def time(self) -> float:
-        """Return the monotonic clock of the process that asks."""
+        """Return the monotonic clock of the calling process."""
         process = OWNER.get()
         if process is None or process.clock.is_true:
             return self.now_s
@@ -137,7 +138,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        """See asyncio: there is one thread."""
+        """See asyncio; there is only one thread."""
         return self.call_soon(callback, *args, context=context)
 
     def call_later(
@@ -157,7 +158,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        """See asyncio; `when` is by the clock of the process that calls."""
+        """See asyncio; `when` is by the clock of the calling process."""
         process = OWNER.get()
         true_s = when if process is None else process.clock.true_s(when)
         if context is None:
@@ -167,12 +168,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return handle
 
     def in_kernel(self, after_s: float, action: Callable[..., object], *args: Any) -> None:
-        """Do something after a while that is no process's own work."""
+        """Call `action` after `after_s`, outside of all processes."""
         handle = Scheduled(action, args, KERNEL, self.now_s + after_s)
         heapq.heappush(self._timers, (handle.due_s, next(self._numbers), handle))
 
     def _run_once(self) -> None:
-        """Advance to the next instant if nothing is ready; then run what is ready now."""
+        """Advance to the next timer if no callback is ready; then run the ready callbacks."""
         queue, timers = self._queue, self._timers
         if not queue:
             self._advance()
@@ -227,14 +228,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return context.run(lambda: self.create_task(main()))
 
     def kill(self, process: Process) -> None:
-        """End the process at once: no callback of it runs any more."""
+        """End the process at once: none of its callbacks runs any more."""
         process.is_alive = False
         process.backlog.clear()
         process.pools.clear()
         self._graveyard.append(asyncio.all_tasks(self))
 
     def wake(self, process: Process) -> None:
-        """If the process runs again, do what was due meanwhile, in its order."""
+        """If the process runs again, schedule its backlog, in order."""
         if process.runs:
             self._queue.extend(process.backlog)
             process.backlog.clear()
@@ -244,7 +245,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]  # a future, as asyncio's own loops return
         self, executor: Any, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
-        """Do the work of a thread: it begins after a drawn while, and is heard of after another."""
+        """Run `func` as a thread would: with a drawn delay before it, and one before its result."""
         future: asyncio.Future[T] = self.create_future()
         process = OWNER.get()
         pools = self._kernel_pools if process is None else process.pools
@@ -291,7 +292,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     async def getaddrinfo(  # type: ignore[override]
         self, host: Any, port: Any, **_: Any
     ) -> list[tuple[int, int, int, str, tuple[str, int]]]:
-        """Return the address itself: nothing here has a name."""
+        """Return the address itself: hosts have no names here."""
         return [(2, 1, 6, "", (str(host), int(port)))]
 
     async def create_server(  # type: ignore[override]
@@ -319,13 +320,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _network(self) -> Sockets:
         return cast(Sockets, self.sockets)
 
-    # --- what the parent class asks for ---
+    # --- abstract methods of the parent class ---
 
     def _process_events(self, event_list: Any) -> None:
-        """There is no selector."""
+        """Do nothing: there is no selector."""
 
     def _write_to_self(self) -> None:
-        """There is no other thread to wake."""
+        """Do nothing: there is no other thread to wake."""
 
 
 def _new_task(
@@ -338,7 +339,7 @@ def _new_task(
 
 
 def _failed(loop: asyncio.AbstractEventLoop, said: dict[str, Any]) -> None:
-    """Tell the process whose callback has failed, as main.py of a node does."""
+    """Report a failed callback to its process, as main.py of a node does."""
     process = OWNER.get()
     if process is not None and process.failed is not None:
         process.failed(loop, said)

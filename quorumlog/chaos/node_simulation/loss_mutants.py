@@ -1,6 +1,6 @@
-"""Planted bugs of replicas whose logs, or whose log directories, cannot be believed (decision 147).
+"""Planted bugs in the handling of damaged logs and outdated log directories (decision 147).
 
-They show where faults take copies, and the best copy judges: see `copies`.
+They show in runs with faults that destroy copies, which the best copy judges: see `copies`.
 """
 
 from collections.abc import Set

@@ -1,7 +1,7 @@
-"""A machine: a disk, a clock, a boot id, and one node's process on it, or none.
+"""A machine: a disk, a clock, a boot id, and at most one node's process.
 
-The node is the real one: of what ships only `main` is left out, with its signals, locks and files.
-A killed process leaves its writes in the page cache; a power loss takes what was not fsynced.
+The node is the product's; only `main` is replaced, with its signals, locks and files. A killed
+process leaves its writes in the page cache; a power loss destroys all writes without an fsync.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ REBOOT_SHARE: Final = 0.3  # of the ends of processes after a failed fsync, wher
 PLANES: Final[Mapping[int, Plane]] = {KAFKA_PORT: "kafka", CONTROL_PORT: "control"}
 
 Happened = Callable[[str], None]
-"""Called with what happened to a machine: for the digest and the trace of a run."""
+"""Called with each event of a machine, for the digest and the trace of a run."""
 
 
 def host_of(node_id: int) -> str:
@@ -59,8 +59,8 @@ class Machine:
     """One machine of a run.
 
     Invariants:
-      1. At most one process runs on it, and only that process touches the disk.
-      2. Every start after a power loss has another boot id; every process is a new one.
+      1. At most one process runs on it, and only that process uses the disk.
+      2. Every start after a power loss has a new boot id; every start is a new process.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Machine:
         seen_disk: Callable[[Disk], Disk],
         happened: Happened,
     ) -> None:
-        """`seen_disk`: given the disk, returns what the node sees of it."""
+        """`seen_disk` wraps the disk in the disk that the node uses."""
         self.node_id: Final = node_id
         self.host: Final = host_of(node_id)
         rng = seeded(f"clock {node_id}", seed)
@@ -83,10 +83,10 @@ class Machine:
         self._wall_offset_ns: Final = self.clock.wall_offset_ns
         self.process: Process | None = None
         self.node: Node | None = None
-        self.failure = ""  # how the last process ended by itself, and with which exit status
+        self.failure = ""  # the error with which the last process ended; `status`: its exit status
         self.status = EXIT_OK
-        self.violation = ""  # an invariant of the node's own that did not hold
-        self.may_lack_records = False  # that others hold, until all is in sync again
+        self.violation = ""  # a broken invariant, or another forbidden end of the process
+        self.may_lack_records = False  # that others hold, until all replicas are in sync again
         self.may_lose_memory: Callable[[], bool] = lambda: True
         self.copies_changed: Callable[[], object] = lambda: None
         self._is_dark = False
@@ -125,7 +125,7 @@ class Machine:
 
     @property
     def disk(self) -> SimDisk:
-        """What is in the machine now."""
+        """The machine's current disk."""
         return self.disk_faults.disk
 
     def _insert(self, disk: SimDisk) -> None:
@@ -135,20 +135,20 @@ class Machine:
         self.disk_faults.disk = disk
 
     def read_text(self) -> str:
-        """Return the boot id, as the system's file does."""
+        """Return the boot id, in place of the system's boot id file."""
         return f"boot-{self.node_id}-{self._boots}"
 
     @property
     def is_ready(self) -> bool:
-        """Whether its node takes part."""
+        """True if its node has started and is ready."""
         return self.node is not None and self.node.ready.is_set()
 
-    # --- what a nemesis does to it ---
+    # --- operations of a nemesis ---
 
     def start(self) -> None:
         """Start the node; it is ready later. A machine without power gets it back first.
 
-        A node that goes on without its log directory waits for an operator: here it is.
+        A node that runs without its failed log directory is restarted, as by an operator.
         """
         self.disk_faults.spare_next_fsync()
         if self.process is not None:
@@ -168,20 +168,20 @@ class Machine:
         self._loop.spawn(process, lambda: self._main(process))
 
     def _serves_no_logs(self) -> bool:
-        """Whether the disk has failed, and the broker has given its log directory up for it."""
+        """Whether the disk has failed, and the broker has given up its log directory."""
         broker = None if self.node is None else self.node.broker
         if broker is None or not self.disk_faults.has_failed:
             return False
-        return broker.replicas._has_failed_log  # noqa: SLF001 - no node tells it to another
+        return broker.replicas._has_failed_log  # noqa: SLF001 - nodes do not publish it
 
     def kill(self) -> None:
-        """SIGKILL: the disk keeps what was written, and peers see the connections closed."""
+        """SIGKILL: the disk keeps all writes, and peers see the connections closed."""
         if self.process is not None:
             self._happened(f"kill {self.process.name}")
             self._end(self.process)
 
     def lose_power(self) -> None:
-        """Lose what was not fsynced, perhaps with a torn tail, and fall silent."""
+        """Lose the writes without an fsync, perhaps with a torn tail, and send nothing more."""
         process, self.process, self.node = self.process, None, None
         self._starved = None
         self._happened(f"power {self.node_id}")
@@ -200,7 +200,7 @@ class Machine:
         self.copies_changed()
 
     def _lose_pages(self) -> None:
-        """Boot again; or go on without the pages that a failed fsync has dropped."""
+        """Boot again; or continue without the pages that a failed fsync has dropped."""
         if not self.disk_faults.evicts_pages or self._crash_rng.random() < REBOOT_SHARE:
             self._lose_memory()
             return
@@ -226,22 +226,22 @@ class Machine:
             self._loop.wake(self.process)
 
     def starve(self, share_percent: int) -> None:
-        """Give the process a small share of a CPU, until it ends or is fed."""
+        """Give the process a small share of a CPU, until it ends or `feed` is called."""
         if self.process is not None:
             self._happened(f"starve {self.process.name} {share_percent}")
             self._starved = Starved(self._loop, self.process, share_percent)
 
     def feed(self) -> None:
-        """Let the process run whenever it wants to."""
+        """Let the process run at any time again."""
         if self._starved is not None:
             self._happened(f"feed {self.node_id}")
             self._starved.feed()
             self._starved = None
 
     def wipe(self) -> None:
-        """Replace the disk of a machine without a process by an empty one.
+        """Replace the disk of a machine without a process by an empty disk.
 
-        Where the node has several log directories, only the last one: a disk of its own.
+        With several log directories, only the last one is emptied: it is a disk of its own.
         """
         self._happened(f"wipe {self.node_id}")
         if self.disk_faults.fails_below:
@@ -252,18 +252,18 @@ class Machine:
         self.copies_changed()
 
     def damage(self, kind: int) -> None:
-        """Damage a file of a machine without a process, by a kind of damage.py."""
+        """Damage a file of a machine without a process; `kind`: see damage.py."""
         done = damage(self.disk, self.log_dirs, kind, self._damage_rng)
         self._happened(f"damage {self.node_id}: {done or 'there is no such file'}")
         self.copies_changed()
 
     def copy_directories(self, name: int) -> None:
-        """Take a copy of all log directories, as reads see them now."""
+        """Copy all log directories, with the content that reads see now."""
         self._happened(f"copy {self.node_id} #{name}")
         self._copies[name] = {one: self.disk.copied(one) for one in self.log_dirs}
 
     def put_back(self, name: int, *, only_last: bool = False) -> None:
-        """Let a copy take the place of the log directories, or of the last one alone."""
+        """Replace the log directories, or only the last one, by a copy."""
         self._happened(f"put back {self.node_id} #{name}")
         copies = self._copies.pop(name)
         for directory in self.log_dirs[-1:] if only_last else self.log_dirs:
@@ -271,7 +271,7 @@ class Machine:
         self.copies_changed()
 
     def stop(self) -> None:
-        """SIGTERM: let the node hand over what it leads, and end; it is gone later."""
+        """SIGTERM: let the node hand over its leaderships and end; returns before it has ended."""
         if self._stopping is not None:
             self._happened(f"stop {self.node_id}")
             self._stopping.set()
@@ -288,14 +288,14 @@ class Machine:
         self.clock.wall_offset_ns += step_ms * 1_000_000
 
     def reset_clock(self) -> None:
-        """Set the wall clock as it was at the start."""
+        """Set the wall clock back to its offset at the start."""
         self._happened(f"reset {self.node_id}")
         self.clock.wall_offset_ns = self._wall_offset_ns
 
     # --- the process ---
 
     async def _main(self, process: Process) -> None:
-        """Do what `main` of a node does, up to the end of the process."""
+        """Run the node as `main` does, up to the end of the process."""
         try:
             await self._serve(process)
         except Exception as error:  # noqa: BLE001 - the outermost frame of the process
@@ -334,6 +334,6 @@ class Machine:
         self._loop.kill(process)
         self._network.process_died(process)
         self.disk.kill()
-        if self.disk_faults.has_lost_pages:  # reads show what the disk lacks
+        if self.disk_faults.has_lost_pages:  # reads show pages that the disk lacks
             self._lose_pages()
         self.process = self.node = self._stopping = self._starved = None

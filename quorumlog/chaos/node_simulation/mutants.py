@@ -1,8 +1,9 @@
-"""Planted bugs in whole nodes: name -> what it breaks, and the parts of a node that do so.
+"""Planted bugs in whole nodes: name -> the broken rule, and the parts of a node that break it.
 
-All mutants of the worlds with cores are here as well: the same classes, in real nodes. A node with
-a broken rule does not check itself, so that the history or the oracle must find it. To add one:
-write a class that inherits one rule (see the `mutants.py` of the worlds), or a new entry below.
+All mutants of the simulated worlds run here as well: the same classes, in real nodes. A node with a
+broken rule does not check its own invariants, so that the history or the oracle must find the bug.
+To add a mutant: write a class that inherits one rule (see the `mutants.py` of the worlds), or a new
+entry below.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -31,7 +32,7 @@ from quorumlog.node.substitutes import Substitutes
 from quorumlog.wire.codec.identifiers import BrokerId
 
 CONTROLLER: Final = Mutants(with_controller)
-"""Controllers with a broken rule that no world of cores has."""
+"""Controllers with a broken rule that no simulated world covers."""
 
 
 @CONTROLLER.breaks("a controller elects a replica outside the ISR although a member lives")
@@ -92,7 +93,7 @@ SOUND: Final = NodeMutant(name="", of="", breaks="no rule", substitutes=Substitu
 
 
 def mutant_called(name: str | None) -> NodeMutant:
-    """Return a mutant; None: what is sound. Raises ValueError with the names there are."""
+    """Return a mutant; None: the node without a bug. Raises ValueError with all valid names."""
     if name is None:
         return SOUND
     return registered(MUTANTS, name.replace("-", "_"), "mutant")

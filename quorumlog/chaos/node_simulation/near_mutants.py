@@ -1,4 +1,4 @@
-"""Planted bugs of replicas that serve consumers (KIP-392): no world of cores has such reads."""
+"""Planted bugs in reads from followers (KIP-392), which no simulated world has."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,9 +1,9 @@
-"""A network in memory: hosts, links, listeners, and how connections begin and end.
+"""An in-memory network: hosts, links, listeners, and the begin and end of connections.
 
-A direction of a connection is a FIFO of segments: bytes, or the sign of its end. A link that is cut
-holds segments back, as TCP does, and hands them on when it is healed; a connection under way waits
-likewise. A process that dies closes its connections; a machine without power says nothing, and
-resets what it does not know any more once it is back.
+A direction of a connection is a FIFO of segments: bytes, or FIN or RST. A cut link holds segments
+back, as TCP does, and delivers them when it is healed; connection attempts wait as well. A process
+that dies closes its connections. A machine without power sends nothing; once its power is back, it
+resets its old connections.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from quorumlog.chaos.node_simulation.sockets import SimulatedServer, SimulatedSo
 from quorumlog.chaos.node_simulation.stream import Stream
 
 _FIRST_PORT: Final = 40_000
-_NOWHERE: Final = "0.0.0.0"  # noqa: S104 - the host of what no process owns
+_NOWHERE: Final = "0.0.0.0"  # noqa: S104 - the host without a process
 
 Carried = Callable[[float, str, bytes], None]
-"""Called with (true time, what arrived where, its bytes): for the digest of a run."""
+"""Called with (true time, addresses of an arrived segment, its bytes), for a run's digest."""
 
 
 class Network:
@@ -35,7 +35,7 @@ class Network:
 
     Invariants:
       1. Segments of one direction arrive in the order in which they were sent, each once.
-      2. Nothing reaches a host without power, and nothing that it held back is ever sent.
+      2. A host without power receives no segment, and its held segments are lost.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Network:
         carried: Carried,
         planes: Mapping[int, Plane] | None = None,
     ) -> None:
-        """`planes`: what the ports speak on which rules may pick single messages."""
+        """`planes`: the protocol by port, where rules may apply to single messages."""
         self._planes: Final = planes or {}
         self.loop: Final = loop
         self.bytes = 0
@@ -61,18 +61,18 @@ class Network:
     # --- rules ---
 
     def impose(self, rule: LinkRule, concerns: Callable[[Link], bool]) -> None:
-        """Let a rule hold on all links that it concerns, also on those still to come."""
+        """Impose a rule on all links that it concerns, future links included."""
         self._rules[rule.id] = (rule, concerns)
         for link in self._links.values():
             if concerns(link):
                 link.rules.impose(rule)
 
     def holds(self, rule_id: str) -> bool:
-        """Tell whether a rule holds now."""
+        """Return whether a rule is in force."""
         return rule_id in self._rules
 
     def lift(self, rule_id: str) -> None:
-        """End a rule. What no other rule holds back arrives soon."""
+        """End a rule. Segments that no other rule holds back arrive soon."""
         self._rules.pop(rule_id, None)
         for link in self._links.values():
             if link.rules.lift(rule_id) and not link.rules.is_cut:
@@ -83,7 +83,7 @@ class Network:
                     self.loop.in_kernel(after_s, send)
 
     def reset(self, concerns: Callable[[Link], bool]) -> None:
-        """Reset every connection that was dialled over one of these links."""
+        """Reset every connection that was opened over one of these links."""
         for owned in [*self._endpoints.values()]:
             for endpoint in [*owned]:
                 if endpoint.has_dialled and concerns(self.link_of(endpoint)):
@@ -100,7 +100,7 @@ class Network:
         return link
 
     def link_of(self, endpoint: Endpoint) -> Link:
-        """Return the link that carries what this endpoint sends."""
+        """Return the link that carries this endpoint's segments."""
         return self.link(endpoint.here[0], endpoint.there[0], endpoint.port)
 
     # --- listeners ---
@@ -110,7 +110,7 @@ class Network:
         return SimulatedSocket(self._take_address)
 
     def bound(self, host: str, port: int) -> SimulatedSocket:
-        """Return a socket that is bound. Raises OSError (EADDRINUSE) where another one listens."""
+        """Return a bound socket. Raises OSError (EADDRINUSE) if the address has a listener."""
         bound = self.socket()
         bound.bind((host, port))
         return bound
@@ -140,7 +140,7 @@ class Network:
     # --- connections ---
 
     async def connect(self, host: str, port: int) -> Endpoint:
-        """Return an endpoint whose peer was accepted. Raises ConnectionRefusedError."""
+        """Return a connected endpoint. Raises ConnectionRefusedError."""
         process = OWNER.get()
         self._next_port += 1
         here = (_NOWHERE if process is None else process.host, self._next_port)
@@ -150,7 +150,7 @@ class Network:
         return await answer
 
     async def attach(self, endpoint: Endpoint, factory: Callable[[], Any]) -> Any:
-        """Give a connected endpoint its protocol."""
+        """Create the protocol of a connected endpoint, and return it."""
         protocol = factory()
         endpoint.attach(protocol, contextvars.copy_context())
         return protocol
@@ -185,14 +185,14 @@ class Network:
         self._pass_on(back, 0, partial(_answer, answer, near))
 
     def _pass_on(self, link: Link, size: int, arrive: Callable[[], None]) -> None:
-        """Let something happen at the other end of a link, when and if it gets there."""
+        """Call `arrive` after the latency of the link, or after the link is healed."""
         if link.rules.is_cut:
             link.held.append(partial(self._pass_on, link, size, arrive))
         else:
             self.loop.in_kernel(link.latency_s(size, self.loop.now_s), arrive)
 
     def send(self, source: Endpoint, segment: Segment) -> None:
-        """Send one segment of a direction after those before it, as the rules on messages say."""
+        """Send one segment after the segments before it, under the rules on messages."""
         stream = source.stream
         if stream is None:
             self._send(source, segment)
@@ -231,9 +231,9 @@ class Network:
         self.loop.in_kernel(arrival_s - now_s, self._arrived, source)
 
     def _arrived(self, source: Endpoint) -> None:
-        if not source.on_way:  # its machine lost power, or so did the other
+        if not source.on_way:  # one of the two machines lost power
             return
-        segment = source.on_way.popleft()  # in the order of sending, whatever came first
+        segment = source.on_way.popleft()  # in the order of sending, not of the timers
         if source.there[0] in self._dark:
             return
         data = segment if isinstance(segment, bytes) else b""
@@ -243,29 +243,29 @@ class Network:
         source.peer.arrive(segment)
 
     def forget(self, endpoint: Endpoint) -> None:
-        """Let go of an endpoint whose connection is over."""
+        """Drop an endpoint whose connection has ended."""
         self._endpoints.get(endpoint.process, {}).pop(endpoint, None)
 
     # --- processes and machines ---
 
     def process_died(self, process: Process) -> None:
-        """Close what the process had open, as its system does."""
+        """Close the process's listeners and connections, as its system does."""
         self._close_listeners(process)
         for endpoint in [*self._endpoints.pop(process, {})]:
             endpoint.owner_died()
 
     def power_lost(self, host: str, process: Process | None) -> None:
-        """Let the host fall silent; `process`: what ran on it."""
+        """Stop all traffic of the host; `process`: the process that ran on it."""
         self._dark.add(host)
         if process is None:
             return
         self._close_listeners(process)
         for endpoint in self._endpoints.get(process, {}):
             endpoint.is_over = True
-            endpoint.on_way.clear()  # what was held back is gone with its machine
+            endpoint.on_way.clear()  # held segments are lost with their machine
 
     def power_restored(self, host: str, process: Process | None) -> None:
-        """Answer what peers sent into the dark, and send again, with a reset."""
+        """Reset the connections on which peers have unread, hence retransmitted, bytes."""
         self._dark.discard(host)
         for endpoint in [*self._endpoints.pop(process, {})]:
             if endpoint.peer.unread_bytes:
@@ -278,7 +278,7 @@ class Network:
 
 
 def _reset(endpoint: Endpoint) -> None:
-    """Reset a connection in the eyes of both ends."""
+    """Reset a connection at both ends."""
     endpoint.arrive(RST)
     endpoint.peer.arrive(RST)
 

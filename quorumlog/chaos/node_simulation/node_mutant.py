@@ -1,4 +1,4 @@
-"""A planted bug as whole nodes have it."""
+"""A planted bug in whole nodes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from quorumlog.storage.io.disk import Disk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMutant:
-    """One planted bug. `breaks`: the rule, in a sentence. `of`: the part of the product.
+    """One planted bug. `breaks`: the bug, in a sentence. `of`: the part of the product.
 
-    disk: given the disk of a machine, returns what a node sees of it.
+    disk: wraps a machine's disk in the disk that its node uses.
     """
 
     name: str
@@ -25,6 +25,6 @@ class NodeMutant:
 def node_mutants(
     of: str, rules: Mapping[str, str], made: Mapping[str, Substitutes]
 ) -> Iterator[NodeMutant]:
-    """Yield the mutants of a part of the product: name -> rule, name -> parts of a node."""
+    """Yield the mutants of a part of the product. rules: by name; made: a node's parts, by name."""
     for name, rule in rules.items():
         yield NodeMutant(name=name, of=of, breaks=rule, substitutes=made[name])

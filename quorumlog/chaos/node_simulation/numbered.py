@@ -1,7 +1,7 @@
-"""Objects with numbers for hashes: the order of a set of them follows from what happened before.
+"""Objects with sequence numbers as hashes, so that the order of a set of them is deterministic.
 
-Others have their address for a hash. So the order of a set depends on what the process has in its
-memory by chance, and asyncio and aiohttp cancel, wake and close in the order of a set.
+By default, the hash is the object's address, so the order of a set depends on the memory layout.
+But asyncio and aiohttp cancel, wake and close objects in the order of a set.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def numbered(made: type[T], numbers: Iterator[int]) -> type[T]:
-    """Return a class like `made`: an object of it takes its number when it is asked for a hash."""
+    """Return a subclass of `made` whose objects take their number at their first hash."""
 
     def take_number(self: Any) -> int:
         try:

@@ -1,4 +1,4 @@
-"""What a nemesis does to simulated machines at one instant, and what it waits for afterwards."""
+"""A nemesis's operations on simulated machines, at one instant, and the waits after them."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ from quorumlog.chaos.node_simulation.machine import Machine
 START_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.01
-OF_FILES: Final = frozenset({"damage", "put_back", "put_back_one"})  # no process may use them
+OF_FILES: Final = frozenset({"damage", "put_back", "put_back_one"})  # need a stopped process
 
 AT_ONCE: Final[Mapping[str, Callable[[Machine, int], None]]] = {
     "kill": lambda machine, _: machine.kill(),
@@ -40,7 +40,7 @@ AT_ONCE: Final[Mapping[str, Callable[[Machine, int], None]]] = {
     "start": lambda machine, _: machine.start(),
     "stop": lambda machine, _: machine.stop(),
 }
-"""What is done at one instant."""
+"""Operation -> its call, which acts at one instant."""
 
 
 def require_down(machines: Sequence[Machine]) -> None:
@@ -61,7 +61,7 @@ async def _until_ready(machine: Machine) -> None:
 
 
 async def _until_ended(machine: Machine) -> None:
-    """Wait until the process is gone; end it if it takes too long, as an operator would."""
+    """Wait until the process has ended; kill it after a timeout, as an operator would."""
     loop = asyncio.get_running_loop()
     process, deadline_s = machine.process, loop.time() + STOP_TIMEOUT_S
     while machine.process is process and process is not None:
@@ -71,4 +71,4 @@ async def _until_ended(machine: Machine) -> None:
 
 
 LATER: Final = {"start": _until_ready, "stop": _until_ended}
-"""What is waited for."""
+"""Operation -> the wait for its end."""

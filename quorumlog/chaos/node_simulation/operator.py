@@ -1,6 +1,6 @@
-"""The person who acts where all copies of a partition share a loss, as the nodes' messages say.
+"""The operator, who repairs partitions whose copies share a loss, as the nodes' log lines advise.
 
-Nothing is done for other partitions: those have to be whole again without a hand.
+Other partitions must recover without an operator.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -14,18 +14,18 @@ from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage
 from quorumlog.storage.io.checkpoints import write_partition_metadata
 from quorumlog.wire.codec.identifiers import TopicId
 
-AFTER_S: Final = 8.0  # of calm, and again after that
+AFTER_S: Final = 8.0  # the time without faults before each action
 
 
 class Operator:
-    """One of a run."""
+    """The operator of one run."""
 
     def __init__(self, machines: Mapping[int, Machine], administrator: Administrator) -> None:
         self._machines: Final = machines
         self._administrator: Final = administrator
 
     async def act(self, image: ClusterImage, names: Collection[str]) -> None:
-        """Say whose the logs of these partitions are, and let any living replica lead them."""
+        """Restore the topic ids of these partitions' directories, and elect leaders uncleanly."""
         leaderless = []
         for at, topic_id, partition in _partitions(image):
             name = f"{at.topic}-{at.partition}"
@@ -41,7 +41,7 @@ class Operator:
 
 
 def _identify(machine: Machine, name: str, topic_id: TopicId) -> None:
-    """Write whose a partition's logs are where that is not there, and start the node again."""
+    """Write a missing `partition.metadata` with the topic id, and restart the node."""
     for path in (f"{log_dir}/{name}" for log_dir in machine.log_dirs):
         if machine.disk.exists(path) and not is_identified(machine.disk, path, topic_id):
             machine.kill()

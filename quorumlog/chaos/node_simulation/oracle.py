@@ -1,25 +1,25 @@
-"""Looks into the nodes of a run after every turn of the loop, and says which rule does not hold.
+"""Checks the nodes of a run after every turn of the loop, and reports each violated rule.
 
-It is told of each step of a replica by a wrapper around the replica's own invariants, and compares
-the metadata of the nodes itself. It models the cluster, not the code: what was committed once, by
-whom it was led, and who must hold it.
+A wrapper around each replica's invariants notifies it of every step; it compares the nodes'
+metadata itself. It models the cluster, not the code: committed batches, leaders by epoch, and the
+replicas that must hold the batches.
 
     one-leader         a leader epoch of a partition, or of the quorum, has one leader
     committed-agree    below the high watermark all replicas hold the same batches, for ever; in a
-                       compacted topic a batch may have lost records, and an empty one may stand
-                       for others: what is left of them is for the workload to judge
+                       compacted topic a batch may have lost records, and an empty batch may
+                       replace others: the workload checks the remaining records
     committed-kept     only committed records are deleted: no log starts above them
-    in-sync-served     no throttle holds up a follower in the ISR
-    committed-served   consumers are served no record above the high watermark of any replica
-    isr-complete       leaders, and members of ISR and ELR that take part, hold what is committed
-    created-whole      a topic has all the partitions that a request asks for, or none of them
-    moved-known        a log takes its place in another log directory once the committed metadata
-                       says that it is there
-    placed-registered  a new partition has replicas on registered brokers alone
+    in-sync-served     no throttle delays a follower in the ISR
+    committed-served   consumers are served no record above the replica's high watermark
+    isr-complete       leaders, and running members of ISR and ELR, hold all committed records
+    created-whole      a topic has all the partitions of a creation request, or none of them
+    moved-known        a log moves to another log directory only after the committed metadata
+                       names that directory
+    placed-registered  a new partition has replicas only on registered brokers
     metadata-agree     committed metadata is the same on every node, for ever
     group-generation   in the committed log, the generation of a group never decreases
 
-`voter_oracle` has the rules of the voters, `copies` those where faults take copies.
+`voter_oracle` has the rules of the voters; `copies` has the rules for faults that destroy copies.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -44,12 +44,12 @@ from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPar
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
-IMAGES_MAX: Final = 50  # of the newest that are compared
+IMAGES_MAX: Final = 50  # the newest images, which are compared
 
 
 @dataclass(slots=True)
 class _Replica:
-    """One replica in one process, and how far it was compared."""
+    """One replica in one process, with the offset up to which it was compared."""
 
     node_id: int
     node: Node
@@ -60,7 +60,7 @@ class _Replica:
 
 @dataclass(slots=True)
 class _Partition:
-    """One partition, by its topic's id."""
+    """The model of one partition of a topic id."""
 
     committed: CommittedLog = field(default_factory=CommittedLog)
     leaders: dict[int, int] = field(default_factory=dict)  # leader epoch -> node
@@ -68,7 +68,7 @@ class _Partition:
 
 
 class Oracle:
-    """The model of one run, which begins with these voters. Call `look` after each turn."""
+    """The model of one run. Call `look` after each turn."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Oracle:
         *,
         copies: Copies | None = None,
     ) -> None:
-        """Begin. `copies`: where faults take copies."""
+        """Begin with these voters. `copies`: if faults destroy copies."""
         self._copies: Final = copies
         self._machines: Final = machines
         self.voters: Final = VoterOracle(voters, violated)
@@ -87,22 +87,22 @@ class Oracle:
         self._replicas: Final[dict[int, _Replica]] = {}
         self._partitions: Final[dict[tuple[TopicId, TopicPartition], _Partition]] = {}
         self._metadata: Final = CommittedLog()
-        self._images: Final[dict[int, tuple[object, ...]]] = {}  # by end offset: what is in them
+        self._images: Final[dict[int, tuple[object, ...]]] = {}  # end offset -> content
         self._quorum_leaders: Final[dict[int, int]] = {}
-        self._compared: Final[dict[int, tuple[Node, int]]] = {}  # the metadata of each node
-        self._levels: Final[dict[int, Mapping[str, int]]] = {}  # of features, with that metadata
+        self._compared: Final[dict[int, tuple[Node, int]]] = {}  # metadata end offset, by node
+        self._levels: Final[dict[int, Mapping[str, int]]] = {}  # of features, at that offset
         self._image: ClusterImage | None = None
-        self._appended = 0  # up to where a node has, or had, metadata, committed or not
-        self._appended_at_loss = 0  # the same when a fault made copies worse last
-        self._has_older_decisions = False  # the image's last change may be from before that
+        self._appended = 0  # the greatest metadata log end offset of a node, ever
+        self._appended_at_loss = 0  # its value when a fault last damaged copies
+        self._has_older_decisions = False  # the image's last change may predate that fault
         self.looks = 0
 
     def watching(self, rules: PartitionRules) -> PartitionRules:
-        """Return the same rules; they also tell us of each step, and of what is served."""
+        """Return the rules, wrapped to notify this oracle of each step and each read."""
         return watched(rules, self._changed, self._violated)
 
     def look(self) -> None:
-        """Check what has changed since the last time."""
+        """Check all changes since the last call."""
         is_new_image = self._look_at_metadata()
         if not self._changed and not is_new_image:
             return
@@ -111,9 +111,9 @@ class Oracle:
         for identity, state in [*self._changed.items()]:
             replica = self._replicas.get(identity) or self._find(identity, state)
             if replica is None:
-                continue  # not in its node's table yet, or no more
+                continue  # it is not, or no longer, in its node's table
             if replica.driver.is_cutting:
-                continue  # a thread has its log: look again later
+                continue  # a thread truncates its log: check it later
             del self._changed[identity]
             self._look_at_replica(replica, state)
             touched[_key(replica)] = None
@@ -122,7 +122,7 @@ class Oracle:
             self._check_holders(key)
 
     def _find(self, identity: int, state: PartitionState) -> _Replica | None:
-        """Find the driver of a state. A replica that is in no table is forgotten."""
+        """Return the driver of a state, or None. A state of a dead node is dropped."""
         node = self._node(state.broker_id)
         if node is None or node.broker is None:
             del self._changed[identity]
@@ -153,13 +153,13 @@ class Oracle:
             self._look_at_move(replica)
         high_watermark, lost_in = state.high_watermark, self._lost_in(key)
         if state.leader_epoch <= lost_in:
-            return  # what its leader took for committed is no more
+            return  # the commits of this leader epoch may be lost
         if lost_in >= 0 and not state.is_leader:
             if not self._is_member(key, replica.node_id):
-                return  # it has its high watermark from before the loss, or from an old directory
+                return  # its high watermark is from before the loss, or from an old directory
             high_watermark = min(high_watermark, Offset(partition.committed.end_offset))
-        replica.compared_to = min(replica.compared_to, high_watermark)  # it was cut
-        has_failed = replica.driver.log.failure is not None  # what it holds is not served either
+        replica.compared_to = min(replica.compared_to, high_watermark)  # it may be truncated
+        has_failed = replica.driver.log.failure is not None  # a failed log is not served either
         if high_watermark > replica.compared_to and not has_failed:
             headers = replica.driver.log.headers(replica.compared_to)
             different = partition.committed.take(
@@ -190,7 +190,7 @@ class Oracle:
                 f"one-leader: {name}: nodes {leader} and {node_id} lead epoch {state.leader_epoch}"
             )
         if state.leader_epoch < max(partition.leaders):
-            return  # it is deposed
+            return  # it is a deposed leader
         if state.log_end_offset < partition.committed.end_offset:
             self._violated(
                 f"isr-complete: {name}: node {node_id} leads epoch {state.leader_epoch} with "
@@ -202,7 +202,7 @@ class Oracle:
             self._copies.look_at_leader(copied, node_id, state.log_end_offset, self._violated)
 
     def _look_at_move(self, replica: _Replica) -> None:
-        """Take note that a replica is in another log directory now: compare all that is there."""
+        """Check a replica's move to another log directory, and compare its log from the start."""
         replica.log_directory, replica.compared_to = replica.driver.log.directory, 0
         topic_id, at = _key(replica)
         topic = None if self._image is None else self._image.topics.get(at.topic)
@@ -217,14 +217,14 @@ class Oracle:
             )
 
     def _is_compacted(self, key: tuple[TopicId, TopicPartition]) -> bool:
-        """Whether the cleaner may have removed records: that of __consumer_offsets does not."""
+        """Whether the cleaner may have removed records; in __consumer_offsets it removes none."""
         topic = None if self._image is None else self._image.topics.get(key[1].topic)
         if topic is None or key[1].topic == OFFSETS_TOPIC:
             return False
         return "compact" in topic.configs.get("cleanup.policy", "")
 
     def _check_holders(self, key: tuple[TopicId, TopicPartition]) -> None:
-        """Check that each member of ISR and ELR that takes part holds what is committed."""
+        """Check that each running member of ISR and ELR holds all committed records."""
         topic_id, at = key
         image, partition = self._image, self._placed(key)
         if image is None or partition is None:
@@ -237,7 +237,7 @@ class Oracle:
             if broker is None or registered is None:
                 continue
             if registered.broker_epoch != broker.replicas.broker_epoch or registered.fenced:
-                continue  # the controller has yet to hear of this process
+                continue  # this process is not registered yet, or is fenced
             driver = broker.replicas.drivers.get(at)
             if driver is None or driver.topic_id != topic_id or driver.is_cutting:
                 continue
@@ -254,7 +254,7 @@ class Oracle:
         return image is not None and node_id in {*image.isr, *image.elr}
 
     def _placed(self, key: tuple[TopicId, TopicPartition]) -> PartitionImage | None:
-        """Return the partition as the newest metadata has it; None: it is deleted."""
+        """Return the partition in the newest metadata; None: it is deleted."""
         topic_id, at = key
         topic = None if self._image is None else self._image.topics.get(at.topic)
         is_there = topic is not None and topic.topic_id == topic_id
@@ -263,7 +263,7 @@ class Oracle:
     # --- copies ---
 
     def copies_changed(self, node_id: int) -> None:
-        """Note that a fault has made the copies on a machine worse."""
+        """Check all partitions after a fault has damaged the copies on a machine."""
         self._appended_at_loss = self._appended
         for key in self._partitions:
             self._look_at_copies(key, worse_on=node_id)
@@ -276,7 +276,7 @@ class Oracle:
             return
         if not self._copies.look(copied, worse_on, is_decided_before=self._has_older_decisions):
             return
-        for replica in self._replicas.values():  # what was committed is another log from now on
+        for replica in self._replicas.values():  # the committed log was cut: compare again
             if _key(replica) == key:
                 replica.compared_to = 0
 
@@ -293,7 +293,7 @@ class Oracle:
     # --- metadata ---
 
     def _look_at_metadata(self) -> bool:
-        """Check the quorum's nodes; return whether a node knows newer metadata than before."""
+        """Check the metadata of all nodes; return whether a node has a newer image."""
         is_new = False
         for node_id, machine in self._machines.items():
             node = machine.node
@@ -326,7 +326,7 @@ class Oracle:
         return is_new
 
     def _check_placement(self, image: ClusterImage) -> None:
-        """Check the partitions that were not there before: how many, and their replicas."""
+        """Check the number and the replicas of new partitions."""
         before = self._image or image
         registered = {*before.brokers, *image.brokers}
         for name, topic in image.topics.items():
@@ -351,7 +351,7 @@ class Oracle:
         self._compared[node_id] = (node, end)
 
     def _compare_image(self, image: ClusterImage) -> str:
-        """Compare what nodes make of the same records, or of a snapshot; return what differs."""
+        """Compare an image with other nodes' images at its end offset; return the difference."""
         content = (
             image.brokers,
             image.topics,
@@ -370,21 +370,21 @@ class Oracle:
 
 
 def _quorum(node: Node) -> Quorum:
-    return node.quorum._quorum  # noqa: SLF001 - an oracle looks where no caller may
+    return node.quorum._quorum  # noqa: SLF001 - an oracle reads private state
 
 
 def _metadata_end(node: Node) -> int:
-    """Return where the metadata log of a node ends, committed or not."""
+    """Return the log end offset of a node's metadata, committed or not."""
     return node.quorum._log.end_offset  # noqa: SLF001 - as above
 
 
 def _has_failed_metadata(node: Node) -> bool:
-    """Whether the disk has refused the metadata log: the node is about to end."""
+    """Whether the metadata log has failed on its disk: the node is about to end."""
     return node.quorum._log._log.failure is not None  # noqa: SLF001 - as above
 
 
 def _metadata_headers(node: Node, start: int, end: int) -> Iterable[BatchHeader]:
-    """Yield the headers of committed batches. `start` is the border of a batch."""
+    """Yield the headers of committed batches. `start`: the base offset of a batch."""
     log, offset = node.quorum._log, start  # noqa: SLF001 - as above
     while offset < end:
         for _, header in iterate_headers(log.read(Offset(offset), Offset(end))):

@@ -1,4 +1,4 @@
-"""A simulated process: what asyncio's callbacks belong to, and the clock that it sees."""
+"""Simulated processes, which own asyncio's callbacks, and their clocks."""
 
 import asyncio
 from collections import deque
@@ -23,11 +23,11 @@ class Clock:
         self.is_true = False
 
     def local_s(self, now_s: float) -> float:
-        """Return what the clock shows at a true time."""
+        """Return the clock's time at a true time."""
         return now_s if self.is_true else self._local_s + (now_s - self._true_s) * self._rate
 
     def true_s(self, local_s: float) -> float:
-        """Return when the clock shows this, if its rate stays."""
+        """Return the true time at which the clock shows `local_s`, at its current rate."""
         return local_s if self.is_true else self._true_s + (local_s - self._local_s) / self._rate
 
 
@@ -35,9 +35,9 @@ class Process:
     """One process on a machine. A restart makes a new one.
 
     Invariants:
-      1. After its death no callback of it runs: no `finally` and no `except CancelledError` either.
-      2. While it is paused, or lacks a CPU, its callbacks wait in `backlog`, in the order in
-         which they were due.
+      1. After its death none of its callbacks runs, nor any `finally` or `except CancelledError`.
+      2. While it is paused, or lacks a CPU, its callbacks wait in `backlog`, in order of their
+         due times.
     """
 
     def __init__(self, name: str, host: str, clock: Clock) -> None:
@@ -49,17 +49,17 @@ class Process:
         self.lacks_cpu = False
         self.backlog: Final = deque[Any]()
         self.pools: Final[dict[Any, ThreadPool]] = {}
-        self.after_work: Callable[[], float] = lambda: 0.0  # how long the disk took, in s
+        self.after_work: Callable[[], float] = lambda: 0.0  # the time of its disk calls, in s
         self.failed: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
 
     @property
     def runs(self) -> bool:
-        """Whether its callbacks run now."""
+        """True if its callbacks run now."""
         return self.is_alive and not (self.is_paused or self.lacks_cpu)
 
 
 class ThreadPool:
-    """The threads of an executor: at most `size` things at a time, begun in their order."""
+    """The threads of an executor: at most `size` calls at a time, begun in their order."""
 
     def __init__(self, size: int) -> None:
         self.free = size
@@ -67,7 +67,7 @@ class ThreadPool:
 
 
 OWNER: Final[ContextVar[Process | None]] = ContextVar("owner", default=None)
-"""The process that the running callback belongs to; None: the network and the nemesis."""
+"""The process that owns the running callback; None: the network and the nemesis."""
 
 KERNEL: Final = Context()
-"""The context of what is no process's own work: it is never stopped."""
+"""The context of work that no process owns; it never stops."""

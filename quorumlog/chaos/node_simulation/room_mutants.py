@@ -1,4 +1,4 @@
-"""Planted bugs of voters whose disk is full, which no world of cores simulates."""
+"""Planted bugs of voters with a full disk, which no simulated world has."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar

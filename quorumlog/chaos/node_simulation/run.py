@@ -1,7 +1,7 @@
-"""One run: real nodes, real clients, faults, and the judgement; all of it follows from the seed.
+"""One run: real nodes, real clients, faults, and the verdict; the seed determines all of it.
 
-It goes through the phases of `chaos run`: start, faults under load, heal, final reads. Then the
-history is checked as any other. A run needs a process of its own: see forked.py.
+It has the phases of `chaos run`: start, faults under load, heal, final reads. Then the usual
+checkers check the history. A run needs a process of its own: see forked.py.
 """
 
 import asyncio
@@ -48,34 +48,34 @@ CLUSTER_ID: Final = "simulated-cluster-0000"
 TOPIC: Final = "chaos"
 START_TIMEOUT_S: Final = 60.0
 WARM_UP_S: Final = 0.5
-COOL_DOWN_S: Final = 2.0  # healed, and still producing: what was lost may come to light
+COOL_DOWN_S: Final = 2.0  # healed, and still producing: a loss may become visible
 FINAL_READS_TIMEOUT_S: Final = 60.0
-LIVENESS_S: Final = 30.0  # from the heal until all is in sync; and for a send to each partition
+LIVENESS_S: Final = 30.0  # from the heal until all are in sync; and for a send to each partition
 CORRUPT_READ: Final = "corrupt-read"
-OUT_OF_RANGE: Final = "OFFSET_OUT_OF_RANGE"  # the key of what a checker finds of such an error
+OUT_OF_RANGE: Final = "OFFSET_OUT_OF_RANGE"  # a checker's key for such an error
 LOSE_MEMORY: Final = frozenset(
     {"power_loss", "power_loss_all", "fsync_error", "disk_error", "disk_full", "wipe"}
     | {"replace_voter"}
 )
-"""The faults with which a machine may lose what it has: then others must keep their copies."""
-VIOLATIONS_MAX: Final = 20  # the first ones say what is wrong
+"""The faults with which a machine may lose records: then others must keep their copies."""
+VIOLATIONS_MAX: Final = 20  # the first ones show the cause
 _POLL_S: Final = 0.05
 _SEVERE: Final = 2
 
 
 class NotStarted(Exception):
-    """The nodes did not start, although no fault was there."""
+    """The nodes did not start, although no fault was active."""
 
 
 class Trace:
-    """A digest of all that happens; with a file, a line for each event."""
+    """A digest of all events of a run; with a file, a line for each event."""
 
     def __init__(self, path: str | None) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
         self._file = None if path is None else Path(path).open("w", encoding="utf-8")  # noqa: SIM115 - until the process ends
 
     def add(self, now_s: float, text: str, data: bytes = b"") -> None:
-        """Take one event."""
+        """Add one event."""
         head = f"{now_s:.9f} {text}"
         self._hash.update(head.encode())
         self._hash.update(data)
@@ -84,7 +84,7 @@ class Trace:
             self._file.write(f"{head} {len(data)} {digest}\n")
 
     def digest(self) -> str:
-        """Return the fingerprint of everything so far."""
+        """Return the digest of all events so far."""
         if self._file is not None:
             self._file.flush()
         return self._hash.hexdigest()
@@ -92,7 +92,7 @@ class Trace:
 
 @dataclass(slots=True)
 class _Marks:
-    """What a run notes on its way."""
+    """The observations of a run so far."""
 
     start_cpu_s: float = 0.0
     violations: list[str] = field(default_factory=list)
@@ -101,7 +101,7 @@ class _Marks:
 
 
 class SimulatedRun:
-    """One run, in a process of its own. `directory` takes the history."""
+    """One run, in a process of its own. `directory`: where to write the history."""
 
     def __init__(self, settings: NodesSettings, directory: Path) -> None:
         self._settings: Final = settings
@@ -148,7 +148,7 @@ class SimulatedRun:
         )
 
     def run(self) -> NodesResult:
-        """Carry it out. Raises NotStarted."""
+        """Run all phases, then check the history. Raises NotStarted."""
         started_s = time.process_time()
         gc.disable()  # the loop collects at virtual times
         logging.basicConfig(level=self._settings.log_level.upper(), format=_LOG_FORMAT)
@@ -199,7 +199,7 @@ class SimulatedRun:
 
     @property
     def _losses(self) -> Mapping[str, Sequence[SharedLoss]]:
-        """By partition: what all its copies have lost."""
+        """By partition: the committed records that all its copies have lost."""
         return {} if self._copies is None else self._copies.losses
 
     def _happened(self, what: str) -> None:
@@ -266,7 +266,7 @@ class SimulatedRun:
             end_s = self._loop.now_s + self._settings.schedule.duration_us / 1e6
             await nemesis.run()
             await asyncio.sleep(max(0.0, end_s - self._loop.now_s))
-            if not await nemesis.heal() and not self._losses:  # else a person may be needed
+            if not await nemesis.heal() and not self._losses:  # else an operator may be needed
                 self._violated("not live: not every node came back")
             await self._target.restore()
             await self._until_whole()
@@ -274,7 +274,7 @@ class SimulatedRun:
             working.clear()
 
     async def _until_whole(self) -> None:
-        """Wait until every node is ready and every replica in sync; that must not take long."""
+        """Wait until all nodes are ready and all replicas in sync; a timeout is a violation."""
         deadline_s = self._loop.now_s + LIVENESS_S
         operator = Operator(self._machines, self._target.administrator)
         operator_s = self._loop.now_s + AFTER_S
@@ -289,7 +289,7 @@ class SimulatedRun:
             await asyncio.sleep(_POLL_S)
 
     async def _send_everywhere(self, setup: Setup[Any]) -> None:
-        """Send a record to each partition, when no client reads any more."""
+        """Send a record to each partition, after the clients' final reads."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LIVENESS_S):
                 producer = await setup.driver.producer(setup.bootstrap, "live")
@@ -307,7 +307,7 @@ class SimulatedRun:
 
 
 def _copies(settings: NodesSettings, machines: Mapping[int, Machine]) -> Copies | None:
-    """Return what looks at the copies, where losses are judged."""
+    """Return the checker of copies, if losses are judged; else None."""
     if not settings.losses_are_judged:
         return None
     log_dirs = settings.config.get("log.dirs", LOG_DIR).split(",")
@@ -316,9 +316,10 @@ def _copies(settings: NodesSettings, machines: Mapping[int, Machine]) -> Copies 
 
 
 def _is_of(result: CheckResult, losses: Collection[str]) -> bool:
-    """Tell whether what a checker has found is of partitions whose copies share a loss.
+    """Return whether all witnesses of an anomaly are partitions whose copies share a loss.
 
-    An error of a read names no partition. That of a damaged record is no loss that is told.
+    An out-of-range read names no partition, and is excused as well. The read of a damaged record
+    is never excused.
     """
     if result.name == CORRUPT_READ or not losses:
         return False
@@ -337,13 +338,13 @@ def _recorder(history: HistoryWriter) -> Callable[[str, str, str], object]:
 
 
 def _racks(settings: NodesSettings) -> list[str]:
-    """Return a rack for each node, if consumers are to read near; else none."""
+    """Return a rack for each node, if consumers read from the nearest replica; else none."""
     reads_near = "replica.selector.class" in settings.config
     return [f"rack-{n}" for n in settings.roles] if reads_near else []
 
 
 def _node_settings(node_id: int, settings: NodesSettings) -> dict[str, str]:
-    """Return what a node's properties file says."""
+    """Return the settings of a node, as in its properties file."""
     voters = (f"{n}@{host_of(n)}:{CONTROL_PORT}" for n in settings.voter_ids)
     replicas = str(min(3, len(settings.broker_ids)))
     racks = _racks(settings)

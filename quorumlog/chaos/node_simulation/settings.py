@@ -1,4 +1,4 @@
-"""What a run of simulated nodes is asked for, and what came of it. Plain data."""
+"""The settings and the result of a run of simulated nodes, as plain data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,23 +12,23 @@ PARTITIONS: Final = 2
 JUDGED: Final = frozenset(
     {"damage", "damage_closed", "old_directory", "fsync_loss", "power_loss_several"}
 )
-"""Faults that take copies whatever it costs: then a run judges what all copies together held."""
+"""Faults that destroy copies without limit: a run then judges the loss of all copies together."""
 DEFAULT_OPTIONS: Final[Mapping[str, Option]] = {
     "rate": 20.0, "producers": 3, "consumers": 1, "final_readers": 2,
 }  # fmt: skip
-"""Faults find bugs, not load: a run costs what it sends."""
+"""A low load: faults find the bugs, and the cost of a run grows with its records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesSettings:
-    """One run.
+    """The settings of one run.
 
-    config: settings of the nodes, laid over those of a local cluster.
+    config: settings of the nodes, on top of a local cluster's settings.
     mutant: the name of a planted bug; see mutants.py.
-    any_power_loss: power is lost, and all nodes are killed, at any time: what no cluster promises
-        to survive.
-    log_level: what of the nodes' logs goes to the standard error output.
-    keep_in: an existing directory in which the history stays; None: it goes with the run.
+    any_power_loss: power is lost, and all nodes are killed, at any time, which no cluster
+        promises to survive.
+    log_level: the least level of the nodes' log lines on the standard error output.
+    keep_in: an existing directory in which to keep the history; None: it is deleted after the run.
     """
 
     schedule: Schedule
@@ -47,7 +47,7 @@ class NodesSettings:
 
     @property
     def losses_are_judged(self) -> bool:
-        """Whether copies and memories are lost at any time, and an oracle knows what is left."""
+        """Whether copies and memories may be lost at any time, and an oracle judges the losses."""
         return bool(JUDGED & {action.fault.name for action in self.schedule.actions})
 
     @property
@@ -68,10 +68,10 @@ class NodesSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesResult:
-    """What a run showed.
+    """The result of a run.
 
-    losses: what all copies of a partition have lost together, and the cluster has not hidden.
-    digest: of all that passed between the processes, of every fault, and of the disks at the end.
+    losses: records that all copies of a partition have lost together; no violation if reported.
+    digest: of all bytes between the processes, of every fault, and of the disks at the end.
     valid: False if the history has an anomaly or a rule was violated; else the verdict's.
     """
 

@@ -1,4 +1,4 @@
-"""Seeds of whole nodes: what is drawn for a seed, one run of it, and the smallest that fails."""
+"""Draws the settings of a seed for whole nodes, runs them, and shrinks failing schedules."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,9 +25,9 @@ def settings_of(
     config: Mapping[str, str] | None = None,
     mutant: str | None = None,
 ) -> NodesSettings:
-    """Return what a seed runs. `faults`: exactly these kinds; None: a choice drawn from the seed.
+    """Return the settings of a seed. `faults`: exactly these kinds; None: a choice by the seed.
 
-    Raises ValueError for what there is not.
+    Raises ValueError for an unknown fault, workload, option or mutant.
     """
     mutant_called(mutant)
     kind = find_workload(workload)
@@ -62,7 +62,7 @@ def simulate_nodes(
 ) -> NodesResult:
     """Run one seed, or one schedule, in a process of its own. Equal arguments, equal result.
 
-    Raises ValueError for what there is not, and RunFailed if there is no result.
+    Raises ValueError for unknown names, as `settings_of`, and RunFailed without a result.
     """
     settings = settings_of(
         seed,
@@ -80,12 +80,12 @@ def simulate_nodes(
 
 
 def simulate_many(wanted: Sequence[NodesSettings]) -> Iterator[NodesResult | RunFailed]:
-    """Run them all, one process per core; yield the results in their order."""
+    """Run all settings, one process per core; yield the results in order of the settings."""
     return run_forked(wanted)
 
 
 def shrink(settings: NodesSettings, result: NodesResult) -> Schedule:
-    """Leave out faults, as many as can be, while the run still fails in the same way."""
+    """Remove as many faults as possible while the run still fails in the same way."""
 
     def still_fails(schedule: Schedule) -> bool:
         again = run_one(replace(settings, schedule=schedule))
@@ -95,6 +95,6 @@ def shrink(settings: NodesSettings, result: NodesResult) -> Schedule:
 
 
 def _way(result: NodesResult) -> tuple[str, ...]:
-    """Return what a run fails by: the first rule that was violated, or the worst anomaly."""
+    """Return the way a run fails: its first violated rule, or its first severe anomaly."""
     rules = [violation.partition(":")[0] for violation in result.violations[:1]]
     return tuple(rules or result.anomalies[:1])

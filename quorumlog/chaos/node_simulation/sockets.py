@@ -1,4 +1,4 @@
-"""What is bound, listens, or is connected before a transport takes it over."""
+"""Simulated sockets and listeners, before a transport takes a connection over."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,14 +19,14 @@ class SimulatedSocket:
 
     def __init__(self, take_address: Callable[[Address], Address]) -> None:
         self.address: Address = ("0.0.0.0", 0)  # noqa: S104 - no address yet
-        self.connected: Any = None  # the endpoint, once it is connected
+        self.connected: Any = None  # the endpoint, after a connect
         self._take_address: Final = take_address
 
     def setsockopt(self, *_: Any) -> None:
-        """Ignore it: nothing here depends on an option."""
+        """Do nothing: the simulation has no socket options."""
 
     def setblocking(self, _: bool) -> None:
-        """Ignore it: nothing here blocks."""
+        """Do nothing: no simulated call blocks."""
 
     def bind(self, address: Address) -> None:
         """Take an address; port 0 takes a free one. Raises OSError."""
@@ -42,17 +42,17 @@ class SimulatedSocket:
         return self.address
 
     def fileno(self) -> int:
-        """Return what a closed socket returns: there is no file."""
+        """Return -1, as a closed socket does: there is no file."""
         return -1
 
     def close(self) -> None:
-        """Give up a connection that no transport has taken over."""
+        """Abort the connection, if no transport has taken it over."""
         if self.connected is not None and self.connected.protocol is None:
             self.connected.abort()
 
 
 class SimulatedServer(asyncio.AbstractServer):
-    """A listener of a process."""
+    """A process's listener."""
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class SimulatedServer(asyncio.AbstractServer):
         self._closed: Final = closed
 
     def close(self) -> None:
-        """Accept nothing more; connections that exist stay."""
+        """Accept no more connections; existing connections stay."""
         self._closed(self)
 
     async def wait_closed(self) -> None:
         """Return at once."""
 
     def is_serving(self) -> bool:
-        """Return whether it was made: it listens from then on."""
+        """Return True: it listens from its creation on."""
         return True
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
@@ -87,5 +87,5 @@ class SimulatedServer(asyncio.AbstractServer):
         """Do nothing: it serves from the start."""
 
     async def serve_forever(self) -> None:
-        """Refuse: neither the nodes nor aiohttp wait for their listener."""
+        """Raise NotImplementedError: neither the nodes nor aiohttp call it."""
         raise NotImplementedError("serve_forever")

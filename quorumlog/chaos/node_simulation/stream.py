@@ -1,4 +1,4 @@
-"""What an endpoint writes, cut into messages, so that rules can pick some of them."""
+"""Splits the bytes that an endpoint writes into messages, to which rules may apply."""
 
 from collections.abc import Callable
 from typing import Final
@@ -9,17 +9,17 @@ from quorumlog.chaos.network.splitters import Message, Splitter
 class Stream:
     """The bytes of one direction of a connection, on their way to the link.
 
-    late_s: says how late a message is, and all that follows it; None: they are lost.
+    late_s returns the delay of a message and of all bytes after it; None: they are lost.
     """
 
     def __init__(self, splitter: Splitter, late_s: Callable[[Message], float | None]) -> None:
         self._splitter: Final = splitter
         self._late_s: Final = late_s
         self._is_lost = False
-        self._waiting_bytes = 0  # that were written, and have neither passed nor been lost
+        self._waiting_bytes = 0  # written, and neither passed on nor counted as lost
 
     def feed(self, data: bytes) -> list[tuple[float, bytes]]:
-        """Take what is written; return what passes: after how long, and which bytes."""
+        """Add written bytes; return (delay in s, bytes) of the parts to pass on."""
         self._waiting_bytes += len(data)
         if self._is_lost:
             return []
@@ -37,14 +37,14 @@ class Stream:
         return [(late_s, b"".join(contents)) for late_s, contents in parts if contents]
 
     def rest(self) -> bytes:
-        """Return what waits for the rest of its message: none will come."""
+        """Return the bytes of an incomplete message, because no more bytes follow."""
         if self._is_lost:
             return b""
         self._waiting_bytes = 0
         return self._splitter.rest()
 
     def lost_bytes(self) -> int:
-        """Return how many bytes have been lost since the last call."""
+        """Return the number of bytes lost since the last call."""
         if not self._is_lost:
             return 0
         lost, self._waiting_bytes = self._waiting_bytes, 0

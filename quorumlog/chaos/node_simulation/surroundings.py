@@ -1,4 +1,4 @@
-"""What the simulation replaces in this process: clocks, chance, and what aiohttp reaches by itself.
+"""Replaces this process's clocks, randomness, and the sources of both that aiohttp uses itself.
 
 It is never undone: a run has a process of its own.
 """
@@ -24,7 +24,7 @@ EPOCH_NS: Final = 1_700_000_000_000_000_000  # the wall clock at the start of a 
 
 
 def replace_surroundings(loop: SimulatedLoop, seed: int) -> None:
-    """Let all time and all chance of this process follow from the loop and the seed."""
+    """Derive all time and all randomness of this process from the loop and the seed."""
     wall_ns = _wall_clock(loop)
     clock.wall_ns = wall_ns
     chance.substitute(seeded("chance", seed))
@@ -40,12 +40,12 @@ def replace_surroundings(loop: SimulatedLoop, seed: int) -> None:
         setattr(connector, name, numbered(getattr(connector, name), loop.numbers_in_sets))
     random.seed(seed)
     _start_no_task_early()
-    # Ours: how frames are written depends on the Python; the transports here have no such fault.
+    # Our `frames` avoids a bug of some Python versions' writelines; these transports lack the bug.
     frames.WRITELINES_NEVER_PAUSES = False  # type: ignore[misc]
 
 
 class _SysOfPython311:
-    """The module `sys`, of a Python that starts no task at once."""
+    """The module `sys`, with the version of a Python without eager tasks."""
 
     version_info = (3, 11, 0)
 
@@ -54,7 +54,7 @@ class _SysOfPython311:
 
 
 def _start_no_task_early() -> None:
-    """Let aiohttp start its tasks as on Python 3.11: later ones do so before the next turn."""
+    """Make aiohttp start its tasks as on Python 3.11: on later versions it starts them eagerly."""
     for name, module in [*sys.modules.items()]:
         if name.startswith("aiohttp.") and getattr(module, "sys", None) is sys:
             vars(module)["sys"] = _SysOfPython311()
@@ -70,7 +70,7 @@ def _wall_clock(loop: SimulatedLoop) -> Callable[[], int]:
 
 
 def _seed_masks(seed: int) -> None:
-    """Seed the generator that WebSocketWriter has as the default of an argument."""
+    """Seed the random generator that is a default argument of WebSocketWriter."""
     made: Any = WebSocketWriter.__init__
     defaults = [*(made.__defaults__ or ()), *(made.__kwdefaults__ or {}).values()]
     for value in defaults:

@@ -1,8 +1,8 @@
-"""Draws the faults of a seed for whole nodes: some kinds, each at a pace of its own, overlapping.
+"""Draws the faults of a seed for whole nodes: some kinds, each at its own pace, overlapping.
 
-Faults that take turns do not find what overlapping ones find in seconds. Whether a kind is in, and
-all that is drawn for it, comes from a generator of its own: to leave one out, or to add one to the
-kinds there are, changes no other.
+Overlapping faults find bugs in seconds that consecutive faults do not find. Each kind has a random
+generator of its own, for its choice and its parameters: a kind that is removed or added leaves the
+other kinds as they are.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,14 +30,14 @@ _KINDS: Final = (
     "damage", "damage_closed", "old_directory", "fsync_loss", "power_loss_several",
 )  # fmt: skip
 KINDS: Final[Mapping[str, type[StepFault]]] = {name: STEP_FAULTS[name] for name in _KINDS}
-"""The kinds that a swarm takes."""
+"""The kinds that a swarm may draw."""
 
-# Only log.flush.acks survives the first; the next needs several log directories. The rest take
-# copies whatever it costs, so that a run with one of them is judged by other rules.
+# Only log.flush.acks survives the first; the second needs several log directories. The others
+# destroy copies without limit, so that other rules judge a run with one of them.
 _BY_NAME_ONLY: Final = frozenset({"power_loss_all", "alter_log_dirs", *JUDGED})
 
 LOSSES: Final = "losses"
-"""Stands for a choice, drawn from the seed, of the faults that take copies and of some beside."""
+"""Stands for a choice by the seed: faults that destroy copies, and some other faults."""
 _TAKE_COPIES: Final = ("damage", "old_directory", "fsync_loss", "power_loss_several")
 _BESIDE_LOSSES: Final = (
     "kill", "kill_all", "crash_loop", "pause", "pause_kill", "partition_one", "isolate_role",
@@ -45,20 +45,20 @@ _BESIDE_LOSSES: Final = (
 )  # fmt: skip
 _SHARE_OF_LOSSES, _SHARE_BESIDE = 0.5, 0.25
 _SEEN_AT_A_START: Final = tuple(what for what in DAMAGES if what != "log_bit")
-"""A bit of a log that was closed is found when its record is read."""
+"""The damage that a start detects; a flipped bit in a closed log is found only by a read."""
 
 NOT_DRAWN: Final[Mapping[str, str]] = {
     "partition": "it is partition_one",
     "one_way_cut": "it is partition_one_way",
 }
-"""The kinds that simulated machines can do, and that a swarm leaves out: why."""
+"""The kinds of simulated machines that a swarm leaves out, with the reason."""
 
 _SHARES_OF_KINDS: Final = (0.08, 0.15, 0.25)
 _MEAN_GAPS_S: Final = (1.0, 2.0, 4.0)
 _LONGEST_S: Final = (0.3, 1.5, 6.0)
 _GAP_S_MIN: Final = 0.2
-_GAP_AFTER_ALL_S: Final = 2.0  # a cluster that is always down shows nothing
-_GAP_AFTER_WIPE_S: Final = 4.0  # the node copies everything again
+_GAP_AFTER_ALL_S: Final = 2.0  # a cluster that is always down shows no bugs
+_GAP_AFTER_WIPE_S: Final = 4.0  # the node fetches all its data again
 
 
 def draw_swarm(
@@ -71,9 +71,9 @@ def draw_swarm(
 ) -> Schedule:
     """Return the schedule of a seed. `faults`: exactly these kinds; None: a random choice.
 
-    LOSSES among them stands for a random choice, too.
+    LOSSES among them also stands for a random choice.
 
-    Raises ValueError for a kind that there is not.
+    Raises ValueError for an unknown kind.
     """
     if faults is None:
         chosen = _chosen(seed)
@@ -100,7 +100,7 @@ def draw_swarm(
 
 
 def _chosen(seed: int) -> list[str]:
-    """Return the kinds that are in: each by a draw of its own, and at least one."""
+    """Return the chosen kinds: each by its own draw, and at least one kind."""
     share = seeded("share of kinds", seed).choice(_SHARES_OF_KINDS)
     drawn = KINDS.keys() - _BY_NAME_ONLY
     draws = {name: seeded(f"is {name} in", seed).random() for name in KINDS if name in drawn}
@@ -109,7 +109,7 @@ def _chosen(seed: int) -> list[str]:
 
 
 def _chosen_losses(seed: int) -> list[str]:
-    """Return a choice of the faults that take copies, at least one, and of some others."""
+    """Return a choice of faults: at least one that destroys copies, and some others."""
     shares = dict.fromkeys(_TAKE_COPIES, _SHARE_OF_LOSSES) | dict.fromkeys(
         _BESIDE_LOSSES, _SHARE_BESIDE
     )
@@ -147,7 +147,7 @@ def _drawn(
 
 
 def _target(kind: type[StepFault], rng: Random) -> str:
-    """Draw a role: mostly one of a single node, which most faults hit hardest."""
+    """Draw a target: mostly a role of a single node, where most faults do most harm."""
     if {*ROLES} <= {*kind.targets} and rng.random() < 0.7:
         return rng.choice(ROLES)
     return rng.choice(kind.targets)
@@ -157,7 +157,7 @@ _MILD: Final = frozenset(
     {"slow_disk", "delay", "slow_link", "drop_request", "delay_request", "reply_lost"}
     | {"admin_churn", "grow", "throttle", "delete_records"}
 )
-"""A cluster goes on, although all of it is hit."""
+"""Faults under which a cluster continues, even if they hit all of its nodes."""
 
 _REQUESTS: Final = (
     ("Fetch", "target"), ("Fetch", "nodes"), ("Fetch", "clients"), ("Produce", "clients"),
@@ -170,14 +170,14 @@ _REQUESTS: Final = (
     ("BeginQuorumEpoch", "target"), ("EndQuorumEpoch", "target"), ("AllocateProducerIds", "target"),
     ("control/CreateTopics", "nodes"),
 )  # fmt: skip
-"""What is lost or late, and whose it is."""
+"""(request to lose or delay, its sender)."""
 
 _OF_TRANSACTIONS: Final = (
     ("AddPartitionsToTxn", "clients"), ("AddPartitionsToTxn", "nodes"),
     ("AddOffsetsToTxn", "clients"), ("TxnOffsetCommit", "clients"), ("EndTxn", "clients"),
     ("WriteTxnMarkers", "nodes"), ("WriteTxnMarkers", "target"),
 )  # fmt: skip
-"""The same, where a workload has transactions: elsewhere they are never sent."""
+"""The same for workloads with transactions; other workloads never send these requests."""
 
 _OF_REQUESTS: Final = frozenset({"drop_request", "delay_request", "reply_lost"})
 
@@ -230,4 +230,4 @@ _PARAMETERS: Final[Mapping[str, Callable[[Random], dict[str, Any]]]] = {
     "delay_request": lambda rng: {"us": rng.choice((50_000, 400_000, 2_500_000))},
     "reply_lost": lambda rng: {"share_ppm": _share_ppm(rng)},
 }  # fmt: skip
-"""What is drawn for a kind, where its defaults are not enough."""
+"""Kind -> its drawn parameters, in place of its defaults."""

@@ -1,4 +1,4 @@
-"""The back end of simulated machines: what a nemesis does to them, in virtual time."""
+"""The back end of simulated machines: it performs a nemesis's operations in virtual time."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -33,17 +33,17 @@ from quorumlog.metadata_quorum.image import ClusterImage
 CLIENTS_HOST: Final = "10.0.9.1"
 NOT_NEEDED_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.01
-_ENDS: Final = frozenset({"kill", "stop", "fail_disk"})  # the process, or may do so
+_ENDS: Final = frozenset({"kill", "stop", "fail_disk"})  # operations that may end the process
 
 
 class SimulatedMachines:
-    """A back end on machines in this process. The best-informed node says who holds a role.
+    """A back end on machines in this process. The node with the newest metadata defines roles.
 
     Power is lost, and an fsync fails, only while every node is ready and every replica in sync:
-    what is acknowledged survives the loss of one memory, not of two. Until all is in sync again,
-    one node that lost nothing stays, and no other takes its place: one that starts again is out of
-    the ISR, which in the end may hold none but the node that lost its memory. With
-    `log.flush.acks` power is lost at any time, on all nodes at once, too.
+    acknowledged records survive the loss of one memory, not of two. Until all replicas are in sync
+    again, a node that lost nothing keeps running. No restarted node replaces it: a restarted node
+    is out of the ISR, so the node that lost its memory could end up alone in the ISR. With
+    `log.flush.acks`, power is lost at any time, also on all nodes at once.
     """
 
     name = "simulated machines"
@@ -63,16 +63,16 @@ class SimulatedMachines:
         losses_are_judged: bool = False,
         acks_after_flush: bool = False,
     ) -> None:
-        """`topic`: of the workload. `told`: hears of each change of the voters that is made.
+        """`topic`: of the workload. `told` is called with each completed change of the voters.
 
-        `may_lose_memory`: faults may take what is not on a disk.
+        `may_lose_memory`: faults may destroy data that is not on a disk.
 
-        `any_power_loss`: also where it may lose what was acknowledged.
+        `any_power_loss`: even where it may lose acknowledged records.
 
-        `losses_are_judged`: an oracle knows what all copies together still hold, so that copies
-        and memories are lost at any time.
+        `losses_are_judged`: an oracle tracks the records that all copies together still hold, so
+        copies and memories may be lost at any time.
 
-        `acks_after_flush`: the nodes acknowledge only what is on the disk, so no memory counts.
+        `acks_after_flush`: nodes acknowledge only records on the disk, so memory does not count.
         """
         self.machines: Final = machines
         self.any_power_loss = any_power_loss
@@ -96,20 +96,20 @@ class SimulatedMachines:
 
     @property
     def node_ids(self) -> tuple[int, ...]:
-        """All nodes, whether they run or not."""
+        """The ids of all nodes, running or not."""
         return tuple(self.machines)
 
     def why_not(self, fault: str) -> str:
-        """Say nothing: what is not there is not simulated."""
+        """Return "": every fault is possible on simulated machines."""
         del fault
         return ""
 
     async def running(self) -> tuple[int, ...]:
-        """Return the nodes whose process exists now; a paused one counts."""
+        """Return the nodes with a process, paused processes included."""
         return tuple(n for n, machine in self.machines.items() if machine.process is not None)
 
     async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> str | None:
-        """Do the operation to all `node_ids` at this instant. Raises NodeUnavailable."""
+        """Perform the operation on all `node_ids` at this instant. Raises NodeUnavailable."""
         machines = [self.machines[node_id] for node_id in node_ids]
         if operation not in self.operations:
             raise BackEndFailed(f"{self.name} have no operation {operation!r}")
@@ -128,7 +128,7 @@ class SimulatedMachines:
         return None
 
     async def _require(self, operation: str, machines: Sequence[Machine]) -> None:
-        """Wait until the operation may be done. Raises NodeUnavailable."""
+        """Wait until the operation is allowed. Raises NodeUnavailable."""
         if operation in OF_FILES:
             require_down(machines)
         if operation in _ENDS:
@@ -155,10 +155,10 @@ class SimulatedMachines:
         return not self._why_memory_counts(machine)
 
     def _why_memory_counts(self, losing: Machine, *, alone: bool = True) -> str:
-        """Say why the loss of this memory may lose what is acknowledged, or "".
+        """Return why the loss of this memory may lose acknowledged records, or "".
 
-        What is under way counts: an ISR without the others may be proposed, or wait at a node that
-        is paused, and be committed when the memory of its only member is gone.
+        Uncommitted changes count: a proposal of an ISR with a single member may be in flight, or
+        wait at a paused node, and be committed after that member has lost its memory.
         """
         if not self._memory_counts:
             return ""
@@ -174,10 +174,10 @@ class SimulatedMachines:
         return self.not_whole()
 
     async def _until_not_needed(self, machines: Sequence[Machine]) -> None:
-        """Return when the others hold all that these have. Raises NodeUnavailable.
+        """Wait until the other machines hold all data of these. Raises NodeUnavailable.
 
         docs/decisions/0036-a-voter-without-its-past-does-not-vote.md: an emptied voter must not
-        learn from a leader that has been replaced, so the others must follow one leader.
+        fetch from a replaced leader, so the other nodes must follow one leader.
         """
         deadline_s = self._loop.now_s + NOT_NEEDED_TIMEOUT_S
         without = {machine.node_id for machine in machines}
@@ -187,7 +187,7 @@ class SimulatedMachines:
             await asyncio.sleep(_POLL_S)
 
     def _why_needed(self, without: Set[int]) -> str:
-        """Say why these nodes may hold the only copy of something, or ""."""
+        """Return why these nodes may hold the only copy of some data, or ""."""
         if self.any_power_loss:
             return ""
         if self.administrator.is_moving:
@@ -207,13 +207,13 @@ class SimulatedMachines:
         return self._voters.why_needed(without) or self.not_whole(without)
 
     def _leaves_a_witness(self, node_ids: Sequence[int]) -> bool:
-        """Tell whether a node stays that was there all the time since another lost its memory.
+        """Return whether a node remains that kept running since another lost its memory.
 
         docs/decisions/0062-a-rebooted-broker-alone-in-the-isr-leads.md
         """
         if not self._some_lack_records():
             return True
-        # A controller has no copy of a partition, and wrote each of its votes durably.
+        # A pure controller has no copy of a partition, and its votes are durable.
         witnesses = {
             machine.node_id
             for machine in self.machines.values()
@@ -229,7 +229,7 @@ class SimulatedMachines:
         return bool(witnesses) and all(witnesses & replicas for replicas in copies)
 
     def _some_lack_records(self) -> bool:
-        """Tell whether a machine lost its memory, and all has not been in sync since then."""
+        """Return whether a machine lost its memory, and not all replicas were in sync since."""
         machines = self.machines.values()
         if not self._memory_counts or not any(machine.may_lack_records for machine in machines):
             return False
@@ -241,11 +241,11 @@ class SimulatedMachines:
         return False
 
     def _why_not_move(self) -> str:
-        """Say why no partition may give up a copy now, or ""."""
+        """Return why no partition may lose a copy now, or ""."""
         return "a machine that lost its memory needs all" if self._some_lack_records() else ""
 
     def times_met(self, operation: str, node_ids: Sequence[int]) -> int | None:
-        """Return how many changes an administrator has made; what else is met is not counted."""
+        """Return the number of an administrator's changes; None for any other operation."""
         del node_ids
         if operation == "remove_voter":
             return self._voters.changer.changes
@@ -254,7 +254,7 @@ class SimulatedMachines:
     # --- links ---
 
     def has_links(self, links: Sequence[FaultyLink]) -> bool:
-        """Tell whether anything is ever sent on one of them; clients reach brokers alone."""
+        """Return whether one of these links carries traffic; clients connect to brokers only."""
         apart = {str(one.node_id) for one in self.machines.values() if not one.is_broker}
         return any(
             CLIENTS not in ends or not ends & apart
@@ -262,7 +262,7 @@ class SimulatedMachines:
         )
 
     async def impose(self, rule: LinkRule) -> None:
-        """Let a rule hold on its links, besides those that hold already."""
+        """Impose a rule on its links, in addition to their other rules."""
         concerned = {
             (_host(link.source), _host(link.destination), port)
             for link in rule.links
@@ -284,13 +284,13 @@ class SimulatedMachines:
                 self._loop.in_kernel(every_us / 1e6, self._reset, rule_id, concerns, every_us)
 
     async def lift(self, rule_id: str) -> None:
-        """Take a rule back. The others still hold."""
+        """Lift a rule. Other rules stay in force."""
         self._network.lift(rule_id)
 
-    # --- what the nodes say ---
+    # --- the state of the nodes ---
 
     async def holders(self, role: str, topic: str) -> Sequence[int]:
-        """Return the nodes that hold the role, as the best-informed node sees it."""
+        """Return the nodes that hold the role, by the newest metadata of a running node."""
         image = self.newest_image()
         if image is None:
             return []
@@ -303,15 +303,15 @@ class SimulatedMachines:
         return holders_of(role, ((one.leader_id, one.isr) for one in partitions))
 
     def newest_image(self) -> ClusterImage | None:
-        """Return the newest committed metadata that a running node knows."""
+        """Return the newest committed image of a running node, or None."""
         nodes = [machine.node for machine in self.machines.values() if machine.node is not None]
         images = [node.quorum.image for node in nodes]
         return max(images, key=lambda image: image.end_offset, default=None)
 
     def not_whole(self, without: Set[int] = frozenset()) -> str:
-        """Say what is missing to a cluster whose nodes and replicas all take part, or "".
+        """Return the first node that is not ready or replica that is not in sync, or "".
 
-        `without`: of these nodes, none takes part.
+        `without`: nodes that do not run.
         """
         for node_id, machine in self.machines.items():
             if node_id not in without and not machine.is_ready:
@@ -326,12 +326,12 @@ class SimulatedMachines:
         return ""
 
     def last_words(self, node_id: int) -> str:
-        """Say how the node's last process ended by itself."""
+        """Return how the node's last process ended by itself, or ""."""
         machine = self.machines[node_id]
         return f"ended with status {machine.status}: {machine.failure}" if machine.failure else ""
 
     async def restore(self) -> None:
-        """Take back what an administrator has changed; the machines end with the run."""
+        """Undo the administrator's changes; the machines end with the run."""
         await self.administrator.settle()
 
 

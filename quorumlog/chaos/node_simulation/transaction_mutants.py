@@ -1,4 +1,4 @@
-"""Planted bugs of transactions: they show in whole nodes, with a workload that has transactions."""
+"""Planted bugs in transactions; they show in whole nodes, under a workload with transactions."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -34,7 +34,7 @@ TRANSACTIONS: Final = Mutants(_with)
 
 @TRANSACTIONS.breaks("a reader at read_committed gets past the last stable offset")
 class _ShowsOpenTransactions(ProducerStates):
-    def __setattr__(self, name: str, value: object) -> None:  # `rebuild` makes new ones
+    def __setattr__(self, name: str, value: object) -> None:  # also after `rebuild`
         super().__setattr__(name, _NothingHoldsBack() if name == "transactions" else value)
 
 

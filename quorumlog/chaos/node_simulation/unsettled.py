@@ -1,4 +1,4 @@
-"""What of a simulated node is not settled, so that the memory of another one counts."""
+"""The reasons why a node is not settled, so that another node must not lose its memory."""
 
 from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.chaos.node_simulation.machine import Machine
@@ -6,7 +6,7 @@ from quorumlog.node.node import Node
 
 
 def why_unsettled(machine: Machine) -> str:
-    """Say what of a node is under way, or waits, or ""."""
+    """Return the pending work of a node, or ""."""
     if machine.process is not None and not machine.process.runs:
         return "is paused"
     if machine.node is None:
@@ -19,7 +19,7 @@ def why_unsettled(machine: Machine) -> str:
 
 
 def why_unsafe(machine: Machine) -> str:
-    """Say why what a node holds may soon be gone, or ""."""
+    """Return why a node may soon lose data, or ""."""
     if machine.disk_faults.is_broken:
         return "may give up for its disk"
     if machine.disk_faults.has_lost_pages:
@@ -28,8 +28,8 @@ def why_unsafe(machine: Machine) -> str:
 
 
 def view(node: Node) -> tuple[int, int, int]:
-    """Return whom a node takes for the leader of the quorum, in which epoch, and its log's end."""
-    quorum = node.quorum._quorum  # noqa: SLF001 - a simulator looks where no caller may
+    """Return a node's quorum leader id, leader epoch and metadata log end offset."""
+    quorum = node.quorum._quorum  # noqa: SLF001 - a simulator reads private state
     log = node.quorum._log  # noqa: SLF001 - as above
     return quorum.leader_id, quorum.leader_epoch, log.end_offset
 

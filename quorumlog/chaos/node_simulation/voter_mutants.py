@@ -1,6 +1,6 @@
-"""Planted bugs of voters that change, which show where an administrator hears of its changes.
+"""Planted bugs in changes of the voters, which show in the responses to an administrator.
 
-Those of `worlds.quorum.voter_mutants` run in whole nodes, too.
+The mutants of `worlds.quorum.voter_mutants` run in whole nodes, too.
 """
 
 from typing import Any, Final
@@ -15,7 +15,7 @@ from quorumlog.metadata_quorum.io.parts import QuorumParts
 from quorumlog.node.substitutes import Substitutes
 from quorumlog.wire.codec.error_codes import ErrorCode
 
-# ruff: noqa: ARG002 - a mutant has the signature of what it replaces
+# ruff: noqa: ARG002 - a mutant has the signature of the replaced method
 
 
 def _with(broken: type[Any]) -> Substitutes:

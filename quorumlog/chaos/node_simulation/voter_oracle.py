@@ -1,20 +1,20 @@
-"""The voters of the metadata quorum of whole nodes, as their logs say; and what follows from that.
+"""The rules of elections, commits and voter changes in the metadata quorum of whole nodes.
 
-It reads the control records of the logs by itself, and knows which directory each machine has.
+It reads the control records of the nodes' logs itself, and the directory id of each machine.
 
-    elected            the winner of an election is a voter of its own log, or one whose removal is
-                       not committed; a majority of the voters in force there has voted for it, each
-                       with the directory that makes it a voter
-    leader-complete    it holds all that leaders of older epochs have committed
-    commit-majority    what a leader takes for committed is held by a majority of the voters
-    commit-own-epoch   by a record of its own epoch
-    one-change         of the changes in a leader's log, one is not committed, and of one voter
+    elected            the winner of an election is a voter by its own log, or its removal is not
+                       committed; a majority of the voters in force in that log has voted for it,
+                       each with the directory id of the voter
+    leader-complete    the winner holds all records that leaders of older epochs have committed
+    commit-majority    a majority of the voters holds all records below a leader's high watermark
+    commit-own-epoch   a leader commits older records only with a record of its own epoch
+    one-change         a leader's log has at most one uncommitted change, of a single voter
     change-own-epoch   a leader that changes the voters has committed a record of its epoch
-    stands             only such a node asks for votes as may be elected
-    removed-leads      a leader that knows that its removal is committed leads no more
-    acked-voters       a change that the administrator was told of is committed
-    voters-expected    at the end all voters are there again, as the machines are now
-    caught-up          at the end all nodes know all that is committed
+    stands             only a node that may be elected sends vote requests
+    removed-leads      a leader whose removal is committed in its own log stops leading
+    acked-voters       a change that was acknowledged to the administrator is committed
+    voters-expected    at the end the first voters are voters again, with their present disks
+    caught-up          at the end all nodes have the same log end offset and high watermark
 """
 
 import struct
@@ -37,7 +37,7 @@ from quorumlog.wire.codec.records import Record, decode_batch, iterate_headers
 
 Violated = Callable[[str], None]
 Sets = list[tuple[int, frozenset[Key]]]
-"""(offset of the record, the voters that it names), the oldest first."""
+"""(offset of a voters record, its voters), the oldest first."""
 
 _LEADER_CHANGE_KEY: Final = b"\0\0\0\2"
 _LEADER_CHANGE: Final = struct.Struct(">hi")  # version, leader; then two arrays
@@ -45,14 +45,14 @@ _ID: Final = struct.Struct(">ib")  # a voter, and no tagged fields
 
 
 class Held(NamedTuple):
-    """What the log of a node is like. `epochs`: (epoch, first offset), the oldest first."""
+    """The extent of a node's log. `epochs`: (epoch, first offset), the oldest first."""
 
     start: int
     end: int
     epochs: tuple[tuple[int, int], ...]
 
     def has(self, end: int, epoch: int) -> bool:
-        """Whether the record before `end` is there, and of this epoch; a snapshot may hold it."""
+        """Whether the log, or its snapshot, has the record before `end`, with this epoch."""
         return end <= self.end and (end <= self.start or self.epoch_before(end) == epoch)
 
     def epoch_before(self, end: int) -> int:
@@ -62,7 +62,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One node at one moment. `committed`: where what it takes for committed ends."""
+    """The state of one node. `committed`: its high watermark."""
 
     node_id: int
     node: Node
@@ -73,8 +73,8 @@ class Seen:
 
     @classmethod
     def of(cls, node_id: int, node: Node) -> "Seen":
-        """Look at a node that runs."""
-        quorum = node.quorum._quorum  # noqa: SLF001 - an oracle looks where no caller may
+        """Return the state of a running node."""
+        quorum = node.quorum._quorum  # noqa: SLF001 - an oracle reads private state
         driver = node.quorum._driver  # noqa: SLF001 - as above
         return cls(
             node_id=node_id,
@@ -87,23 +87,23 @@ class Seen:
 
 
 class VoterOracle:
-    """The model of one run. `look` after each turn, for each node that runs."""
+    """The model of one run. Call `look` after each turn, for each running node."""
 
     def __init__(self, configured: Collection[int], violated: Violated) -> None:
         self._configured: Final = frozenset(Key(voter) for voter in configured)
         self._violated: Final = violated
         self._seen: Final[dict[int, Seen]] = {}
         self._directories: Final[dict[int, str]] = {}
-        self._held: Final[dict[Key, Held]] = {}  # by each replica that there was
+        self._held: Final[dict[Key, Held]] = {}  # by each replica of the run
         self._committed: Sets = []
         self._committed_end = 0
-        self._committed_in: Final[dict[int, tuple[int, int]]] = {}  # by its leader: end, epoch
+        self._committed_in: Final[dict[int, tuple[int, int]]] = {}  # leader's epoch -> end, epoch
         self._elected: Final[set[int]] = set()  # epochs
         self._known_changes: Final[dict[tuple[int, int], int]] = {}  # (epoch, offset) -> leader
-        self._in_force: Final[dict[int, frozenset[Key]]] = {}  # when a node was last seen
+        self._in_force: Final[dict[int, frozenset[Key]]] = {}  # by node, at the last look
 
     def look(self, node_id: int, node: Node) -> None:
-        """Check what has changed on a node."""
+        """Check a node if its state has changed since the last call."""
         seen = Seen.of(node_id, node)
         before = self._seen.get(node_id)
         if seen == before:
@@ -122,12 +122,12 @@ class VoterOracle:
         if seen.role in {Leader, Candidate}:
             self._check_role(seen, held, later)
         has_led = before is not None and (before.role, before.epoch) == (Leader, seen.epoch)
-        if seen.role is Leader or has_led:  # it may have resigned as it committed
+        if seen.role is Leader or has_led:  # it may resign when it commits
             self._check_leader(seen, held, later, commits=is_news)
         self._in_force[node_id] = later[-1][1] if later else self._below(seen.committed)
 
     def _below(self, end: int) -> frozenset[Key]:
-        """Return the voters that the committed records below `end` leave in force."""
+        """Return the voters in force by the committed records below `end`."""
         return next(
             (voters for offset, voters in reversed(self._committed) if offset < end),
             self._configured,
@@ -139,20 +139,20 @@ class VoterOracle:
     # --- rules ---
 
     def _check_role(self, seen: Seen, held: Held, later: Sets) -> None:
-        """Check that a node may stand, or lead."""
+        """Check that a candidate or leader may be one."""
         possible = [self._below(seen.committed), *(voters for _, voters in later)]
         if any(self._is_in(seen.node_id, voters) for voters in possible):
             return
         if seen.role is Candidate:
             self._violated(f"stands: node {seen.node_id} asks for votes, and is no voter")
             return
-        # It has led when its removal was appended; now that is committed, by its own word.
+        # It may lead while its removal is uncommitted; its own high watermark is past it now.
         first = next((first for epoch, first in held.epochs if epoch == seen.epoch), seen.end)
         if seen.committed > first:
             self._violated(f"removed-leads: node {seen.node_id} leads, and its removal is known")
 
     def _check_leader(self, seen: Seen, held: Held, later: Sets, *, commits: bool) -> None:
-        """Check a leader. `commits`: it has committed what no other node knew to be committed."""
+        """Check a leader. `commits`: its high watermark is the first to reach this offset."""
         epoch_start = next((first for epoch, first in held.epochs if epoch == seen.epoch), None)
         if epoch_start is None:
             return  # its first record is being written
@@ -191,7 +191,7 @@ class VoterOracle:
         return voter.directory_id in {"", self._directories.get(voter.node_id)}
 
     def _check_changes(self, seen: Seen, epoch_start: int, later: Sets) -> None:
-        """Check the sets that are not committed, each against the one before."""
+        """Check each uncommitted set of voters against the set before it."""
         before, changes = self._below(seen.committed), 0
         for offset, voters in later:
             is_first = before is self._configured
@@ -238,16 +238,16 @@ class VoterOracle:
         held = self._held.get(Key(voter.node_id, directory))
         return held is not None and held.has(end, epoch)
 
-    # --- what the administrator was told, and the end ---
+    # --- acknowledged changes, and the end of the run ---
 
     def told(self, operation: str, node_id: int) -> None:
-        """Take note that the cluster has said that a change is made."""
+        """Check that an acknowledged change is committed."""
         voters = self._below(self._committed_end)
         if (node_id in {one.node_id for one in voters}) != (operation == "add_voter"):
             self._violated(f"acked-voters: {operation} {node_id} is told, not {_shown(voters)}")
 
     def not_settled(self) -> str:
-        """Say what is missing to the voters as they were at first, or ""."""
+        """Return the difference from the configured voters, caught up and intact; "": none."""
         voters = self._below(self._committed_end)
         if {one.node_id for one in voters} != {one.node_id for one in self._configured}:
             return f"voters-expected: they are {_shown(voters)}"
@@ -259,7 +259,7 @@ class VoterOracle:
 
 
 def _log(node: Node) -> MetadataLog:
-    return node.quorum._log  # noqa: SLF001 - an oracle looks where no caller may
+    return node.quorum._log  # noqa: SLF001 - an oracle reads private state
 
 
 def _control_records(log: MetadataLog, start: int, end: int) -> Iterator[Record]:
@@ -275,7 +275,7 @@ def _control_records(log: MetadataLog, start: int, end: int) -> Iterator[Record]
 def _sets(
     log: MetadataLog, start: int, end: int | None = None
 ) -> Iterator[tuple[int, frozenset[Key]]]:
-    """Yield the voters that the log names at offsets of [start, end)."""
+    """Yield (offset, voters) of the voters records at offsets in [start, end)."""
     last = log.end_offset if end is None else end
     for record in _control_records(log, start, last):
         entry = Entry(0, content_of(record.key, record.value or b""), 0)
@@ -284,7 +284,7 @@ def _sets(
 
 
 def _granted(log: MetadataLog, epoch_start: int) -> set[int]:
-    """Return whose votes the leader had, by the first record of its epoch."""
+    """Return the ids of the voters that elected the leader, by the first record of its epoch."""
     for record in _control_records(log, epoch_start, epoch_start + 1):
         if record.key == _LEADER_CHANGE_KEY:
             value = record.value or b""

@@ -1,4 +1,4 @@
-"""The voters of simulated machines: what changes them, and the disks that they need."""
+"""The voters of simulated machines: changes of them, and the disks that the quorum needs."""
 
 from collections.abc import Iterable, Mapping, Set
 from typing import Final
@@ -10,7 +10,7 @@ from quorumlog.storage.io.checkpoints import uuid_from_text
 
 
 class SimulatedVoters:
-    """Those of one run, of the machines with the role controller."""
+    """The voters of one run: machines with the role controller."""
 
     def __init__(
         self,
@@ -31,29 +31,32 @@ class SimulatedVoters:
         )
 
     def _directory_of(self, node_id: int) -> bytes | None:
-        """Return the id of the metadata directory that a machine has now, or had when it ran."""
+        """Return the id of a machine's metadata directory, or of its last process's directory."""
         self.look()
         text = self._directories.get(node_id)
         return None if text is None else uuid_from_text(text)
 
     def look(self) -> None:
-        """Take note of the directories of what runs: they are still asked for when it is killed."""
+        """Record the directory ids of running nodes, for use after a node is killed."""
         for node_id, machine in self._machines.items():
             if machine.node is not None and machine.node.quorum.settings.directory_id is not None:
                 self._directories[node_id] = machine.node.quorum.settings.directory_id
 
     def wiped(self, machines: Iterable[Machine]) -> None:
-        """Take note of disks that are empty now, unless they are not those of the quorum."""
+        """Record the loss of metadata directories on disks that were emptied.
+
+        With several log directories, the emptied last one is not the quorum's.
+        """
         for machine in machines:
             if not machine.disk_faults.fails_below:
                 self.changer.note_wipe(machine.node_id)
                 self._directories.pop(machine.node_id, None)
 
     def why_needed(self, without: Set[int]) -> str:
-        """Say why the quorum needs the disks of these machines, or "".
+        """Return why the quorum needs the disks of these machines, or "".
 
-        The others follow one leader, and what their logs hold is committed: the voters there are
-        those in force, and no others can come into force.
+        The other nodes follow one leader, and their logs have no uncommitted records. So the voters
+        in their logs are in force, and no other voters can come into force.
         """
         if self.changer.is_changing:
             return "the voters are changing"
@@ -62,7 +65,7 @@ class SimulatedVoters:
         known = next((one.node for one in others if one.node is not None), None)
         if known is None:
             return "no other node runs"
-        quorum = known.quorum._quorum  # noqa: SLF001 - a simulator looks where no caller may
+        quorum = known.quorum._quorum  # noqa: SLF001 - a simulator reads private state
         if quorum.kraft_version == 0:
             return ""
         voters = quorum.voter_set.voters

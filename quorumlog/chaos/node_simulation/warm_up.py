@@ -1,6 +1,6 @@
-"""What every run would do again: imports, and the functions that codecs compile at first use.
+"""Work to do once before the forks of runs: imports, and the functions that codecs compile.
 
-A process that is forked afterwards has it all. It halves what a short run costs.
+Forked processes inherit the results, which halves the cost of a short run.
 """
 
 from functools import cache
@@ -27,7 +27,7 @@ _APIS: Final = (
 
 @cache
 def warm_up() -> None:
-    """Do all that once."""
+    """Import the modules of a run and compile the codecs, once in this process."""
     for module in _MODULES:
         import_module(module)
     for api_key, api in APIS.items():
@@ -40,7 +40,7 @@ def warm_up() -> None:
 
 
 def _judge_a_history() -> None:
-    """Write, read and check a history without operations of clients: pyarrow loads parts late."""
+    """Write, read and check a history without client operations: pyarrow loads parts late."""
     from quorumlog.chaos.checkers import check_history
     from quorumlog.chaos.history import NEMESIS, HistoryWriter, read_history
 

@@ -1,4 +1,4 @@
-"""Rules of a replica that notify the oracle of each step, and of what is served."""
+"""Wraps the rules of a replica to notify the oracle of each step and each read."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +15,7 @@ Violated = Callable[[str], None]
 def watched(
     rules: PartitionRules, changed: dict[int, PartitionState], violated: Violated
 ) -> PartitionRules:
-    """Return the same rules. `changed` takes each state that has changed, by its identity."""
+    """Return the rules, wrapped. `changed` gets each changed state, by its identity."""
 
     class Watched(rules.invariants):  # type: ignore[name-defined,misc]  # a class by value
         __slots__ = ()
@@ -43,7 +43,7 @@ def watched(
         ) -> int:
             due_ms: int = super().next_fetch_ms(at, follower_id, size, now_ms)
             partition = self._image().partition(at)
-            is_other = follower_id != self._broker_id  # else a move between directories
+            is_other = follower_id != self._broker_id  # else it moves between directories
             is_held_up = due_ms > now_ms and partition is not None and is_other
             if is_held_up and follower_id in partition.isr:
                 violated(

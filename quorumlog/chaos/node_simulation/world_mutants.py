@@ -1,4 +1,4 @@
-"""The mutants of the worlds with cores, in whole nodes: the same classes."""
+"""The mutants of the simulated worlds, in whole nodes: the same classes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,7 +33,7 @@ from quorumlog.node.substitutes import Substitutes
 
 
 def world_mutants() -> Iterator[NodeMutant]:
-    """Yield them all."""
+    """Yield all mutants of the worlds."""
     yield from node_mutants(
         "replication",
         REPLICA_RULES,

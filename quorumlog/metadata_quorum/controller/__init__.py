@@ -1,1 +1,1 @@
-"""Pure: the active controller; one module per subject decides, one place applies (KIP-631)."""
+"""The active controller, without I/O: a module per subject decides, one place applies (KIP-631)."""

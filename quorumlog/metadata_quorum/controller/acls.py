@@ -1,4 +1,4 @@
-"""Creates and deletes ACLs. It refuses what no ACL can be, and more than the cluster may hold.
+"""Creates and deletes ACLs. It refuses invalid ACLs, and more ACLs than the cluster may hold.
 
 Source: KIP-11, KIP-290; Kafka's `AclControlManager`.
 """
@@ -27,7 +27,7 @@ COMPARISONS_MAX: Final = 100_000  # of filters with ACLs, in a request: about 0.
 def decide_acl_creation(
     access: AccessReplay, request: CreateAcls
 ) -> tuple[tuple[AccessControlEntry, ...], tuple[Outcome, ...]]:
-    """Create each on its own; one that exists is created again without a record."""
+    """Create each ACL on its own; an ACL that exists succeeds without a record."""
     new: dict[AclBinding, None] = {}
     outcomes = []
     for acl in request.acls:
@@ -48,7 +48,7 @@ def decide_acl_creation(
 def decide_acl_deletion(
     access: AccessReplay, request: DeleteAcls
 ) -> tuple[tuple[RemoveAccessControlEntry, ...], tuple[Outcome, ...]]:
-    """Delete what each filter means. An ACL that two filters mean is in both outcomes."""
+    """Delete the ACLs that match a filter. An ACL that two filters match is in both outcomes."""
     gone: dict[AclBinding, None] = {}
     outcomes = []
     wide = sum(only_match(wanted) is None for wanted in request.filters)

@@ -1,7 +1,7 @@
-"""The replicas of new partitions: as the request says, or placed by the controller.
+"""The replicas of new partitions: from the request, or placed by the controller.
 
-It refuses assignments that name an unregistered broker, name a broker twice, or have no active
-broker. Source: KIP-4; Kafka's `ReplicationControlManager.validateManualPartitionAssignment`.
+It refuses assignments with an unregistered broker, a repeated broker, or no active broker.
+Source: KIP-4; Kafka's `ReplicationControlManager.validateManualPartitionAssignment`.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ Replicas = tuple[BrokerId, ...]  # of one partition, the preferred leader first
 
 
 class Assignments:
-    """Assigns new partitions; mutates nothing. `random_bytes(n)` gives n random bytes."""
+    """Assigns new partitions; changes no state. `random_bytes(n)` returns n random bytes."""
 
     def __init__(self, cluster: ClusterReplay, random_bytes: Callable[[int], bytes]) -> None:
         self._cluster: Final = cluster
@@ -28,7 +28,10 @@ class Assignments:
     def place(
         self, partitions: int, replication_factor: int, *, first_partition: int = 0
     ) -> list[Replicas]:
-        """Spread `partitions` of them, from `first_partition` on. Raises TopicRefused."""
+        """Return the replicas of `partitions` new partitions. Raises TopicRefused.
+
+        `first_partition`: the index of the first of them.
+        """
         check_partitions(partitions)
         usable = sorted(active_brokers(self._cluster))
         registered = len(self._cluster.brokers)
@@ -58,7 +61,10 @@ class Assignments:
     def check(
         self, assignments: Sequence[Replicas], replication_factor: int, *, first_partition: int = 0
     ) -> None:
-        """Raise TopicRefused unless each has `replication_factor` registered, distinct brokers."""
+        """Raise TopicRefused for an invalid assignment.
+
+        Each needs `replication_factor` distinct, registered brokers, at least one of them active.
+        """
         check_partitions(len(assignments))
         active = active_brokers(self._cluster)
         for index, replicas in enumerate(assignments, start=first_partition):
@@ -79,7 +85,7 @@ class Assignments:
     def records(
         self, topic_id: TopicId, assignments: Sequence[Replicas], *, first_partition: int = 0
     ) -> list[MetadataRecord]:
-        """Return the records of new partitions: in sync are the active replicas."""
+        """Return the records of new partitions, with the active replicas as ISR."""
         active = active_brokers(self._cluster)
         records: list[MetadataRecord] = []
         for index, replicas in enumerate(assignments, start=first_partition):
@@ -98,7 +104,7 @@ class Assignments:
 
 
 def replicas_problem(cluster: ClusterReplay, replicas: Replicas) -> str | None:
-    """Say why these cannot be the replicas of a partition; None: they can."""
+    """Return the problem with these replicas of a partition, or None."""
     if not replicas:
         return "The manual partition assignment includes an empty replica list."
     if len({*replicas}) != len(replicas):

@@ -1,8 +1,8 @@
-"""Alters the settings of one broker or of all, while they run (KIP-226).
+"""Alters the settings of one broker, or of all brokers, while they run (KIP-226).
 
-It refuses a setting that nodes read at their start alone, one that would protect, bad values, and
-for one broker the settings by which the controller decides: unclean.leader.election.enable and
-min.insync.replicas. It keeps unknown names, as Kafka does for plug-ins that read them, but a
+It refuses settings that nodes read only at their start, unsupported security settings, bad values,
+and for one broker the settings of the controller's decisions: unclean.leader.election.enable and
+min.insync.replicas. It stores unknown names, as Kafka does for plug-ins that read them, but only a
 limited number, so that the metadata stays small.
 """
 
@@ -25,14 +25,17 @@ UNKNOWN_NAMES_MAX: Final = 200
 UNKNOWN_NAME_LENGTH_MAX: Final = 255
 UNKNOWN_VALUE_LENGTH_MAX: Final = 4096
 _READ_ONLY: Final = read_only_names(table_of())
-"""Of every node. The broker that receives a request refuses the names that its parts read, too."""
+"""Names that every node reads only at its start.
+
+The broker that receives a request also refuses such names of its own parts.
+"""
 _UNCLEAN = TopicConfig.unclean_leader_election_enable
 
 
 def alter_brokers(
     cluster: ClusterReplay, before_all: int, wanted: ConfigChanges, written: int
 ) -> tuple[list[MetadataRecord], ConfigResult]:
-    """Alter one broker, or all (""), after `before_all` and `written` records for others."""
+    """Alter one broker, or all (""), after `before_all` and `written` records of others."""
     check_form(wanted)
     _check_names(wanted)
     before = cluster.broker_configs(wanted.name)
@@ -62,7 +65,7 @@ def alter_brokers(
 def _with_new_min_isr(
     cluster: ClusterReplay, records: list[MetadataRecord], number: str | None
 ) -> list[MetadataRecord]:
-    """Return `records`, with the level that they need and the partitions that they change."""
+    """Return `records`, with the level that they require and the partition changes around them."""
     if number is None:
         message = f"Cluster-level {SERVER_NAME} cannot be removed while ELR is enabled."
         raise TopicRefused(ErrorCode.INVALID_CONFIG, message)
@@ -87,7 +90,7 @@ def _check_names(wanted: ConfigChanges) -> None:
 
 
 def _kept(change: ConfigChange, value: str) -> str:
-    """Return the form in which a value is stored. Kafka's code for a bad one: KAFKA-13609."""
+    """Return the stored form of a value. The error code for a bad value is Kafka's: KAFKA-13609."""
     setting = DYNAMIC.get(change.name)
     if setting is None:
         return _kept_unknown(change.name, value)

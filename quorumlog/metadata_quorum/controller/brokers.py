@@ -1,7 +1,7 @@
 """The life of a broker: registration, heartbeats, fencing, controlled shutdown.
 
 It refuses a second process under a live broker's id, and heartbeats of an earlier registration. A
-broker is unfenced only when it has replayed its own registration: before, it would serve old data.
+broker is unfenced only after it has replayed its own registration: before, its metadata is stale.
 Sources: KIP-631; KAFKA-13173 (fence one at a time), KAFKA-15019 (a late heartbeat still counts),
 KAFKA-18138 (a new controller tracks every registered broker).
 """
@@ -28,15 +28,15 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 
 SILENT_SHARE: Final = 3
-"""A broker that gave no sign for a third of its session is silent: heartbeats come more often."""
+"""A broker without a sign for a third of its session is silent: heartbeats come more often."""
 OPENING_SESSIONS: Final = 3
-"""For how many sessions a broker may open its logs while another one that was killed serves."""
+"""The time to open logs, in sessions, while another broker that was killed serves already."""
 RENEWALS_MAX: Final = 2
-"""How often a silent broker's session is renewed because the controller was not running itself."""
+"""Renewals in a row of a silent broker's session after pauses of the controller's own process."""
 
 
 class BrokerState(Enum):
-    """What the controller lets a registered broker do."""
+    """The state of a registered broker."""
 
     FENCED = "registered; leads no partition, is in no ISR"
     UNFENCED = "in service"
@@ -58,14 +58,14 @@ TRANSITIONS: Final[Mapping[BrokerState, frozenset[BrokerState]]] = MappingProxyT
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """The soft state of a broker: when it was last heard, how far it has replayed.
+    """The soft state of a broker: its last heartbeat and its replayed metadata offset.
 
-    last_contact_ms: from then on, the session lasts. A new controller begins it without a sign.
-    last_sign_ms: when this controller heard the broker, or a new process of it; None: never.
-    registered_ms: when this process registered with this controller; None: with another one.
-    serves_since_ms: since when its heartbeats say that it can lead; None: they do not.
-    opens_logs: it registered with this controller, and no heartbeat said yet that it can lead.
-    has_failed: it can use no log directory, and has left ISRs and ELRs for that.
+    last_contact_ms: the start of the session timeout; a new controller sets it to its own start.
+    last_sign_ms: the last heartbeat or registration request at this controller; None: none.
+    registered_ms: when the process registered with this controller; None: with an earlier one.
+    serves_since_ms: since when its heartbeats offer to lead; None: the last one did not.
+    opens_logs: it registered with this controller, and no heartbeat has offered to lead yet.
+    has_failed: all its log directories have failed, so it has left ISRs and ELRs.
     """
 
     last_contact_ms: int
@@ -75,13 +75,13 @@ class Session:
     serves_since_ms: int | None = None
     opens_logs: bool = False
     metadata_offset: int = -1
-    shutdown_offset: int = -1  # where its controlled shutdown was decided
-    renewals: int = 0  # how often it was renewed since the broker was heard
-    is_expired: bool = False  # its process is known to be gone: its heartbeats do not count
+    shutdown_offset: int = -1  # of the last record of its controlled shutdown
+    renewals: int = 0  # since the last heartbeat
+    is_expired: bool = False  # its process died: late heartbeats do not count
 
 
 class Sessions:
-    """The liveness of every registered broker. Soft state: a new controller starts it afresh."""
+    """The liveness of every registered broker. Soft state: a new controller starts without it."""
 
     def __init__(self, *, session_timeout_ms: int) -> None:
         self.session_timeout_ms: Final = session_timeout_ms
@@ -92,13 +92,13 @@ class Sessions:
         return self._sessions.get(broker_id)
 
     def assume(self, broker_id: BrokerId, now_ms: int) -> None:
-        """Begin a session without a sign of the broker: this controller has just taken over."""
+        """Begin a session without a sign of the broker, at the start of this controller."""
         self._sessions[broker_id] = Session(last_contact_ms=now_ms)
 
     def touch(
         self, broker_id: BrokerId, now_ms: int, metadata_offset: int, *, can_lead: bool = False
     ) -> None:
-        """Note a heartbeat of the broker."""
+        """Record a heartbeat of the broker."""
         session = self._sessions.setdefault(broker_id, Session(last_contact_ms=now_ms))
         if session.is_expired:
             return
@@ -110,7 +110,7 @@ class Sessions:
         self.note_sign(broker_id, now_ms)
 
     def note_sign(self, broker_id: BrokerId, now_ms: int) -> None:
-        """Note that a process of the broker is there, maybe not the registered one."""
+        """Record a sign of life of the broker, perhaps of an unregistered process."""
         session = self._sessions.get(broker_id)
         if session is not None:
             session.last_sign_ms = max(session.last_sign_ms or 0, now_ms)
@@ -125,32 +125,32 @@ class Sessions:
             )
 
     def begin(self, broker_id: BrokerId, now_ms: int) -> None:
-        """Start over: another process has registered."""
+        """Begin the session of a newly registered process."""
         self._sessions[broker_id] = Session(
             last_contact_ms=now_ms, last_sign_ms=now_ms, registered_ms=now_ms, opens_logs=True
         )
 
     def expire(self, broker_id: BrokerId, now_ms: int) -> None:
-        """End the session for good: the process is known to be gone. `begin` starts another."""
+        """End the session of a process that died. Only `begin` starts a new one."""
         self._sessions[broker_id] = Session(
             last_contact_ms=now_ms - self.session_timeout_ms, is_expired=True
         )
 
     def is_expired(self, broker_id: BrokerId) -> bool:
-        """Tell whether the process of the broker's registration is known to be gone."""
+        """Return whether the broker's registered process has died."""
         session = self._sessions.get(broker_id)
         return session is not None and session.is_expired
 
     def is_live(self, broker_id: BrokerId, now_ms: int) -> bool:
-        """Tell whether the broker was heard within the session timeout."""
+        """Return whether the broker's session is younger than the session timeout."""
         session = self._sessions.get(broker_id)
         return session is not None and now_ms - session.last_contact_ms < self.session_timeout_ms
 
     def expires_ms(self, broker_id: BrokerId, unfenced: Collection[BrokerId]) -> int:
-        """Return when to fence the broker if it stays silent; 0 for one never heard.
+        """Return when to fence the broker if it stays silent; 0: it has no session.
 
-        A broker whose process is gone waits for each `unfenced` broker that was silent already.
-        Each broker waits for the brokers that open their logs.
+        A broker whose process died waits for each `unfenced` broker that is silent already.
+        Every broker waits for the brokers that open their logs.
         """
         session = self._sessions.get(broker_id)
         if session is None:
@@ -161,10 +161,11 @@ class Sessions:
         return max(end_ms, self.open_until_ms(broker_id, unfenced))
 
     def may_leave_ms(self, broker_id: BrokerId, at_ms: int, unfenced: Collection[BrokerId]) -> int:
-        """Return when a broker whose process is gone since `at_ms` may leave its ISRs.
+        """Return when a broker whose process died at `at_ms` may leave its ISRs.
 
-        A broker that is silent may have lost its memory with its power. It must not stay in an ISR
-        alone because others left before it: docs/decisions/0093-the-silent-leave-first.md
+        The machine of a silent broker may have lost power, and unflushed records with it. Such a
+        broker must not stay alone in an ISR that the others left before it:
+        docs/decisions/0093-the-silent-leave-first.md
         """
         silent_ms = at_ms - self.session_timeout_ms // SILENT_SHARE
         may_leave_ms = at_ms
@@ -180,10 +181,10 @@ class Sessions:
         return may_leave_ms
 
     def open_until_ms(self, broker_id: BrokerId, unfenced: Collection[BrokerId]) -> int:
-        """Return how long to wait for the logs of the others, 0 if they serve.
+        """Return until when to wait for other brokers that open their logs; 0: none does.
 
-        Those that took up their places open them. One may prove damaged, and a broker that has left
-        the ISR by then is not asked for what it holds.
+        A log may prove damaged. A broker that had left the ISR before would not be in the ELR
+        either, and the controller would then elect without its records.
         """
         others = [self._sessions.get(one) for one in unfenced if one != broker_id]
         registered = [one.registered_ms for one in others if one and one.opens_logs]
@@ -191,13 +192,14 @@ class Sessions:
         return latest_ms + OPENING_SESSIONS * self.session_timeout_ms if latest_ms >= 0 else 0
 
     def are_in_service(self, broker_ids: Collection[BrokerId]) -> bool:
-        """Tell whether one of these brokers is known to serve."""
+        """Return whether one of these brokers serves, by its heartbeats."""
         return any(session.serves_since_ms is not None for session in self._those_of(broker_ids))
 
     def may_open_logs(self, others: Collection[BrokerId], now_ms: int) -> bool:
-        """Tell whether a broker may keep its places while it opens its logs.
+        """Return whether a broker may stay in its ISRs while it opens its logs.
 
-        As long as no other one serves, or only some that were killed, too, and not for long.
+        True while no other broker serves, or each one that serves registered with this controller
+        and has served for less than OPENING_SESSIONS sessions.
         """
         latest_ms = OPENING_SESSIONS * self.session_timeout_ms
         return all(
@@ -211,13 +213,13 @@ class Sessions:
         return [session for session in sessions if session is not None and not session.is_expired]
 
     def least_offset(self, broker_ids: frozenset[BrokerId]) -> int:
-        """Return how far the slowest of these brokers has replayed."""
+        """Return the least metadata offset that these brokers have replayed."""
         sessions = [self._sessions.get(broker_id) for broker_id in broker_ids]
         return min((-1 if s is None else s.metadata_offset for s in sessions), default=2**63)
 
 
 def state_of(broker: BrokerImage) -> BrokerState:
-    """Return the state that the log gives a broker (SHUTDOWN_NOW is not written: it is fenced)."""
+    """Return a broker's state by the metadata log; SHUTDOWN_NOW is written as fenced."""
     if broker.fenced:
         return BrokerState.FENCED
     return (
@@ -235,7 +237,7 @@ def next_state(
 ) -> BrokerState:
     """Return the state after a heartbeat. Raises InvariantViolation on an illegal change.
 
-    `may_open_logs`: one that took up its places when it registered keeps them meanwhile.
+    `may_open_logs`: a broker that stayed unfenced at its registration stays so meanwhile.
     """
     state = after = state_of(broker)
     if state is BrokerState.CONTROLLED_SHUTDOWN:
@@ -263,18 +265,18 @@ def registration_refusal(
 ) -> RegistrationReply | None:
     """Return the refusal of a registration, or None.
 
-    `is_live`, `may_leave`: the earlier process of this broker, with regard to `Sessions`.
-    `in_force`, `kraft_version`: the feature levels, which the broker must work with.
+    `is_live`, `may_leave`: of the broker's registered process, by `Sessions`.
+    `in_force`, `kraft_version`: the feature levels, which the broker must support.
 
-    # DEVIATION: Kafka waits for the old session to end. A process that listens on the old one's
-    # control address is its successor: docs/decisions/0008-a-successor-registers-at-once.md
-    A process with another log directory is refused: it must not replace a live one that has the
-    records.
+    # DEVIATION: Kafka waits for the old session to end. A process that listens on the same control
+    # address is the successor: docs/decisions/0008-a-successor-registers-at-once.md
+    A process with another log directory is refused while the registered process, which has the
+    records, is live.
     """
     shared = directory_problem(brokers.values(), request)
     if shared is not None:
         return RegistrationReply(error_code=ErrorCode.INVALID_REQUEST, error_message=shared)
-    kraft_version = max(kraft_version, in_force.get(KRAFT_FEATURE, 0))  # it may be about to rise
+    kraft_version = max(kraft_version, in_force.get(KRAFT_FEATURE, 0))  # an upgrade may be ordered
     levels = {**in_force, KRAFT_FEATURE: kraft_version}
     problems = (level_problem(request.features, name, levels[name]) for name in levels)
     too_old = next((problem for problem in problems if problem is not None), None)
@@ -305,7 +307,7 @@ def registration_refusal(
 
 
 def registration_record(request: BrokerRegistration, broker_epoch: int) -> RegisterBroker:
-    """Return the record of a registration."""
+    """Return the record of a broker's registration."""
     return RegisterBroker(
         broker_id=request.broker_id,
         incarnation_id=request.incarnation_id,
@@ -323,7 +325,7 @@ def registration_record(request: BrokerRegistration, broker_epoch: int) -> Regis
 
 
 def ignored_min_isr(cluster: ClusterReplay, request: BrokerRegistration) -> str | None:
-    """Return a remark if a broker's file has another min.insync.replicas than the cluster."""
+    """Return a remark if a broker's file and the cluster differ in min.insync.replicas."""
     number = of_cluster(cluster)
     if number in {None, request.min_insync_replicas}:
         return None
@@ -335,7 +337,7 @@ def ignored_min_isr(cluster: ClusterReplay, request: BrokerRegistration) -> str 
 
 
 def active_brokers(cluster: ClusterReplay) -> frozenset[BrokerId]:
-    """Return the brokers that may lead and be in an ISR."""
+    """Return the brokers that may lead and join an ISR: not fenced, not shutting down."""
     return frozenset(
         broker.broker_id
         for broker in cluster.brokers.values()
@@ -344,7 +346,7 @@ def active_brokers(cluster: ClusterReplay) -> frozenset[BrokerId]:
 
 
 def broker_epoch_error(cluster: ClusterReplay, broker_id: BrokerId, broker_epoch: int) -> ErrorCode:
-    """Return why a request of this registration is refused, or NONE."""
+    """Return the error code for a request with this broker epoch, or NONE."""
     broker = cluster.brokers.get(broker_id)
     if broker is None:
         return ErrorCode.BROKER_ID_NOT_REGISTERED

@@ -1,4 +1,4 @@
-"""Decides the changes of the cluster that are about no topic."""
+"""Decides changes of the cluster besides topics: brokers, features, groups, ACLs, quotas, SCRAM."""
 
 from typing import Final, assert_never
 
@@ -36,7 +36,7 @@ NOT_ENFORCED: Final = "stored and described, but not enforced"
 
 
 class ClusterDecisions:
-    """Mutates nothing."""
+    """Decides cluster changes and producer id requests; changes no state."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ClusterDecisions:
     def decide(
         self, request: ClusterChange | AllocateProducerIds, base_offset: Offset
     ) -> Decision[object]:
-        """Decide; the first record would be appended at `base_offset`."""
+        """Decide a request. `base_offset`: the offset of its first record, if it has records."""
         if isinstance(request, AllocateProducerIds):
             return decide_producer_ids(self._cluster, request)
         records, results, remark = self._decided(request)

@@ -1,8 +1,8 @@
 """Alters the configurations of topics and brokers: set, delete, append, subtract, or replace all.
 
-It refuses unknown names, bad and missing values, a name or a topic that a request has twice, and
-items for a setting that is no list. A change of min.insync.replicas voids the ISR proposals that
-were made under the old number. Where unclean elections become allowed, `Slices` holds them next.
+It refuses unknown names, bad and missing values, repeated names and topics, and APPEND or SUBTRACT
+for a setting that is no list. A change of min.insync.replicas voids the ISR proposals that were
+made under the old number. After a change that allows unclean elections, `Slices` holds them.
 Sources: KIP-339 (incremental), KIP-133 (whole), KIP-966 (ELRs).
 """
 
@@ -45,7 +45,7 @@ def decide_configs(
 ) -> Decision[ConfigResults]:
     """Alter the valid topics and brokers; a result for each, in the order of the request.
 
-    The first record would be appended at `base_offset`.
+    `base_offset`: the offset of the first record, if there are records.
     """
     try:
         named = len(request.topics) + sum(len(topic.changes) for topic in request.topics)
@@ -75,7 +75,7 @@ def decide_configs(
 def _alter(
     cluster: ClusterReplay, before_all: int, topic: ConfigChanges, written: int
 ) -> tuple[list[MetadataRecord], ConfigResult]:
-    """Alter one topic, after `before_all` and `written` records for others."""
+    """Alter one topic, after `before_all` and `written` records of other resources."""
     check_form(topic)
     topic_id = cluster.topic_id(topic.name)
     if topic_id is None:

@@ -1,6 +1,6 @@
-"""Configuration: which names and values of topics are valid, and the form in which they are stored.
+"""Validates the configuration of topics, and brings values into their stored normal form.
 
-An unknown name is refused with the nearest known one. Values are stored in one normal form.
+An unknown name is refused, with the nearest valid name in the message.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Settings = Mapping[str, TopicSetting[Any]] | Mapping[str, ServerSetting[Any]]
 
 
 def config_error(name: str, value: str) -> str | None:
-    """Return what is wrong with one entry, or None."""
+    """Return the problem of one entry, or None."""
     setting = TOPIC_SETTINGS.get(name)
     if setting is None:
         near = nearest_name(name, TOPIC_SETTINGS)
@@ -33,7 +33,7 @@ def config_error(name: str, value: str) -> str | None:
 
 
 def configs_error(configs: Mapping[str, str]) -> str | None:
-    """Return what is wrong with the first bad entry, or None."""
+    """Return the problem of the first bad entry, or None."""
     problems = (config_error(name, value) for name, value in configs.items())
     return next((problem for problem in problems if problem is not None), None)
 
@@ -53,7 +53,7 @@ def config_records(topic: str, configs: Mapping[str, str]) -> list[MetadataRecor
 
 
 def check_form(topic: ConfigChanges) -> None:
-    """Raise TopicRefused if the changes of one resource name something twice or lack a value."""
+    """Raise TopicRefused if the changes of one resource repeat a name or lack a value."""
     names = [change.name for change in topic.changes]
     if len({*names}) < len(names):
         raise TopicRefused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -70,7 +70,7 @@ def check_form(topic: ConfigChanges) -> None:
 def value_after(
     change: ConfigChange, before: str | None, settings: Settings = TOPIC_SETTINGS
 ) -> str | None:
-    """Return the new value of a setting; None: that of the level below."""
+    """Return the new value of a setting; None: the value of the level below holds again."""
     match change.operation:
         case ConfigOperation.SET:
             return change.value
@@ -87,14 +87,14 @@ def _list_after(change: ConfigChange, before: str | None, settings: Settings) ->
             ErrorCode.INVALID_CONFIG,
             f"Can't {change.operation.name} to key {change.name} because its type is not LIST.",
         )
-    # A dict: it keeps the order, and finds what is there already at once.
+    # A dict keeps the order, and finds a present item at once.
     items = dict.fromkeys(_split(before if before is not None else setting.default or ""))
     for item in _split(change.value or ""):
         if change.operation is ConfigOperation.APPEND:
             items[item] = None
         else:
             items.pop(item, None)
-    # DEVIATION: Kafka keeps a setting that SUBTRACT has emptied, whatever its default is.
+    # DEVIATION: Kafka keeps a setting that SUBTRACT has emptied, also if its default is empty.
     # docs/decisions/0100-a-throttle-is-paid-with-time.md
     is_unset = change.operation is ConfigOperation.SUBTRACT and not (items or setting.default)
     return None if is_unset else ",".join(items)

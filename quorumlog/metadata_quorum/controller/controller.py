@@ -1,9 +1,9 @@
-"""The active controller: the entry to all of its decisions, and its only state.
+"""The active controller: the entry to all of its decisions, and its state.
 
-The `decide` methods change no state of the log; `apply` is the only mutator. The driver applies at
-append, and answers at commit. When the node is deposed, the driver drops the controller with all
-uncommitted changes. A new controller starts from the committed image (KIP-631). Liveness
-(`Sessions`) is soft state, renewed by every heartbeat and registration.
+The `decide` methods return records; only `apply` changes the metadata. The driver applies records
+when it appends them, and responds when they are committed. When the node is deposed, the driver
+drops the controller with all uncommitted changes. A new controller starts from the committed image
+(KIP-631). Liveness (`Sessions`) is soft state, renewed by every heartbeat and registration.
 """
 
 from collections.abc import Callable
@@ -74,12 +74,12 @@ from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 
 class Controller:
-    """What the active controller knows and decides.
+    """Holds the metadata with its uncommitted records, and decides requests.
 
-    Invariants (beside those of ClusterReplay, which it applies its records to):
-      1. A fenced broker leads nothing and is in no ISR.
+    Invariants (beside those of ClusterReplay, to which it applies its records):
+      1. A fenced broker leads no partition and is in no ISR.
       2. Every registered broker has a session, so that its silence is noticed (KAFKA-18138).
-      3. No replica is in an ISR whose log directory its broker cannot use (KIP-858).
+      3. Every replica in an ISR is in a log directory that its broker can use (KIP-858).
     """
 
     rules: ClassVar[ControllerRules] = ControllerRules()
@@ -93,9 +93,9 @@ class Controller:
         now_ms: int,
         kraft_version: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Start from `image`: all that is committed, and nothing else is in the log.
+        """Start from `image`: all records of the log, all of them committed.
 
-        `kraft_version`: the version in force, which control records of the quorum set.
+        `kraft_version` returns the version in force, which control records of the quorum set.
         """
         self.cluster: Final = ClusterReplay(image)
         self._kraft_version: Final = kraft_version
@@ -116,18 +116,18 @@ class Controller:
             self.sessions.assume(broker_id, now_ms)
 
     def apply(self, offset: Offset, record: MetadataRecord) -> None:
-        """Apply a record that was appended at `offset`."""
+        """Apply the record appended at `offset`."""
         self.cluster.apply(offset, record)
         self._reports.note_applied(record)
         self._slices.note_applied(record)
 
     def renew_all(self, now_ms: int) -> None:
-        """Renew every session, because this process was not running; within a limit."""
+        """Renew every session after a pause of this process; at most RENEWALS_MAX in a row."""
         for broker_id in self.cluster.brokers:
             self.sessions.renew(broker_id, now_ms)
 
     def touch(self, heartbeat: BrokerHeartbeat, now_ms: int) -> None:
-        """Note a heartbeat as it arrives, however long its turn takes to come (KAFKA-15019)."""
+        """Record a heartbeat on arrival, even if its decision has to wait (KAFKA-15019)."""
         error_code = broker_epoch_error(self.cluster, heartbeat.broker_id, heartbeat.broker_epoch)
         if error_code is ErrorCode.NONE:
             can_lead = not (heartbeat.want_fence or heartbeat.want_shut_down)
@@ -137,7 +137,7 @@ class Controller:
     def decide(
         self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
     ) -> Decision[object]:
-        """Decide a request. `base_offset`: where its first record would be appended."""
+        """Decide a request. `base_offset`: the offset of its first record, if it has records."""
         if isinstance(request, ClusterChange | AllocateProducerIds):
             return self._cluster_changes.decide(request, base_offset)
         match request:
@@ -191,27 +191,27 @@ class Controller:
 
     @property
     def is_upgrade_due(self) -> bool:
-        """Whether a record orders a kraft.version above that in the quorum's log."""
+        """True if a metadata record orders a kraft.version above the version in force."""
         return self.cluster.ordered_kraft_version > self._kraft_version()
 
     def decide_activation(self) -> Decision[None]:
-        """Elect leaders for partitions without one, in case the last decision is half written."""
+        """Elect for leaderless partitions: the last controller's decision may be half written."""
         self._slices.note_leaderless()
         return self.decide_elections()
 
     @property
     def has_elections(self) -> bool:
-        """Whether `decide_elections` has partitions to look at yet."""
+        """True while partitions wait for `decide_elections`."""
         return self._slices.has_elections
 
     def decide_elections(self) -> Decision[None]:
-        """Elect for some of the partitions that have no leader, and may get one."""
+        """Elect leaders for one slice of the partitions that wait for an election."""
         return Decision(response=None, records=self._slices.elections(frozenset()))
 
     def decide_expiry(self, now_ms: int) -> Decision[BrokerId | None]:
-        """Fence the broker whose session ended first, if one did.
+        """Fence the broker whose session ended first, if a session has ended.
 
-        One at a time: the next decision starts from the resulting state (KAFKA-13173).
+        One broker at a time: the next decision starts from the resulting state (KAFKA-13173).
         """
         overdue = self._next_expiry()
         if overdue is None or overdue[0] > now_ms:
@@ -219,31 +219,31 @@ class Controller:
         return self._decide_fencing(overdue[1])
 
     def next_expiry_ms(self) -> int | None:
-        """Return when `decide_expiry` may next have something to do; None: all are fenced."""
+        """Return when `decide_expiry` may next fence a broker; None: all are fenced."""
         expiry = self._next_expiry()
         return None if expiry is None else expiry[0]
 
     def next_balance_ms(self) -> int | None:
-        """Return when `decide_balance` may next have something to do; None: it is off."""
+        """Return when `decide_balance` is due next; None: balancing is off."""
         return self._balance.next_ms()
 
     def decide_balance(self, now_ms: int) -> Decision[None]:
-        """Look at some partitions for leaderships to hand back, or hand some back."""
+        """Do one slice of the leader balance: check partitions, or hand leaderships back."""
         return self._balance.decide(now_ms)
 
     def decide_process_died(
         self, broker_id: BrokerId, *, broker_epoch: int, now_ms: int
     ) -> Decision[BrokerId | None]:
-        """Fence a broker whose process is gone, unless another one has registered since.
+        """Fence a broker whose process died, unless a new process has registered since.
 
-        Those that are silent already are fenced, or heard, before it: `Sessions.may_leave_ms`.
-        Its last heartbeats may still lie in our sockets, if this process was not running. So they
-        no longer count: a broker that lives after all must register again.
+        Each silent broker must first be fenced or send a heartbeat: `Sessions.may_leave_ms`.
+        After a pause of this process, old heartbeats of the broker may still be in our sockets.
+        They no longer count: a broker that is alive after all must register again.
         """
         broker = self.cluster.brokers.get(broker_id)
         if broker is None or broker.broker_epoch != broker_epoch:
             return Decision(response=None)
-        self.sessions.expire(broker_id, now_ms)  # so that another process may register
+        self.sessions.expire(broker_id, now_ms)  # so that a new process may register
         if broker.fenced or not self._may_leave(broker_id, now_ms):
             return Decision(response=None)
         if self.sessions.open_until_ms(broker_id, self._unfenced()) > now_ms:
@@ -251,7 +251,7 @@ class Controller:
         return self._decide_fencing(broker_id)
 
     def check_invariants(self) -> list[str]:
-        """Return the rules that do not hold (for tests and simulation: it reads everything)."""
+        """Return the broken invariants. For tests and simulation: it reads every partition."""
         fenced = {b.broker_id for b in self.cluster.brokers.values() if b.fenced}
         broken = [
             f"1: {name} has a fenced broker in {partition.isr}"
@@ -274,7 +274,10 @@ class Controller:
         return self.sessions.may_leave_ms(broker_id, now_ms, self._unfenced()) <= now_ms
 
     def _decide_fencing(self, broker_id: BrokerId) -> Decision[BrokerId | None]:
-        """Take the broker out of every ISR, then fence it: a half-written decision is repeated."""
+        """Take the broker out of every ISR, then fence it.
+
+        In this order, a half-written decision is repeated: the broker is not fenced yet.
+        """
         broker = self.cluster.brokers[broker_id]
         departure = self._slices.departure(broker_id)
         if not departure.is_whole:
@@ -297,7 +300,7 @@ class Controller:
             is_live=self.sessions.is_live(request.broker_id, now_ms),
             in_force=self.cluster.features,
             kraft_version=self._kraft_version(),
-            may_leave=resumes  # it leaves nothing
+            may_leave=resumes  # it leaves no ISR
             or is_total(broker, losses)
             or self._may_leave(request.broker_id, now_ms),
         )
@@ -308,14 +311,14 @@ class Controller:
         if broker is not None and broker.incarnation_id == request.incarnation_id:
             self.sessions.begin(request.broker_id, now_ms)
             reply = RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=broker.broker_epoch)
-            return Decision(response=reply)  # the answer to the first one was lost
+            return Decision(response=reply)  # a retry: the first response was lost
         if losses.is_partial and (
             raised := self._reports.raised_level(RegistrationReply(error_code=ErrorCode.NONE))
         ):
             return raised
         if resumes:
             return self._resumptions.decide(request, now_ms, base_offset, first)
-        # The log of a new process may be shorter than its predecessor's: it starts outside.
+        # A new process may have a shorter log than the process before it: it starts outside ISRs.
         departure = self._slices.departure(request.broker_id, losses)
         changes, held_alone = departure.changes, departure.held_alone
         remark = None if broker is None else remark_on(broker, losses.worst, held_alone)
@@ -373,7 +376,7 @@ class Controller:
     def _change_state(
         self, broker: BrokerImage, before: BrokerState, after: BrokerState
     ) -> tuple[tuple[MetadataRecord, ...], bool]:
-        """Return the records of a change, and whether there are more to come."""
+        """Return the records of a change of state; True: more slices follow."""
         match after:
             case BrokerState.CONTROLLED_SHUTDOWN:
                 return self._shut_down(broker, is_new=before is not after)
@@ -383,7 +386,7 @@ class Controller:
                 change = BrokerRegistrationChange(
                     broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=False
                 )
-                # After the change: a fenced broker leads nothing, not even for one record.
+                # Elections after the change: a fenced broker leads nothing, even for one record.
                 self._slices.note_leaderless(broker.broker_id)
                 return (change, *self._slices.elections(frozenset({broker.broker_id}))), False
             case BrokerState.FENCED | BrokerState.SHUTDOWN_NOW:
@@ -397,9 +400,9 @@ class Controller:
     def _shut_down(
         self, broker: BrokerImage, *, is_new: bool
     ) -> tuple[tuple[MetadataRecord, ...], bool]:
-        """Let the broker hand over what it leads and leave its ISRs, slice by slice.
+        """Take the broker's leaderships and ISR memberships away, slice by slice.
 
-        The first slice writes the state, too: no leader takes the broker back into an ISR then.
+        The first slice also writes the state, so no leader adds the broker to an ISR again.
         """
         departure = self._slices.departure(broker.broker_id)
         change = BrokerRegistrationChange(
@@ -416,7 +419,7 @@ class Controller:
             session.shutdown_offset = offset
 
     def _is_shutdown_replayed(self, broker_id: BrokerId) -> bool:
-        """Tell whether every other active broker knows that this one leads nothing any more."""
+        """Return whether every other active broker has replayed the broker's last hand-over."""
         session = self.sessions.of(broker_id)
         offset = -1 if session is None else session.shutdown_offset
         return self.sessions.least_offset(active_brokers(self.cluster)) >= offset

@@ -1,7 +1,7 @@
-"""Several log directories of one broker: what they need, and what becomes of those that fail.
+"""Several log directories of one broker: their metadata level, and failed directories.
 
-In which directory each replica is, the broker says: `partitions.decide_assignment`. Source:
-KIP-858.
+The broker itself reports the directory of each replica: `partitions.decide_assignment`.
+Source: KIP-858.
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ def levels_for_registration(
 ) -> tuple[tuple[MetadataRecord, ...], RegistrationReply | None]:
     """Return the records to write before a registration, or its refusal.
 
-    They say the levels of a new cluster and its min.insync.replicas, and the level that several log
-    directories need.
+    They set the levels and min.insync.replicas of a new cluster, and the level that several log
+    directories require.
     """
     levels = levels_of_new_cluster(cluster, request.features)
     first = records_of_new_cluster(levels, request)
@@ -49,9 +49,9 @@ def levels_for_registration(
 
 
 def newly_failed(broker: BrokerImage, heartbeat: BrokerHeartbeat) -> list[str]:
-    """Return the directories of which the registration says yet that the broker can use them.
+    """Return the failed directories that the registration still lists as usable.
 
-    Never all: a broker that has lost its last one asks to be fenced instead.
+    Never all of them: a broker without a usable directory requests to be fenced instead.
     """
     failed = [one for one in broker.log_dirs if one in heartbeat.offline_log_dirs]
     return failed if len(failed) < len(broker.log_dirs) else []
@@ -60,10 +60,10 @@ def newly_failed(broker: BrokerImage, heartbeat: BrokerHeartbeat) -> list[str]:
 def decide_all_failed(
     slices: Slices, broker: BrokerImage, session: Session
 ) -> Decision[HeartbeatReply]:
-    """Take a broker that can use no log directory any more out of ISRs and ELRs, once.
+    """Take a broker out of ISRs and ELRs, once, after its last log directory has failed.
 
-    What the disk had not written yet may be lost, whatever the process serves until it ends. It is
-    fenced, as it wants to be, by what is decided next.
+    Unflushed records may be lost, although the process may serve them until it ends. The next
+    decision fences the broker, as it requested.
     """
     reply = HeartbeatReply(error_code=ErrorCode.NONE, is_fenced=broker.fenced)
     departure = slices.departure(broker.broker_id, FAILED)
@@ -80,9 +80,9 @@ def decide_all_failed(
 def decide_failed(
     slices: Slices, broker: BrokerImage, failed: Sequence[str]
 ) -> Decision[HeartbeatReply]:
-    """Take a broker out of the ISRs of what it cannot use any more, then note that.
+    """Take a broker out of the ISRs of replicas in failed directories, then register the failure.
 
-    In this order: the next heartbeat repeats a decision that is half written.
+    In this order: the next heartbeat repeats a half-written decision.
     """
     reply = HeartbeatReply(error_code=ErrorCode.NONE, is_fenced=broker.fenced)
     departure = slices.departure_of_directories(broker.broker_id, failed)

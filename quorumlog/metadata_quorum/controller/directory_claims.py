@@ -1,4 +1,4 @@
-"""Which log directories a broker may call its own. Source: KIP-858."""
+"""Checks the log directory ids in a broker's registration. Source: KIP-858."""
 
 from collections.abc import Collection
 from typing import Final
@@ -9,17 +9,17 @@ from quorumlog.metadata_quorum.image.model import LOST, BrokerImage
 UNASSIGNED: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 MIGRATING: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 RESERVED: Final = frozenset({UNASSIGNED, LOST, MIGRATING})
-"""Ids that stand for no directory. Where Kafka's records say UNASSIGNED, ours say nothing."""
+"""Ids that stand for no directory. Where Kafka's records have UNASSIGNED, ours have no id."""
 
 
 def directories_of(broker: BrokerImage | BrokerRegistration) -> frozenset[str]:
-    """Return the ids of all directories that a broker has, and can use."""
+    """Return the ids of a broker's usable directories, with that of its metadata log."""
     named = {*broker.log_dirs, broker.directory_id}
     return frozenset(one for one in named if one is not None)
 
 
 def directory_problem(brokers: Collection[BrokerImage], request: BrokerRegistration) -> str | None:
-    """Say why the directories of a registration are refused, or None."""
+    """Return the problem with the directories of a registration, or None."""
     claimed = directories_of(request)
     if claimed & RESERVED or len({*request.log_dirs}) < len(request.log_dirs):
         return f"Broker {request.broker_id} names a reserved log directory, or one twice"

@@ -1,7 +1,7 @@
-"""The answer to a request that the controller cannot decide because of a bug of ours.
+"""The response to a request whose decision failed because of a bug.
 
-The answer is of the request's own kind, so that the caller sees UNKNOWN_SERVER_ERROR at once and
-does not repeat the request, to this controller and then to the next.
+The response has the request's own type, so that the caller gets UNKNOWN_SERVER_ERROR at once and
+does not retry at this controller and then at the next.
 """
 
 from typing import Final, assert_never
@@ -50,7 +50,7 @@ _REFUSAL: Final = TopicRefused(_CODE, _MESSAGE)
 
 
 def failure_response(request: ControllerRequest) -> object:
-    """Return the response to `request` that says UNKNOWN_SERVER_ERROR."""
+    """Return the response to `request` with UNKNOWN_SERVER_ERROR."""
     response: object
     match request:
         case BrokerRegistration():

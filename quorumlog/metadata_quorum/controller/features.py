@@ -1,7 +1,7 @@
 """Raises and lowers feature levels. Source: KIP-584, KIP-778; Kafka's `FeatureControlManager`.
 
-It refuses levels that a registered broker, or this node, does not work with, and a lower level
-while there are records that it lacks.
+It refuses levels that a registered broker or this node does not support, and a lower level while
+the metadata has records that this level lacks.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 def decide_feature_levels(
     cluster: ClusterReplay, request: UpdateFeatures
 ) -> tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...]]:
-    """Change all levels or none (KIP-1022); the one outcome says why not."""
+    """Change all levels or none (KIP-1022); the outcome has the first problem."""
     if len(request.updates) > NAMED_PER_REQUEST_MAX:
         return (), (_refused(f"A request may name at most {NAMED_PER_REQUEST_MAX} features"),)
     records: list[MetadataRecord] = []
@@ -63,9 +63,9 @@ def decide_feature_levels(
 def levels_of_new_cluster(
     cluster: ClusterReplay, features: Mapping[str, tuple[int, int]]
 ) -> tuple[FeatureLevel, ...]:
-    """Return the records to write before the first registration, by a broker with these features.
+    """Return the records to write before the first registration, of a broker with `features`.
 
-    They have the newest levels that this broker works with. None once the cluster is not new.
+    They set the newest levels that this broker supports. Empty if the cluster is not new.
     """
     if not cluster.is_new:
         return ()
@@ -83,10 +83,11 @@ def levels_of_new_cluster(
 def level_for(
     cluster: ClusterReplay, needed: int, newcomer: BrokerRegistration | None = None
 ) -> tuple[FeatureLevel | None, Outcome | None]:
-    """Return the record to write before the first one that needs a level, and why there is none.
+    """Return (record that raises the level to `needed`, refusal), at most one of which is set.
 
-    A level that a request has set stays. Another one rises by itself, once every registered broker
-    works with it; `newcomer` is about to register, in the place of its earlier process.
+    Both are None if the level is in force. A level that a request has set stays. Any other level
+    rises by itself, once every registered broker supports it. `newcomer`: a registration to count
+    in place of the broker's earlier one.
     """
     level = cluster.feature_level(METADATA_FEATURE)
     if level >= needed:
@@ -139,12 +140,12 @@ def _downgrade_problem(cluster: ClusterReplay, update: FeatureUpdate) -> str | N
     if update.upgrade_type == UpgradeType.UNSAFE_DOWNGRADE:
         return "Unsafe metadata downgrade is not supported in this version."
     if update.name != METADATA_FEATURE:
-        return None  # a protocol: what it has stored is read at any level
+        return None  # a protocol's level: its stored records are readable at any level
     return _lost_by(cluster, update.level)
 
 
 def _lost_by(cluster: ClusterReplay, level: int) -> str | None:
-    """Say what is there that a lower level of the records lacks; None: nothing."""
+    """Return a message about metadata that a lower level cannot express, or None."""
     if level < LEVEL_OF_LAST_KNOWN_ELR and _has_last_known_elrs(cluster):
         return "There are replicas that may lack records: wait until they are in sync again."
     if level < LEVEL_OF_GROUP_CONFIGS and cluster.group_configs:

@@ -1,8 +1,8 @@
 """Alters the settings of single groups: set, delete, or replace all. Source: KIP-848, KIP-1043.
 
-A group need not be there to have settings, and keeps them when it is deleted, as in Kafka. It
-refuses unknown names, bad values, values beyond the bounds of this node, a group that a request has
-twice, and more groups with settings than a cluster may hold.
+A group may have settings before it exists, and keeps them after its deletion, as in Kafka. It
+refuses unknown names, bad values, values beyond the bounds of this node, a group that a request
+repeats, and more groups with settings than a cluster may hold.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ GROUPS_MAX: Final = 10_000  # with settings, in a cluster
 def decide_group_configs(
     cluster: ClusterReplay, request: AlterGroupConfigs, limits: Mapping[str, int]
 ) -> tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...]]:
-    """Alter each group on its own: one may fail beside another. `limits`: of this node."""
+    """Alter each group on its own: the failure of one leaves the others. `limits`: this node's."""
     try:
         named = len(request.groups) + sum(len(group.changes) for group in request.groups)
         check_named(named, "groups and configurations")

@@ -1,7 +1,7 @@
 """Adds partitions to existing topics. Sources: KIP-195 (CreatePartitions), KAFKA-14996.
 
-It refuses a count that is no increase, and assignments with another replication factor than the
-topic's.
+It refuses a count that is no increase, and assignments with a replication factor that differs from
+the topic's.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 
 class GrowthDecisions:
-    """Decides how topics grow; mutates nothing."""
+    """Decides additions of partitions; changes no state."""
 
     def __init__(self, cluster: ClusterReplay, assignments: Assignments) -> None:
         self._cluster: Final = cluster
         self._assignments: Final = assignments
 
     def decide_create_partitions(self, request: CreatePartitions) -> Decision[TopicResults]:
-        """Grow the valid topics; a result per topic, in the order of the request."""
+        """Add partitions to the valid topics; a result per topic, in the order of the request."""
         try:
             check_named(len(request.topics))
             check_partitions(sum(map(self._added, request.topics)))

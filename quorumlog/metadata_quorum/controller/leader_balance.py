@@ -1,8 +1,8 @@
-"""Hands leaderships back to preferred replicas, now and then: auto.leader.rebalance.enable.
+"""Hands leaderships back to preferred replicas periodically: auto.leader.rebalance.enable.
 
-A broker is out of balance when the others lead more than a percentage of the partitions that it
-is preferred for. Only a preferred replica in the ISR gets a leadership. The look over all
-partitions is cut into slices, so that it never holds the controller up for long.
+A broker is out of balance when other brokers lead more than a percentage of the partitions for
+which it is the preferred leader. Only a preferred replica in the ISR gets a leadership. The check
+of all partitions is cut into slices, so that it never blocks the controller for long.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ Place = tuple[str, int]
 
 
 class LeaderBalance:
-    """The next look, and how far the one that is under way has come."""
+    """The time of the next check, and the progress of the current one."""
 
     def __init__(
         self,
@@ -38,18 +38,18 @@ class LeaderBalance:
         self._interval_ms: Final = settings.leader_imbalance_check_interval_seconds * 1000
         self._is_enabled: Final = settings.auto_leader_rebalance_enable
         self._due_ms = now_ms + self._interval_ms
-        self._topics: list[str] = []  # to look at yet
-        self._first = 0  # partition of the first of them
+        self._topics: list[str] = []  # still to check
+        self._first = 0  # next partition of the last topic in the list
         self._preferred: Counter[BrokerId] = Counter()
         self._away: dict[BrokerId, list[Place]] = {}
         self._to_elect: list[Place] = []
 
     def next_ms(self) -> int | None:
-        """Return when there is something to do; None: never."""
+        """Return when the next slice is due; None: balancing is off."""
         return self._due_ms if self._is_enabled else None
 
     def decide(self, now_ms: int) -> Decision[None]:
-        """Do one slice: look at some partitions, or elect for some."""
+        """Do one slice: check some partitions, or elect preferred leaders for some."""
         if self._to_elect:
             some, self._to_elect = _cut(self._to_elect)
             records = tuple(change for at in some if (change := self._elect(at)) is not None)

@@ -1,8 +1,8 @@
-"""What the brokers have reported of their logs of partitions whose ISR and ELR are empty.
+"""Brokers' reports of their logs for partitions whose ISR and ELR are empty.
 
-No replica is known to hold all committed records then, so the logs decide: the longest whole one,
-by its last leader epoch and its end, as Raft compares logs (5.4.1). Until every replica of the last
-known ELR has reported its log, none is chosen, because the one that is missing may hold more.
+No replica is then known to hold all committed records, so the logs decide: the longest intact log
+wins, by last leader epoch, then end offset, as in Raft (5.4.1). There is no election until every
+replica of the last known ELR has reported, because a missing replica may hold more records.
 
 Source: KIP-966, Unclean Recovery ("Balanced"), which Apache Kafka has not built.
 """
@@ -18,7 +18,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, TopicId
 
 
 class _Noted(NamedTuple):
-    """A report, and of which process, in which leader epoch of the partition."""
+    """A report with the broker epoch of its process and the leader epoch of the partition."""
 
     broker_epoch: int
     leader_epoch: Epoch
@@ -26,7 +26,7 @@ class _Noted(NamedTuple):
 
 
 class LogEvidence:
-    """Soft state: a new controller starts without, and the brokers report again."""
+    """The reports. Soft state: a new controller starts without, and the brokers report again."""
 
     def __init__(self, cluster: ClusterReplay) -> None:
         self._cluster: Final = cluster
@@ -35,24 +35,24 @@ class LogEvidence:
     def note(
         self, broker_id: BrokerId, broker_epoch: int, partition: PartitionImage, report: LogReport
     ) -> None:
-        """Note a report about a partition that no replica may lead."""
+        """Record a report about a partition."""
         at = Place(report.topic_id, report.partition)
         noted = _Noted(broker_epoch, partition.leader_epoch, report)
         self._noted.setdefault(at, {})[broker_id] = noted
 
     def forget(self, at: Place) -> None:
-        """Forget what was reported of a partition: it has a leader, or was deleted."""
+        """Drop the reports about a partition that has a leader, or was deleted."""
         self._noted.pop(at, None)
 
     def forget_topic(self, topic_id: TopicId) -> None:
-        """Forget what was reported of a topic's partitions: it was deleted."""
+        """Drop the reports about the partitions of a deleted topic."""
         for at in [at for at in self._noted if at.topic_id == topic_id]:
             self.forget(at)
 
     def best(
         self, at: Place, partition: PartitionImage, candidates: Set[BrokerId]
     ) -> BrokerId | None:
-        """Return the candidate with the longest whole log, by the reports; None: no report."""
+        """Return the candidate with the longest reported log; None: no report."""
         reports = self._reports(at, partition)
         ordered = [one for one in partition.replicas if one in candidates and one in reports]
         return max(ordered, key=lambda one: _length(reports[one]), default=None)
@@ -64,10 +64,10 @@ class LogEvidence:
         last_known_elr: Set[BrokerId],
         candidates: Set[BrokerId],
     ) -> BrokerId:
-        """Return the replica that leads without a person's leave, or NO_LEADER.
+        """Return the replica to elect without an operator's permission, or NO_LEADER.
 
-        NO_LEADER until all of the last known ELR are candidates and have reported, and if the log
-        of each of them is damaged: something is lost that no power loss explains.
+        NO_LEADER until all of the last known ELR are candidates and have reported, and if all their
+        logs are damaged: records are lost for a reason other than a loss of power.
         """
         reports = self._reports(at, partition)
         if not last_known_elr <= candidates & reports.keys():
@@ -78,14 +78,14 @@ class LogEvidence:
         return NO_LEADER if best is None else best
 
     def damage(self, at: Place, partition: PartitionImage) -> list[LogReport]:
-        """Return the reports of the last known ELR, if all of them have reported damage."""
+        """Return the reports of the last known ELR if all its replicas report damage, or none."""
         reports = self._reports(at, partition)
         found = [reports[one] for one in partition.last_known_elr if one in reports]
         is_all = len(found) == len(partition.last_known_elr)
         return found if is_all and not any(report.is_whole for report in found) else []
 
     def _reports(self, at: Place, partition: PartitionImage) -> Mapping[BrokerId, LogReport]:
-        """Return the reports of processes that are registered yet, in this leader epoch."""
+        """Return the reports in this leader epoch, of processes that are still registered."""
         brokers = self._cluster.brokers
         return {
             broker_id: noted.report

@@ -1,8 +1,8 @@
-"""Which records a broker may lack when it registers again.
+"""The records that a broker may lack when it registers again.
 
-A killed process lacks nothing: the system still writes what the process had written. A machine
-that started anew has lost all unflushed records; a new log directory has lost everything, and a
-directory that was put back lacks what was written since it was copied.
+After a kill of the process, no record is lost: the operating system still writes its cached
+writes. After a restart of the machine, all unflushed records are lost. A new log directory has
+lost everything; a directory restored from a copy lacks the records written since the copy.
 Sources: KIP-966 (previous broker epoch, unclean shutdown), KIP-858 (directory ids).
 
 # DEVIATION: In Kafka, any broker that did not close its logs may lack records.
@@ -26,7 +26,7 @@ NAMES_MAX: Final = 10  # of partitions, in one line
 
 
 class LogLoss(Enum):
-    """Which records a new process may lack of those that its broker held before."""
+    """A class of loss: the records of its broker that a new process may lack."""
 
     NOTHING = "the same log directory, and the machine ran on or the logs had been closed"
     UNFLUSHED = "its machine has started anew, or may have, and its logs had not been closed"
@@ -40,7 +40,7 @@ class LogLoss(Enum):
 
     @property
     def is_total(self) -> bool:
-        """Whether the log says nothing of the records that are committed."""
+        """True if the log is no evidence of the committed records."""
         return self in {LogLoss.NEWER, LogLoss.EVERYTHING}
 
 
@@ -49,13 +49,13 @@ _SEVERITY: Final = (*LogLoss,)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """Which records each replica of a broker may lack.
+    """The records that each replica of a broker may lack.
 
-    everywhere: at least so much is lost of each.
-    unassigned: of those whose log directory the metadata does not know.
-    by_directory: of those in each log directory that is not as its last process left it.
+    everywhere: the least loss of every replica.
+    unassigned: the loss of replicas without a log directory in the metadata.
+    by_directory: the loss of replicas in each directory that is not as its last process left it.
     usable: the directories that the broker can use; None: it has one, as before.
-    elsewhere: of those that are in another directory than these.
+    elsewhere: the loss of replicas in any other directory.
     """
 
     everywhere: LogLoss = LogLoss.NOTHING
@@ -65,7 +65,7 @@ class Losses:
     elsewhere: LogLoss = LogLoss.NOTHING
 
     def of(self, partition: PartitionImage, broker_id: BrokerId) -> LogLoss:
-        """Return which records the broker's replica may lack."""
+        """Return the loss of the broker's replica of a partition."""
         directory = partition.directory_of(broker_id)
         loss = self.unassigned
         if directory is not None:
@@ -76,18 +76,18 @@ class Losses:
 
     @property
     def worst(self) -> LogLoss:
-        """Return the worst that a replica may have suffered, so far as the registration shows."""
+        """Return the worst loss of a replica that the registration shows."""
         return max(self.everywhere, self.unassigned, key=_SEVERITY.index)
 
     @property
     def is_partial(self) -> bool:
-        """Whether a replica may lack a part of its records, and have others yet."""
+        """True if a replica may have lost only a part of its records."""
         losses = {self.everywhere, self.elsewhere, *self.by_directory.values()}
         return bool(losses & {LogLoss.UNFLUSHED, LogLoss.UNKNOWN})
 
     @property
     def may_be_some(self) -> bool:
-        """Whether replicas may lack something."""
+        """True if replicas may lack records."""
         losses = {self.everywhere, self.unassigned, self.elsewhere, *self.by_directory.values()}
         return losses != {LogLoss.NOTHING}
 
@@ -99,11 +99,11 @@ FAILED: Final = Losses(everywhere=LogLoss.UNKNOWN)
 
 
 def losses_since(broker: BrokerImage | None, request: BrokerRegistration) -> Losses:
-    """Compare a registration with the one that is in force, directory by directory.
+    """Compare a registration with the registration in force, directory by directory.
 
-    A directory that cannot be used may come back with what was flushed. A directory that is not
-    there, while all that the broker was given can be used, was replaced. Where it is not known in
-    which directory a replica was, it counts as lost with each directory that is missing.
+    An unusable directory may return with its flushed records. A directory that is missing, while
+    all configured directories are usable, was replaced. A replica without a directory in the
+    metadata counts as lost if any directory is missing.
     """
     if broker is None:
         return ALL_LOST
@@ -122,7 +122,7 @@ def losses_since(broker: BrokerImage | None, request: BrokerRegistration) -> Los
 
 
 def is_total(broker: BrokerImage | None, losses: Losses) -> bool:
-    """Tell whether no replica of the broker has all that it had."""
+    """Return whether each replica of the broker may lack records."""
     if broker is None or losses.everywhere is not LogLoss.NOTHING:
         return True
     if broker.directories <= losses.by_directory.keys():
@@ -132,9 +132,9 @@ def is_total(broker: BrokerImage | None, losses: Losses) -> bool:
 
 
 def loss_of_machine(broker: BrokerImage, request: BrokerRegistration) -> LogLoss:
-    """Tell what a new start of the machine may have taken from all logs of a broker.
+    """Return the loss of all logs of a broker through a restart of its machine.
 
-    Where the system does not tell its boots apart, each start may be that of the machine.
+    Where the system has no boot id, each start of the process may follow a restart of the machine.
     """
     runs_on = request.boot_id is not None and broker.boot_id == request.boot_id
     is_safe = runs_on or _was_closed(broker, request)
@@ -144,9 +144,9 @@ def loss_of_machine(broker: BrokerImage, request: BrokerRegistration) -> LogLoss
 def _losses_of_directories(
     broker: BrokerImage, request: BrokerRegistration
 ) -> Iterator[tuple[str, LogLoss]]:
-    """Yield the directories that are not as the registered process left them.
+    """Yield the directories that changed since the registered process left them, with the loss.
 
-    Once all logs are closed, a copy of the directory lacks nothing either.
+    If the process closed all logs, even a copy of the directory lacks no record.
     """
     if request.incarnations is None or _was_closed(broker, request):
         return
@@ -162,7 +162,7 @@ def _was_closed(broker: BrokerImage, request: BrokerRegistration) -> bool:
 
 
 def unclean_elections(cluster: ClusterReplay, decided: Iterable[MetadataRecord]) -> Iterator[str]:
-    """Yield what an operator must know of the leaders that are elected uncleanly."""
+    """Yield a remark for the operator about each leader that is elected uncleanly."""
     led: dict[BrokerId | None, list[str]] = {}
     for record in decided:
         if isinstance(record, PartitionChange) and record.is_recovering:
@@ -176,14 +176,14 @@ def unclean_elections(cluster: ClusterReplay, decided: Iterable[MetadataRecord])
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first of many names, and how many more there are."""
+    """Return the first NAMES_MAX names, and the number of the other names."""
     shown = ", ".join(names[:NAMES_MAX])
     more = len(names) - NAMES_MAX
     return f"{shown} and {more} more" if more > 0 else shown
 
 
 def remark_on(broker: BrokerImage, loss: LogLoss, held_alone: Sequence[str]) -> str | None:
-    """Return what an operator must know of a loss, if there is something.
+    """Return a remark for the operator about a loss; None: there is no loss.
 
     `held_alone`: the partitions that no other broker may lead.
     """

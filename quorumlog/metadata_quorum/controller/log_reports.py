@@ -1,4 +1,4 @@
-"""Decides what becomes of a partition by the reports of the logs of its replicas (`ReportLogs`).
+"""Decides ISR, ELR and leader of a partition by reports of its replicas' logs (`ReportLogs`).
 
 docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
 """
@@ -23,7 +23,7 @@ ResponseT = TypeVar("ResponseT")
 
 
 class LogReports:
-    """Makes the decisions about partitions, too, because the reports count in each of them."""
+    """Builds the objects that decide about partitions too, because they all use the reports."""
 
     def __init__(
         self, cluster: ClusterReplay, settings: ControllerSettings, rules: ControllerRules
@@ -34,21 +34,21 @@ class LogReports:
         self.partitions: Final = rules.partitions(cluster, self.changes)
 
     def note_applied(self, record: MetadataRecord) -> None:
-        """Forget reports that do not count any more: a leader has a log of its own."""
+        """Drop the reports about a partition that now has a leader, or was deleted."""
         if isinstance(record, PartitionChange) and record.leader not in {None, NO_LEADER}:
             self._evidence.forget(Place(record.topic_id, record.partition_id))
         elif isinstance(record, RemoveTopic):
             self._evidence.forget_topic(record.topic_id)
 
     def raised_level(self, response: ResponseT) -> Decision[ResponseT] | None:
-        """Raise the level of the records that last known ELRs need, before what needs it."""
+        """Return a slice that raises the level for last known ELRs; None: in force, or refused."""
         level, _ = level_for(self._cluster, LEVEL_OF_LAST_KNOWN_ELR)
         if level is None:
             return None
         return Decision(response=response, records=(level,), goes_on=True)
 
     def decide(self, request: ReportLogs) -> Decision[ReportReply]:
-        """Take a broker out of ISR and ELR where it lacks records, and elect by what is left."""
+        """Take a broker out of ISR and ELR where its log is damaged; elect by the reported logs."""
         error_code = broker_epoch_error(self._cluster, request.broker_id, request.broker_epoch)
         if error_code is not ErrorCode.NONE:
             return Decision(response=ReportReply(error_code=error_code))
@@ -85,7 +85,7 @@ class LogReports:
 def _remark_on_reports(
     broker_id: BrokerId, lacking: Sequence[str], waiting: Sequence[str]
 ) -> str | None:
-    """Return what an operator must know of reported logs, if there is something."""
+    """Return a remark for the operator about damaged logs, if there are any."""
     remarks = []
     if lacking:
         remarks.append(

@@ -1,9 +1,9 @@
-"""Which min.insync.replicas holds for a partition, and the records of a change of it (KIP-966).
+"""The effective min.insync.replicas of a partition, and the records that change it (KIP-966).
 
-From LEVEL_OF_CLUSTER_MIN_ISR on, the cluster has one number for all topics that set none, as in
-Kafka where ELRs are on. Below that level, each leader uses the number of its own file.
-The leader and the controller must use the same number at every moment. So one batch changes the
-number, clears ELRs and voids the leaders' proposals: `around_topic`, `around_cluster`.
+From LEVEL_OF_CLUSTER_MIN_ISR on, the cluster has one number for all topics without their own, as
+in Kafka where ELRs are on. Below that level, each leader uses the number in its configuration file.
+Leader and controller must always use the same number. So one batch changes the number, clears ELRs
+and voids the leaders' ISR proposals: `around_topic`, `around_cluster`.
 docs/decisions/0033-a-new-min-insync-replicas-voids-older-proposals.md
 """
 
@@ -31,13 +31,13 @@ TOPIC_NAME: Final = _SETTING.name
 
 
 class Around(NamedTuple):
-    """The changes of partitions to write before and after a new number, in one batch with it.
+    """The partition changes to write before and after a new number, in one batch with it.
 
-    A replica that leaves a too small ISR goes to the ELR, because the leader commits nothing then.
-    Before the change, the ELRs are cleared: with a smaller number the leader commits. After it, the
-    partition epochs rise: a proposal that is granted from here on carries an epoch that its leader
-    has from a replay of this change, so that leader and controller use the same number.
-    A partition without a leader is left alone: nothing was committed since.
+    A replica that leaves an ISR below the number goes to the ELR, because the leader then commits
+    no record. Before the new number, the ELRs are cleared: the leader commits under a smaller one.
+    After it, the partition epochs rise: a proposal granted from then on carries an epoch that its
+    leader replayed together with the new number, so leader and controller use the same number.
+    A partition without a leader stays as it is: no record was committed since.
 
     # DEVIATION: Kafka clears the ELRs and leaves the epochs as they are.
     # docs/decisions/0033-a-new-min-insync-replicas-voids-older-proposals.md
@@ -48,13 +48,13 @@ class Around(NamedTuple):
 
 
 def of_cluster(cluster: ClusterReplay) -> int | None:
-    """Return the cluster's number for topics that set none; None: each leader has its own."""
+    """Return the cluster's number for topics without their own; None: each leader has one."""
     text = cluster.broker_configs("").get(SERVER_NAME)
     return None if text is None else int(text)
 
 
 def of_leader(cluster: ClusterReplay, leader_id: BrokerId) -> int:
-    """Return the number that a leader uses for topics that set none."""
+    """Return the number that a leader uses for topics without their own."""
     number = of_cluster(cluster)
     return cluster.brokers[leader_id].min_insync_replicas if number is None else number
 
@@ -66,15 +66,16 @@ def of_topic(cluster: ClusterReplay, name: str, leader_id: BrokerId) -> int:
 
 
 def around_topic(cluster: ClusterReplay, name: str, topic_id: TopicId) -> Around:
-    """Return the changes to write around a new number of one topic."""
+    """Return the partition changes to write around a new number of one topic."""
     return _around((topic_id, index, one) for index, one in _led(cluster, name))
 
 
 def around_cluster(cluster: ClusterReplay, number: int | None) -> Around:
-    """Return the changes to write around a new number of the cluster; None: it loses its number.
+    """Return the partition changes to write around a new number of the cluster.
 
-    A partition whose leader uses the same number before and after stays as it is. Reads all
-    partitions. Raises TopicRefused if a batch may not have that many changes.
+    `number` None: the cluster loses its number. A partition whose leader uses the same number
+    before and after stays as it is. Reads all partitions. Raises TopicRefused if the changes are
+    too many for a batch.
     """
     return _around(_led_by_another_number(cluster, number))
 
@@ -84,7 +85,7 @@ def records_of_new_cluster(
 ) -> tuple[MetadataRecord, ...]:
     """Return the first records of a new cluster: its levels, and the number of its first broker.
 
-    Returns none if `levels` is empty: the cluster is not new.
+    Without `levels` the cluster is not new, and has no such records.
 
     # DEVIATION: Kafka takes the active controller's own number.
     # docs/decisions/0019-the-elr-goes-by-the-leaders-min-insync-replicas.md
@@ -96,10 +97,10 @@ def records_of_new_cluster(
 
 
 def around_level(cluster: ClusterReplay, record: FeatureLevel) -> list[MetadataRecord]:
-    """Return the records of a new level, which may give the cluster its number, or remove it.
+    """Return the records of a new level, which may set the cluster's number or remove it.
 
-    The first number is the greatest of the brokers' files, so that no leader commits with fewer
-    replicas than its file says. Raises TopicRefused.
+    The first number is the greatest in the brokers' files, so that no leader commits with fewer
+    replicas than its file requires. Raises TopicRefused.
     """
     now = cluster.feature_level(METADATA_FEATURE) >= LEVEL_OF_CLUSTER_MIN_ISR
     then = record.level >= LEVEL_OF_CLUSTER_MIN_ISR

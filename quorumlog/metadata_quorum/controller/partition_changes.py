@@ -1,13 +1,13 @@
-"""The record that gives a partition another ISR, other replicas or another leader.
+"""The record that changes a partition's ISR, replicas or leader.
 
-Every decision about a partition ends here, so that its rules are kept by all: which replica may
-lead, which one stays eligible outside the ISR (KIP-966), when a reassignment is complete (KIP-455,
-KAFKA-15665), and when a leader epoch begins. While all of ISR and ELR are dead, no broker leads,
-unless the topic or a request allows an unclean election. If no broker is known to hold all that is
-committed, the logs of the last known ELR decide (KIP-966). Both may lose records, and the partition
-says so until its leader has written its first ISR (KIP-704).
+Every decision about a partition makes its record here, so that all keep these rules: which replica
+may lead, which replica stays eligible outside the ISR (KIP-966), when a reassignment is complete
+(KIP-455, KAFKA-15665), and when a leader epoch begins. While all members of ISR and ELR are dead,
+the partition has no leader, unless the topic or a request allows an unclean election. If ISR and
+ELR are empty, the logs of the last known ELR decide (KIP-966). Both kinds of election may lose
+records: the partition is `is_recovering` until its leader has written its first ISR (KIP-704).
 
-# DEVIATION: In Kafka the last known leader leads, whatever is left of its log.
+# DEVIATION: In Kafka the last known leader leads, even if its log lacks records.
 # docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
 """
 
@@ -31,7 +31,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, PartitionIndex
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A partition with its place."""
+    """A partition with its topic and index."""
 
     topic_name: str
     topic_id: TopicId
@@ -40,12 +40,12 @@ class Located:
 
     @property
     def place(self) -> Place:
-        """The partition by the id of its topic."""
+        """The topic id and index of the partition."""
         return Place(self.topic_id, self.index)
 
 
 class Assignment(NamedTuple):
-    """The replicas of a partition: `replicas` holds those that it gets, and those that it loses."""
+    """The replicas of a partition. `replicas`: the target replicas, then the replicas to remove."""
 
     replicas: tuple[BrokerId, ...]
     adding: tuple[BrokerId, ...] = ()
@@ -53,17 +53,17 @@ class Assignment(NamedTuple):
 
     @property
     def target(self) -> tuple[BrokerId, ...]:
-        """Return the replicas that it is to have in the end, the preferred leader first."""
+        """Return the target replicas, the preferred leader first."""
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
 
 def assignment_of(partition: PartitionImage) -> Assignment:
-    """Return the replicas that a partition has now."""
+    """Return the current assignment of a partition."""
     return Assignment(partition.replicas, partition.adding_replicas, partition.removing_replicas)
 
 
 class PartitionChanges:
-    """Makes the records; mutates nothing."""
+    """Makes the records of partition changes; changes no state."""
 
     def __init__(
         self, cluster: ClusterReplay, settings: ControllerSettings, evidence: LogEvidence
@@ -74,7 +74,7 @@ class PartitionChanges:
 
     @property
     def has_last_known_elr(self) -> bool:
-        """Whether partitions record their last known ELR: every broker reports its logs then."""
+        """True if partitions record their last known ELR: then every broker reports its logs."""
         return self._cluster.feature_level(METADATA_FEATURE) >= LEVEL_OF_LAST_KNOWN_ELR
 
     def change(
@@ -91,13 +91,13 @@ class PartitionChanges:
         is_recovered: bool = False,
         directories: Directories | None = None,
     ) -> PartitionChange | None:
-        """Return the record that gives a partition `target_isr` and, if it can, a leader; or None.
+        """Return the record that sets a partition's ISR and, if possible, a leader; or None.
 
-        The leader stays while it is in the ISR; with `prefers_first` only where the first replica
-        may not lead. Members of the ISR are active, but for a broker that leaves slice by slice.
-        Else the first replica, in order, of the ISR, or, if it is empty, of the ELR without
-        `barred`. `assignment`, `directories`: from now on. `emptied`: these have lost their logs.
-        `unclean`: any may lead if no other may. `is_recovered`: its leader has proposed an ISR.
+        The leader stays while it is in the ISR, unless `prefers_first` and the first replica may
+        lead. ISR members are active, except a broker that leaves slice by slice. A new leader is
+        the first active replica in the ISR or, if that is empty, in the ELR without `barred`.
+        `assignment`, `directories`: the new ones. `emptied`: replicas that lost their logs.
+        `unclean`: allow any active replica. `is_recovered`: the leader has proposed an ISR.
         """
         partition = located.partition
         directories = partition.directories if directories is None else directories
@@ -139,7 +139,7 @@ class PartitionChanges:
         )
 
     def _with_log(self, directories: Directories, active: Set[BrokerId]) -> Set[BrokerId]:
-        """Return those of the active brokers that can use the log directory of the replica."""
+        """Return the active brokers that can use the log directory of their replica."""
         without = {
             broker_id
             for broker_id, at in directories
@@ -155,10 +155,11 @@ class PartitionChanges:
         isr: tuple[BrokerId, ...],
         held: Set[BrokerId],
     ) -> tuple[BrokerId, ...]:
-        """Return who stays eligible outside the ISR.
+        """Return the new ELR: the replicas in `held` that are outside the ISR.
 
-        Nothing is committed while the ISR is too small: a leaver lacks nothing (KIP-966). `held`:
-        none of an unclean leader, because it commits what they do not have.
+        While the ISR is below min.insync.replicas, no record is committed, so a replica that leaves
+        it lacks none (KIP-966). `held` is empty after an unclean election, because the new leader
+        may commit records that these replicas lack.
         """
         is_led = leader != NO_LEADER
         if is_led and len(isr) >= self.min_isr(located, leader, len(after.replicas)):
@@ -168,13 +169,13 @@ class PartitionChanges:
     def holders(
         self, partition: PartitionImage, after: Assignment, barred: Set[BrokerId]
     ) -> frozenset[BrokerId]:
-        """Return the replicas that are known to hold all that is committed."""
+        """Return the replicas that are known to hold all committed records."""
         return frozenset(({*partition.isr, *partition.elr} - barred) & {*after.replicas})
 
     def last_known_leader(
         self, partition: PartitionImage, after: Assignment, emptied: Set[BrokerId]
     ) -> BrokerId:
-        """Return the leader, or the last one of a partition without, if it still has its log."""
+        """Return the leader, or the last leader of a leaderless partition, if it has its log."""
         is_led = partition.leader_id != NO_LEADER
         last = partition.leader_id if is_led else partition.last_known_leader
         return last if last in after.replicas and last not in emptied else NO_LEADER
@@ -194,7 +195,7 @@ class PartitionChanges:
         return tuple(one for one in known if one in after.replicas and one not in emptied)
 
     def may_be_unclean(self, topic_name: str) -> bool:
-        """Tell whether a topic, or else this controller, allows unclean elections."""
+        """Return whether the topic, the cluster or this controller allows unclean elections."""
         setting = TopicConfig.unclean_leader_election_enable
         ours = {setting.server: text_of(self._settings.unclean_leader_election_enable)}
         altered = self._cluster.broker_configs("")  # for all nodes
@@ -212,10 +213,10 @@ class PartitionChanges:
     ) -> BrokerId:
         """Return a replica that may lack committed records, or NO_LEADER.
 
-        `left`: where ISR and ELR are empty, those that were in them last. If all of them are alive
-        (KAFKA-19522) and have reported their logs, the replica with the longest one needs no
-        permission (KIP-966). Where an unclean election is allowed, it is the longest of those that
-        are alive and have reported, or else the first replica that is alive.
+        `left`: where ISR and ELR are empty, their last members. If all of these are active
+        (KAFKA-19522) and have reported their logs, the replica with the longest log leads without
+        permission (KIP-966). Where an unclean election is allowed, the longest reported log of an
+        active replica wins, or else the first active replica.
         """
         at, partition = located.place, located.partition
         if left and not self.has_last_known_elr:
@@ -230,7 +231,7 @@ class PartitionChanges:
         return self.elected(assignment, assignment.replicas if is_allowed else (), active)
 
     def completed(self, assignment: Assignment, isr: tuple[BrokerId, ...]) -> Assignment:
-        """Return what is left of a reassignment: nothing once all that stay are in sync.
+        """Return the assignment, without the reassignment once all target replicas are in sync.
 
         Not before: else there would be fewer copies than before (KAFKA-15665).
         """
@@ -240,32 +241,32 @@ class PartitionChanges:
     def elected(
         self, assignment: Assignment, pool: tuple[BrokerId, ...], active: Set[BrokerId]
     ) -> BrokerId:
-        """Return the first replica that is alive and in `pool`, or NO_LEADER."""
+        """Return the first active replica in `pool`, or NO_LEADER."""
         candidates = (one for one in assignment.replicas if one in pool and one in active)
         return next(candidates, NO_LEADER)
 
     def min_isr(self, located: Located, leader_id: BrokerId, replicas: int) -> int:
-        """Return the leader's min.insync.replicas, because the leader decides what is committed."""
+        """Return the min.insync.replicas of the leader, because the leader commits by it."""
         number = min_insync_replicas.of_topic(self._cluster, located.topic_name, leader_id)
         return min(number, replicas)
 
 
 def can_use_log(partition: PartitionImage, broker: BrokerImage) -> bool:
-    """Tell whether a broker can use the log directory in which its replica is (KIP-858)."""
+    """Return whether a broker can use the log directory of its replica (KIP-858)."""
     return partition.directory_of(broker.broker_id) in {None, *broker.directories}
 
 
 def _difference(
     located: Located, after: PartitionImage, *, is_unclean: bool
 ) -> PartitionChange | None:
-    """Return the record that makes a partition what it is to be; its epochs aside.
+    """Return the record that turns a partition into `after`, except for its epochs; or None.
 
-    Each unclean election says `is_recovering`, the second one in a row, too.
+    Each unclean election writes `is_recovering`, also the second in a row.
     """
     before = located.partition
     if after == before:
         return None
-    # A replica that was removed must not count for this leader any more, so it leads anew.
+    # A new leader epoch after a removal: the leader must no longer count the removed replica.
     is_new_epoch = after.leader_id != before.leader_id or not {*before.replicas} <= {
         *after.replicas
     }

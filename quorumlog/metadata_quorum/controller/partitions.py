@@ -1,7 +1,7 @@
 """The leader of a partition and its ISR: elections, fencing, AlterPartition, ElectLeaders.
 
-It refuses an ISR proposed on an older view, by another than the leader, or with a member that may
-have lost records.
+It refuses an ISR proposal with an old epoch, from a broker that is not the leader, or with a member
+that may lack records.
 Sources: KIP-497 (AlterPartition), KIP-903 (broker epochs in it), KIP-966 (ELR), KIP-183 and
 KIP-460 (ElectLeaders).
 """
@@ -48,9 +48,9 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, Partiti
 
 
 class Departure(NamedTuple):
-    """How a broker leaves the ISRs. `held_alone`: partitions of which no other has all records.
+    """The changes by which a broker leaves ISRs; `is_whole`: no change remains after these.
 
-    `is_whole`: nothing is left to change behind these changes.
+    `held_alone`: partitions whose committed records may be complete on this broker only.
     """
 
     changes: Sequence[PartitionChange]
@@ -59,7 +59,7 @@ class Departure(NamedTuple):
 
 
 class PartitionDecisions:
-    """Decides about partitions; mutates nothing."""
+    """Decides about partitions; changes no state."""
 
     def __init__(self, cluster: ClusterReplay, changes: PartitionChanges) -> None:
         self._cluster: Final = cluster
@@ -73,11 +73,11 @@ class PartitionDecisions:
         at_most: int | None = None,
         places: Iterable[Place] | None = None,
     ) -> Departure:
-        """Take a broker out of every ISR and leadership: it is dead, fenced or about to stop.
+        """Take a dead, fenced or stopping broker out of every ISR and leadership.
 
-        With a loss, out of every ELR too, and into the last known ELR if a part of its log is left.
-        A partition that is done is not found again, so that slices of `at_most` changes come to an
-        end. `places`: it leaves only these.
+        With a loss, also out of every ELR, and into the last known ELR if part of its log is left.
+        A changed partition is not found again, so that repeated slices of `at_most` changes end.
+        `places`: the only partitions to leave.
         """
         active = active_brokers(self._cluster) - {broker_id}
         changes: list[PartitionChange] = []
@@ -99,7 +99,7 @@ class PartitionDecisions:
         return Departure(changes, changed_alone + kept_alone, is_whole=True)
 
     def held_alone_by(self, broker_id: BrokerId) -> list[str]:
-        """Name the partitions of which no other broker is known to hold all committed records."""
+        """Name the partitions whose committed records may be complete on this broker only."""
         return [
             f"{one.topic_name}-{one.index}"
             for one in map(self._located, self._concerned_by(broker_id, ALL_LOST))
@@ -116,13 +116,13 @@ class PartitionDecisions:
     def departed(
         self, located: Located, broker_id: BrokerId, active: Set[BrokerId], loss: LogLoss
     ) -> PartitionChange | None:
-        """Return the change by which a broker leaves one partition; None: it is out already."""
+        """Return the change by which a broker leaves one partition; None: it has left already."""
         partition = located.partition
         isr = tuple(member for member in partition.isr if member != broker_id)
         is_alone = not {*isr, *partition.elr} - {broker_id}
         emptied = frozenset({broker_id}) if loss.is_total else frozenset()
         stays = loss is LogLoss.NOTHING or (
-            # No record could say that it was in the ELR last: older releases work here, too.
+            # At this metadata level there is no last known ELR to move it to.
             is_alone
             and loss in {LogLoss.UNFLUSHED, LogLoss.UNKNOWN}
             and not self._changes.has_last_known_elr
@@ -136,7 +136,7 @@ class PartitionDecisions:
         return None
 
     def leaderless(self, broker_id: BrokerId | None = None) -> list[Place]:
-        """Return the partitions without a leader, of this broker's if one is given."""
+        """Return the partitions without a leader; with `broker_id`, only those it replicates."""
         places = self._cluster.by_broker.leading.of(NO_LEADER)
         if broker_id is None:
             return [*places]
@@ -145,22 +145,22 @@ class PartitionDecisions:
     def decide_elections(
         self, places: Iterable[Place], newly_active: Set[BrokerId]
     ) -> list[PartitionChange]:
-        """Elect for those that still have no leader, as if `newly_active` were active, too."""
+        """Elect leaders where there still is none; `newly_active` count as active brokers."""
         active = active_brokers(self._cluster) | newly_active
         changes = []
         for at in places:
             name = self._cluster.topic_name(at.topic_id)
             if name is None:
-                continue  # it was deleted meanwhile
+                continue  # the topic was deleted meanwhile
             located = self._located(at)
             if located.partition.leader_id == NO_LEADER:
                 changes.append(self._changes.change(located, located.partition.isr, active))
         return [change for change in changes if change is not None]
 
     def decide_requested(self, request: ElectLeaders) -> Decision[ElectionResults]:
-        """Elect preferred leaders where they are in sync; a result per partition.
+        """Elect preferred leaders that are in sync; a result per partition.
 
-        Unclean: a leader, where there is none, from the replicas that are alive.
+        Unclean: for a partition without a leader, elect one of its active replicas.
         """
         try:
             check_named(len(request.partitions), "partitions")
@@ -202,9 +202,10 @@ class PartitionDecisions:
         return change, _elected(at, partition)
 
     def decide_assignment(self, request: AssignReplicas) -> Decision[AssignmentReply]:
-        """Take over in which log directories a broker has its replicas (KIP-858).
+        """Record the log directories of a broker's replicas (KIP-858).
 
-        One whose directory has failed meanwhile leaves the ISR, and the ELR unless it is alone.
+        A replica whose directory has failed meanwhile leaves the ISR; it also leaves the ELR unless
+        it is the only member of both.
         """
         error_code = broker_epoch_error(self._cluster, request.broker_id, request.broker_epoch)
         if error_code is not ErrorCode.NONE:
@@ -237,7 +238,7 @@ class PartitionDecisions:
         return self._changes.change(located, isr, active, barred=barred, directories=directories)
 
     def decide_alter(self, request: AlterPartitions) -> Decision[IsrResults]:
-        """Grant the ISRs that may be granted; every other one gets its reason."""
+        """Grant the valid ISR proposals; each refused proposal gets an error code."""
         error_code = broker_epoch_error(self._cluster, request.broker_id, request.broker_epoch)
         if error_code is not ErrorCode.NONE:
             return Decision(response=IsrResults(error_code=error_code))
@@ -264,7 +265,7 @@ class PartitionDecisions:
         return Decision(response=response, records=tuple(changes))
 
     def find(self, at: Place) -> Located | None:
-        """Return a partition, if there is one."""
+        """Return the partition at a place, or None if it does not exist."""
         name = self._cluster.topic_name(at.topic_id)
         partition = None if name is None else self._cluster.partition(name, at.partition)
         if name is None or partition is None:
@@ -272,7 +273,7 @@ class PartitionDecisions:
         return Located(name, at.topic_id, at.partition, partition)
 
     def directory_of(self, at: Place, broker_id: BrokerId) -> str | None:
-        """Return in which log directory a broker has a partition; None if that is not known."""
+        """Return the log directory of a broker's replica; None: the broker has not reported it."""
         return self._located(at).partition.directory_of(broker_id)
 
     def _located(self, at: Place) -> Located:
@@ -283,7 +284,7 @@ class PartitionDecisions:
     def _refusal(
         self, partition: PartitionImage, broker_id: BrokerId, proposal: IsrProposal
     ) -> ErrorCode:
-        """Return the reason for a refusal, or NONE. The checks are in Kafka's order."""
+        """Return the error code of a refusal, or NONE. The checks are in Kafka's order."""
         is_ahead = (
             proposal.leader_epoch > partition.leader_epoch
             or proposal.partition_epoch > partition.partition_epoch
@@ -291,7 +292,7 @@ class PartitionDecisions:
         members = [member for member, _ in proposal.new_isr]
         is_possible = {broker_id} <= {*members} <= {*partition.replicas}
         checks = (
-            (is_ahead, ErrorCode.NOT_CONTROLLER),  # it knows our successor's (KAFKA-14154)
+            (is_ahead, ErrorCode.NOT_CONTROLLER),  # its epoch is our successor's (KAFKA-14154)
             (proposal.leader_epoch < partition.leader_epoch, ErrorCode.FENCED_LEADER_EPOCH),
             (broker_id != partition.leader_id, ErrorCode.INVALID_REQUEST),
             (
@@ -316,9 +317,9 @@ class PartitionDecisions:
     def _is_eligible(
         self, partition: PartitionImage, broker_id: BrokerId, broker_epoch: int
     ) -> bool:
-        """Refuse a broker that has restarted since it was in sync (KAFKA-14617).
+        """Return False for a broker that has restarted since it was in sync (KAFKA-14617).
 
-        And one that cannot use the log directory of the replica any more (KIP-858).
+        Also for a broker that can no longer use the replica's log directory (KIP-858).
         """
         broker = self._cluster.brokers.get(broker_id)
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
@@ -328,7 +329,7 @@ class PartitionDecisions:
         return broker_epoch == broker.broker_epoch
 
     def members_without_log(self) -> list[str]:
-        """Name the members of ISRs that cannot use their logs (it reads everything)."""
+        """Name the ISR members that cannot use their logs; it reads every partition."""
         return [
             f"3: {name} has broker {member} in {partition.isr}, which cannot use its log"
             for name in self._cluster.topic_names()
@@ -340,7 +341,7 @@ class PartitionDecisions:
     def _grant(
         self, located: Located, proposal: IsrProposal
     ) -> tuple[PartitionChange | None, IsrResult]:
-        """Return the change and the answer: that of the change, which may end a reassignment."""
+        """Return the change, which may complete a reassignment, and the result after it."""
         wanted = tuple(member for member, _ in proposal.new_isr)
         partition = located.partition
         change = self._changes.change(
@@ -365,7 +366,7 @@ class PartitionDecisions:
 
 
 def _holders(partition: PartitionImage) -> set[BrokerId]:
-    """Return the replicas that may hold committed records which no other one holds."""
+    """Return ISR and ELR, which hold all committed records; if empty, the last known ELR."""
     return {*partition.isr, *partition.elr} or {*partition.last_known_elr}
 
 
@@ -374,10 +375,10 @@ def _absence(is_repeated: bool) -> ErrorCode:
 
 
 def _new_partition_epoch(located: Located) -> PartitionChange:
-    """Return the record that voids every copy of a proposal which the leader now takes back.
+    """Return the record that voids every copy of a refused proposal.
 
-    A copy may still be on its way. It would be granted once its member is eligible again, although
-    the leader has committed without that member.
+    The leader withdraws the proposal, but a copy may still be on its way. That copy would be
+    granted once its member is eligible again, although the leader has committed without it.
 
     # DEVIATION: Kafka answers and changes nothing.
     # docs/decisions/0016-a-refused-isr-proposal-is-void.md

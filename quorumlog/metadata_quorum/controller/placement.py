@@ -1,11 +1,11 @@
 """Places the replicas of new partitions: striped over the brokers, leaders spread evenly.
 
 Partition p starts one broker after partition p - 1. After each round of the ring, the followers
-move on by one, so that the death of a broker spreads its leaderships over all others. A fenced
-broker is used only when the others do not suffice.
+shift by one, so that the death of a broker spreads its leaderships over all others. Fenced brokers
+are used only when the unfenced brokers do not suffice.
 
 The ring takes one broker of each rack in turn, and a partition gets no second replica in a rack
-while there is another rack without one. Brokers without a rack are one rack.
+while another rack has none. Brokers without a rack count as one rack.
 Source: KIP-36; Kafka's `StripedReplicaPlacer`.
 """
 
@@ -30,8 +30,7 @@ def place_replicas(
     """Return the replicas of each partition, the preferred leader first.
 
     `start` is any number >= 0, random for each topic. There is at least one usable broker, and
-    `replication_factor` is at most the number of brokers. `racks`: of each broker; None: there are
-    no racks.
+    `replication_factor` is at most the number of brokers. `racks`: broker -> rack; None: no racks.
     """
     require(len(usable) > 0, "an unfenced broker leads each new partition")
     require(replication_factor <= len(usable) + len(fenced), "a broker holds one replica of each")
@@ -50,7 +49,7 @@ def place_replicas(
 
 
 def _ring(broker_ids: Sequence[BrokerId], rack_of: Mapping[BrokerId, str | None]) -> list[BrokerId]:
-    """Return the brokers, one of each rack in turn."""
+    """Return the brokers in ring order: one broker of each rack in turn."""
     by_rack: dict[str | None, list[BrokerId]] = {}
     for broker_id in broker_ids:
         by_rack.setdefault(rack_of[broker_id], []).append(broker_id)
@@ -64,11 +63,11 @@ def _spread(
     rack_of: Mapping[BrokerId, str | None],
     others: Sequence[BrokerId],
 ) -> list[BrokerId]:
-    """Return the first `count` of `stripe` in racks that have the fewest replicas so far."""
+    """Return `count` brokers of `stripe`, each from a rack with the fewest replicas so far."""
     in_rack = Counter(rack_of[broker_id] for broker_id in others)
     left, chosen = list(stripe), []
     for _ in range(count):
-        broker_id = min(left, key=lambda one: in_rack[rack_of[one]])  # the first of them
+        broker_id = min(left, key=lambda one: in_rack[rack_of[one]])  # the first, on a tie
         left.remove(broker_id)
         chosen.append(broker_id)
         in_rack[rack_of[broker_id]] += 1

@@ -1,4 +1,4 @@
-"""Blocks of producer ids: each id goes to one broker, only once (KIP-730)."""
+"""Blocks of producer ids: each id is allocated to one broker, once (KIP-730)."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ BLOCK_IDS: Final = 1000
 def decide_producer_ids(
     cluster: ClusterReplay, request: AllocateProducerIds
 ) -> Decision[ProducerIdsReply]:
-    """Reserve the next block. A stale broker gets none: it may be a process long replaced."""
+    """Reserve the next block. Refuse a stale broker epoch: the process may have been replaced."""
     error_code = broker_epoch_error(cluster, request.broker_id, request.broker_epoch)
     if error_code is not ErrorCode.NONE:
         return Decision(response=ProducerIdsReply(error_code=error_code))

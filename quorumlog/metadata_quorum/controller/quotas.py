@@ -1,7 +1,7 @@
-"""Gives clients quotas, and takes them back. Source: KIP-546; Kafka's `ClientQuotaControlManager`.
+"""Sets and removes client quotas. Source: KIP-546; Kafka's `ClientQuotaControlManager`.
 
-It refuses entities, keys and values that cannot be, an entity that a request has twice, and more
-entities than the cluster may hold.
+It refuses invalid entities, keys and values, an entity that a request repeats, and more entities
+than the cluster may hold.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ ENTITIES_MAX: Final = 10_000  # with quotas, in a cluster
 def decide_quotas(
     access: AccessReplay, request: AlterClientQuotas
 ) -> tuple[tuple[ClientQuota, ...], tuple[Outcome, ...]]:
-    """Alter each entity on its own: one may fail beside another."""
+    """Alter each entity on its own: the failure of one leaves the others."""
     counts = Counter(entity_of(one.entity) for one in request.alterations)
     records: list[ClientQuota] = []
     outcomes = []

@@ -1,9 +1,9 @@
 """Moves partitions to other replicas: start, change and cancel (AlterPartitionReassignments).
 
-A reassignment first adds the new replicas. It ends with the AlterPartition that brings the last of
-them into the ISR: `PartitionChanges.completed` then drops the replicas that leave. It refuses
-replicas that are none, twice there or not registered, and what would leave no replica that holds
-all that is committed. Source: KIP-455.
+A reassignment first adds the new replicas. It ends with the AlterPartition that brings the last
+target replica into the ISR: `PartitionChanges.completed` then drops the removed replicas. It
+refuses empty replica lists, duplicates, unregistered brokers, and a change that leaves too few
+replicas with all committed records. Source: KIP-455.
 """
 
 from collections import Counter
@@ -34,14 +34,14 @@ _NOTHING_TO_CANCEL: Final = "No partition reassignment is in progress."
 
 
 class ReassignmentDecisions:
-    """Decides about reassignments; mutates nothing."""
+    """Decides about reassignments; changes no state."""
 
     def __init__(self, cluster: ClusterReplay, changes: PartitionChanges) -> None:
         self._cluster: Final = cluster
         self._changes: Final = changes
 
     def decide(self, request: AlterReassignments) -> Decision[ReassignmentResults]:
-        """Start, change or cancel what may be; a result per partition."""
+        """Start, change or cancel reassignments; a result per partition."""
         try:
             check_named(len(request.wanted), "partitions")
         except TopicRefused as refusal:
@@ -88,13 +88,13 @@ class ReassignmentDecisions:
         return self._assign(located, self.towards(located.partition, wanted.replicas))
 
     def without_reassignment(self, partition: PartitionImage) -> Assignment:
-        """Return the replicas that a partition had before its reassignment."""
+        """Return the replicas of a partition before its reassignment."""
         adding = partition.adding_replicas
         return Assignment(tuple(r for r in partition.replicas if r not in adding))
 
     def towards(self, partition: PartitionImage, target: tuple[BrokerId, ...]) -> Assignment:
-        """Return the replicas on the way to `target`, from those before any reassignment."""
-        # DEVIATION: Kafka takes replicas that are being added for replicas like the others.
+        """Return the assignment from the replicas before any reassignment towards `target`."""
+        # DEVIATION: Kafka counts replicas that are still being added as original replicas.
         # docs/decisions/0087-a-changed-reassignment-starts-from-the-first-replicas.md
         original = self.without_reassignment(partition).replicas
         adding = tuple(sorted({*target} - {*original}))
@@ -128,7 +128,7 @@ def _begun(located: Located, change: PartitionChange | None) -> ReassignmentResu
 
 
 def _check_form(wanted: Reassignment, *, is_repeated: bool) -> None:
-    """Refuse what a request has twice: Kafka would decide the second on the state of the first."""
+    """Refuse a repeated partition: Kafka would decide the second on the state of the first."""
     if is_repeated:
         message = f"{wanted.topic}-{wanted.partition} is in the request more than once."
         raise TopicRefused(ErrorCode.INVALID_REQUEST, message)

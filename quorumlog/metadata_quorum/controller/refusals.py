@@ -1,7 +1,7 @@
-"""The limits of users' requests, and the refusal of a whole request or one topic in it.
+"""The limits of users' requests, and the refusal of a whole request or of one topic in it.
 
-A request that is too big is refused whole, before any work that grows with it (KAFKA-14996),
-because decisions run on the event loop of the active controller and block other requests.
+An oversized request is refused whole, before any work that grows with it (KAFKA-14996), because
+decisions run on the active controller's event loop and block other requests.
 """
 
 from collections import Counter
@@ -32,18 +32,18 @@ RECORDS_PER_REQUEST_MAX: Final = 10_000
 
 
 class TopicRefused(Exception):
-    """The refusal of a request for one topic, which becomes its result."""
+    """The refusal of a request for one topic; it becomes the topic's result."""
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.error_code = error_code
 
     def result_of(self, name: str) -> TopicResult:
-        """Return the result of the topic `name`."""
+        """Return the result for the topic `name`."""
         return TopicResult(name=name, error_code=self.error_code, error_message=str(self))
 
     def result_by_id(self, topic_id: TopicId) -> TopicResult:
-        """Return the result of a topic that the request names by its id."""
+        """Return the result for a topic that the request names by its id."""
         return replace(self.result_of(""), topic_id=topic_id)
 
     def config_result_of(self, name: str) -> ConfigResult:
@@ -51,7 +51,7 @@ class TopicRefused(Exception):
         return ConfigResult(name=name, error_code=self.error_code, error_message=str(self))
 
     def election_result_of(self, at: tuple[str, int]) -> ElectionResult:
-        """Return the result of the election for a partition."""
+        """Return the result for the election of a partition."""
         topic, partition = at
         code, message = self.error_code, str(self)
         return ElectionResult(
@@ -59,7 +59,7 @@ class TopicRefused(Exception):
         )
 
     def reassignment_result_of(self, wanted: Reassignment) -> ReassignmentResult:
-        """Return the result of the reassignment of a partition."""
+        """Return the result for the reassignment of a partition."""
         return ReassignmentResult(
             topic=wanted.topic,
             partition=wanted.partition,
@@ -69,7 +69,7 @@ class TopicRefused(Exception):
 
 
 def check_named(count: int, what: str = "topics") -> None:
-    """Raise TopicRefused if a request names too many."""
+    """Raise TopicRefused if a request names more than NAMED_PER_REQUEST_MAX items."""
     if count > NAMED_PER_REQUEST_MAX:
         raise TopicRefused(
             ErrorCode.POLICY_VIOLATION,
@@ -78,7 +78,7 @@ def check_named(count: int, what: str = "topics") -> None:
 
 
 def check_partitions(count: int) -> None:
-    """Raise TopicRefused if a request would make too many partitions, over all its topics."""
+    """Raise TopicRefused if a request would create too many partitions in all its topics."""
     if count > PARTITIONS_PER_REQUEST_MAX:
         raise TopicRefused(
             ErrorCode.POLICY_VIOLATION,
@@ -96,7 +96,7 @@ def check_records(count: int) -> None:
 
 
 def unknown_topic() -> TopicRefused:
-    """Return the refusal of a name that no topic has."""
+    """Return the refusal of an unknown topic name."""
     return TopicRefused(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
     )
@@ -109,10 +109,10 @@ def decide_each(
     *,
     twice: str,
 ) -> tuple[tuple[MetadataRecord, ...], tuple[ResultT, ...]]:
-    """Decide about each topic on its own; return the records of all, and a result per topic.
+    """Decide each topic on its own; return all records, and a result per topic.
 
-    `decide` gets the number of records so far. A topic that it refuses, or that the request names
-    `twice`, gets `refused` as its result, and no records.
+    `decide` gets the number of records so far. A topic that it refuses gets the result of
+    `refused` and no records; so does a duplicate topic, with the message `twice`.
     """
     counts = Counter(topic.name for topic in topics)
     records: list[MetadataRecord] = []

@@ -1,4 +1,4 @@
-"""Requests to the active controller and their answers: frozen, because they travel as CBOR."""
+"""Requests to the active controller and their responses: frozen, because they travel as CBOR."""
 
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -29,7 +29,7 @@ ResponseT_co = TypeVar("ResponseT_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopics:
-    """Create each topic on its own: one may fail beside another."""
+    """Create each topic on its own: the failure of one leaves the others."""
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
@@ -37,21 +37,21 @@ class CreateTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindTopics:
-    """Ask for the ids of topics, which `DeleteTopics` needs."""
+    """Look up topic ids by name; `DeleteTopics` needs them."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTopics:
-    """Delete by id, so that neither a repetition nor a late copy meets another topic (KIP-516)."""
+    """Delete by id, so that a retry or a late copy never deletes a newer topic (KIP-516)."""
 
     topic_ids: tuple[TopicId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePartitions:
-    """Grow each topic on its own: one may fail beside another (KIP-195)."""
+    """Add partitions to each topic on its own: the failure of one leaves the others (KIP-195)."""
 
     topics: tuple[NewPartitions, ...]
     validate_only: bool = False
@@ -59,9 +59,9 @@ class CreatePartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigs:
-    """Alter each configuration on its own: one may fail beside another (KIP-339).
+    """Alter each configuration on its own: the failure of one leaves the others (KIP-339).
 
-    `topics`: of topics, and of brokers where `is_broker`.
+    `topics`: the changes of topics, and of brokers where `is_broker`.
     """
 
     topics: tuple[ConfigChanges, ...]
@@ -77,9 +77,9 @@ class ConfigResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeaders:
-    """Let the first replica of each (topic, partition) lead (KIP-183, KIP-460).
+    """Elect the first replica of each (topic, partition) as leader (KIP-183, KIP-460).
 
-    `unclean`: elect for those without a leader one that may lack records.
+    `unclean`: for partitions without a leader, elect a replica that may lack records.
     """
 
     partitions: tuple[tuple[str, int], ...]
@@ -126,7 +126,7 @@ class AlterPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrResults:
-    """`error_code` other than NONE voids the request as a whole."""
+    """Results of ISR proposals; an `error_code` other than NONE voids all proposals."""
 
     error_code: ErrorCode
     results: tuple[IsrResult, ...] = ()
@@ -136,7 +136,7 @@ class IsrResults:
 class AssignReplicas:
     """AssignReplicasToDirs (KIP-858) by the broker that has the replicas.
 
-    # DEVIATION: Kafka names a replica LOST whose directory failed before it was assigned.
+    # DEVIATION: Kafka assigns LOST to a replica whose directory failed before the assignment.
     # docs/decisions/0103-each-log-directory-fails-alone.md
     """
 
@@ -147,7 +147,7 @@ class AssignReplicas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportLogs:
-    """How far a broker's logs are whole: of those that are damaged, or may decide who leads."""
+    """The intact parts of a broker's logs that are damaged, or may decide an election."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -156,21 +156,21 @@ class ReportLogs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportReply:
-    """With NONE, the reports have had their effect, and it is committed."""
+    """The response to log reports: with NONE, their effect is committed."""
 
     error_code: ErrorCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentReply:
-    """With NONE, the directories are committed of all the replicas that the metadata knows."""
+    """With NONE, the log directories of all replicas in the metadata are committed."""
 
     error_code: ErrorCode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIds:
-    """Ask for a block of producer ids (KIP-730)."""
+    """Reserve a block of producer ids (KIP-730)."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -178,7 +178,7 @@ class AllocateProducerIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsReply:
-    """With NONE, a block that no other broker gets."""
+    """The response with a block of producer ids: with NONE, reserved for this broker."""
 
     error_code: ErrorCode
     block: ProducerIdBlock = field(default_factory=lambda: ProducerIdBlock(first=-1, count=0))
@@ -186,9 +186,9 @@ class ProducerIdsReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeQuorum:
-    """Ask how far each node has replicated the metadata log.
+    """Describe how far each node has replicated the metadata log.
 
-    It goes to the active controller like the others, but that node's quorum answers it.
+    Sent to the active controller like the other requests, but answered by that node's quorum.
     """
 
 
@@ -215,11 +215,11 @@ ControllerRequest = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(Generic[ResponseT_co]):
-    """Append and apply `records`; answer `response` once they are committed.
+    """Records to append and apply, and the response to send once they are committed.
 
-    They may be split over several batches, so their order is such that every prefix is a legal
-    state from which the rest is decided again. `remark` is for the operator. `goes_on`: this is a
-    slice; once it is committed, decide again, and answer what the last slice says.
+    The records may be split over several batches. So after each prefix of them the metadata is
+    legal, and the rest is decided again. `remark`: a log line for the operator. `goes_on`: this is
+    a slice; once it is committed, decide again, and send the response of the last slice.
     """
 
     response: ResponseT_co

@@ -1,13 +1,13 @@
-"""A broker that was killed takes up its places again, if no other broker is in service.
+"""A killed broker resumes its leaderships and ISR memberships, if no other broker serves.
 
-After a kill of all brokers, each comes back with all that it had. If it left its ISRs, as it does
-while others serve, every partition would lose its members one by one, wait without a leader, and
-get them back: six changes instead of one. So its registration leaves it unfenced and in its ISRs,
-and it leads again what its former process led, each partition in a new leader epoch. That begins
-before the registration is in the log, and the new process acts on nothing older.
+After a kill of all brokers, each returns with all its records. If each left its ISRs, as a broker
+does while others serve, every partition would lose its members one by one, wait without a leader,
+and get them back: six changes instead of one. So its registration leaves it unfenced and in its
+ISRs, and it again leads the partitions of its former process, each in a new leader epoch. These
+epochs begin before the registration is in the log; the new process acts on no older metadata.
 
-It refuses a broker that may lack a record, one that was fenced or about to stop, and one beside a
-broker in service, which can serve at once.
+It refuses a broker that may lack a record, a broker that was fenced or in controlled shutdown, and
+any broker while another serves: that one can lead at once.
 
 # DEVIATION: In Kafka a new process is out of every ISR until it has caught up.
 # docs/decisions/0133-killed-brokers-take-up-their-places-again.md
@@ -41,17 +41,17 @@ from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """What a process that registers has yet to lead anew."""
+    """The partitions for which a registering process still needs a new leader epoch."""
 
     incarnation_id: str
     left: deque[Place]
 
 
 class Resumptions:
-    """Decides which brokers take up their places. Soft state: how far each of them is."""
+    """Decides which brokers resume. Soft state: the progress of each of them."""
 
     def __init__(self, cluster: ClusterReplay, sessions: Sessions, *, at_once: int) -> None:
-        """`at_once`: how many partitions a slice changes."""
+        """`at_once`: the number of partitions in a slice."""
         self._cluster: Final = cluster
         self._at_once: Final = at_once
         self._sessions: Final = sessions
@@ -60,10 +60,10 @@ class Resumptions:
     def may_resume(
         self, broker: BrokerImage | None, request: BrokerRegistration, losses: Losses
     ) -> bool:
-        """Tell whether a new process may take the places of the registered one.
+        """Return whether a new process may take over from the registered process.
 
-        It lacks nothing: its directories are those that were registered, and the system is known to
-        run on since then.
+        It must lack no record: it has the registered directories, and the machine has not
+        restarted since.
         """
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return False
@@ -73,7 +73,7 @@ class Resumptions:
         return lacks_nothing and not self._sessions.are_in_service(others)
 
     def may_open_logs(self, heartbeat: BrokerHeartbeat, now_ms: int) -> bool:
-        """Tell whether a broker that took up its places keeps them while it opens its logs."""
+        """Return whether a broker that resumed may stay unfenced while it opens its logs."""
         others = active_brokers(self._cluster) - {heartbeat.broker_id}
         return heartbeat.is_opening and self._sessions.may_open_logs(others, now_ms)
 
@@ -84,9 +84,9 @@ class Resumptions:
         base_offset: Offset,
         first: Sequence[MetadataRecord],
     ) -> Decision[RegistrationReply]:
-        """Register a new process in the places of the former one, slice by slice.
+        """Register a new process in the former one's ISRs and leaderships, slice by slice.
 
-        `first`: what is written in front of the registration.
+        `first`: records to write before the registration.
         """
         renewed = self._renewed(request)
         reply = RegistrationReply(error_code=ErrorCode.NONE)
@@ -100,10 +100,10 @@ class Resumptions:
         return Decision(response=reply, records=(*first, *renewed, register), remark=remark)
 
     def _renewed(self, request: BrokerRegistration) -> tuple[PartitionChange, ...]:
-        """Begin new leader epochs in some partitions; when all are done, it is not in `_begun`.
+        """Begin new leader epochs in one slice; after the last, the broker is not in `_begun`.
 
-        What the broker leads since its new process asked for the first time began after the former
-        one had ended: that needs no other epoch.
+        Leader epochs that began after the new process's first request began after the former
+        process had ended: these partitions need no new epoch.
         """
         broker_id = request.broker_id
         begun = self._begun.get(broker_id)
@@ -120,5 +120,5 @@ class Resumptions:
         name = self._cluster.topic_name(at.topic_id)
         partition = None if name is None else self._cluster.partition(name, at.partition)
         if partition is None or partition.leader_id != broker_id:
-            return None  # deleted, or led by another, meanwhile
+            return None  # meanwhile deleted, or led by another broker
         return PartitionChange(topic_id=at.topic_id, partition_id=at.partition, leader=broker_id)

@@ -1,4 +1,4 @@
-"""The rules about partitions that a controller goes by."""
+"""The classes that hold a controller's rules about partitions."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from quorumlog.metadata_quorum.controller.slices import Slices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerRules:
-    """Each is a class that a simulation may replace."""
+    """The rule classes of a controller; a simulation may replace each of them."""
 
     evidence: type[LogEvidence] = LogEvidence
     changes: type[PartitionChanges] = PartitionChanges

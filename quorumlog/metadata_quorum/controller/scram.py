@@ -1,7 +1,7 @@
-"""Gives users credentials of SCRAM, and takes them away.
+"""Sets and deletes users' SCRAM credentials.
 
-It refuses what Kafka's `ScramControlManager` refuses (KIP-554), and more than the cluster may hold.
-A user of whom one alteration is refused keeps all credentials as they are.
+It refuses the alterations that Kafka's `ScramControlManager` refuses (KIP-554), and more
+credentials than the cluster may hold. A refused alteration voids all alterations of the same user.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ Changed = UserScramCredential | RemoveUserScramCredential
 def decide_credentials(
     access: AccessReplay, request: AlterScramCredentials
 ) -> tuple[tuple[Changed, ...], tuple[Outcome, ...]]:
-    """Alter the credentials of each user on its own: one may fail beside another."""
+    """Alter the credentials of each user on its own: the failure of one leaves the others."""
     counts = Counter((one.user, one.mechanism) for one in request.alterations)
     refused: dict[str, Outcome] = {}
     new: set[tuple[str, int]] = set()

@@ -3,8 +3,8 @@
 It refuses, with Kafka's codes and in Kafka's order: bad or clashing names, existing topics, bad
 configurations, invalid counts, assignments to unregistered brokers.
 Sources: KIP-4 (admin requests), KIP-464 (-1 means the default), KIP-516 (a topic is deleted by its
-id), KAFKA-14996 (a request too big for one batch is refused: it would bring down one controller
-after another).
+id), KAFKA-14996 (a request too big for one batch is refused: it would crash one controller after
+another).
 """
 
 from collections import Counter
@@ -38,7 +38,7 @@ from quorumlog.wire.codec.topic_names import METADATA_TOPIC, topic_name_error
 
 
 class TopicDecisions:
-    """Decides about topics; mutates nothing. `random_bytes(n)` gives n random bytes."""
+    """Decides about topics; changes no state. `random_bytes(n)` returns n random bytes."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class TopicDecisions:
     def decide_delete(self, request: DeleteTopics) -> Decision[TopicResults]:
         """Delete the existing topics; a result per id, in the order of the request.
 
-        By id alone: a newer topic of the same name was not meant (KIP-516).
+        By id alone: a newer topic with the same name stays (KIP-516).
         """
         try:
             check_named(len(request.topic_ids))
@@ -136,7 +136,7 @@ class TopicDecisions:
         clash = taken.get(name.replace(".", "_"))
         if clash == name:
             raise TopicRefused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        if clash is not None:  # their metrics would have one name
+        if clash is not None:  # both topics' metrics would have the same name
             raise TopicRefused(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"Topic '{name}' collides with existing topic: {clash}",
@@ -192,7 +192,7 @@ class TopicDecisions:
         return assignments
 
     def _new_topic_id(self) -> TopicId:
-        """Draw a version 4 UUID: none that KRaft reserves, and no dash first in its base64 text."""
+        """Draw a version 4 UUID; its base64 text has no leading dash, and KRaft reserves none."""
         while True:
             drawn = bytearray(self._random_bytes(16))
             drawn[6] = drawn[6] & 0x0F | 0x40

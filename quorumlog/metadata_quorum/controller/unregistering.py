@@ -1,6 +1,6 @@
-"""Unregisters brokers that will not come back. Source: KIP-500; Kafka's `unregisterBroker`.
+"""Unregisters brokers that will not return. Source: KIP-500; Kafka's `unregisterBroker`.
 
-# DEVIATION: Kafka unregisters any broker, also one in service or one that alone holds records.
+# DEVIATION: Kafka unregisters any broker, also in service or as the only holder of records.
 # docs/decisions/0095-a-broker-that-is-needed-stays-registered.md
 """
 
@@ -21,7 +21,7 @@ _REMEDY: Final = "start it again, delete the topics, or hold an unclean election
 def decide_unregistration(
     cluster: ClusterReplay, partitions: PartitionDecisions, request: UnregisterBroker
 ) -> Decided:
-    """Take a broker out of all ELRs, then forget it. Its replicas stay in the assignments."""
+    """Take a broker out of all ELRs, then unregister it. Its replicas stay in the assignments."""
     broker_id = request.broker_id
     broker = cluster.brokers.get(broker_id)
     if broker is None:
@@ -35,7 +35,7 @@ def decide_unregistration(
         names = listed(held_alone)
         message = f"No other broker than {broker_id} is known to hold all of {names}: {_REMEDY}"
         return _refused(ErrorCode.INVALID_REQUEST, message)
-    # It is forgotten with what its log held: a process that registers later starts from nothing.
+    # ALL_LOST: a process that registers under this id later counts as an empty log.
     changes = partitions.decide_departure(broker_id, ALL_LOST).changes
     forget = records.UnregisterBroker(broker_id=broker_id, broker_epoch=broker.broker_epoch)
     return (*changes, forget), (DONE,)

@@ -1,7 +1,7 @@
-"""The metadata as the rest of the cluster sees it: frozen, because it crosses a border.
+"""Images of the committed metadata, for the broker; frozen, because they cross a border.
 
-A broker replays the committed metadata log into a `ClusterImage`; each commit publishes the new
-image with a `ClusterDelta` that names what changed. Source: KIP-631, KIP-500.
+A broker replays the committed metadata log into a `ClusterImage`. Each commit publishes the new
+image with a `ClusterDelta`, the names of the changed items. Source: KIP-631, KIP-500.
 """
 
 from quorumlog.metadata_quorum.image.access import AccessImage

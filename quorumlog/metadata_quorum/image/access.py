@@ -1,6 +1,6 @@
-"""What the cluster stores about its clients: ACLs, quotas and credentials of SCRAM.
+"""The clients' ACLs, quotas and SCRAM credentials in the metadata.
 
-Sources: KIP-11, KIP-290, KIP-546, KIP-554. Nothing here is enforced:
+Sources: KIP-11, KIP-290, KIP-546, KIP-554. They are stored, but not enforced:
 docs/decisions/0097-access-is-stored-and-not-enforced.md
 """
 
@@ -16,7 +16,7 @@ from quorumlog.metadata_quorum.image.scram import ScramCredential
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessImage:
-    """Every ACL; by entity its quotas, at least one each; credentials by user and mechanism."""
+    """All ACLs, quotas by entity (at least one each), and credentials by (user, mechanism)."""
 
     acls: frozenset[AclBinding] = frozenset()
     quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class AccessImage:
 
 
 class AccessReplay:
-    """The same, one record at a time. Its collections are live: do not keep them."""
+    """The access metadata, changed record by record. Its collections are live: do not keep them."""
 
     def __init__(self, image: AccessImage) -> None:
         self.acls: Final = set(image.acls)
@@ -33,7 +33,7 @@ class AccessReplay:
         self._frozen: AccessImage | None = image
 
     def apply(self, record: AccessRecord) -> None:
-        """Apply a record. Raises InvariantViolation if it removes what is not there."""
+        """Apply a record. Raises InvariantViolation if it removes an absent item."""
         self._frozen = None
         match record:
             case records.AccessControlEntry(acl=acl):
@@ -55,7 +55,7 @@ class AccessReplay:
                     del self.quotas[entity]
 
     def freeze(self) -> AccessImage:
-        """Return the image: the same one until a record changes it."""
+        """Return the image: the same object until a record changes the metadata."""
         if self._frozen is None:
             self._frozen = AccessImage(
                 acls=frozenset(self.acls),

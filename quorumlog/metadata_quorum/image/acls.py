@@ -1,4 +1,4 @@
-"""Which ACLs there may be, and which of them a filter means.
+"""Validates ACLs and filters of ACLs, and finds the ACLs that match a filter.
 
 Sources: KIP-11, KIP-290 (prefixes); Kafka's `AclBindingFilter` and `AclControlManager`.
 """
@@ -15,7 +15,7 @@ WILDCARD: Final = "*"
 
 
 class AclResourceType(IntEnum):
-    """Kafka's codes."""
+    """Resource types of ACLs: Kafka's codes."""
 
     ANY = 1
     TOPIC = 2
@@ -27,7 +27,7 @@ class AclResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """Kafka's codes. MATCH, in filters: all patterns that apply to the name."""
+    """Patterns of resource names: Kafka's codes. MATCH, in filters: all that apply to the name."""
 
     ANY = 1
     MATCH = 2
@@ -36,7 +36,7 @@ class PatternType(IntEnum):
 
 
 class AclOperation(IntEnum):
-    """Kafka's codes."""
+    """Operations in ACLs: Kafka's codes."""
 
     ANY = 1
     ALL = 2
@@ -56,7 +56,7 @@ class AclOperation(IntEnum):
 
 
 class PermissionType(IntEnum):
-    """Kafka's codes."""
+    """Permissions in ACLs: Kafka's codes."""
 
     ANY = 1
     DENY = 2
@@ -73,7 +73,7 @@ _KINDS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """What ACLs are looked for: ANY, or None, is everything. The codes are the protocol's."""
+    """A filter of ACLs: ANY, or None, matches every value. The codes are the protocol's."""
 
     resource_type: int
     resource_name: str | None
@@ -85,7 +85,7 @@ class AclFilter:
 
 
 def acl_problem(acl: AclBinding) -> str | None:
-    """Say why there cannot be this ACL, or None."""
+    """Return the problem with an ACL, or None."""
     for name, kind in _KINDS:
         code = getattr(acl, name)
         if code not in {*kind} - {PatternType.ANY, PatternType.MATCH if kind is PatternType else 1}:
@@ -103,7 +103,7 @@ def acl_problem(acl: AclBinding) -> str | None:
 
 
 def filter_problem(wanted: AclFilter) -> str | None:
-    """Say why there cannot be this filter, or None."""
+    """Return the problem with a filter, or None."""
     for name, kind in _KINDS:
         code = getattr(wanted, name)
         if code not in {*kind}:
@@ -112,7 +112,7 @@ def filter_problem(wanted: AclFilter) -> str | None:
 
 
 def only_match(wanted: AclFilter) -> AclBinding | None:
-    """Return the one ACL that a filter can mean, if it says all of it."""
+    """Return the only ACL that can match, if the filter sets every field; else None."""
     anything = AclResourceType.ANY, PatternType.ANY, AclOperation.ANY, PermissionType.ANY
     codes = wanted.resource_type, wanted.pattern_type, wanted.operation, wanted.permission_type
     names = wanted.resource_name, wanted.principal, wanted.host
@@ -123,7 +123,7 @@ def only_match(wanted: AclFilter) -> AclBinding | None:
 
 
 def matching(acls: Collection[AclBinding], wanted: AclFilter) -> list[AclBinding]:
-    """Return the ACLs that a filter means, sorted."""
+    """Return the ACLs that match a filter, sorted."""
     only = only_match(wanted)
     if only is not None:
         return [only] if only in acls else []

@@ -1,4 +1,4 @@
-"""Applies configuration records of one kind of resource that exists by its name alone."""
+"""Applies configuration records of resources that need no other record: brokers and groups."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -7,7 +7,7 @@ from quorumlog.metadata_quorum.image.records import Config
 
 
 class ConfigReplay:
-    """What resources of one kind set, by their names; one that sets nothing is absent."""
+    """The configurations of one kind of resource, by name; only resources with entries."""
 
     def __init__(self, configs: Mapping[str, Mapping[str, str]]) -> None:
         self.values: Final = dict(configs)
@@ -27,7 +27,7 @@ class ConfigReplay:
         self._changed.add(record.resource_name)
 
     def freeze(self) -> tuple[frozenset[str], Mapping[str, Mapping[str, str]]]:
-        """Return what has changed since the last call, and the present state."""
+        """Return the names changed since the last call, and the current configurations."""
         changed = frozenset(self._changed)
         if changed:
             self._frozen = dict(self.values)

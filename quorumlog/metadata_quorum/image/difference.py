@@ -1,7 +1,7 @@
-"""The difference of two images: what a reader of the later one must act on.
+"""The delta between two images, for an image that was loaded from a snapshot.
 
-A replay knows what its records touched. An image that comes from a snapshot has no such records, so
-it is compared with the image before it. A topic that both share is not looked into.
+A replay records the delta while it applies records. An image from a snapshot has no such records,
+so it is compared with the image before it. A topic object in both images is not compared further.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 def difference(before: ClusterImage, after: ClusterImage) -> ClusterDelta:
-    """Return what is new, changed or gone in `after`."""
+    """Return the delta from `before` to `after`: all new, changed and deleted items."""
     partitions: set[TopicPartition] = set()
     configs: set[str] = set()
     for name, topic in after.topics.items():

@@ -1,11 +1,11 @@
-"""The feature levels that records of a cluster say (KIP-584), and those of this release.
+"""The features of this release, and their levels (KIP-584).
 
-Nodes of two releases must never read one log as two clusters. So a record of a kind that an older
-release does not know is written only once the level that has it is in force, which is itself a
-record: docs/decisions/0099-records-of-a-new-kind-wait-for-a-level.md
+Nodes of two releases must read the same metadata from one log. So a record type that an older
+release cannot read is written only once its level is in force. The level is itself a record:
+docs/decisions/0099-records-of-a-new-kind-wait-for-a-level.md
 
-The levels of Kafka's `group.version` and `transaction.version` say which protocols clients may use:
-docs/decisions/0126-a-new-cluster-begins-with-the-newest-protocols.md
+The levels of Kafka's `group.version` and `transaction.version` set the protocols that clients may
+use: docs/decisions/0126-a-new-cluster-begins-with-the-newest-protocols.md
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from typing import Final
 # DEVIATION: Kafka's metadata.version counts other records.
 # docs/decisions/0099-records-of-a-new-kind-wait-for-a-level.md
 METADATA_FEATURE: Final = "quorumlog.metadata.version"
-FIRST_LEVEL: Final = 1  # in force where no record says another one
+FIRST_LEVEL: Final = 1  # in force without a record
 GROUP_FEATURE: Final = "group.version"  # 1: the consumer groups of KIP-848
 TRANSACTION_FEATURE: Final = "transaction.version"  # 1: flexible records; 2: KIP-890
 LEVEL_OF_ACCESS: Final = 2
@@ -46,32 +46,32 @@ NEW_CLUSTER_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
         TRANSACTION_FEATURE: 2,
     }
 )
-"""The newest levels: a new cluster begins with them.
+"""The newest levels, with which a new cluster begins.
 
-Its record of kraft.version is an order to the quorum, which writes the voters behind it.
+The record of kraft.version is an order to the quorum, which then writes the voters to its log.
 """
 
 
 def first_level(name: str) -> int:
-    """Return the level that is in force where no record says another one; 0: off."""
+    """Return the level that is in force without a record; 0: off."""
     return FIRST_LEVEL if name == METADATA_FEATURE else 0
 
 
 ANNOUNCED: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {name: (first_level(name), newest) for name, newest in NEW_CLUSTER_LEVELS.items()}
 )
-"""By name, the least and the greatest level that this release works with."""
+"""By feature, the least and the greatest level that this release supports."""
 
 SUPPORTED: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {name: levels for name, levels in ANNOUNCED.items() if name != KRAFT_FEATURE}
 )
-"""The features whose level is in force as soon as a record says so: not kraft.version."""
+"""The features whose level is in force from its record on: all but kraft.version."""
 
 
 def level_problem(supported: Mapping[str, tuple[int, int]], name: str, level: int) -> str | None:
-    """Say why a node with these features cannot work at a level, or None.
+    """Return why a node with these features does not support a level, or None.
 
-    One that does not name a feature works at its first level.
+    A node that does not list a feature supports only its first level.
     """
     first = first_level(name)
     least, greatest = supported.get(name, (first, first))

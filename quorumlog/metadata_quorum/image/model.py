@@ -1,4 +1,4 @@
-"""The shapes of the image. They decide nothing; `replay.py` says how a record changes them."""
+"""The classes of the image, without decisions; `replay.py` applies records to them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from quorumlog.wire.codec.identifiers import (
 )
 
 LOST: Final = "AAAAAAAAAAAAAAAAAAAAAg"
-"""The directory id of a replica that is in no directory which its broker can use (KIP-858)."""
+"""The directory id of a replica that is in no usable directory of its broker (KIP-858)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,17 +30,17 @@ class BrokerImage:
     port: int
     control_address: str  # `host:port` of the control listener
     rack: str | None = None
-    directory_id: str | None = None  # of its metadata log's; None: recorded before ids were
-    boot_id: str | None = None  # of its machine's running system; None: it cannot be read there
-    min_insync_replicas: int = 1  # counts where it leads a topic that sets none
+    directory_id: str | None = None  # of its metadata log's; None: registered before ids existed
+    boot_id: str | None = None  # of its machine's current boot; None: it cannot be read
+    min_insync_replicas: int = 1  # holds where it leads a topic without its own value
     fenced: bool = True
     in_controlled_shutdown: bool = False
-    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # that it works with
-    log_dirs: tuple[str, ...] = ()  # that it can use, if it was given several
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # supported levels
+    log_dirs: tuple[str, ...] = ()  # the usable ones, if it has several
 
     @property
     def directories(self) -> frozenset[str]:
-        """The ids of the log directories that it can use; none if they were not recorded."""
+        """The ids of its usable log directories; empty if they were not recorded."""
         if self.log_dirs or self.directory_id is None:
             return frozenset(self.log_dirs)
         return frozenset({self.directory_id})
@@ -50,16 +50,18 @@ class BrokerImage:
 class PartitionImage:
     """One partition. `leader_epoch` counts leaders, `partition_epoch` every change (KIP-497).
 
-    `elr` (KIP-966): replicas outside a too small ISR that still hold all that is committed.
-    While it is being reassigned (KIP-455), `replicas` are those that it is to have, in order, and
-    behind them those that it is to lose, `removing_replicas`; `adding_replicas` are new to it.
-    `last_known_leader` (KIP-966): the last one of a partition without a leader, if it still has
-    its log. `last_known_elr` (KIP-966): the replicas that left ISR and ELR because they may lack
-    records, since the last AlterPartition of a leader. If ISR and ELR are empty, their logs decide.
-    `is_recovering` (KIP-704): its leader may lack committed records, and no AlterPartition
-    has come from it since; Kafka calls it the leader recovery state.
-    `directories` (KIP-858): in which log directories the replicas are, sorted by broker. A broker
-    with a single directory names none.
+    `elr` (KIP-966): replicas outside an ISR below min.insync.replicas that still hold all committed
+    records.
+    `replicas`: during a reassignment (KIP-455) the target replicas, in order, then the
+    `removing_replicas`; `adding_replicas` are the new replicas.
+    `last_known_leader` (KIP-966): the last leader of a leaderless partition, if it still has its
+    log.
+    `last_known_elr` (KIP-966): the replicas that left ISR and ELR because they may lack records,
+    since the leader's last AlterPartition. If ISR and ELR are empty, the logs of these decide.
+    `is_recovering` (KIP-704): the leader was elected uncleanly and has sent no AlterPartition yet;
+    Kafka calls it the leader recovery state.
+    `directories` (KIP-858): (broker, log directory) of the replicas, sorted by broker; no entry for
+    a broker with a single directory.
     """
 
     leader_id: BrokerId  # NO_LEADER while no eligible replica is alive
@@ -76,17 +78,17 @@ class PartitionImage:
     last_known_elr: tuple[BrokerId, ...] = ()
 
     def directory_of(self, broker_id: BrokerId) -> str | None:
-        """Return in which log directory of a broker the replica is; None: it is not known."""
+        """Return the log directory of a broker's replica; None: it is not recorded."""
         return next((at for holder, at in self.directories if holder == broker_id), None)
 
     @property
     def is_undecided(self) -> bool:
-        """Whether no replica is known to hold all committed records: their logs decide."""
+        """True if ISR and ELR are empty: the replicas' logs decide the election."""
         return self.leader_id == NO_LEADER and not (self.isr or self.elr)
 
     @property
     def is_reassigned(self) -> bool:
-        """Whether it is on its way to other replicas."""
+        """True while a reassignment is in progress."""
         return bool(self.adding_replicas or self.removing_replicas)
 
 
@@ -104,14 +106,14 @@ class TopicImage:
 class ClusterImage:
     """The whole of the metadata as of `end_offset` (exclusive) of the metadata log.
 
-    `broker_configs`: by broker id, and under "" what holds for all brokers (KIP-226).
-    `group_configs`: what groups set, whether they are there or not.
-    `by_broker`: an index of the partitions; None: it must be built before it is needed.
+    `broker_configs`: by broker id; the key "" is for all brokers (KIP-226).
+    `group_configs`: by group id; the group need not exist.
+    `by_broker`: an index of the partitions; None: a replay builds it.
     """
 
     end_offset: Offset = Offset(0)
     epoch: Epoch = Epoch(0)
-    controller_id: BrokerId = BrokerId(-1)  # the leader of `epoch`, as far as this node knows
+    controller_id: BrokerId = BrokerId(-1)  # the leader of `epoch`; -1: unknown at this node
     brokers: Mapping[BrokerId, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[TopicId, str] = field(default_factory=dict)
@@ -124,7 +126,7 @@ class ClusterImage:
     by_broker: PartitionsByBroker | None = field(default=None, compare=False, repr=False)
 
     def broker_config(self, broker_id: BrokerId | None) -> Mapping[str, str]:
-        """Return what was altered of a broker's settings while it ran; None: of all brokers'."""
+        """Return the altered settings of a broker; None: those for all brokers."""
         return self.broker_configs.get("" if broker_id is None else str(broker_id), {})
 
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
@@ -137,9 +139,9 @@ class ClusterImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDelta:
-    """What changed between two images: names only, the values are in the new image.
+    """The changes between two images: names only; the values are in the new image.
 
-    A topic that was deleted and created again under one name is in both topic sets.
+    A topic that was deleted and created again under its name is in `deleted_topics`, too.
     """
 
     brokers: frozenset[BrokerId] = frozenset()  # registered, fenced, unfenced or unregistered

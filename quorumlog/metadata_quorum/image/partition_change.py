@@ -1,4 +1,4 @@
-"""What becomes of a partition by a PartitionChange."""
+"""Applies a PartitionChange record to the image of a partition."""
 
 from collections.abc import Collection
 
@@ -10,7 +10,7 @@ Directories = tuple[tuple[BrokerId, str], ...]
 
 
 def changed(old: PartitionImage, record: PartitionChange) -> PartitionImage:
-    """Return the partition after a change: a leader starts a leader epoch."""
+    """Return the partition after a change; a `leader` in the record starts a new leader epoch."""
     is_led_anew = record.leader is not None
     adding, removing = record.adding_replicas, record.removing_replicas
     last_known_leader, is_recovering = record.last_known_leader, record.is_recovering
@@ -36,7 +36,7 @@ def changed(old: PartitionImage, record: PartitionChange) -> PartitionImage:
 
 
 def kept_directories(directories: Directories, replicas: Collection[BrokerId]) -> Directories:
-    """Return the directories of those that are replicas: one that comes back may be elsewhere."""
+    """Return the directories of current replicas: a removed replica may return elsewhere."""
     if all(broker_id in replicas for broker_id, _ in directories):
         return directories
     return tuple(one for one in directories if one[0] in replicas)

@@ -1,4 +1,4 @@
-"""What holds for every partition, whatever record has changed it."""
+"""The invariants of every partition, checked after each record."""
 
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.image.model import PartitionImage
@@ -15,7 +15,7 @@ def check_partition(partition: PartitionImage) -> None:
         and partition.last_known_leader == NO_LEADER
         and not partition.last_known_elr
     ):
-        return  # as nearly always
+        return  # the common case
     elr = {*partition.elr}
     require(isr | elr <= replicas and not isr & elr, "2: isr and elr are apart, within replicas")
     require(partition.leader_id in {-1, *isr}, "2: the leader is in isr")

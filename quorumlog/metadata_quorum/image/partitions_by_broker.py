@@ -1,9 +1,8 @@
-"""Which partitions a broker is in sync with, eligible for, or leads; and which have no leader.
+"""An index of partitions: in sync, eligible or led, by broker and by log directory.
 
-And which of them it has in which of its log directories.
-
-A decision about one broker looks only at the partitions that it is about, however many there are.
-The index is kept record by record. It says nothing that the partitions do not say themselves.
+It also lists the partitions without a leader. With it, the cost of a decision about a broker
+depends only on that broker's partitions. Each record updates the index, which holds no state beyond
+the partitions themselves.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,14 +15,14 @@ _Key = TypeVar("_Key", BrokerId, str)
 
 
 class Place(NamedTuple):
-    """A partition by the id of its topic."""
+    """A partition by topic id and index."""
 
     topic_id: TopicId
     partition: PartitionIndex
 
 
 class Indexed(Protocol):
-    """What the index must know of a partition: see `PartitionImage`."""
+    """The fields of a partition that the index reads: see `PartitionImage`."""
 
     @property
     def leader_id(self) -> BrokerId:
@@ -47,28 +46,28 @@ class Indexed(Protocol):
 
     @property
     def directories(self) -> tuple[tuple[BrokerId, str], ...]:
-        """Return in which log directories its replicas are."""
+        """Return (broker, log directory) of its replicas."""
 
 
 class PlaceSets(Generic[_Key]):
-    """A set of places for each broker, or directory. A copy costs what there are of those."""
+    """A set of places for each broker or directory. The cost of a copy grows with their number."""
 
     def __init__(self, sets: Mapping[_Key, _Sets]) -> None:
         self._sets: Final[dict[_Key, _Sets]] = dict(sets)
-        self._own: Final[set[_Key]] = set()  # whose sets no copy shares
+        self._own: Final[set[_Key]] = set()  # keys whose sets are not shared with a copy
 
     def copy(self) -> "PlaceSets[_Key]":
-        """Return a copy; from now on both copy what they change."""
+        """Return a copy. From now on, both copy a key's set before they change it."""
         self._own.clear()
         return PlaceSets(self._sets)
 
     def of(self, key: _Key) -> Iterator[Place]:
-        """Yield the places of a key, topic by topic. Do not change the sets meanwhile."""
+        """Yield the places of a key, topic by topic. The sets must not change meanwhile."""
         for topic_id, partitions in self._sets.get(key, {}).items():
             yield from (Place(topic_id, index) for index in _indexes(partitions))
 
     def has_any(self, key: _Key) -> bool:
-        """Tell whether a key has a place."""
+        """Return whether a key has a place."""
         return bool(self._sets.get(key))
 
     def add(self, key: _Key, topic_id: TopicId, partitions: int) -> None:
@@ -77,7 +76,7 @@ class PlaceSets(Generic[_Key]):
         owned[topic_id] = owned.get(topic_id, 0) | partitions
 
     def remove(self, key: _Key, topic_id: TopicId, partitions: int) -> None:
-        """Remove the partitions whose bits are set, so far as they are there."""
+        """Remove the partitions whose bits are set; absent partitions are ignored."""
         owned = self._owned(key)
         left = owned.get(topic_id, 0) & ~partitions
         if left:
@@ -86,7 +85,7 @@ class PlaceSets(Generic[_Key]):
             owned.pop(topic_id, None)
 
     def remove_topic(self, topic_id: TopicId) -> None:
-        """Remove a topic's partitions, of all keys."""
+        """Remove a topic's partitions from all keys."""
         for key, sets in list(self._sets.items()):
             if topic_id in sets:
                 del self._owned(key)[topic_id]
@@ -101,17 +100,17 @@ class PlaceSets(Generic[_Key]):
 class PartitionsByBroker:
     """Three sets of partitions for each broker: in sync, eligible, leading.
 
-    `in_directory`: for each log directory, those of the first two whose logs are in it.
+    `in_directory`: for each log directory, the in-sync and eligible partitions with logs in it.
     """
 
     def __init__(self) -> None:
         self.in_sync = PlaceSets[BrokerId]({})
         self.eligible = PlaceSets[BrokerId]({})
-        self.leading = PlaceSets[BrokerId]({})  # under NO_LEADER: those without a leader
+        self.leading = PlaceSets[BrokerId]({})  # NO_LEADER: the leaderless partitions
         self.in_directory = PlaceSets[str]({})
 
     def copy(self) -> "PartitionsByBroker":
-        """Return a copy, which costs next to nothing: what one of them changes is copied then."""
+        """Return a cheap copy: sets are copied when one of the two changes them."""
         copied = PartitionsByBroker()
         copied.in_sync, copied.eligible = self.in_sync.copy(), self.eligible.copy()
         copied.leading, copied.in_directory = self.leading.copy(), self.in_directory.copy()
@@ -124,7 +123,7 @@ class PartitionsByBroker:
         before: Indexed | None,
         after: Indexed,
     ) -> None:
-        """Take over what became of a partition; `before` is None for a new one."""
+        """Update the index after a change of a partition; `before` is None for a new partition."""
         bit = 1 << index
         was_in_sync = () if before is None else before.isr
         was_eligible = () if before is None else _eligible(before)
@@ -141,7 +140,7 @@ class PartitionsByBroker:
             _move(self.in_directory, topic_id, bit, held, _directories(after, now_eligible))
 
     def remove_topic(self, topic_id: TopicId) -> None:
-        """Forget a topic's partitions."""
+        """Remove a topic's partitions."""
         for sets in (self.in_sync, self.eligible, self.leading):
             sets.remove_topic(topic_id)
         self.in_directory.remove_topic(topic_id)
@@ -159,13 +158,13 @@ def _move(
 
 
 def _directories(partition: Indexed, eligible: tuple[BrokerId, ...]) -> tuple[str, ...]:
-    """Return the directories of those that are in sync or eligible."""
+    """Return the log directories of the replicas that are in sync or eligible."""
     holders = (*partition.isr, *eligible)
     return tuple(at for broker_id, at in partition.directories if broker_id in holders)
 
 
 def _eligible(partition: Indexed) -> tuple[BrokerId, ...]:
-    """Return the brokers in the ELR and the last known one, and the last known leader."""
+    """Return the brokers in the ELR and the last known ELR, and the last known leader."""
     eligible, last = (*partition.elr, *partition.last_known_elr), partition.last_known_leader
     if last != NO_LEADER and last not in (*eligible, *partition.isr):
         return (*eligible, last)

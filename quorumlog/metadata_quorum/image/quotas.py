@@ -1,4 +1,4 @@
-"""Which quotas clients may be given, and which of them a filter means.
+"""Validates client quotas and their filters, and finds the quotas that match a filter.
 
 Sources: KIP-13, KIP-546, KIP-599, KIP-612; Kafka's `ClientQuotaControlManager` and
 `ClientQuotasImage`.
@@ -19,7 +19,7 @@ IP: Final = "ip"
 ENTITY_TYPES: Final = frozenset({USER, CLIENT_ID, IP})
 WHOLE_MAX: Final = 2**63 - 1
 
-# By key: the largest whole number; 0: it may be a fraction.
+# Quota key -> the largest value, a whole number; 0: fractions are allowed.
 _OF_CLIENTS: Final[Mapping[str, int]] = MappingProxyType(
     {
         "producer_byte_rate": WHOLE_MAX,
@@ -32,15 +32,15 @@ _OF_ADDRESSES: Final[Mapping[str, int]] = MappingProxyType({"connection_creation
 
 
 class QuotaMatch(IntEnum):
-    """How a filter names an entity: Kafka's codes."""
+    """How a filter matches the name of an entity: Kafka's codes."""
 
     EXACT = 0
     DEFAULT = 1
-    SPECIFIED = 2  # any that has a name or is the default
+    SPECIFIED = 2  # any name, or the default
 
 
 class QuotaComponent(NamedTuple):
-    """One type of a filter. `name` only where the match is EXACT."""
+    """A filter for one entity type. `name` is set only for an EXACT match."""
 
     entity_type: str
     match: int
@@ -48,7 +48,7 @@ class QuotaComponent(NamedTuple):
 
 
 def entity_problem(pairs: Sequence[tuple[str, str | None]]) -> str | None:
-    """Say why there cannot be this entity, or None."""
+    """Return the problem with an entity, or None."""
     types = [kind for kind, _ in pairs]
     unknown = ", ".join(kind for kind in types if kind not in ENTITY_TYPES)
     unnamed = ", ".join(kind for kind, name in pairs if name == "")
@@ -67,12 +67,12 @@ def entity_problem(pairs: Sequence[tuple[str, str | None]]) -> str | None:
 
 
 def entity_of(pairs: Sequence[tuple[str, str | None]]) -> QuotaEntity:
-    """Return the entity that these pairs name, in whatever order."""
+    """Return the entity of these pairs, sorted by type."""
     return tuple(sorted(pairs, key=lambda pair: pair[0]))
 
 
 def quota_problem(entity: QuotaEntity, key: str, value: float | None) -> str | None:
-    """Say why this entity cannot have this quota, or None. A value of None removes it."""
+    """Return the problem with a quota of an entity, or None. A `value` of None removes it."""
     keys = _OF_ADDRESSES if entity[0][0] == IP else _OF_CLIENTS
     if key not in keys:
         return f"Invalid configuration key {key}"
@@ -86,7 +86,7 @@ def quota_problem(entity: QuotaEntity, key: str, value: float | None) -> str | N
 
 
 def filter_problem(components: Sequence[QuotaComponent]) -> str | None:
-    """Say why there cannot be this filter, or None."""
+    """Return the problem with a filter, or None."""
     types = [one.entity_type for one in components]
     unknown = next((kind for kind in types if kind not in ENTITY_TYPES), None)
     if unknown is not None:
@@ -109,7 +109,7 @@ def matching(
     *,
     strict: bool,
 ) -> Iterator[tuple[QuotaEntity, Mapping[str, float]]]:
-    """Yield what a filter means. `strict`: only entities of these types and no other."""
+    """Yield the quotas of matching entities. `strict`: entities with exactly these types."""
     for entity, values in quotas.items():
         names = dict(entity)
         if all(_matches(names, one) for one in components) and not (

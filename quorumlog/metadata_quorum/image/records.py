@@ -1,8 +1,7 @@
 """The metadata records, and their bytes: CBOR `[type, version, {fields}]` in Kafka record batches.
 
-Type numbers are KRaft's (KIP-631). A reader skips fields that it does not know; a type that it
-does not know is an error (NewerRecord), because skipping a change would make two nodes see two
-clusters.
+Type numbers are KRaft's (KIP-631). A reader skips unknown fields. An unknown type is an error
+(NewerRecord), because nodes that skip a change would have different metadata.
 """
 
 from collections.abc import Mapping
@@ -34,13 +33,13 @@ GROUP_RESOURCE: Final = 32  # ConfigResource.Type.GROUP
 
 
 class MalformedRecord(ValueError):
-    """Bytes that are no metadata record."""
+    """Bytes that do not decode to a metadata record."""
 
 
 class NewerRecord(StorageError):
-    """A metadata record of a newer release. It is no damage: the node must stop and keep its files.
+    """A metadata record of a newer release; it is no damage, so the node stops and keeps its files.
 
-    To skip it would make two nodes see two clusters.
+    A node that skipped it would have other metadata than the rest of the cluster.
     """
 
     def __init__(self, what: str) -> None:
@@ -51,10 +50,10 @@ class NewerRecord(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker:
-    """A broker process announced itself.
+    """The registration of a broker process.
 
-    `broker_epoch` is the offset of this record in the log. A snapshot keeps the record, but not its
-    offset. None: the record was written before the field was, and is read from the log.
+    `broker_epoch` is the offset of this record in the log; the field keeps it in a snapshot, where
+    the record has another offset. None: written before the field existed, and read from the log.
     """
 
     broker_id: BrokerId
@@ -70,12 +69,12 @@ class RegisterBroker:
     in_controlled_shutdown: bool = False
     broker_epoch: int | None = None
     features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    log_dirs: tuple[str, ...] | None = None  # of a broker that was given several
+    log_dirs: tuple[str, ...] | None = None  # if the broker has several
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBroker:
-    """A broker that will not come back."""
+    """The removal of a broker that will not return."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -91,7 +90,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A new partition. Those of one topic come in ascending order from 0."""
+    """A new partition. The partitions of a topic come in ascending order from 0."""
 
     topic_id: TopicId
     partition_id: PartitionIndex
@@ -121,10 +120,10 @@ class Config:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChange:
-    """What changed in a partition: None leaves a field alone.
+    """A change of a partition; None: the field stays as it is.
 
     A `leader` (even the same one) starts a new leader epoch; every change a new partition epoch.
-    `directories`: of all replicas whose directory is known.
+    `directories`: (broker, log directory) of all replicas with a reported directory.
     """
 
     topic_id: TopicId
@@ -143,14 +142,14 @@ class PartitionChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveTopic:
-    """A topic, its partitions and its configuration are gone."""
+    """The deletion of a topic with its partitions and its configuration."""
 
     topic_id: TopicId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIds:
-    """All producer ids below `next_producer_id` are taken (KIP-730)."""
+    """The allocation of a block: all producer ids below `next_producer_id` are taken (KIP-730)."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -159,9 +158,9 @@ class ProducerIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChange:
-    """A registered broker was fenced, unfenced, or is about to shut down; None: as before.
+    """A change of a registered broker: fenced, unfenced or shutting down; None: as before.
 
-    `log_dirs`: those that it can use yet.
+    `log_dirs`: its log directories that are still usable.
     """
 
     broker_id: BrokerId
@@ -173,7 +172,7 @@ class BrokerRegistrationChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class AclBinding:
-    """Who may, or may not, do what to which resources. The codes are those of the protocol."""
+    """An ACL: it allows or denies an operation on resources. The codes are the protocol's."""
 
     resource_type: int
     resource_name: str
@@ -193,13 +192,13 @@ class AccessControlEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveAccessControlEntry:
-    """An ACL is gone."""
+    """The deletion of an ACL."""
 
     acl: AclBinding
 
 
 QuotaEntity = tuple[tuple[str, str | None], ...]
-"""Whose quota it is: pairs of type and name, by type; None: each one without a quota of its own."""
+"""(type, name) pairs, sorted by type; a name of None is the default for names without a quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +212,7 @@ class ClientQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserScramCredential:
-    """A user has this credential of a mechanism, in place of the last one (KIP-554)."""
+    """A user's credential for a mechanism; it replaces the last credential (KIP-554)."""
 
     user: str
     mechanism: int
@@ -222,7 +221,7 @@ class UserScramCredential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveUserScramCredential:
-    """A user has no credential of this mechanism any more."""
+    """The deletion of a user's credential for a mechanism."""
 
     user: str
     mechanism: int
@@ -230,10 +229,10 @@ class RemoveUserScramCredential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureLevel:
-    """A feature has another level from here on (KIP-584).
+    """The level of a feature from this record on (KIP-584).
 
-    `is_automatic`: no request has set it, so it may rise by itself. Releases that did not write
-    this field wrote the same record for both: such a level counts as set by a request.
+    `is_automatic`: the level was not set by a request, so it may rise by itself. Older releases
+    have no such field: their levels count as set by a request.
     """
 
     name: str
@@ -243,7 +242,7 @@ class FeatureLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoOp:
-    """Nothing: it moves the end of the log."""
+    """A record without effect; it only advances the log end offset."""
 
 
 ClusterRecord = (
@@ -294,7 +293,7 @@ _VERSION: Final = 0
 def encode_record(record: MetadataRecord) -> bytes:
     """Return the value of the Kafka record that carries `record`.
 
-    What has its default is not written: so the defaults of records are part of the format.
+    Fields at their defaults are not written, so the defaults are part of the format.
     """
     return cbor2.dumps([_NUMBERS[type(record)], _VERSION, changed_to_plain(record)])
 

@@ -1,10 +1,10 @@
-"""Applies metadata records one by one: the only code that changes the cluster's state.
+"""Applies metadata records one by one: the only code that changes the cluster's metadata.
 
-The active controller applies a record when it appends it, every other node when it is committed;
-so replaying the log gives the live state. A topic is copied when it is first changed after a
-`publish`, so that the cost of a batch is that of what it touches. Only the maps of names are copied
+The active controller applies a record when it appends it; every other node when it is committed.
+So a replay of the log gives the live state. The first change of a topic after a `publish` copies
+that topic, so the cost of a batch depends on the changed topics. Only the maps of names are copied
 whole: a copy of 10,000 names takes some 0.05 ms.
-A record that does not fit the state before it is our bug (InvariantViolation): KAFKA-14275.
+A record that does not fit the state before it is a bug (InvariantViolation): KAFKA-14275.
 """
 
 from collections.abc import Iterator, Mapping
@@ -63,19 +63,19 @@ class _OpenTopic:
 
 
 class ClusterReplay:
-    """The cluster's state, one record at a time.
+    """The cluster's metadata, changed record by record.
 
     Invariants (checked in `apply`):
-      1. Records refer to what exists: a registered broker, a known topic, the next partition.
-      2. isr and elr are disjoint and lie within replicas; a leader is in isr. So do the replicas
-         that are added and removed, and one at least stays. A partition without a leader has at
-         most a last known one.
+      1. Records refer to a registered broker, an existing topic, or its next partition.
+      2. isr and elr are disjoint subsets of replicas; a leader is in isr. Added and removed
+         replicas are disjoint subsets of replicas, too; at least one replica stays. Only a
+         leaderless partition has a last known leader, which is a replica.
       3. leader_epoch and partition_epoch only grow: each change adds one.
-      4. Producer ids are never given twice.
+      4. Each producer id is allocated at most once.
     """
 
     def __init__(self, image: ClusterImage) -> None:
-        """Start from `image`. Looks at every partition if it has no index."""
+        """Start from `image`. Reads every partition if the image has no index."""
         self.by_broker: Final = _index_of(image)
         self._brokers = dict(image.brokers)
         self._topics: dict[str, TopicImage | _OpenTopic] = {**image.topics}
@@ -93,16 +93,16 @@ class ClusterReplay:
         self._changed_partitions: dict[str, set[int]] = {}  # by topic
         self._changed_configs: set[str] = set()
         self._deleted_topics: dict[str, TopicId] = {}
-        self._are_names_new = False  # topics came or went since the last publish
+        self._are_names_new = False  # topics created or deleted since a publish
 
     @property
     def brokers(self) -> Mapping[BrokerId, BrokerImage]:
-        """Return the registered brokers, live: do not keep it across an apply."""
+        """Return the registered brokers, as a live view: do not keep it across an apply."""
         return self._brokers
 
     @property
     def is_new(self) -> bool:
-        """Whether no broker has registered, and nothing was made or set."""
+        """True while the metadata has no broker, topic or feature level."""
         return not (self._brokers or self._topics or self.features)
 
     def topic_id(self, name: str) -> TopicId | None:
@@ -119,11 +119,11 @@ class ClusterReplay:
         return iter(self._topics)
 
     def partitions(self, name: str) -> tuple[PartitionImage, ...]:
-        """Return the partitions of a known topic, by index."""
+        """Return the partitions of an existing topic, by index."""
         return tuple(self._topics[name].partitions)
 
     def partition_count(self, name: str) -> int:
-        """Return how many partitions a topic has; 0 if there is none of this name."""
+        """Return the number of partitions of a topic; 0 if it does not exist."""
         topic = self._topics.get(name)
         return 0 if topic is None else len(topic.partitions)
 
@@ -135,29 +135,29 @@ class ClusterReplay:
         return topic.partitions[index]
 
     def configs(self, name: str) -> Mapping[str, str]:
-        """Return the configuration of a known topic, live: do not keep it across an apply."""
+        """Return the live configuration of an existing topic: do not keep it across an apply."""
         return self._topics[name].configs
 
     def broker_configs(self, name: str) -> Mapping[str, str]:
-        """Return what was altered for the broker of this id, or for all brokers: ""."""
+        """Return the altered settings of the broker with this id, or of all brokers for ""."""
         return self._broker_configs.values.get(name, {})
 
     @property
     def group_configs(self) -> Mapping[str, Mapping[str, str]]:
-        """Return what single groups set, live: do not keep it across an apply."""
+        """Return the live configurations of groups, by id: do not keep it across an apply."""
         return self._group_configs.values
 
     def feature_level(self, name: str) -> int:
-        """Return the level of a feature that is in force."""
+        """Return a feature's level in force."""
         return self.features.get(name, first_level(name))
 
     @property
     def ordered_kraft_version(self) -> int:
-        """Return the kraft.version that a record orders; the quorum may have yet to follow."""
+        """Return the kraft.version that the metadata orders; the quorum may have a lower one."""
         return self.feature_level(KRAFT_FEATURE)
 
     def was_level_requested(self, name: str) -> bool:
-        """Tell whether a request has set the level of a feature, so that it stays."""
+        """Return whether a request has set a feature's level, which then never rises by itself."""
         return name in self.features and name not in self.automatic_levels
 
     def apply(self, offset: Offset, record: MetadataRecord) -> None:
@@ -171,7 +171,7 @@ class ClusterReplay:
 
     def _apply(self, offset: Offset, record: ClusterRecord) -> None:
         match record:
-            case records.PartitionChange():  # most are: a case is looked at in its turn
+            case records.PartitionChange():  # first, because it is the most frequent
                 self._change_partition(record)
             case records.Partition():
                 self._create_partition(record)
@@ -195,7 +195,7 @@ class ClusterReplay:
     def publish(
         self, *, end_offset: Offset, epoch: Epoch, controller_id: BrokerId
     ) -> tuple[ClusterDelta, ClusterImage]:
-        """Freeze the state as of `end_offset`; return it with the changes since the last one."""
+        """Freeze the image as of `end_offset`; return it with the changes since the last image."""
         before = self._published
         require(end_offset >= self.end_offset, "an image covers all that was applied")
         topics, topic_names = self._freeze_topics()
@@ -244,7 +244,7 @@ class ClusterReplay:
         self._open_topics.clear()
         topics = dict(before.topics)
         for name in self._deleted_topics:
-            del topics[name]  # first: one that was made again under its name comes last
+            del topics[name]  # first: a topic created again under its name comes last
         topics.update(frozen)
         topic_names = dict(self._topic_names) if self._are_names_new else before.topic_names
         self._are_names_new = False
@@ -352,7 +352,7 @@ class ClusterReplay:
         self._changed_partitions.pop(name, None)
         self._changed_configs.discard(name)
         was = self._published.topics.get(name)
-        if was is not None and was.topic_id == topic_id:  # else it came and went unpublished
+        if was is not None and was.topic_id == topic_id:  # else it was never published
             self._deleted_topics[name] = topic_id
 
     def _set(self, record: records.ProducerIds | records.FeatureLevel) -> None:

@@ -1,4 +1,4 @@
-"""Passwords of users as a server of SCRAM keeps them (KIP-554, RFC 5802)."""
+"""SCRAM credentials, as a server stores them in place of passwords (KIP-554, RFC 5802)."""
 
 import hashlib
 import hmac
@@ -13,7 +13,7 @@ ITERATIONS_MAX: Final = 16384
 
 
 class ScramMechanism(IntEnum):
-    """Kafka's codes."""
+    """Hash functions of SCRAM: Kafka's codes."""
 
     SHA_256 = 1
     SHA_512 = 2
@@ -26,7 +26,7 @@ _HASHES: Final[Mapping[int, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
-    """What checks a password, and does not give it away."""
+    """The keys that verify a password without revealing it."""
 
     iterations: int
     salt: bytes = field(repr=False)
@@ -37,7 +37,7 @@ class ScramCredential:
 def credential_of(
     mechanism: int, *, iterations: int, salt: bytes, salted_password: bytes
 ) -> ScramCredential:
-    """Return what is kept of a salted password (RFC 5802, section 3)."""
+    """Return the credential of a salted password (RFC 5802, section 3)."""
     name = _HASHES[mechanism]
     client_key = hmac.digest(salted_password, b"Client Key", name)
     return ScramCredential(

@@ -1,7 +1,7 @@
-"""The image as records: those that rebuild it from nothing, and no others (KIP-630).
+"""Converts an image to the records of a snapshot, and back (KIP-630).
 
-A snapshot holds these records. The image's end offset, its epoch and its controller are no records:
-the name of the snapshot and the quorum know them.
+The records do not contain the image's end offset, which is in the snapshot's name, nor its epoch
+and controller, which come from the quorum.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ _NO_BROKER = BrokerId(-1)
 
 
 def records_of(image: ClusterImage) -> Iterator[MetadataRecord]:
-    """Yield the records of `image`: brokers and topics in the order in which they were made."""
+    """Yield the records of `image`, with brokers and topics in order of their creation."""
     for name, level in image.features.items():
         is_automatic = name in image.automatic_levels
         yield records.FeatureLevel(name=name, level=level, is_automatic=is_automatic)
@@ -45,7 +45,7 @@ def records_of(image: ClusterImage) -> Iterator[MetadataRecord]:
 def image_of(snapshot: Iterable[MetadataRecord], end_offset: Offset) -> ClusterImage:
     """Rebuild the image as of `end_offset`, without epoch and controller.
 
-    Raises InvariantViolation if the records do not fit each other.
+    Raises InvariantViolation if a record does not fit the records before it.
     """
     replay = ClusterReplay(ClusterImage())
     for position, record in enumerate(snapshot):
