@@ -9,7 +9,7 @@ from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.wire.codec.schemas import APIS
 
 PAGE = Path(__file__).parents[3] / "docs/protocol-support.md"
-HEAD = """# Which of Kafka's APIs are answered
+HEAD = """# Supported APIs of Kafka
 
 Printed from `quorumlog/broker/handlers/registry.py`. A broker advertises exactly these in
 ApiVersions, with the [features](decisions/0030-features-name-what-works.md) that are in force; a
@@ -22,12 +22,12 @@ switches compression off when a broker does not advertise the old versions (KAFK
 ApiVersions of an unknown version is answered in version 0 with UNSUPPORTED_VERSION and this table
 (KIP-511). Telemetry (71, 72) is not advertised, so clients send none.
 
-Clients ask AddPartitionsToTxn up to version 3; later ones, and WriteTxnMarkers, are between
+Clients send AddPartitionsToTxn up to version 3; later ones, and WriteTxnMarkers, are between
 brokers. ConsumerGroupHeartbeat and ConsumerGroupDescribe are refused with UNSUPPORTED_VERSION while
 `group.version` is 0, ShareGroupHeartbeat always: there are no share groups
 ([decision 31](decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md)).
 
-## What is not answered
+## Unsupported APIs
 
 Brokers of Apache Kafka 4 answer these as well; here a request of one of them closes its connection:
 
