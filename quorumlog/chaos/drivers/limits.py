@@ -1,8 +1,8 @@
 """The time limits of every call of every driver: a library that hangs never hangs a run.
 
-A call that does not return within its limit is cancelled and left alone: its caller goes on with
-CallTimedOut (or SendFailed, indefinite), and must throw the client away. The limits are far above
-what a library takes by its own settings: a call that meets one has hung.
+A call that does not return within its limit is cancelled and abandoned: its caller gets
+CallTimedOut (or SendFailed, indefinite), and must discard the client. The limits are far above the
+timeouts in the library's own settings: a call that exceeds one has hung.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How long calls may take. `poll_s` comes on top of the time for which a poll waits."""
+    """The most time that calls may take. `poll_s` is added to the timeout of a poll."""
 
     open_s: float = 15.0
     send_s: float = 10.0
@@ -52,7 +52,7 @@ class Limits:
 
 
 DEFAULT: Final = Limits()
-_abandoned: Final[set[asyncio.Future[Any]]] = set()  # a task that nothing refers to may vanish
+_abandoned: Final[set[asyncio.Future[Any]]] = set()  # a task without a reference may be collected
 
 
 async def within(limit_s: float, call: str, work: Coroutine[Any, Any, _Result]) -> _Result:
@@ -70,7 +70,7 @@ async def within(limit_s: float, call: str, work: Coroutine[Any, Any, _Result]) 
 
 
 def _abandon(task: asyncio.Future[Any]) -> None:
-    """Cancel what is not waited for any more, and ignore how it ends."""
+    """Cancel a task that has no waiter any more, and ignore its result."""
     _abandoned.add(task)
     task.add_done_callback(_forget)
     task.cancel()
@@ -78,7 +78,7 @@ def _abandon(task: asyncio.Future[Any]) -> None:
 
 def _forget(task: asyncio.Future[Any]) -> None:
     _abandoned.discard(task)
-    # What is not looked at, asyncio logs as a bug: an error, and that of a delivery that was begun.
+    # asyncio logs an exception that is never retrieved as a bug, here also that of a delivery.
     if not task.cancelled() and task.exception() is None:
         result = task.result()
         if isinstance(result, asyncio.Future):
@@ -86,13 +86,13 @@ def _forget(task: asyncio.Future[Any]) -> None:
 
 
 async def _close(limit_s: float, work: Coroutine[Any, Any, None]) -> None:
-    """Let a client close; one that fails to, or does not end in time, is left behind."""
+    """Close a client; abandon it if that fails or takes too long."""
     with contextlib.suppress(DriverError):
         await within(limit_s, "close", work)
 
 
 class LimitedProducer:
-    """A producer whose calls end, and whose deliveries end, too."""
+    """A producer with limits on its calls and its deliveries."""
 
     def __init__(self, producer: DriverProducer, limits: Limits) -> None:
         self._producer: Final = producer
@@ -116,7 +116,7 @@ class LimitedProducer:
             pending = await within(self._limits.send_s, "send", sent)
         except CallTimedOut as error:
             raise SendFailed(str(error), definite=False) from error
-        pending.add_done_callback(_forget)  # its caller may be cancelled before it looks
+        pending.add_done_callback(_forget)  # its caller may be cancelled before it awaits it
         return asyncio.ensure_future(self._delivery(pending))
 
     async def _delivery(self, pending: asyncio.Future[int]) -> int:
@@ -137,7 +137,7 @@ class LimitedProducer:
 
 
 class LimitedConsumer:
-    """A consumer whose calls end."""
+    """A consumer with limits on its calls."""
 
     def __init__(self, consumer: DriverConsumer, limits: Limits) -> None:
         self._consumer: Final = consumer
@@ -164,7 +164,7 @@ class LimitedConsumer:
 
 
 class LimitedTransactions(LimitedProducer):
-    """A transactional producer whose calls end."""
+    """A transactional producer with limits on its calls."""
 
     def __init__(self, producer: TransactionalProducer, limits: Limits) -> None:
         super().__init__(producer, limits)
@@ -189,7 +189,7 @@ class LimitedTransactions(LimitedProducer):
 
 
 class LimitedReader(LimitedConsumer):
-    """A reader of what is committed, whose calls end."""
+    """A read_committed reader with limits on its calls."""
 
     def __init__(self, reader: CommittedReader, limits: Limits) -> None:
         super().__init__(reader, limits)
@@ -206,7 +206,7 @@ class LimitedReader(LimitedConsumer):
 
 
 class LimitedMember:
-    """A member of a group whose calls end."""
+    """A member of a group with limits on its calls."""
 
     def __init__(self, member: GroupMember, limits: Limits) -> None:
         self._member: Final = member
@@ -244,7 +244,7 @@ class LimitedMember:
 
 
 class LimitedLookup:
-    """A client whose questions for offsets end."""
+    """A client that looks up offsets, with limits on its calls."""
 
     def __init__(self, lookup: OffsetLookup, limits: Limits) -> None:
         self._lookup: Final = lookup
@@ -260,7 +260,7 @@ class LimitedLookup:
 
 
 class LimitedAdmin:
-    """An administrator whose calls end."""
+    """An administrator with limits on its calls."""
 
     def __init__(self, admin: TopicAdmin, limits: Limits) -> None:
         self._admin: Final = admin
@@ -287,7 +287,7 @@ class LimitedAdmin:
 
 
 class LimitedDriver:
-    """A driver whose calls end. It has every method; `capabilities` says which may be called."""
+    """A driver with limits on its calls. Call only the methods that `capabilities` allows."""
 
     def __init__(self, driver: Driver, limits: Limits) -> None:
         self._driver: Final = driver
@@ -359,5 +359,5 @@ class LimitedDriver:
 
 
 def limited(driver: Driver, limits: Limits = DEFAULT) -> LimitedDriver:
-    """Return the driver with time limits on all of its calls; one that has them stays as it is."""
+    """Return the driver with time limits on all of its calls; a LimitedDriver stays as it is."""
     return driver if isinstance(driver, LimitedDriver) else LimitedDriver(driver, limits)
