@@ -31,7 +31,7 @@ workload may keep the number: no checker orders an `info` before later operation
               was requested (the value: ns since the start of the history).
   committed   requests a group's committed offsets; -1: no offset.
   create, delete   a change of a topic: the value is DONE, or REFUSED because the topic exists, or
-    does not.
+              does not.
   crash       the client is discarded and replaced: all its positions are forgotten.
 
 A poll during which its group rebalanced has details = "rebalanced".
