@@ -22,7 +22,7 @@ BYTES_PER_MESSAGE: Final = 500  # peak memory of a check of a whole table, round
 BYTES_IN_A_FILE: Final = 4  # of a message, compressed, and rather too few: 8 were measured
 MEMORY_SHARE: Final = 0.25  # of the machine; the rest is for other processes
 MESSAGES_OF_A_TABLE: Final = 1_500_000  # beyond, the check in parts is faster and uses less memory
-MESSAGES_FOR_SPARK: Final = 20_000_000  # below, the start of a JVM costs what its cores save
+MESSAGES_FOR_SPARK: Final = 20_000_000  # below, its cores save less than the start of a JVM costs
 CORES_FOR_SPARK: Final = 4  # it needs twice the CPU time: on two cores it is not faster
 CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 

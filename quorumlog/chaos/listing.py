@@ -19,7 +19,7 @@ _COMMANDED: Final = frozenset({"kill", "stop", "start", "pause", "resume"})
 
 
 def listing() -> dict[str, Any]:
-    """Return all of them; a fault or a driver that this machine lacks has the reason."""
+    """Return all of them; `why_not` is the reason why this machine lacks a fault."""
     return {
         "workloads": {
             name: {

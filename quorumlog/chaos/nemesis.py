@@ -43,7 +43,7 @@ Record = Callable[[str, str, str], object]
 NODE_ENDED: Final = "node-ended"
 GAVE_UP: Final = "gave-up"  # a node whose disk was broken has ended, as it should
 NOT_READY: Final = "not-ready"  # it runs, but does not take part: no finding by itself
-SKIPPED: Final = "skipped"  # an action without a target
+SKIPPED: Final = "skipped"  # an action without a target, or without an effect
 ASKED: Final = "asked"  # an administrator's request that the cluster has carried out
 _KILLS: Final = frozenset({"kill", "lose_power", "fail_fsync"})  # the process ends at once
 # The exit status for "it cannot run here", and the texts of disk errors.

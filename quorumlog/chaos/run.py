@@ -69,7 +69,7 @@ class RunSettings:
     network: NetworkKind = "proxy"  # how links are broken
     driver: str = "client"
     bootstrap: str | None = None  # a cluster that the run does not start
-    control: str | None = None  # how to break that: NAME:ARGUMENT of back_ends.registry
+    control: str | None = None  # how to break it: NAME:ARGUMENT of back_ends.registry
     schedule: Schedule | None = None  # instead of drawing one from the seed
     config: Mapping[str, str] = field(default_factory=dict)
     node_module: str = "quorumlog.node"

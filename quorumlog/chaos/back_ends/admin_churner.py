@@ -174,7 +174,7 @@ class AdminChurner:
         for at, count in [*self._replicas.items()]:
             if at.topic in there_are and not at.topic.startswith(self._prefix):
                 if len(brokers) < count or not self._may_move():
-                    continue  # else it would keep fewer replicas
+                    continue  # a later call moves it back
                 await admin.alter_partition_reassignments({at: drawn_replicas(brokers, count)})
             del self._replicas[at]
 

@@ -223,14 +223,14 @@ class Administrator:
         at = TopicPartition(DELETED_TOPIC, 0)
         start = (await admin.list_offsets({at: "earliest"}))[at].offset
         end = (await admin.list_offsets({at: "latest"}))[at].offset
-        if end <= start:  # a new leader has no high watermark yet
+        if end <= start:  # a new leader's high watermark may lag
             raise NodeUnavailable(f"no record of {DELETED_TOPIC} is known to be committed")
         before_offset = start + 1 + chance.random_number(end - start)
         say(f"{at} below offset {before_offset}")
         await admin.delete_records({at: before_offset})
 
     async def _throttle(self, bytes_per_s: int, admin: Admin, say: Say) -> None:
-        """Limit the rate at which brokers send and fetch replicas out of sync (KIP-73)."""
+        """Limit each broker's traffic to and from replicas that are out of sync (KIP-73)."""
         topics = await admin.list_topics(include_internal=True)
         say(f"{', '.join(sorted(topics))} to {bytes_per_s} bytes/s")
         self._throttled.update(topics)

@@ -14,7 +14,7 @@ _TIMEOUT_MS: Final = 5_000
 
 
 class FeatureLevels:
-    """Changes levels, and in the end raises those again that it has lowered.
+    """Changes levels, and in the end raises the lowered ones again.
 
     Raised levels stay: some of them cannot be lowered (kraft.version).
     """

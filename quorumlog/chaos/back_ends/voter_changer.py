@@ -24,7 +24,7 @@ _ADD_TIMEOUT_S: Final = 20.0  # the node may be starting, and the quorum may hav
 _PAUSE_S: Final = 0.25
 
 DirectoryOf = Callable[[int], bytes | None]
-"""Returns the id of a node's metadata directory; None: its disk is empty, or unreadable."""
+"""Returns the id of a node's metadata directory; None: its disk is empty, or the id is unknown."""
 Told = Callable[[str, int], object]
 """Called with an operation and its node when the cluster has acknowledged the change."""
 

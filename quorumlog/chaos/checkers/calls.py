@@ -1,7 +1,7 @@
 """Operations on objects as columns: one row per operation, with the values it names.
 
-Input of every checker except `kafka_log` and `group_log`. The key of an operation is the key of its
-first micro-operation, or "" if it has none.
+Input of the checkers of banks, counters, sets and sequential models. The key of an operation is the
+key of its first micro-operation, or "" if it has none.
 """
 
 import json

@@ -22,7 +22,7 @@ def early_reads(order: VersionOrder, asked: Entries) -> list[CheckResult]:
         return []
     entries, values = order.entries, order.values
     asked_ns = _asked_ns(order, asked)
-    sends = np.append(values.send_entry, ABSENT)[order.value_of]  # ABSENT selects the appended one
+    sends = np.append(values.send_entry, ABSENT)[order.value_of]  # ABSENT takes the appended item
     early = order.is_poll & (entries.outcome == OK)
     early &= entries.completed_ns < np.append(asked_ns, ABSENT)[order.value_of]
     early &= np.append(entries.outcome, FAIL)[sends] != FAIL

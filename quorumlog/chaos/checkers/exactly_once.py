@@ -113,7 +113,7 @@ def _ahead(notes: Entries, answers: Ints) -> CheckResult:
     """Find responses above every offset that may have been committed when they were sent."""
     may_be = np.flatnonzero((notes.kind == OFFSETS) & (notes.outcome != FAIL))
     highest = _highest_before(notes, may_be, notes.op, answers, notes.completion[answers])
-    told = np.append(notes.offset, UNKNOWN_OFFSET)[highest]  # ABSENT selects the appended one
+    told = np.append(notes.offset, UNKNOWN_OFFSET)[highest]  # ABSENT takes the appended item
     wrong = answers[notes.offset[answers] > told]
 
     def tell(n: int) -> Told:

@@ -94,7 +94,7 @@ def _find_missing(order: VersionOrder, finals: FinalReads, reader: Ints, polls: 
     final read returned such a value later, only the end was wrong.
     """
     entries, values = order.entries, order.values
-    offset = np.append(order.place_offset, NEVER)[values.last]  # ABSENT selects the appended one
+    offset = np.append(order.place_offset, NEVER)[values.last]  # ABSENT takes the appended item
     last_read = np.full(len(values.key), ABSENT)
     np.maximum.at(last_read, order.value_of[polls], entries.completion[polls])
     for one in _numbers_within_keys(finals.key):

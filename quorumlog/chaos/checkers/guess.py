@@ -1,8 +1,8 @@
-"""The model of a history that names no model, from its operations, if the choice is unique.
+"""The model of a history that names no model, from its operations, if only one model fits.
 
 Operations of Kafka's clients are checked as a log. Operations that fit several other models, or no
-model, are an error that names them: a history is never checked by a model that only happens to
-accept it.
+model, are an error with the models' names: a history is never checked by a model that only happens
+to accept it.
 """
 
 from typing import Final

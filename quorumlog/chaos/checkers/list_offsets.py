@@ -15,8 +15,8 @@ A key is a partition. No record is deleted, and the value of a record is its tim
                  queries, than any other. A broker names no record while the one with the greatest
                  timestamp is not committed.
 
-A broker responds for a prefix of the log, and every prefix has all records below the one it names:
-    so a response that names a record can be checked exactly, whenever it was sent.
+A broker responds for a prefix of the log, and every prefix has all records below the record that it
+names: so a response that names a record can be checked exactly, whenever it was sent.
 Sources: KIP-79, KIP-207, KIP-734.
 """
 

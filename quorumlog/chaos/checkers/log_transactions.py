@@ -148,7 +148,7 @@ def _missing(order: VersionOrder, in_txn: Flags, *, marked: bool) -> Iterator[li
     rows = np.flatnonzero(reads)
     rows = rows[np.argsort(entries.offset[rows], kind="stable")]
     furthest[entries.key[rows]] = rows  # the last write stays
-    reached = np.append(entries.offset, ABSENT)[furthest]  # ABSENT selects the appended one
+    reached = np.append(entries.offset, ABSENT)[furthest]  # ABSENT takes the appended item
     sent = (entries.kind == SEND) & (entries.outcome == INFO) & in_txn & (entries.offset >= 0)
     sent &= entries.offset < reached[entries.key]
     sent &= ~values.polled[order.value_of] & ~values.resent[order.value_of]

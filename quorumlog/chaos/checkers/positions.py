@@ -21,7 +21,7 @@ _LISTS: Final = ("assign", "subscribe")
 
 @dataclass(slots=True, kw_only=True)
 class Change:
-    """One change: `keys` are the ones it keeps (`keeps`), or the ones it moves."""
+    """One change. `keys`: the keys that it keeps (if `keeps`), or the keys that it moves."""
 
     op: int
     keeps: bool
@@ -41,7 +41,7 @@ class Changes:
 
 
 def are_moves(is_f: Callable[..., Flags], outcome: Codes) -> Flags:
-    """Return which operations moved a position or may have. `is_f`: those with one of these f."""
+    """Return which operations moved a position or may have. `is_f` selects operations by f."""
     moving = is_f(*_LISTS, "seek", "crash") & (outcome != FAIL)
     moving |= is_f("poll", "final_poll") & (outcome == INFO)
     found: Flags = moving | (is_f("txn") & (outcome != OK))

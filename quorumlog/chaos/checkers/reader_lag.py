@@ -20,7 +20,7 @@ from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, acknowl
 from quorumlog.chaos.checkers.witnesses import NO_ENTRY, Told, invalid
 from quorumlog.chaos.history.model import NEVER_NS
 
-LATE_NS: Final = 10_000_000_000  # above: `late-read`; the lab's faults end sooner
+LATE_NS: Final = 10_000_000_000  # above: `late-read`; no lab fault holds a leader so long
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,7 +7,7 @@ it. A position or a committed offset that is used in a later life breaks it, bec
 begins at offset 0.
 
 A leader that has not yet applied the deletion may acknowledge a record in the former topic. If two
-records are acknowledged at one offset (`elsewhere`), no reader must have them.
+records are acknowledged at one offset (`elsewhere`), readers need not have them.
 """
 
 from collections.abc import Mapping, Sequence

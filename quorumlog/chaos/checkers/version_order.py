@@ -42,7 +42,7 @@ class Values:
     undecided: Flags  # some send of it ended in info
     refused: Flags  # some send of it failed for certain
     sends: Ints  # number of sends
-    known_by: Ints  # index of the first row that acknowledged or (ok) polled it, or NEVER
+    known_by: Ints  # the event that first acknowledged or (ok) polled it, or NEVER
     polled: Flags  # by an ok poll
     polled_at_all: Flags  # by any poll
     final: Flags  # by an ok final poll
@@ -119,7 +119,7 @@ def order_versions(entries: Entries) -> VersionOrder:
     place_key = entries.key[in_log][place_first].astype(np.int64)
     conflicting = _differ(place_of[in_log], value_of[in_log], len(place_first))
     values = _values(entries, value_of, place_of, np.flatnonzero(messages)[value_first])
-    shaken = in_log & np.append(conflicting, False)[place_of]  # ABSENT selects the appended one
+    shaken = in_log & np.append(conflicting, False)[place_of]  # ABSENT takes the appended item
     values.disputed = _any(value_of, shaken, len(values.key)) | (values.first != values.last)
     return VersionOrder(
         entries=entries,

@@ -12,10 +12,10 @@ is linearizable if and only if
     the value it replaces) and U_j the first completion of those that must come after;
   forward zones are disjoint, and no backward zone lies inside a forward zone.
 An operation of unknown outcome counts only if an operation that counts saw its value, over any
-    number of such steps: a write that only a compare-and-set of unknown outcome saw counts if the
-    compare-and-set does. Sources: Gibbons and Korach, Testing Shared Memories (1997), for the
-    zones; chains and unknown outcomes are an extension, compared with two searches in
-    tests/property/test_linearizability_agrees.py.
+number of such steps: a write that only a compare-and-set of unknown outcome saw counts if the
+compare-and-set does. Sources: Gibbons and Korach, Testing Shared Memories (1997), for the zones;
+chains and unknown outcomes are an extension, compared with two searches in
+tests/property/test_linearizability_agrees.py.
 """
 
 from dataclasses import dataclass
@@ -172,7 +172,7 @@ def _clusters(registers: Registers) -> _Clusters:
 
 
 def _count(registers: Registers, clusters: _Clusters) -> Flags:
-    """Return which operations count: certain ones, and those whose value a counting one saw.
+    """Return which operations count: certain ones, and writers of a value that a counting one saw.
 
     A counting compare-and-set of unknown outcome has seen its value, so its writer counts too.
     """

@@ -48,7 +48,7 @@ class Record(NamedTuple):
 
 
 class OffsetAt(NamedTuple):
-    """A result of ListOffsets: -1 and -1 without such a record; no time for EARLIEST and LATEST."""
+    """A result of ListOffsets; -1: no such record, or no timestamp."""
 
     offset: int
     timestamp_ms: int

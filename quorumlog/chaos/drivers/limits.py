@@ -78,7 +78,7 @@ def _abandon(task: asyncio.Future[Any]) -> None:
 
 def _forget(task: asyncio.Future[Any]) -> None:
     _abandoned.discard(task)
-    # asyncio logs an exception that is never retrieved as a bug, here also that of a delivery.
+    # Retrieve the exception, also of a begun delivery: asyncio logs an unretrieved one as a bug.
     if not task.cancelled() and task.exception() is None:
         result = task.result()
         if isinstance(result, asyncio.Future):

@@ -1,10 +1,11 @@
 """Reads Jepsen's Kafka-workload operations, as JSON (one per line, or one array), into our table.
 
-`value` is a list of micro-operations: ["send", k, v], ["send", k, [offset, v]], ["poll"], ["poll",
-{k: [[offset, v], ...]}]; of an assign or a subscribe, the list of keys. A definite transaction that
-only sends is a send, one that only polls a poll: cycles through those are legal in Kafka. Others
-keep f = "txn". Jepsen marks no final reads: schema.FINAL_READS. Values are never coerced: anything
-outside this workload is an error. Source: jepsen.tests.kafka, the docstring of the namespace.
+`value` is a list of micro-operations: ["send", k, v], ["send", k, [offset, v]], ["poll"],
+["poll", {k: [[offset, v], ...]}]; of an assign or a subscribe, the list of keys. A definite
+transaction that only sends is a send, one that only polls a poll: cycles through those are legal in
+Kafka. Others keep f = "txn". Jepsen marks no final reads: schema.FINAL_READS. Values are never
+coerced: anything outside this workload is an error. Source: jepsen.tests.kafka, the docstring of
+the namespace.
 """
 
 import json

@@ -21,7 +21,7 @@ from quorumlog.chaos.history.schema import MICRO, OPERATIONS, events_of, facts_o
 from quorumlog.chaos.history.validate import validate
 
 Ints = npt.NDArray[np.int64]
-_READS: Final = ("poll", "final_poll")  # messages of such an invocation were not read
+_READS: Final = ("poll", "final_poll")  # messages of their invocations were not read
 # A completion names the same as its invocation, in the same order; a poll adds records.
 _MEANT: Final = ("send", "append", "write", "assign", "subscribe", "seek")
 

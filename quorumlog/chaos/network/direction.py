@@ -96,7 +96,7 @@ class Direction:
         self._go_on()
 
     def block(self, is_blocked: bool) -> None:
-        """Pause or resume forwarding, as the destination's buffer is full or not."""
+        """Pause or resume, as the destination's buffer is full or not."""
         self._is_blocked = is_blocked
         self._limit()
 
@@ -110,7 +110,7 @@ class Direction:
         self._go_on()
 
     def close(self) -> None:
-        """Close the source after both directions have ended."""
+        """Close the source: both directions have ended."""
         if self.source is not None:
             self.source.close()
 

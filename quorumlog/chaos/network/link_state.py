@@ -19,7 +19,7 @@ Chance = Callable[[], float]  # a number in [0, 1)
 
 
 class LinkState:
-    """Of several rules with the same effect, delays add up, and the lowest rate counts."""
+    """The rules in force on one link: delays add up, and the lowest rate counts."""
 
     def __init__(self, chance: Chance) -> None:
         self._chance: Final = chance

@@ -152,7 +152,7 @@ class Namespaces:
         return f"{self._subnet}.{host}"
 
     def _place(self, party: str) -> int:
-        """Return the number of a party, from 1, because node ids may be large."""
+        """Return the number of a party, from 1: node ids may be any numbers."""
         return [str(node.id) for node in self._nodes].index(party) + 1
 
     def prefix(self, node_id: int) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ _StateKey = tuple[str, str, str]  # source, destination, plane
 
 
 class Network:
-    """Made inside a running event loop. `close` it once its tasks have ended."""
+    """The forwarders of a run, made inside its event loop. `close` it once its tasks have ended."""
 
     def __init__(self, routes: Iterable[Route], *, seed: int, tasks: Tasks) -> None:
         """Bind every port. Raises PortInUse."""

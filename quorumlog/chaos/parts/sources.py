@@ -11,8 +11,8 @@ from quorumlog.chaos.engines import messages_in
 from quorumlog.chaos.history.model import HistoryError
 from quorumlog.chaos.history.parquet import facts_in, is_format_1, open_parquet, row_group
 
-ROWS_PER_CHUNK = 200_000  # entries of more do not stay in the caches
-MICRO_PER_CHUNK = 600_000  # a row group of more is a chunk of its own
+ROWS_PER_CHUNK = 200_000  # entries of a larger chunk do not stay in the caches
+MICRO_PER_CHUNK = 600_000  # a larger row group is a chunk of its own
 Chunk = tuple[int, int]  # row groups [first, end)
 
 

@@ -1,4 +1,4 @@
-"""The first pass over a history in parts: it validates, and collects facts about all parts."""
+"""The first pass over a history in parts: validation, and the facts that all parts share."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Survey:
 
 
 def look(part: pa.Table, checker: Checker) -> Look:
-    """Check a run of whole operations; return it with the data that others need.
+    """Check a run of whole operations, and return the data that the other parts need.
 
     Raises HistoryError.
     """

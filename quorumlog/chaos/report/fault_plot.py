@@ -20,8 +20,8 @@ _S: Final = 1e9
 class Bar:
     """One action of the schedule, or one fault without an action (of another harness).
 
-    role: the role in the schedule, and the nodes that held it. links: the links that it hit, or "".
-    steps: each operation with its nodes. asked: the requests to the cluster.
+    role: the target in the schedule, with a note if no node held that role. links: the links that
+    it hit, or "". steps: each operation with its nodes. asked: the requests to the cluster.
     """
 
     fault: str

@@ -33,8 +33,9 @@ _DDL: Final = ", ".join(
 class Input:
     """The input of a job's tasks.
 
-    rows: each is a number of row groups to read, or a block of operations. micro: the approximate
-    number of micro-operations. tables: from the rows of a task to runs of whole operations.
+    rows: each is the index of a chunk of row groups, or a block of operations. micro: the
+    approximate number of micro-operations. tables: from the rows of a task to runs of whole
+    operations.
     """
 
     rows: "RDD[Any]"

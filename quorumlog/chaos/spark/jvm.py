@@ -118,7 +118,7 @@ def silence_accumulators(session: "SparkSession") -> None:
 
 
 def _say_nothing(*_: object) -> None:
-    """Replace the handler that prints an error of a connection."""
+    """Ignore an error of a connection; it replaces the handler that prints the error."""
 
 
 def _finalizers() -> "list[FinalizerWorker]":

@@ -313,7 +313,7 @@ class ConsumeTransformProduce:
             try:
                 at = await worker.resume()
                 if at is not None and all(at[index] > ends.get(index, -1) for index in inputs):
-                    return True  # from a new reader: some libraries do not wait for a commit
+                    return True  # confirmed by a new worker: some libraries do not await commits
                 is_committed = at is not None
                 while worker.is_of_use and is_committed and loop.time() < deadline_s:
                     if not (polled := await worker.poll()):

@@ -270,7 +270,7 @@ class GroupConsume:
         else:
             await member.commit()
             return
-        # Its last poll is not committed: the next owner is delivered this again.
+        # Its last poll is not committed: the next owner gets the records again.
         if rng.random() < options.stalls:
             stalled_ms = options.max_poll_interval_ms * (1 + rng.random())
             for _ in range(round(stalled_ms / _POLL_MS)):

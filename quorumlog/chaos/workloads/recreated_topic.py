@@ -205,7 +205,7 @@ class RecreatedTopic:
         self._history.append(process, "ok", "poll", self._told(kind, records))
         try:
             await reader.commit(records)
-        except DriverError as error:  # also of a deleted topic
+        except DriverError as error:  # the topic may have been deleted
             if isinstance(error, CallTimedOut):
                 raise
 
