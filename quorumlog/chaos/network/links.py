@@ -1,4 +1,4 @@
-"""What every network of a run can do: let rules hold on the links between its parties."""
+"""The interface of every network of a run: it imposes rules on the links between parties."""
 
 from typing import Literal, Protocol
 
@@ -9,14 +9,14 @@ NetworkKind = Literal["proxy", "netns"]
 
 
 class LinksFailed(Exception):
-    """The network of a run cannot do what it should. One line to act on."""
+    """The network of a run has failed. One line to act on."""
 
 
 class Links(Protocol):
     """The links of a run. The methods block for a moment."""
 
     def impose(self, rule: LinkRule) -> None:
-        """Let a rule hold from now on. Raises LinksFailed."""
+        """Impose a rule. Raises LinksFailed."""
 
     def lift(self, rule_id: str) -> None:
-        """Take a rule back. Raises LinksFailed."""
+        """Lift a rule. Raises LinksFailed."""

@@ -7,7 +7,7 @@ from quorumlog.chaos.faults.links import Link
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Connections of a link's source: where they come in, and where they go. `host:port` each."""
+    """The address where a link's source connects, and the target's address. `host:port` each."""
 
     link: Link  # its plane is `kafka` or `control`
     listen: str
