@@ -131,7 +131,7 @@ class Record(NamedTuple):
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Return the header of the batch at `position`, without any check of the records.
 
-    Raises CorruptBatch if fewer than 61 bytes are left, or the batch's length says so.
+    Raises CorruptBatch if fewer than 61 bytes are left, or the batch's length is less.
     """
     if len(buffer) - position < HEADER_BYTES:
         raise CorruptBatch(f"{len(buffer) - position} bytes are no batch header")

@@ -57,7 +57,7 @@ class RequestHeader(NamedTuple):
 
 
 class UnsupportedVersion(Exception):
-    """This API or version is not supported.
+    """An API or version without message classes.
 
     `header`: for the response (error 35).
     """

@@ -34,7 +34,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
       2. The view passed to `frame_received` keeps its bytes until that call returns or, if it
          calls `pause_frames`, until `resume_frames` is called.
       3. The buffer is at most twice as large as the received part of the current frame (and at
-         least BUFFER_BYTES), whatever the frame's length field says.
+         least BUFFER_BYTES), whatever the frame's length field contains.
       4. No frame is delivered after `connection_closed`, or after `close` or `abort`.
     """
 
