@@ -2,7 +2,7 @@
 
 
 class ClusterError(Exception):
-    """The cluster cannot execute a call; the message gives the remedy."""
+    """A call on the cluster failed; the message gives the remedy."""
 
 
 class InvalidArgument(ClusterError, ValueError):

@@ -123,7 +123,7 @@ class LocalCluster:
     def take_detours(self, detours: Mapping[int, Mapping[str, str]]) -> None:
         """Set unrecorded properties of single nodes, by id, before the start.
 
-        They route connections through forwarders of this process, which end with it.
+        They route connections through forwarders or namespaces, which end with this process.
         """
         self.spec = replace(self.spec, detours=detours)
 

@@ -42,7 +42,7 @@ class NodeBroker:
     """Created, started and stopped by its node.
 
     Sets `ready` when clients are served and the broker is unfenced. Each failure after which the
-    process must stop goes to `on_fatal`.
+    process must stop is passed to `on_fatal`.
     """
 
     def __init__(

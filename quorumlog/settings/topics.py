@@ -36,7 +36,7 @@ class Alias(NamedTuple):
 
 @dataclass(eq=False)
 class TopicSetting(Generic[T]):
-    """One row. As an attribute of a TopicConfig object, it is the value in force there.
+    """One row. Read from a TopicConfig object, the attribute is the value in force.
 
     `server`: the node's setting for topics that do not set this one; "": none. `aliases`: other
     names of the node's setting, the first that is set wins. `without_effect`: why the value has no

@@ -80,7 +80,7 @@ class RecordsTooLarge(Exception):
 
 
 def lacks_room(error: BaseException | None) -> bool:
-    """Whether only disk space or file handles were missing: restartable work then tries again.
+    """Return whether only disk space or file handles were missing: restartable work tries again.
 
     Such an error is no DiskExhausted where the work was left half done.
     """

@@ -63,7 +63,7 @@ class MakeTopic:
 def create_topic(cluster: "LocalCluster", name: str, options: Mapping[str, Any]) -> FreshTopic:
     """Create a topic; return when every running broker has its leaders.
 
-    Without options it has one partition, on three brokers, or on all if there are fewer. Raises
+    Without options it has one partition, on three brokers, or on all of fewer brokers. Raises
     KafkaError, and TypeError for an option that NewTopic does not have.
     """
     brokers = sum(node.is_broker for node in cluster.nodes)

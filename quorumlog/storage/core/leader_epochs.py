@@ -18,7 +18,7 @@ class EpochEntry(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The end offset of an epoch, exclusive; (-1, -1) if the log cannot determine it."""
+    """An epoch and its end offset, exclusive; (-1, -1) if the log cannot determine them."""
 
     epoch: Epoch
     end_offset: Offset

@@ -32,8 +32,8 @@ class SegmentIndex:
 
     Invariants:
       1. Batches [base_offset, next_offset) fill bytes [0, size) of the segment.
-      2. max_timestamp is their largest timestamp; the first batch with it ends at
-         offset_of_max_timestamp.
+      2. max_timestamp is their largest timestamp; offset_of_max_timestamp is the last offset of
+         the first batch with it.
       3. Every index entry describes one of those batches.
     """
 

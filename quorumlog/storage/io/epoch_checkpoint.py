@@ -27,7 +27,7 @@ _CHECKSUM: Final = "#crc32c "
 
 
 def was_flushed(disk: Disk, directory: str) -> bool:
-    """Whether this log was ever flushed with records: a flush writes this file."""
+    """Return whether this log was ever flushed with records: a flush writes this file."""
     return disk.exists(f"{directory}/{FILE_NAME}")
 
 

@@ -182,7 +182,7 @@ class Segment:
         return scan
 
     def cut_tail(self, *, must_last: bool = True) -> None:
-        """Cut the bytes behind the last whole batch; make the rest durable. Raises OSError."""
+        """Cut the bytes behind the last whole batch; then, or if `must_last`, sync. OSError."""
         file = self._file_to_change()
         if has_tail := file.size() > self._index.size:
             file.truncate(self._index.size)

@@ -68,9 +68,9 @@ class TransactionIndex:
                 self.aborted.add(aborted)
 
     def check(self, newest_aborted: int) -> bool:
-        """Whether the file of this marker, from a producer snapshot, is not missing.
+        """Return False if the file of this marker, named by a producer snapshot, is missing.
 
-        If it is, entries from its segment on must come from the log. Call it once, before the log
+        Entries from its segment on must then come from the log. Call it once, before the log
         changes.
         """
         is_there = not self._lacks(newest_aborted)

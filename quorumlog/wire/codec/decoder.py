@@ -52,7 +52,7 @@ def decode_message(message_class: type[MessageT], version: int, buffer: Buffer) 
 def decoder_for(message_class: type[Message], version: int) -> Decode:
     """Return, compiled at first use: (view, position, end of view) -> (message, next position).
 
-    It raises MalformedFrame, or one of DECODING_ERRORS, which its caller must turn into the former.
+    It raises MalformedFrame, or one of DECODING_ERRORS: its caller turns them into MalformedFrame.
     """
     decode = _decoders.get((message_class, version))
     if decode is None:

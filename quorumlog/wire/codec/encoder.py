@@ -227,7 +227,7 @@ class _EncoderSource(SourceWriter):
     def _differs(self, field: FieldLayout, expression: str) -> str:
         """Return the condition under which a tagged field is written: not its default.
 
-        Kafka's default of a struct is the empty one, and never ours: it is always written.
+        Exception: a nullable struct is always written, as Kafka's default for it is not null.
         """
         if field.struct is not None and field.nullable and not field.is_array:
             return "True"

@@ -11,9 +11,7 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 Buffer = bytes | bytearray | memoryview
 Records = Buffer | Sequence[Buffer] | None
-"""Record batches: decoded, a view into the frame; to encode, one buffer or several consecutive
-ones.
-"""
+"""Record batches: decoded, a view into the frame; to encode, one or several consecutive buffers."""
 
 EMPTY: Final[list[Any]] = []
 """The default of an array argument: a new list takes its place. It is never stored or changed."""

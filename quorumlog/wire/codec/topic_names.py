@@ -15,7 +15,7 @@ _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a topic may have this name, which becomes the name of a directory."""
+    """Return whether a topic may have this name, which becomes the name of a directory."""
     return topic_name_error(name) is None
 
 

@@ -56,7 +56,7 @@ def encode_marker(marker: TransactionMarker, timestamp_ms: int) -> bytes:
 
 
 def decode_marker(batch: Buffer, position: int = 0) -> TransactionMarker | None:
-    """Return the marker of a control batch; None: it has no record, or one of another type.
+    """Return the marker of a control batch; None: it has no record, or a record of another type.
 
     Compaction may leave a control batch without its record. Raises CorruptBatch or ValueError: the
     batch or its record cannot be read.

@@ -126,7 +126,7 @@ class KafkaConnection:
         except TimeoutError as error:
             address = address_text(host, port)
             raise RequestTimedOut(f"no connection to {address} in time") from error
-        # An invalid name or port; or the interpreter exits, and no thread looks up names.
+        # An invalid name or port; or the interpreter exits, so that no thread can resolve names.
         except (OSError, ValueError, OverflowError, RuntimeError) as error:
             raise ConnectionLost(f"{address_text(host, port)}: {error}") from error
         try:
