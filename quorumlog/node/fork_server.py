@@ -32,7 +32,7 @@ _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _WOKEN_BYTES: Final = 4096
 _READ_BYTES: Final = 65_536
 _DESCRIPTORS_MAX: Final = 253  # Linux's limit for one message
-_ARGUMENTS_START: Final = 45  # field of /proc/self/stat behind the command's name; 46 is their end
+_ARGUMENTS_START: Final = 45  # index in /proc/self/stat behind the command's name; the end is next
 
 
 class NodePlan(TypedDict):

@@ -158,8 +158,8 @@ class AppendFile:
         self.is_closed = False  # written by the pool, under its lock
         self._handles: Final = handles
         self._open: Final = open_file
-        # All four count changes. `_doubted`: the handle was closed before their fsync; `_settled`:
-        # read again since. An existing file counts one: its content may not be durable.
+        # Counts of changes: all, fsynced, in doubt (handle closed before their fsync), and read
+        # again since. An existing file counts one change: its content may not be durable.
         self._changes = 1 if new is None else 0
         self._synced = self._doubted = self._settled = 0
         self._size: int | None = None  # when its handle was closed
