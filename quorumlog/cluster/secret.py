@@ -1,6 +1,6 @@
 """The shared secret of a local cluster: `DIR/control.secret`, readable for its owner only.
 
-It is made with the cluster. A cluster that an earlier version made without one works without.
+It is created with the cluster. A cluster of an earlier version without a secret works, too.
 """
 
 import os
@@ -13,7 +13,7 @@ _SECRET_BYTES: Final = 32
 
 
 def make_secret(directory: Path) -> None:
-    """Put a new secret into the cluster's directory, unless one is there. Raises OSError."""
+    """Write a new secret into the cluster's directory, unless it has one. Raises OSError."""
     path = directory / SECRET_FILE
     if path.exists():
         return

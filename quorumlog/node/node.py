@@ -1,6 +1,6 @@
-"""One node of a cluster: the metadata quorum, and a broker if its roles say so.
+"""One node of a cluster: the metadata quorum, and a broker if it has that role.
 
-Started in this order, stopped in the other:
+Started in this order, stopped in reverse:
 
     1. the ports are bound, the log directories are checked, the quorum reads its log
     2. the control listener: RPCs of the quorum, /healthz, /readyz, /api/v1/status
@@ -35,7 +35,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Node:
-    """Made by `main`, started once, stopped once.
+    """Created by `main`, started once, stopped once.
 
     `ready` is set when the broker is unfenced, or, without that role, when the quorum has a leader.
     `fatal` ends with the error after which the process must stop.
@@ -49,11 +49,11 @@ class Node:
         room: Room,
         refused: Collection[Path] = (),
     ) -> "Node":
-        """Bind its ports and read its disk. Raises StartFailed.
+        """Create a node: bind its ports and read its disk. Raises StartFailed.
 
         `refused`: the log directories that could not be locked.
         """
-        disk = substitutes.open_disk()  # once: it bounds how many files are open
+        disk = substitutes.open_disk()  # once: a disk limits the number of open files
 
         async def make() -> Node:
             return cls(config, substitutes, disk, room, refused)
@@ -68,7 +68,7 @@ class Node:
         room: Room,
         refused: Collection[Path],
     ) -> None:
-        """Use `made`. After DiskExhausted nothing is bound."""
+        """Use `made`. After DiskExhausted no port is bound."""
         self.config: Final = config
         self.ready: Final = asyncio.Event()
         self.fatal: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
@@ -105,7 +105,7 @@ class Node:
         add_routes(self.quorum.app, is_ready=self.ready.is_set, describe=self.describe)
 
     async def start(self) -> None:
-        """Start everything, or nothing. Raises StartFailed; `ready` comes later."""
+        """Start all parts, or none. Raises StartFailed; `ready` is set later."""
         try:
             await self._room.wait_for(self._forget_new_cluster)
             listen("control.listener", self._control)
@@ -119,11 +119,11 @@ class Node:
         except StartFailed as error:
             await self._give_up()
             if isinstance(error, StartEnded) and self.fatal.done():
-                self.fatal.result()  # raises what has ended the wait
+                self.fatal.result()  # raises the error that ended the wait
             raise
 
     async def _give_up(self) -> None:
-        """Close all, after an error that is worth more than what the closing may raise."""
+        """Close all parts after an error; an error of a close is only logged."""
         try:
             await self.quorum.stop(resign=False)
         except StorageError as error:
@@ -140,7 +140,7 @@ class Node:
             raise StartFailed(str(error)) from error
 
     async def stop(self) -> None:
-        """Hand over what this node leads, then stop everything, cleanly."""
+        """Hand over this node's leaderships, then stop all parts cleanly."""
         await self._tasks.stop()
         if self.broker is not None:
             await self.broker.stop()
@@ -160,9 +160,9 @@ class Node:
         )
 
     def progress(self) -> str:
-        """Say how far a start or a stop is, and why the node is not ready.
+        """Return the progress of a start or a stop, and the reasons why the node is not ready.
 
-        The same first line as before: no progress was made.
+        An unchanged first line means no progress.
         """
         text = "" if self.broker is None else self.broker.replicas.descriptions.progress()
         if self.ready.is_set():

@@ -4,16 +4,16 @@ import logging
 import resource
 from typing import Final
 
-MACOS_LIMIT: Final = 10_240  # its OPEN_MAX: a soft limit above is refused, though the hard one is
+MACOS_LIMIT: Final = 10_240  # its OPEN_MAX: it refuses higher soft limits, whatever the hard limit
 
 _logger: Final = logging.getLogger("quorumlog.node")
 
 
 def raise_open_files_limit() -> int:
-    """Raise this process's soft limit of open files to the hard limit; return what it is now.
+    """Raise this process's soft limit of open files to the hard limit; return the new limit.
 
-    Systems set the soft limit low (1024, macOS 256) for programs that use `select`. A limit that
-    cannot be raised is logged and stays as it is.
+    Systems set the soft limit low (1024, macOS 256) for programs that use `select`. If the limit
+    cannot be raised, that is logged.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for wanted in (hard, MACOS_LIMIT):

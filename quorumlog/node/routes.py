@@ -1,4 +1,4 @@
-"""Routes of the control listener for people and monitors: health, readiness, status as JSON."""
+"""Routes of the control listener for users and monitors: health, readiness, status as JSON."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,20 +9,20 @@ from aiohttp import web
 def add_routes(
     app: web.Application, *, is_ready: Callable[[], bool], describe: Callable[[], dict[str, Any]]
 ) -> None:
-    """Serve these beside the quorum's RPCs."""
+    """Add these routes to those of the quorum's RPCs."""
 
     async def healthz(_: web.Request) -> web.Response:
-        """Answer 200 as long as the process works."""
+        """Return 200 as long as the process works."""
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
-        """Answer 200 once the node is ready: its broker is unfenced, or its quorum has a leader."""
+        """Return 200 once the node is ready: its broker is unfenced, or its quorum has a leader."""
         if is_ready():
             return web.Response(text="ready\n")
         return web.Response(text="not ready\n", status=503)
 
     async def status(_: web.Request) -> web.Response:
-        """Answer with this node's view of the cluster."""
+        """Return this node's view of the cluster."""
         return web.json_response(describe())
 
     app.add_routes(

@@ -1,4 +1,4 @@
-"""The shared secret of the control listener, which only the nodes of the cluster know."""
+"""The shared secret of the control listener: only the cluster's nodes have it."""
 
 import logging
 import re
@@ -8,16 +8,16 @@ from typing import Final
 
 from quorumlog.node.errors import StartFailed
 
-_SECRET: Final = re.compile(r"[!-~]{16,1024}")  # it travels in an HTTP header
+_SECRET: Final = re.compile(r"[!-~]{16,1024}")  # valid in an HTTP header
 _READABLE_BY_OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
 _NAME: Final = "control.shared.secret.file"
 _logger: Final = logging.getLogger(__name__)
 
 
 def read_secret(path: Path | None) -> str | None:
-    """Return the secret in the file, without blanks around it; None if no file is set.
+    """Return the secret in the file, without surrounding blanks; None if no file is set.
 
-    Raises StartFailed, and never shows what is in the file.
+    Raises StartFailed, without the content of the file.
     """
     if path is None:
         return None

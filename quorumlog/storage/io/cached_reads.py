@@ -1,6 +1,6 @@
-"""Reads that do not wait for the disk: of what the system has in memory, or NotInMemory.
+"""Reads that never wait for the disk: from the page cache, or NotInMemory.
 
-Another thread then reads what is missing, and so brings it into the page cache.
+Another thread then reads the missing bytes, and so brings them into the page cache.
 """
 
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from quorumlog.storage.errors import NotInMemory
 from quorumlog.storage.io.batch_scan import Pread
 from quorumlog.storage.io.read_handles import ReadableFile
 
-CHUNK_BYTES: Final = 1 << 20  # that a thread holds at once
+CHUNK_BYTES: Final = 1 << 20  # held in memory at once by the reading thread
 
 
 def cached_pread(file: ReadableFile, elsewhere: Pread, ahead: int) -> Pread:
-    """Return what reads `file` without waiting; `elsewhere` reads it in another thread.
+    """Return a `pread` of `file` that never waits; `elsewhere` reads it in another thread.
 
-    `ahead`: how many bytes are wanted behind the headers that are looked at first.
+    `ahead`: number of bytes behind the requested bytes that the other thread also reads.
     """
 
     def pread(size: int, position: int) -> bytes | bytearray:
