@@ -235,7 +235,8 @@ def read_secret(path: Path | None) -> str | None:
         text, mode = "", 0
     if _SECRET.fullmatch(text) is None:
         raise StartFailed(
-            f"{_SETTING}={path}: the file must hold 16 to 1024 printable ASCII characters, no blanks"
+            f"{_SETTING}={path}: "
+            "the file must hold 16 to 1024 printable ASCII characters, no blanks"
         )
     if mode & _READABLE_BY_OTHERS:
         _logger.warning("%s=%s: other users can read the secret; chmod 600 it", _SETTING, path)
