@@ -1,1 +1,1 @@
-"""Faults, workloads, histories and the proof of what survived."""
+"""Faults, workloads, histories, and the proof that acknowledged data survived."""

@@ -1,6 +1,6 @@
-"""`states.jsonl`: who led what during a run, as the cluster itself told a client.
+"""`states.jsonl`: the leaders and ISRs during a run, as the cluster reported them to a client.
 
-One line whenever an answer differs from the one before:
+One line whenever a response differs from the one before:
 
     {"time_ns": 1200, "controller": 1,
      "partitions": {"chaos-0": {"leader": 2, "epoch": 3, "isr": [2, 3]}}}
@@ -35,9 +35,9 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """One line. `controller`: the leader of the metadata quorum, -1 if it is not known.
+    """One line. `controller`: the leader of the metadata quorum, -1 if unknown.
 
-    `error`: why nothing is known from here on, or "".
+    `error`: why there is no state from here on, or "".
     """
 
     time_ns: int
@@ -47,7 +47,7 @@ class ClusterState:
 
 
 class _States:
-    """The file: an answer is written if it differs from the last one."""
+    """The file: a state is written if it differs from the last one."""
 
     def __init__(self, file: TextIO, elapsed_ns: Callable[[], int]) -> None:
         self._file: Final = file
@@ -81,7 +81,7 @@ async def watch(
 
 
 async def _ask(admin: Admin, topics: Sequence[str]) -> dict[str, Any]:
-    """Return what a line holds beside its time."""
+    """Return the fields of a line, except its time."""
     described = await admin.describe_topics(topics)
     partitions = {
         f"{name}-{index}": {
@@ -103,9 +103,9 @@ async def _controller(admin: Admin) -> int:
 
 
 def read_states(directory: Path) -> list[ClusterState]:
-    """Return what was watched; [] if nothing was. A line cut off at the end is left out.
+    """Return the states of a run; [] without a file. A line cut off at the end is left out.
 
-    Raises ValueError for a file that is something else.
+    Raises ValueError for a file with other contents.
     """
     file = directory / STATES_FILE
     if not file.is_file():

@@ -1,7 +1,7 @@
-"""Draws a schedule from a seed: faults that overlap, or that take turns with pauses between them.
+"""Draws a schedule from a seed: faults that overlap, or that alternate with pauses.
 
-What is drawn stays within what a cluster is built to survive: no two faults that destroy copies of
-data overlap.
+A schedule stays within the faults that a cluster is built to survive: no two faults that destroy
+copies of data overlap.
 """
 
 import itertools
@@ -14,11 +14,11 @@ from quorumlog.chaos.faults.fault import ROLES, StepFault
 from quorumlog.chaos.faults.registry import fault_and_role
 from quorumlog.chaos.schedule import Action, Option, Schedule
 
-_QUIET_MS: Final = 1_500  # between faults that take turns: recovery must be possible
+_QUIET_MS: Final = 1_500  # between faults that alternate: recovery must be possible
 _MEAN_GAP_MS: Final = 500  # drawn in addition
 _MEAN_ARRIVAL_MS: Final = 2_000  # from one fault to the next, where they overlap
 _AT_ONCE_MAX: Final = 3
-_CALM_EVERY: Final = 4  # after that many faults that may overlap, all end and the cluster recovers
+_CALM_EVERY: Final = 4  # after that many overlapping faults, all end and the cluster recovers
 
 
 def draw_schedule(
@@ -32,10 +32,10 @@ def draw_schedule(
 ) -> Schedule:
     """Draw a schedule that fits `duration_ms`. The same arguments give the same schedule.
 
-    Faults take turns, and so do roles, in orders drawn per seed: a short run meets each of them. A
-    fault that names its role, as `kill:group-coordinator`, always hits that.
-    With `overlap`, a fault may begin while others last, at most _AT_ONCE_MAX of them. Raises
-    ValueError for a fault that consists of no steps, or that has a parameter without a default.
+    Faults take turns, and so do roles, in orders drawn per seed: a short run has each of them. A
+    fault that names its role, as `kill:group-coordinator`, always hits that role. With `overlap`, a
+    fault may begin while others last, at most _AT_ONCE_MAX of them. Raises ValueError for a fault
+    that consists of no steps, or that has a parameter without a default.
     """
     kinds = [_drawable(name) for name in faults]
     rng = random.Random(seed)  # noqa: S311 - a schedule must be reproducible, not secret

@@ -18,11 +18,11 @@ from quorumlog.chaos.spark.session import is_given
 Engine = Literal["spark", "local"]
 EngineChoice = Literal["auto", "spark", "local"]
 
-BYTES_PER_MESSAGE: Final = 500  # what a check of a whole table held at its peak, rounded up
+BYTES_PER_MESSAGE: Final = 500  # peak memory of a check of a whole table, rounded up
 BYTES_IN_A_FILE: Final = 4  # of a message, compressed, and rather too few: 8 were measured
-MEMORY_SHARE: Final = 0.25  # of the machine; the rest belongs to others
-MESSAGES_OF_A_TABLE: Final = 1_500_000  # beyond, the same in parts is faster and holds less
-MESSAGES_FOR_SPARK: Final = 20_000_000  # below, the start of a JVM costs what its cores save
+MEMORY_SHARE: Final = 0.25  # of the machine; the rest is for other processes
+MESSAGES_OF_A_TABLE: Final = 1_500_000  # beyond, the check in parts is faster and uses less memory
+MESSAGES_FOR_SPARK: Final = 20_000_000  # below, its cores save less than the start of a JVM costs
 CORES_FOR_SPARK: Final = 4  # it needs twice the CPU time: on two cores it is not faster
 CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 
@@ -30,10 +30,10 @@ CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 def choose_engine(path: str | Path, *, master: str | None, cores: int) -> Engine:
     """Return the engine for the history at `path` on a machine with so many cores.
 
-    Spark for a history of many messages, if Spark is installed and there are cores to share them.
-    A Spark master that is named, or a Spark session that is active already, asks for Spark, and so
-    does a path that only Spark can read. JSON lines are read by this process in any case.
-    Raises HistoryError if there is no history, or its Parquet file cannot be read.
+    Spark for a history of many messages, if Spark is installed and there are enough cores. A named
+    Spark master, an active Spark session, or a path that only Spark can read also selects Spark.
+    This process reads JSON lines in any case. Raises HistoryError if there is no history, or its
+    Parquet file cannot be read.
     """
     if master is not None or is_given() or is_remote(path):
         return "spark"
@@ -43,17 +43,18 @@ def choose_engine(path: str | Path, *, master: str | None, cores: int) -> Engine
 
 
 def is_one_table(file: Path, memory_bytes: int) -> bool:
-    """Tell whether a Parquet file is checked as one table. Raises HistoryError."""
+    """Return whether a Parquet file is checked as one table. Raises HistoryError."""
     messages = messages_in(file)
     fits = messages * BYTES_PER_MESSAGE <= memory_bytes * MEMORY_SHARE
     return fits and messages <= MESSAGES_OF_A_TABLE
 
 
 def messages_in(file: Path) -> int:
-    """Return how many messages a Parquet file holds; 0 for any other file. Raises HistoryError.
+    """Return the number of messages in a Parquet file; 0 for any other file. Raises HistoryError.
 
-    Our files say it. Of others it is guessed from their size, and rather too high: to ask the
-    footer of a damaged file for its columns may end the process (pyarrow aborts).
+    Our files have it in their metadata. For others it is estimated from their size, rather too
+    high: reading the columns from the footer of a damaged file may end the process (pyarrow
+    aborts).
     """
     if file.suffix != ".parquet":
         return 0

@@ -1,6 +1,6 @@
-"""Counts of a run in words: what clients have done, what broke, and how much of the load was taken.
+"""Counts of a run in words: operations of clients, faults, and the acknowledged share of the load.
 
-A verdict says nothing of the load: a history in which nearly nothing happened is valid, too.
+A verdict does not depend on the load: a history with nearly no operations is valid, too.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ _PERCENT: Final = 100
 
 
 def figures(messages: Mapping[tuple[str, str], int]) -> str:
-    """Count by outcome. `messages`: how many a history has, by (type, f); 0 may be left out.
+    """Count by outcome. `messages`: the number in a history by (type, f); zeros may be left out.
 
-    A workload that sends is told by its sends and by the records that polls returned; another one
-    by each kind of its operations.
+    A workload that sends is described by its sends and by the records that polls returned; any
+    other workload by each kind of its operations.
     """
     kinds = sorted({f for type_, f in messages if type_ == "invoke" and messages[type_, f]})
     if not kinds or "send" in kinds:
@@ -25,7 +25,7 @@ def figures(messages: Mapping[tuple[str, str], int]) -> str:
 
 
 def faults_text(faults: int, steps: int) -> str:
-    """Return how many faults were carried out, and in how many steps (kill, start, ...)."""
+    """Return the number of faults carried out, and of their steps (kill, start, ...)."""
     nouns = "fault" if faults == 1 else "faults", "step" if steps == 1 else "steps"
     return f"{faults} {nouns[0]} ({steps} {nouns[1]})"
 
@@ -43,8 +43,8 @@ def _read(messages: Mapping[tuple[str, str], int]) -> int:
 class OfferedLoad:
     """The load of a run while its clients worked.
 
-    offered: operations at the workload's rate. acknowledged: operations that succeeded.
-    silent_s: the longest time without an acknowledgement.
+    offered: operations at the workload's rate. acknowledged: operations that succeeded. silent_s:
+    the longest time without an acknowledgement.
     """
 
     offered: int
@@ -91,21 +91,21 @@ class OfferedLoad:
 
 
 class LoadMeter:
-    """Measures a load from counts of acknowledged operations, observed now and then.
+    """Measures a load from counts of acknowledged operations, observed at intervals.
 
-    The silence that it finds is exact up to the time between two observations.
+    The measured silence is exact up to the time between two observations.
     """
 
     def __init__(self, rate: float, now_s: float) -> None:
-        """`rate`: operations that are offered a second."""
+        """`rate`: offered operations per second."""
         self._rate: Final = rate
         self._started_s: Final = now_s
-        self._now_s = self._last_s = now_s  # of the last observation; of the last with news
+        self._now_s = self._last_s = now_s  # of the last observation; of the last increase
         self._acknowledged = 0
         self._silent_s = 0.0
 
     def observe(self, now_s: float, acknowledged: int) -> None:
-        """Take the number of operations that have been acknowledged so far."""
+        """Record the number of operations that have been acknowledged so far."""
         self._now_s = now_s
         self._silent_s = max(self._silent_s, now_s - self._last_s)
         if acknowledged > self._acknowledged:

@@ -1,8 +1,8 @@
-"""Which actions of a schedule hold which nodes down, paused or in another bad state. Pure.
+"""The actions of a schedule that hold nodes down, paused or in another bad state. Pure.
 
 Faults may overlap. A node that two of them have killed is killed once, and starts again when the
-last one lets go. A node that is being started may be killed again: then it is down because of the
-new fault alone. A node that dies is no longer paused.
+last one releases it. A node that is being started may be killed again: then it is down because of
+the new fault alone. A node that dies is no longer paused.
 """
 
 from collections import defaultdict
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from quorumlog.chaos.faults.fault import MAY_END, UNDONE_BY
 
 _START: Final = "start"
-_OF_THE_PROCESS: Final = frozenset({"resume", "feed"})  # what ends with the process
+_OF_THE_PROCESS: Final = frozenset({"resume", "feed"})  # states that end with the process
 
 
 class Hold(NamedTuple):
@@ -24,32 +24,32 @@ class Hold(NamedTuple):
 
 
 class HeldNodes:
-    """The holds of all actions. A node is down exactly while an action holds it so."""
+    """The holds of all actions. A node is down exactly while an action holds it down."""
 
     def __init__(self) -> None:
         self._holds: Final[dict[tuple[str, int], list[str]]] = defaultdict(list)
-        # What is being undone, and by which action: until that is over, its hold counts.
+        # Undo operations under way, and their actions: a hold counts until its undoing is over.
         self._returning: Final[dict[tuple[str, int], str]] = {}
         self._may_end: Final[dict[int, str]] = {}  # see `may_end`
         self._ends_soon: Final[dict[int, str]] = {}  # an fsync fails, and a process needs a moment
 
     def is_down(self, node_id: int) -> bool:
-        """Tell whether an action has killed or stopped the node, and not started it again."""
+        """Return whether an action has killed or stopped the node, and not started it again."""
         return bool(self._holds[_START, node_id])
 
     def is_held(self, node_id: int) -> bool:
-        """Tell whether any action holds the node."""
+        """Return whether any action holds the node."""
         return any(node == node_id and held for (_, node), held in self._holds.items())
 
     def may_end(self, node_id: int) -> str | None:
-        """Return the last action that broke the disk of the node's process, if one did.
+        """Return the last action that broke the disk of the node's process, or None.
 
         The process may give up later, too, when the disk works again.
         """
         return self._may_end.get(node_id) or self._ends_soon.get(node_id)
 
     def take(self, operation: str, node_ids: Iterable[int], action_id: str) -> tuple[int, ...]:
-        """Note what the action does; return the nodes on which it is to be performed."""
+        """Add holds of the action; return the nodes on which to perform the operation."""
         undo, fresh = UNDONE_BY[operation], []
         for node_id in node_ids:
             if operation == "fail_fsync":
@@ -67,7 +67,7 @@ class HeldNodes:
         return tuple(fresh)
 
     def give_back(self, operation: str, node_ids: Iterable[int]) -> None:
-        """Forget that nodes were taken: the operation was not performed on them."""
+        """Remove the holds of nodes on which the operation was not performed."""
         undo = UNDONE_BY[operation]
         for node_id in node_ids:
             undoing = self._returning.get((undo, node_id))
@@ -78,9 +78,10 @@ class HeldNodes:
         return tuple(node_id for node_id in node_ids if action_id in self._holds[undo, node_id])
 
     def begin_to_undo(self, undo: str, node_ids: Iterable[int], action_id: str) -> tuple[int, ...]:
-        """Return the nodes that no other action holds: for them, `undo` is to be performed.
+        """Return the nodes that no other action holds: `undo` must be performed on them.
 
-        The action lets go of the others at once, so that the last one to let go undoes it.
+        The action releases the other nodes at once, so that the last action to release them undoes
+        it.
         """
         alone = []
         for node_id in node_ids:
@@ -89,13 +90,13 @@ class HeldNodes:
                 alone.append(node_id)
                 self._returning[undo, node_id] = action_id
                 if undo == _START and not any(self._holds[broken, node_id] for broken in MAY_END):
-                    self._may_end.pop(node_id, None)  # the next process meets a disk that works
+                    self._may_end.pop(node_id, None)  # the next process has a disk that works
             else:
                 held[:] = [holder for holder in held if holder != action_id]
         return tuple(alone)
 
     def end_undoing(self, undo: str, node_ids: Iterable[int], action_id: str) -> tuple[int, ...]:
-        """Forget the holds of the action; return the nodes that no other action took meanwhile."""
+        """Remove the holds of the action; return the nodes that no other action took meanwhile."""
         own = []
         for node_id in node_ids:
             held = self._holds[undo, node_id]
@@ -107,7 +108,7 @@ class HeldNodes:
         return tuple(own)
 
     def died(self, node_ids: Iterable[int]) -> list[Hold]:
-        """Forget, and return, what held the processes of these nodes."""
+        """Remove and return the holds that ended with the processes of these nodes."""
         ended = []
         for node_id in node_ids:
             for undo in sorted(_OF_THE_PROCESS):
@@ -116,12 +117,12 @@ class HeldNodes:
         return ended
 
     def survived(self, holds: Iterable[Hold]) -> None:
-        """Take back what `died` returned: these processes have not ended after all."""
+        """Restore the holds that `died` returned: these processes have not ended after all."""
         for hold in holds:
             self._holds[hold.undo, hold.node_id].append(hold.action_id)
 
     def clear(self) -> None:
-        """Forget all holds."""
+        """Remove all holds."""
         self._holds.clear()
         self._returning.clear()
         self._may_end.clear()

@@ -1,4 +1,4 @@
-"""Ends a run at a signal: in order, once, and with all faults taken back."""
+"""Ends a run at a signal: in order, once, and with all faults healed."""
 
 import signal
 import threading
@@ -12,9 +12,9 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Interruption:
     """Within the block, the first of these signals raises KeyboardInterrupt, or calls `cancel`.
 
-    Later ones are ignored, because paused and killed nodes must be resumed and started. A
-    signal that was ignored before (by nohup, by a shell's background job) stays ignored. Outside
-    the main thread nothing is changed: there, no signal arrives.
+    Later signals are ignored, because paused and killed nodes must be resumed and started. A signal
+    that was ignored before (by nohup, by a shell's background job) stays ignored. Outside the main
+    thread handlers are unchanged: no signal arrives there.
     """
 
     def __init__(self) -> None:

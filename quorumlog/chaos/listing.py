@@ -1,4 +1,4 @@
-"""What the lab has on this machine: workloads, faults, drivers and the rest, as plain values."""
+"""The lab's workloads, faults, drivers and so on, on this machine, as plain values."""
 
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ _COMMANDED: Final = frozenset({"kill", "stop", "start", "pause", "resume"})
 
 
 def listing() -> dict[str, Any]:
-    """Return what there is; a fault or a driver that this machine lacks says why."""
+    """Return all of them; `why_not` is the reason why this machine lacks a fault."""
     return {
         "workloads": {
             name: {
@@ -32,7 +32,7 @@ def listing() -> dict[str, Any]:
         "faults": [_fault(kind) for kind in STEP_FAULTS.values()],
         "roles": [*NODE_ROLES, CLIENT, "all"],
         "models": dict(TEXTS),
-        "why_no_checks": why_no_checks(),  # "" if histories can be recorded and judged here
+        "why_no_checks": why_no_checks(),  # "" if histories can be recorded and checked here
         "drivers": {name: _driver(name, text) for name, text in DRIVERS.items()},
         "capabilities": dict(CAPABILITIES),  # of drivers
         "back_ends": {

@@ -1,9 +1,9 @@
-"""Carries out a schedule through a back end, and takes every fault back at the end.
+"""Carries out a schedule through a back end, and heals every fault at the end.
 
-Each action is a task of its own, so faults may overlap. It resolves a role at the moment of the
-fault, by what the cluster says of itself then. A node that ends although nothing here killed it is
-recorded as `node-ended`: a finding, whatever the reason. One whose disk a fault has broken may give
-up and name the error; then it is down because of that fault.
+Each action is a task of its own, so faults may overlap. A role is resolved at the moment of the
+fault, from the cluster's state at that time. A node that ends without a fault is recorded as
+`node-ended`: a finding, for any reason. A node whose disk a fault has broken may give up and name
+the error; then it is down because of that fault.
 """
 
 import asyncio
@@ -38,17 +38,17 @@ from quorumlog.chaos.held_nodes import HeldNodes, Hold
 from quorumlog.chaos.schedule import Action, Schedule, Target
 
 Record = Callable[[str, str, str], object]
-"""Called with (f, node, details): how the nemesis writes a row of the history."""
+"""Called with (f, node, details) to write a row of the history."""
 
 NODE_ENDED: Final = "node-ended"
 GAVE_UP: Final = "gave-up"  # a node whose disk was broken has ended, as it should
 NOT_READY: Final = "not-ready"  # it runs, but does not take part: no finding by itself
-SKIPPED: Final = "skipped"  # an action that found nothing to do
-ASKED: Final = "asked"  # what an administrator asked the cluster for, which has been done
+SKIPPED: Final = "skipped"  # an action without a target, or without an effect
+ASKED: Final = "asked"  # an administrator's request that the cluster has carried out
 _KILLS: Final = frozenset({"kill", "lose_power", "fail_fsync"})  # the process ends at once
-# The exit status that says "it cannot run here", and the words of the errors that disks get.
+# The exit status for "it cannot run here", and the texts of disk errors.
 _GAVE_UP: Final = re.compile(r"ended with status 1: .*(No space left|Input/output error)")
-STOP: Final = "stop-"  # before the name of a fault: the row that ends what holds on links
+STOP: Final = "stop-"  # before the name of a fault: the row that lifts its rules on links
 
 
 def _names(node_ids: Sequence[int]) -> str:
@@ -62,7 +62,7 @@ class _Act:
     number: int
     fault: StepFault
     scene: Scene
-    role: str  # what the schedule says, and what came of it
+    role: str  # the role in the schedule, and whether a node held it
 
     @property
     def whom(self) -> str:
@@ -76,9 +76,9 @@ class _Act:
 class Nemesis:
     """One schedule against one back end.
 
-    A step that breaks something is recorded before it is done, and one that mends it after it is
-    done, so that everything that happened meanwhile lies between the two rows. Raises ValueError
-    for a schedule that names a fault or a node that the back end does not have.
+    A step that breaks something is recorded before it is done, and a step that mends it after it is
+    done, so that all effects lie between the two rows. Raises ValueError for a schedule that names
+    a fault or a node that the back end does not have.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class Nemesis:
         self._ended: Final[set[int]] = set()
         self._over: Final[dict[str, _Act]] = {}  # the actions that start no more nodes
         self._held: Final = HeldNodes()
-        self._rules: Final[dict[str, str]] = {}  # those that hold now, and the actions they are of
+        self._rules: Final[dict[str, str]] = {}  # the rules in force, and their actions
         self._destroying: Final = asyncio.Lock()  # one copy of the data is destroyed at a time
 
     async def run(self) -> None:
-        """Perform the schedule; return when its last fault was taken back."""
+        """Perform the schedule; return when its last fault is healed."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         async with asyncio.TaskGroup() as actions:
@@ -120,7 +120,7 @@ class Nemesis:
                 is_done = not fault.imposes or act.scene.action_id in self._rules.values()
                 if is_done:
                     self.done.append(fault.name)
-            except NodeUnavailable as error:  # it ended just before, or has to stay as it is
+            except NodeUnavailable as error:  # the target has ended, or cannot be changed
                 self._record(SKIPPED, "", act.details(str(error)))
                 await self.note_ended()
             await asyncio.sleep(max(0.0, end_s - loop.time()))
@@ -133,7 +133,7 @@ class Nemesis:
         return self._back_end.times_met(act.fault.breaks, act.scene.victims)
 
     async def _act(self, number: int, action: Action, fault: StepFault) -> _Act | None:
-        """Return what is to be done, or None, recorded, if there is nothing to break."""
+        """Return the action to carry out, or None, recorded, if there is no target."""
         rng = random.Random(f"targets {self._schedule.seed} {number}")  # noqa: S311 - reproducible
         running = await self._back_end.running()
         victims, role = await self._resolve(action.target, running, rng)
@@ -153,7 +153,7 @@ class Nemesis:
         return _Act(number=number, fault=fault, scene=scene, role=role)
 
     async def _inflict(self, steps: Sequence[AnyStep], act: _Act) -> None:
-        """Perform all steps. If one fails or is cancelled, let go on what a step has stopped."""
+        """Perform all steps; on failure or cancellation, still perform later lifts and resumes."""
         for place, step in enumerate(steps):
             try:
                 await self._perform(step, act)
@@ -168,7 +168,7 @@ class Nemesis:
     async def _take_back(self, steps: Sequence[AnyStep], act: _Act) -> None:
         for place, step in enumerate(steps, start=1):
             try:
-                await self.note_ended()  # what a fault of its disk has ended is started, too
+                await self.note_ended()  # nodes ended by a disk fault are started, too
                 if place == len(steps):
                     self._over[act.scene.action_id] = act
                 await self._perform(step, act)
@@ -191,7 +191,7 @@ class Nemesis:
 
     async def _impose(self, rule: LinkRule, act: _Act) -> None:
         action_id = act.scene.action_id
-        # Such as those to the other nodes of a cluster of one, or from clients to a controller.
+        # Such as links to the other nodes of a cluster of one, or from clients to a controller.
         if not self._back_end.has_links(rule.links):
             self._record(SKIPPED, act.whom, act.details(f"{act.role}: there is no such link"))
             return
@@ -204,13 +204,13 @@ class Nemesis:
     async def _lift(self, rule_id: str, act: _Act) -> None:
         action_id = self._rules.pop(rule_id, None)
         if action_id is None:
-            return  # it never held
+            return  # it was never in force
         await self._back_end.lift(rule_id)
         if action_id not in self._rules.values():
             self._record(f"{STOP}{act.fault.name}", act.whom, act.details())
 
     async def _break(self, step: Step, act: _Act) -> None:
-        """Bring nodes into a bad state, but those that another action has brought there."""
+        """Bring nodes into a bad state, except those that another action has brought there."""
         operation, action_id = step.operation, act.scene.action_id
         node_ids = step.node_ids
         if operation == "pause":  # a process that is gone cannot be paused
@@ -235,7 +235,7 @@ class Nemesis:
             died = [hold for hold in died if hold.node_id not in running]
             raise
         else:
-            if operation == "stop":  # before, a paused process has to go on, or it would not stop
+            if operation == "stop":  # not earlier: a paused node must be resumed, or cannot stop
                 died = self._held.died(fresh)
         finally:
             self._record_died(died, act)
@@ -248,7 +248,7 @@ class Nemesis:
             self._record(hold.undo, str(hold.node_id), details_of(number, fault, remark))
 
     async def _undo(self, step: Step, act: _Act) -> None:
-        """Take nodes out of a bad state, but those that another action still holds there."""
+        """Bring nodes out of a bad state, except those that another action still holds there."""
         undo, action_id = step.operation, act.scene.action_id
         held = self._held.held_by(undo, step.node_ids, action_id)
         if not held:
@@ -268,14 +268,14 @@ class Nemesis:
         self._record(undo, _names(held), act.details())
 
     async def heal(self) -> bool:
-        """Take everything back; return whether all nodes are there, and none ended by itself."""
+        """Heal every fault; return whether all nodes run, and none ended by itself."""
         await self.note_ended()
         node_ids, operations = self._back_end.node_ids, self._back_end.operations
         for rule_id in [*self._rules]:
             await self._back_end.lift(rule_id)
         self._rules.clear()
         for undo in sorted(UNDOING - {*UNDONE_LAST} & operations):
-            with suppress(NodeUnavailable):  # those that do not run are started next
+            with suppress(NodeUnavailable):  # nodes that do not run are started next
                 await self._back_end.perform(undo, node_ids)
         try:
             for undo in UNDONE_LAST:
@@ -291,16 +291,16 @@ class Nemesis:
         return not self._ended
 
     async def note_ended(self) -> None:
-        """Record every node that does not run although nothing here killed it.
+        """Record every node that does not run although no action killed it.
 
-        One that has given up late, when its action starts nothing more, is started at once.
+        A node that has given up late, when its action starts no more nodes, is started at once.
         """
         node_ids = self._back_end.node_ids
         known = {node_id for node_id in node_ids if self._held.is_down(node_id)} | self._ended
         running = await self._back_end.running()
         late: list[tuple[int, _Act]] = []
         for node_id in node_ids:
-            # It may have been killed, or noted, or have started, while the back end looked.
+            # It may have been killed, or recorded, or have started during the call of the back end.
             seen = node_id in {*running, *known, *self._ended}
             if not seen and not self._held.is_down(node_id):
                 action_id = self._note_end_of(node_id, self._back_end.last_words(node_id))
@@ -328,7 +328,7 @@ class Nemesis:
     async def _resolve(
         self, target: Target, running: Sequence[int], rng: random.Random
     ) -> tuple[tuple[int, ...], str]:
-        """Return the running nodes to hit, and the role, which says so if no node holds it."""
+        """Return the running nodes to hit, and the role, with a note if no node holds it."""
         if not isinstance(target, str):
             return tuple(node_id for node_id in target if node_id in running), "named"
         if target == CLIENT or not running:

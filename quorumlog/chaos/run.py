@@ -1,8 +1,8 @@
 """One chaos run: cluster, workload, nemesis, final reads, and the history saved before any check.
 
 Phases: start, warm up, faults, heal, final reads; then the history is on disk and the run is over:
-checking it (`chaos.verify`) is another step, which can be repeated. Workloads, faults, drivers and
-back ends are found by name: this module composes them and knows none.
+the check (`chaos.verify`) is another step, which can be repeated. Workloads, faults, drivers and
+back ends are found by name: this module composes them and depends on none.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from quorumlog.chaos.workloads.workload import Clients, Setup, Topic, options_of
 from quorumlog.cluster import ClusterShape, LocalCluster
 
 WARM_UP_S: Final = 2.0
-COOL_DOWN_S: Final = 1.0  # healed, and still producing: what was lost may come to light
+COOL_DOWN_S: Final = 1.0  # healed, and still producing: losses may show up
 FINAL_READS_TIMEOUT_S: Final = 60.0
 BROKEN_READS_TIMEOUT_S: Final = 5.0  # when the cluster could not be made whole
 _TICK_S: Final = 0.2
@@ -48,14 +48,14 @@ Progress = Callable[[str, float, str], None]
 
 
 class RunError(Exception):
-    """The run could not be carried out; the message says why. No verdict follows from it."""
+    """The run could not be carried out; the message has the reason. It has no verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """What to run, against what, and where to put what was seen.
+    """The workload, the cluster and the faults of a run, and the directory of its results.
 
-    Raises ValueError for what no run can have: before anything is started or removed.
+    Raises ValueError for invalid settings, before anything is started or removed.
     """
 
     out: Path
@@ -69,7 +69,7 @@ class RunSettings:
     network: NetworkKind = "proxy"  # how links are broken
     driver: str = "client"
     bootstrap: str | None = None  # a cluster that the run does not start
-    control: str | None = None  # how to break that: NAME:ARGUMENT of back_ends.registry
+    control: str | None = None  # how to break it: NAME:ARGUMENT of back_ends.registry
     schedule: Schedule | None = None  # instead of drawing one from the seed
     config: Mapping[str, str] = field(default_factory=dict)
     node_module: str = "quorumlog.node"
@@ -87,7 +87,7 @@ class RunSettings:
 
     @property
     def all_options(self) -> dict[str, Option]:
-        """The options of the workload, with the defaults of those that are not given."""
+        """The given options of the workload, and defaults for the others."""
         return options_of(find_workload(self.workload).read_options(self.options))
 
     @property
@@ -98,25 +98,25 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """What happened, before any check of it."""
+    """The facts about a run, before any check of it."""
 
     figures: str  # operations of the clients, by outcome
     sends_ok: int
     faults: int  # carried out
-    not_met: tuple[str, ...]  # faults that were asked for, and never had their turn
+    not_met: tuple[str, ...]  # requested faults that were not carried out
     reads_complete: bool
     seconds: float
     load: OfferedLoad
-    topic_settings: Mapping[str, str]  # in force, as the cluster says
+    topic_settings: Mapping[str, str]  # in force, as the cluster reports them
 
 
 def run(settings: RunSettings, progress: Progress) -> RunSummary:
     """Carry out one run; when it returns, the history is complete in `settings.out`.
 
-    What an earlier run left there is removed, once the settings are known to make sense. Raises
-    RunError, BackEndFailed, ClusterError (InvalidArgument), OSError, DriverUnavailable or
-    ValueError, each with one line to act on; KeyboardInterrupt if a signal ended it, and then the
-    history is what was seen until then, and no process is left.
+    The files of an earlier run there are removed, once the settings are valid. Raises RunError,
+    BackEndFailed, ClusterError (InvalidArgument), OSError, DriverUnavailable or ValueError, each
+    with one line to act on. Raises KeyboardInterrupt if a signal ended it; then the history ends at
+    that moment, and no process is left.
     """
     driver = load_driver(settings.driver)
     check_capable(settings.driver, find_workload(settings.workload))
@@ -162,7 +162,7 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _schedule(settings: RunSettings) -> Schedule:
-    """Return the schedule to carry out, with the workload that goes with it."""
+    """Return the schedule to carry out, with its workload."""
     is_broken = bool(settings.faults or settings.schedule)
     if settings.bootstrap is not None and settings.control is None and is_broken:
         raise ValueError(
@@ -192,7 +192,7 @@ def _schedule(settings: RunSettings) -> Schedule:
 
 
 def _check_own_cluster(settings: RunSettings, schedule: Schedule) -> None:
-    """Raise InvalidArgument or ValueError for what cannot be, before an earlier run is removed."""
+    """Raise InvalidArgument or ValueError for impossible settings, before a run is removed."""
     check_equipment(_own_cluster(settings, None), schedule, settings.network)
 
 
@@ -211,7 +211,7 @@ def _own_cluster(settings: RunSettings, directory: Path | None) -> LocalCluster:
 def _cluster(
     settings: RunSettings, schedule: Schedule, outside: BackEnd | None, progress: Progress
 ) -> Iterator[tuple[str, BackEnd | None]]:
-    """Yield where the cluster is, and how it can be broken; None: it cannot be from here."""
+    """Yield the bootstrap servers, and the back end; None: the cluster cannot be broken."""
     if settings.bootstrap is not None:
         yield settings.bootstrap, outside
         return
@@ -224,7 +224,7 @@ def _cluster(
 
 
 def faults_asked_for(settings: RunSettings) -> list[str]:
-    """Return the names of the faults that a run is to meet: those of its schedule, if given."""
+    """Return the names of the faults that a run should carry out, from its schedule, if given."""
     if settings.schedule is not None:
         return [*dict.fromkeys(action.fault.name for action in settings.schedule.actions)]
     return [fault_and_role(name)[0].name for name in settings.faults]
@@ -243,7 +243,7 @@ class _Phases:
     progress: Progress
 
     async def run(self, interruption: Interruption) -> RunSummary:
-        """Go through the phases. Raises RunError if a topic cannot be made."""
+        """Run the phases. Raises RunError if a topic cannot be made."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         if task is not None:
             interruption.cancel = partial(loop.call_soon_threadsafe, task.cancel)
@@ -281,7 +281,7 @@ class _Phases:
                 FINAL_READS_TIMEOUT_S if is_whole else BROKEN_READS_TIMEOUT_S
             )
         if nemesis is not None:
-            await nemesis.note_ended()  # since it was healed
+            await nemesis.note_ended()  # nodes that ended after the healing
         self.progress("final reads", 1.0, self._figures())
         done, messages = [] if nemesis is None else nemesis.done, self.history.messages
         return RunSummary(
@@ -297,7 +297,7 @@ class _Phases:
 
     @asynccontextmanager
     async def _watched(self, topics: Sequence[str]) -> AsyncIterator[None]:
-        """Write down who leads what meanwhile."""
+        """Record the leaders of the topics during the block."""
         watch = cluster_states.watch(
             self.bootstrap, topics, self.settings.out, self.history.elapsed_ns
         )
@@ -333,7 +333,7 @@ class _Phases:
     async def _break_under_load(
         self, clients: Clients, nemesis: Nemesis | None, meter: LoadMeter
     ) -> bool:
-        """Let the clients work while faults come and go; return whether the cluster is whole."""
+        """Run the clients during the faults; return whether the cluster is whole."""
         working = asyncio.Event()
         working.set()
         async with asyncio.TaskGroup() as tasks:
@@ -349,7 +349,7 @@ class _Phases:
         return is_whole
 
     async def _measure(self, meter: LoadMeter) -> None:
-        """Observe the load now and then, until it is cancelled."""
+        """Observe the load at intervals, until cancelled."""
         while True:
             await asyncio.sleep(_TICK_S)
             meter.observe(time.monotonic(), self._acknowledged())
@@ -361,7 +361,7 @@ class _Phases:
         return sum(messages["ok", f] if f == "send" else operations["ok", f] for f in offers)
 
     async def _lasting(self, phase: str, seconds: float) -> None:
-        """Let the workload go on for a while and show it."""
+        """Let the workload run for a while, and report the progress."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         while (passed_s := loop.time() - started_s) < seconds:

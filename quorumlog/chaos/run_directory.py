@@ -1,4 +1,4 @@
-"""The directory of a run: the names in it, and how room is made for another run."""
+"""The directory of a run: its file names, and the removal of an earlier run."""
 
 import shutil
 from contextlib import suppress
@@ -21,9 +21,10 @@ _RUN_FILES: Final = {
 
 
 def make_room(out: Path) -> None:
-    """Remove what an earlier run left in `out`.
+    """Remove the files of an earlier run from `out`.
 
-    Raises ValueError, and removes nothing, if something else is there, or if its nodes still run.
+    Raises ValueError, and removes nothing, if `out` has other files, or if the earlier nodes still
+    run.
     """
     if not out.exists():
         return

@@ -1,4 +1,4 @@
-"""`meta.json`: what explains a run to a reader who did not see it."""
+"""`meta.json`: the facts that explain a run to a reader who did not see it."""
 
 import platform
 import shlex
@@ -16,14 +16,14 @@ from quorumlog.client import Admin, KafkaError
 if TYPE_CHECKING:
     from quorumlog.chaos.run import RunSettings, RunSummary
 
-_PLANNED: Final = (  # what a reader wants to know of the settings, as they were given
+_PLANNED: Final = (  # the settings that a reader needs, as they were given
     "workload", "duration_s", "seed", "driver", "network", "bootstrap", "control", "topic",
     "partitions", "replication_factor", "config", "node_module",
 )  # fmt: skip
 _LIBRARIES: Final = {name: name for name in ("aiokafka", "kafka-python")} | {
     "confluent": "confluent-kafka"
 }
-# What decides how much a cluster may lose and still keep its promises.
+# The settings that decide how much a cluster may lose and still keep its promises.
 _DECISIVE: Final = (
     "min.insync.replicas",
     "unclean.leader.election.enable",
@@ -34,10 +34,11 @@ _DECISIVE: Final = (
 
 
 def meta_at_start(settings: "RunSettings", schedule: Schedule) -> dict[str, Any]:
-    """Return what is known before the run: written at once, so that a run cut short has it.
+    """Return the facts before the run: written at once, so that a run cut short has them.
 
-    `schedule` is what is carried out, given or drawn: `faults` names those of it. `seed` is that of
-    the clients; a schedule has its own. The writer of the history adds `started_wall_ns`.
+    `schedule` is the one that is carried out, given or drawn: `faults` has the names of its faults.
+    `seed` is the seed of the clients; a schedule has its own. The writer of the history adds
+    `started_wall_ns`.
     """
     return {
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -62,13 +63,13 @@ def meta_at_start(settings: "RunSettings", schedule: Schedule) -> dict[str, Any]
 
 
 def _version(driver: str) -> str:
-    """Return which library a driver uses, and its version."""
+    """Return the name and version of a driver's library."""
     library = _LIBRARIES.get(driver)
     return f"quorumlog {__version__}" if library is None else f"{library} {version(library)}"
 
 
 def meta_at_end(started: Mapping[str, Any], summary: "RunSummary") -> dict[str, Any]:
-    """Return all of it: what was planned, and what became of it."""
+    """Return all facts: those before the run, and its results."""
     return {
         **started,
         "topic_settings": dict(summary.topic_settings),
@@ -80,7 +81,7 @@ def meta_at_end(started: Mapping[str, Any], summary: "RunSummary") -> dict[str, 
 
 
 async def topic_settings(bootstrap: str, topic: str) -> dict[str, str]:
-    """Ask the cluster which settings of the topic are in force; a refusal is the value then."""
+    """Return the topic's settings in force; after an error, its text as a value."""
     try:
         async with Admin(bootstrap) as admin:
             configs = await admin.describe_configs("topic", topic)

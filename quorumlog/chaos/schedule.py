@@ -10,7 +10,7 @@
       "direction": "in"}]}
 
 A target is a role, which the back end resolves when the fault is due, or a list of node ids. The
-parameters of a fault stand beside the fields that every action has.
+parameters of a fault are beside the fields that every action has.
 """
 
 import json
@@ -39,12 +39,12 @@ _ACTION_FIELDS: Final = ("t_us", "duration_us", "fault", "target")
 
 
 class ScheduleError(ValueError):
-    """A file is not a schedule; the message says where and why."""
+    """A file is not a schedule; the message has the place and the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """One fault: it is inflicted at `t_us`, counted from the start, and lasts `duration_us`.
+    """One fault: it is injected at `t_us`, counted from the start, and lasts `duration_us`.
 
     Raises ValueError for a negative time, or for a target that the fault cannot have.
     """
@@ -65,11 +65,11 @@ class Action:
 
     @property
     def end_us(self) -> int:
-        """When the fault is taken back."""
+        """When the fault is healed."""
         return self.t_us + self.duration_us
 
     def as_json(self) -> dict[str, Any]:
-        """Return the action as it stands in a file."""
+        """Return the object of the action for a file."""
         return {
             "t_us": self.t_us,
             "duration_us": self.duration_us,
@@ -81,10 +81,10 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Actions in order of `t_us`, and what else it takes to make the same run again.
+    """Actions in order of `t_us`, and the other data that a repetition of the run needs.
 
-    `workload` names what runs meanwhile: a workload of `chaos run` or a world of the simulator,
-    with its `options`. "" leaves that to the caller. Raises ValueError for actions out of order.
+    `workload` names the load: a workload of `chaos run` or a world of the simulator, with its
+    `options`. "" leaves that to the caller. Raises ValueError for actions out of order.
     """
 
     seed: int
@@ -200,7 +200,7 @@ def _fault_of(kind: type[Fault], document: Mapping[str, Any]) -> Fault:
 
 
 def _field(document: Mapping[str, Any], name: str, kind: type[_Kind]) -> _Kind:
-    """Return what the document says, if it is of this type."""
+    """Return the field of the document. Raises ScheduleError if it has another type."""
     value = document.get(name)
     _check_type(name, value, kind)
     return cast(_Kind, value)

@@ -1,4 +1,4 @@
-"""Judges a history on disk, by either engine."""
+"""Checks a history on disk, by either engine."""
 
 import os
 import time
@@ -27,12 +27,12 @@ def verify_history(
 ) -> Verdict:
     """Check the history at `path`: a run's directory or a file.
 
-    Both engines give the same verdict. "auto" takes Spark, if it is installed, for a history
-    of many messages, for a path with a scheme (hdfs://...), or if a Spark
-    `master` is named, also by `spark_conf` (Spark's own settings). `model` names the checker;
-    None: the one that the history or `meta.json` beside it names, or for a file of another tool the
-    only one that has its operations. Raises history.HistoryError,
-    spark.session.SparkUnavailable, and ValueError for a `model` that there is not.
+    Both engines give the same verdict. "auto" selects Spark, if it is installed, for a history of
+    many messages, for a path with a scheme (hdfs://...), or if a Spark `master` is named, also by
+    `spark_conf` (Spark's own settings). `model` names the checker; None: the model named by the
+    history or `meta.json` beside it, or for a file of another tool the only model that has its
+    operations. Raises history.HistoryError, spark.session.SparkUnavailable, and ValueError for an
+    unknown `model`.
     """
     started = time.perf_counter()
     if engine == "auto":
@@ -69,7 +69,7 @@ def _check_here(file: Path, model: str, progress: Callable[[str], None]) -> Verd
 
 
 def _model_of(path: str | Path) -> str:
-    """Return the model that the history, or meta.json beside it, names; or the only one that fits.
+    """Return the model named by the history, or meta.json beside it, or the only one that fits.
 
     Raises HistoryError.
     """

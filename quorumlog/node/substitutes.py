@@ -23,20 +23,20 @@ from quorumlog.storage.io.disk import Disk, RealDisk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Substitutes:
-    """The defaults are the real parts. What replaces them is trusted: it is not checked.
+    """The defaults are the real parts. Substitutes are trusted, without checks.
 
     partition_rules: the rules of every replica; a mutant of the chaos lab breaks one.
-    handlers: what answers each API, by its key.
+    handlers: the handler of each API, by API key.
     open_disk: opens the disk that holds `log.dirs`.
-    new_logs: opens the logs of partitions, given what LogDirectory is given.
-    new_surroundings: makes the surroundings of replicas, given the fields of Surroundings.
-    bind: binds a listener, given its setting's name and its address. Raises StartFailed.
+    new_logs: opens the logs of partitions, with the arguments of LogDirectory.
+    new_surroundings: makes the surroundings of replicas, from the fields of Surroundings.
+    bind: binds a listener, from its setting's name and its address. Raises StartFailed.
     quorum: the parts of the metadata quorum and of its controller.
-    coordinator, coordinator_shard: what a group coordinator is made of.
+    coordinator, coordinator_shard: the classes of a group coordinator and its shards.
     transaction_rules: the rules of every transaction coordinator.
-    boot_id_file: tells the boots of this machine apart.
+    boot_id_file: has the id of this boot of the machine.
 
-    Chance and wall-clock time are those of the whole process: `quorumlog.chance` and
+    Chance and wall-clock time belong to the whole process: `quorumlog.chance` and
     `quorumlog.clock` have one place each where they are replaced.
     """
 

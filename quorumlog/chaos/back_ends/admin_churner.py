@@ -1,4 +1,4 @@
-"""An administrator who changes and moves topics all the time, and lets preferred replicas lead."""
+"""An administrator that changes, moves and re-elects topics all the time."""
 
 import asyncio
 import itertools
@@ -16,13 +16,13 @@ _CALL_TIMEOUT_S: Final = 5.0
 REFUSED: Final = (KafkaError, ConnectionError, TimeoutError)  # while other faults last
 _RECORDS, _RECORD = 30, bytes(1_000)
 TOPIC_PREFIX: Final = "churn-"
-CREATED: Final = 2  # partitions of a new topic; a write to one that is not there makes one of 1
-GROWN: Final = 5  # partitions when it has grown
-_TUNED: Final = "log.index.interval.bytes"  # of all brokers: nothing is lost by any value
+CREATED: Final = 2  # partitions of a new topic; a write to a missing topic creates one with 1
+GROWN: Final = 5  # partitions after the topic has grown
+_TUNED: Final = "log.index.interval.bytes"  # of all brokers: any value is safe
 _TUNED_BYTES: Final = (0, 500, 4_096)
 
 Change = Callable[[Admin], Awaitable[object]]
-"""Returns False if there was nothing to change."""
+"""Returns False if there was no change to make."""
 T = TypeVar("T")
 
 
@@ -39,12 +39,12 @@ def drawn_replicas(brokers: Collection[int], count: int) -> tuple[int, ...]:
 
 
 class AdminChurner:
-    """Works from `start` to `stop`. `changes`: how many the cluster has made.
+    """Works from `start` to `stop`. `changes`: the number of changes that the cluster has made.
 
-    It changes no other topic than its own, but elects leaders for all, and moves partitions of all:
-    to other brokers, to fewer, and in the end to as many as they had. For all brokers it changes a
-    setting that holds for topics, and the levels of features; it raises them again in the end. It
-    unregisters brokers that are gone.
+    It creates and changes topics of its own, but elects leaders for all, and moves partitions of
+    all: to other brokers, to fewer, and in the end back to the former number. For all brokers it
+    changes one log setting, and the levels of features; it raises lowered levels again in the end.
+    It unregisters dead brokers.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class AdminChurner:
         may_forget: Callable[[], bool] = lambda: True,
         fewer: int = 1,
     ) -> None:
-        """`may_move`, `may_forget`: asked before each move, and before a broker is unregistered.
+        """`may_move`, `may_forget`: called before each move, and before a broker is unregistered.
 
-        `fewer`: how many replicas less than before a partition may have for a while.
+        `fewer`: how many replicas a partition may lose for a while.
         """
         self._bootstrap: Final = bootstrap
         self._prefix = ""
@@ -65,36 +65,36 @@ class AdminChurner:
         self._may_forget: Final = may_forget
         self.fewer = fewer
         self._working: asyncio.Task[None] | None = None
-        self._replicas: Final[dict[TopicPartition, int]] = {}  # of what was moved: how many it had
-        self._seen: Final[set[int]] = set()  # the brokers that were ever there
+        self._replicas: Final[dict[TopicPartition, int]] = {}  # moved partition -> former number
+        self._seen: Final[set[int]] = set()  # every broker seen so far
         self._is_tuned = False
         self._levels: Final = FeatureLevels()
-        self._changes: Final = self._endless()  # they go on where they were stopped
+        self._changes: Final = self._endless()  # continues where `stop` left it
         self._taking_back: Final = asyncio.Lock()
         self.changes = 0
 
     def start(self, per_s: int) -> None:
-        """Begin to change, if it has not begun."""
+        """Begin to change the cluster, unless it has begun."""
         self._prefix = self._prefix or f"{TOPIC_PREFIX}{chance.random_bytes(3).hex()}"
         if self._working is None:
             self._working = asyncio.create_task(self._work(1 / per_s))
 
     async def stop(self) -> None:
-        """Change nothing more; take back what can be, and remove the topics, if the cluster can.
+        """Stop all changes; undo reversible ones and delete the topics, if the cluster can.
 
-        What cannot be taken back while brokers are down is taken back when this is called again.
+        A change that cannot be undone while brokers are down is undone by the next call.
         """
         working, self._working = self._working, None
         if working is not None:
             working.cancel()
             await asyncio.wait([working])
             if not working.cancelled():
-                working.result()  # it ends by an error alone
+                working.result()  # it ends only by an error
         elif not (self._replicas or self._is_tuned or self._levels.are_lowered):
             return
         with suppress(*REFUSED):
             async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
-                async with self._taking_back:  # the end of a run may stop it, too
+                async with self._taking_back:  # the end of a run may call `stop`, too
                     await self._move_back(admin)
                     await self._levels.raise_again(admin)
                 if self._is_tuned:
@@ -111,7 +111,7 @@ class AdminChurner:
             await asyncio.sleep(pause_s)
 
     async def _change(self, admin: Admin, pause_s: float) -> None:
-        """Make changes until one is refused: then another broker may take the next one."""
+        """Make changes until one is refused: then another broker may receive the next one."""
         for change in self._changes:
             async with asyncio.timeout(_CALL_TIMEOUT_S):
                 is_made = await change(admin) is not False
@@ -133,7 +133,7 @@ class AdminChurner:
                 yield partial(_delete, f"{self._prefix}-{number - _TOPICS_MAX}")
 
     async def _fill(self, name: str, admin: Admin) -> None:
-        """Write what retention removes soon."""
+        """Write records that retention deletes soon."""
         del admin
         async with Producer(self._bootstrap, linger_ms=0) as producer:
             for _ in range(_RECORDS):
@@ -144,7 +144,7 @@ class AdminChurner:
         await admin.alter_configs("broker", "", {_TUNED: drawn(_TUNED_BYTES)})
 
     async def _forget(self, admin: Admin) -> bool:
-        """Unregister a broker that is gone; it may come back."""
+        """Unregister a dead broker; it may come back."""
         there_are = {*(await admin.describe_cluster()).nodes}
         self._seen.update(there_are)
         gone = self._seen - there_are
@@ -154,7 +154,7 @@ class AdminChurner:
         return True
 
     async def _move(self, admin: Admin) -> bool:
-        """Let a partition of any topic have other replicas: as many as before, or one less."""
+        """Reassign a partition of any topic, to at most as many replicas as before."""
         brokers = {*(await admin.describe_cluster()).nodes}
         self._seen.update(brokers)
         topic = drawn(sorted(await admin.list_topics()))
@@ -174,7 +174,7 @@ class AdminChurner:
         for at, count in [*self._replicas.items()]:
             if at.topic in there_are and not at.topic.startswith(self._prefix):
                 if len(brokers) < count or not self._may_move():
-                    continue  # else it would have fewer replicas for ever
+                    continue  # a later call moves it back
                 await admin.alter_partition_reassignments({at: drawn_replicas(brokers, count)})
             del self._replicas[at]
 

@@ -1,7 +1,7 @@
 """The administrator of a run: moves replicas, adds partitions, changes settings.
 
-It is a client of the cluster, so that its requests are late, lost or refused as any other. One that
-was not answered may still have its effect: replicas are moving as long as that can be.
+It is a client of the cluster, so its requests are late, lost or refused as any other. A request
+without a response may still take effect: for `_IN_DOUBT_S`, replicas may be moving.
 """
 
 import asyncio
@@ -28,30 +28,30 @@ WITH_DIRECTORIES: Final = OPERATIONS | {"alter_log_dirs"}
 """Where brokers may have several log directories."""
 PARTITIONS_MAX: Final = 6  # of a topic that grows
 REPLICAS: Final = 3  # of a partition, at most
-_LEAST: Final = 2  # replicas of a partition, where there are as many brokers
+_LEAST: Final = 2  # replicas of a partition, if there are enough brokers
 _CALL_TIMEOUT_S: Final = 5.0
-_IN_DOUBT_S: Final = 30.0  # a request that was not answered is on its way no longer than that
+_IN_DOUBT_S: Final = 30.0  # the longest delay of a request without a response
 _SETTLE_TIMEOUT_S: Final = 20.0
 _SETTLE_PAUSE_S: Final = 0.5
 _OURS_SHARE: Final = 0.6  # of the moves, for the topic of the workload
 _CANCELLED_SHARE: Final = 0.3  # of the requests for a partition that is moving
 DELETED_TOPIC: Final = "deleted-records"
-_BATCHES, _TOGETHER = 3, 5  # written before each deletion, and the records of each
-_LINGER_MS: Final = 50  # so that records which are sent together are one batch
+_BATCHES, _TOGETHER = 3, 5  # batches written before each deletion, and the records of each
+_LINGER_MS: Final = 50  # so that records sent together are one batch
 _SIDES: Final = ("leader", "follower")
 _RATES: Final = tuple(f"{side}.replication.throttled.rate" for side in _SIDES)
 _THROTTLED: Final = tuple(f"{side}.replication.throttled.replicas" for side in _SIDES)
 _ALL: Final = "*"
 
 Say = Callable[[str], None]
-"""Told, before the cluster is asked, for what it is asked."""
+"""Called with the drawn request before it is sent to the cluster."""
 
 
 class Administrator:
-    """One of a run, on `brokers` brokers.
+    """One administrator per run, on `brokers` brokers.
 
-    fewer: how many replicas less than at most a moved partition may have.
-    why_not_move: says why a copy must not be given up now, or "".
+    fewer: how many replicas below the maximum a moved partition may have.
+    why_not_move: returns why a copy must not be given up now, or "".
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Administrator:
         self._asking = 0  # requests under way that give up copies
         self._in_doubt_until_s = 0.0
         self._throttled: Final[set[str]] = set()  # topics
-        self._throttling: Final = asyncio.Lock()  # each node that is let go asks for the release
+        self._throttling: Final = asyncio.Lock()  # each released node calls the release
         self._churner: Final = AdminChurner(
             bootstrap, may_move=self._churner_may_move, may_forget=lambda: fewer > 0, fewer=fewer
         )
 
     @property
     def changes(self) -> int:
-        """How many changes the cluster has made for the one who churns."""
+        """The number of changes that the churner has made."""
         return self._churner.changes
 
     @property
@@ -92,7 +92,7 @@ class Administrator:
     async def perform(self, operation: str, amount: int = 0) -> str | None:
         """Do one of WITH_DIRECTORIES. Raises NodeUnavailable if the cluster does not do it.
 
-        Returns what it asked the cluster for, where that was drawn; the error says so, too.
+        Returns the request, if it was drawn; the error's text has it, too.
         """
         match operation:
             case "churn":
@@ -114,11 +114,11 @@ class Administrator:
         return None
 
     async def stop(self) -> None:
-        """Change nothing more by itself; what was changed may stay."""
+        """Stop the churner; its changes may stay."""
         await self._churner.stop()
 
     async def settle(self) -> None:
-        """Take back all that is not taken back yet, now that no fault lasts any more."""
+        """Undo all remaining changes after the last fault has ended."""
         deadline_s = self._now_s() + _SETTLE_TIMEOUT_S
         await self.stop()
         while self._throttled and self._now_s() < deadline_s:
@@ -128,7 +128,7 @@ class Administrator:
                 await asyncio.sleep(_SETTLE_PAUSE_S)
 
     async def elect_uncleanly(self, partitions: Sequence[TopicPartition]) -> None:
-        """Let any living replica lead these partitions; who cannot, does not."""
+        """Elect any living replica as leader of these partitions, where there is one."""
         with suppress(*REFUSED):
             async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
                 await admin.elect_leaders(partitions, "unclean")
@@ -148,7 +148,7 @@ class Administrator:
     # --- replicas that move ---
 
     async def _reassign(self, admin: Admin, say: Say) -> None:
-        """Let a partition have other replicas, or cancel that (KIP-455)."""
+        """Reassign a partition, or cancel its reassignment (KIP-455)."""
         brokers = {*(await admin.describe_cluster()).nodes}
         topics = await admin.list_topics(include_internal=True)
         is_ours = self._topic in topics and chance.random_fraction() < _OURS_SHARE
@@ -179,7 +179,7 @@ class Administrator:
         return self._why_not_move() if self._gives_up_copies else ""
 
     def _churner_may_move(self) -> bool:
-        """Tell whether the churner may; what comes of its requests is in doubt."""
+        """Return whether the churner may move a replica; its requests are then in doubt."""
         if self._why_not():
             return False
         self._note_doubt()
@@ -190,7 +190,7 @@ class Administrator:
             self._in_doubt_until_s = self._now_s() + _IN_DOUBT_S
 
     async def _alter_log_dirs(self, admin: Admin, say: Say) -> None:
-        """Let a replica of a broker move to one of its log directories, or stay there (KIP-113)."""
+        """Move a replica of a broker to a random one of its log directories (KIP-113)."""
         broker = drawn(sorted((await admin.describe_cluster()).nodes))
         found = (await admin.describe_log_dirs([broker]))[broker]
         there_are = sorted({at for one in found.values() for at in one.replicas})
@@ -213,7 +213,7 @@ class Administrator:
         await admin.create_partitions({self._topic: there_are + 1})
 
     async def _delete_records(self, admin: Admin, say: Say) -> None:
-        """Write batches to a topic, then delete what is below any offset of it (KIP-107)."""
+        """Write batches to a topic, then delete the records below a random offset (KIP-107)."""
         if DELETED_TOPIC not in await admin.list_topics():
             await admin.create_topics([NewTopic(DELETED_TOPIC, 1)])
         async with Producer(self._bootstrap, linger_ms=_LINGER_MS) as producer:
@@ -223,14 +223,14 @@ class Administrator:
         at = TopicPartition(DELETED_TOPIC, 0)
         start = (await admin.list_offsets({at: "earliest"}))[at].offset
         end = (await admin.list_offsets({at: "latest"}))[at].offset
-        if end <= start:  # a new leader does not know yet what is committed
+        if end <= start:  # a new leader's high watermark may lag
             raise NodeUnavailable(f"no record of {DELETED_TOPIC} is known to be committed")
         before_offset = start + 1 + chance.random_number(end - start)
         say(f"{at} below offset {before_offset}")
         await admin.delete_records({at: before_offset})
 
     async def _throttle(self, bytes_per_s: int, admin: Admin, say: Say) -> None:
-        """Let each broker give and get so many bytes of replicas that are not in sync (KIP-73)."""
+        """Limit each broker's traffic to and from replicas that are out of sync (KIP-73)."""
         topics = await admin.list_topics(include_internal=True)
         say(f"{', '.join(sorted(topics))} to {bytes_per_s} bytes/s")
         self._throttled.update(topics)

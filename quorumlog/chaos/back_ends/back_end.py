@@ -1,4 +1,4 @@
-"""The protocol of a back end: operations on nodes, rules on links, and which node holds a role."""
+"""The protocol of a back end: operations on nodes, rules on links, and the holders of roles."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -14,7 +14,7 @@ GROUPS_TOPIC: Final = "__consumer_offsets"
 class NodeUnavailable(Exception):
     """A node did not perform an operation: it has ended, or it is not ready in time.
 
-    node_ids: the nodes that did not, if others did.
+    node_ids: the nodes that failed, if others succeeded.
     """
 
     def __init__(self, text: str, node_ids: tuple[int, ...] = ()) -> None:
@@ -27,9 +27,9 @@ class BackEndFailed(Exception):
 
 
 class BackEnd(Protocol):
-    """The nodes of one cluster, and what breaks and mends them.
+    """The nodes of one cluster, and the operations that break and mend them.
 
-    A fault that needs an operation or an effect that is not there is refused before the run.
+    A fault that needs a missing operation or effect is refused before the run.
     """
 
     @property
@@ -45,11 +45,11 @@ class BackEnd(Protocol):
         """The effects of the rules that `impose` takes."""
 
     def why_not(self, fault: str) -> str:
-        """Say why it cannot do a fault that needs more than it has, or "" if that is all."""
+        """Return which requirement of a fault the back end lacks, or ""."""
 
     @property
     def node_ids(self) -> tuple[int, ...]:
-        """All nodes, whether they run or not."""
+        """All nodes, running or not."""
 
     async def running(self) -> tuple[int, ...]:
         """Return the nodes whose process exists now; a paused one counts."""
@@ -57,35 +57,35 @@ class BackEnd(Protocol):
     async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> str | None:
         """Do the operation to all `node_ids`, as simultaneously as possible.
 
-        Every node is tried; then the first error is raised: NodeUnavailable. `start` leaves a node
-        alone that runs, and returns when those it started take part. An operation that takes
-        something back leaves a node alone where there is nothing to take back. `amount` is the
-        step's. Returns what was drawn, such as the partition that moves, if anything was.
+        Every node is tried; then the first error is raised: NodeUnavailable. `start` skips running
+        nodes, and returns when the nodes that it started take part. An operation that undoes a
+        fault skips nodes without that fault. `amount` is the step's. Returns the drawn request,
+        such as the reassigned partition, if one was drawn.
         """
 
     def times_met(self, operation: str, node_ids: Sequence[int]) -> int | None:
-        """Return how often the nodes have met what the operation breaks; None: it is not counted.
+        """Return how often the operation has affected the nodes; None: it is not counted.
 
-        It only grows. A fault meanwhile that it has not grown had no effect.
+        The number only grows. A fault during which it did not grow had no effect.
         """
 
     def has_links(self, links: Sequence[Link]) -> bool:
-        """Tell whether anything is ever sent on one of them; else a rule there breaks nothing."""
+        """Return whether nodes send on any of these links; else a rule there has no effect."""
 
     async def impose(self, rule: LinkRule) -> None:
-        """Let a rule hold on its links, besides those that hold already."""
+        """Impose a rule on its links, in addition to the rules in force."""
 
     async def lift(self, rule_id: str) -> None:
-        """Take a rule back. The others still hold. A rule that is not there is ignored."""
+        """Lift a rule; the others stay in force. An unknown rule is ignored."""
 
     async def holders(self, role: str, topic: str) -> Sequence[int]:
-        """Return the nodes that hold a role now, one of one node; none if that is unknown."""
+        """Return the nodes that hold a role now; empty if that is unknown."""
 
     def last_words(self, node_id: int) -> str:
-        """Say how a node that has ended did so, or "" if that is unknown."""
+        """Return the last output of a node that has ended, or "" if that is unknown."""
 
     async def restore(self) -> None:
-        """Undo what is left of a run that ended early, if the nodes outlive it."""
+        """Undo the remaining faults of a run that ended early, if the nodes outlive it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class BackEndKind:
     """A back end for clusters that run already.
 
     `open` is called with its argument and the bootstrap servers, before the event loop runs; it
-    raises ValueError for an argument that makes no sense.
+    raises ValueError for an invalid argument.
     """
 
     name: str
@@ -102,12 +102,12 @@ class BackEndKind:
 
 
 class WithoutLinks:
-    """What a back end has that owns no network between the nodes."""
+    """The members of a back end without a network between the nodes."""
 
     effects: frozenset[type[Effect]] = frozenset()
 
     def has_links(self, links: Sequence[Link]) -> bool:
-        """Tell that there are none."""
+        """Return False: there are no links."""
         del links
         return False
 
@@ -116,7 +116,7 @@ class WithoutLinks:
         raise BackEndFailed(f"there are no links here for {rule}")
 
     async def lift(self, rule_id: str) -> None:
-        """Do nothing: no rule holds."""
+        """Do nothing: no rule is in force."""
 
 
 async def for_each(node_ids: Iterable[int], act: Callable[[int], Awaitable[object]]) -> None:
@@ -140,7 +140,8 @@ async def for_each(node_ids: Iterable[int], act: Callable[[int], Awaitable[objec
 def holders_of(role: str, partitions: Iterable[tuple[int, Iterable[int]]]) -> list[int]:
     """Return the nodes that hold a role in a topic, from the leader and the ISR of each partition.
 
-    Other roles than `partition-leader` and `isr-follower` are not those of a topic.
+    Roles other than `partition-leader` and `isr-follower` are not roles in a topic: the list is
+    empty.
     """
     known = [(leader_id, {*isr} - {leader_id}) for leader_id, isr in partitions]
     match role:

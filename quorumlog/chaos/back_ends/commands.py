@@ -1,6 +1,6 @@
 """The nodes of any Kafka cluster, broken by signals to its processes or by commands of the user.
 
-A TOML file says how, one table per node; `id` is the broker id:
+A TOML file has one table per node; `id` is the broker id:
 
   [[nodes]]
   id = 1
@@ -13,8 +13,8 @@ A TOML file says how, one table per node; `id` is the broker id:
   kill = "ssh b2 sudo systemctl kill -s SIGKILL kafka"
   start = "ssh b2 sudo systemctl start kafka"
 
-A command is split as a shell would, but no shell runs it. `start` must return once the node runs in
-the background. If its exit status is not 0, the error shows what the command wrote to stderr.
+A command is split as by a shell, but no shell runs it. `start` must return once the node runs in
+the background. If its exit status is not 0, the error has the stderr of the command.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ _OPERATIONS: Final[tuple[str, ...]] = ("kill", "stop", "start", "pause", "resume
 _IS_RUNNING: Final = "is_running"
 _COMMANDS: Final = (*_OPERATIONS, _IS_RUNNING)
 _COMMAND_TIMEOUT_S: Final = 60.0
-_CHANGE_TIMEOUT_S: Final = 20.0  # until a killed node is gone, or a started one there
+_CHANGE_TIMEOUT_S: Final = 20.0  # until a killed node has ended, or a started one runs
 _POLL_S: Final = 0.02
 _ADMIN_TIMEOUT_MS: Final = 2_000
 
@@ -59,8 +59,8 @@ _ADMIN_TIMEOUT_MS: Final = 2_000
 class CommandedNode:
     """One node. Its methods block.
 
-    Invariant: no signal goes to a process that is not the one seen at the start, or started since:
-    the pid file of a dead node may hold the number of another process by now.
+    Invariant: a signal goes only to the process seen at the start, or started since: the pid file
+    of a dead node may hold the number of another process by now.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CommandedNode:
         return frozenset(by_signal | {name for name in _OPERATIONS if name in self._commands})
 
     def is_running(self) -> bool:
-        """Tell whether the process exists; a paused one counts."""
+        """Return whether the process exists; a paused one counts."""
         if _IS_RUNNING in self._commands:
             return _run(self._commands[_IS_RUNNING]).returncode == 0
         return self._process() is not None and self._process() == self._known
@@ -117,7 +117,7 @@ class CommandedNode:
             ) from None
 
     def _wait(self, *, runs: bool, stale: tuple[int, int] | None) -> None:
-        """Wait until the node runs, or does not. `stale`: the pid file that was there before."""
+        """Wait until the node runs, or has ended. `stale`: the version of the former pid file."""
         deadline_s = time.monotonic() + _CHANGE_TIMEOUT_S
         while True:
             if runs and self._pid_file_version() != stale:
@@ -184,13 +184,13 @@ class Commands(WithoutLinks):
         del amount  # of no operation here
 
         async def act(node_id: int) -> None:
-            match operation:  # before, as the operation may be cut short after it had its effect
+            match operation:  # before the call: a cancelled operation may have had its effect
                 case "kill" | "stop":
                     self._to_mend.add(("start", node_id))
                     self._to_mend.discard(("resume", node_id))
                 case "pause":
                     self._to_mend.add(("resume", node_id))
-                case _:  # it mends
+                case _:  # an operation that mends
                     pass
             await asyncio.to_thread(self._nodes[node_id].perform, operation)
             self._to_mend.discard((operation, node_id))
@@ -198,17 +198,17 @@ class Commands(WithoutLinks):
         await for_each(node_ids, act)
 
     def times_met(self, operation: str, node_ids: Sequence[int]) -> None:
-        """Return None: signals and commands need nothing to meet them."""
+        """Return None: signals and commands always have an effect."""
         del operation, node_ids
 
     def why_not(self, fault: str) -> str:
-        """Say what is missing: the nodes of the file decide."""
+        """Return which operation some node of the file lacks, or ""."""
         kind = STEP_FAULTS.get(fault)
         missing = sorted(kind.needs - self.operations) if kind is not None else []
         return f"not every node has {', '.join(missing)}" if missing else ""
 
     async def holders(self, role: str, topic: str) -> Sequence[int]:
-        """Ask the cluster; none if it does not answer."""
+        """Return the holders from the cluster; empty if it does not respond."""
         try:
             async with Admin(
                 self._bootstrap,
@@ -226,18 +226,18 @@ class Commands(WithoutLinks):
         return holders_of(role, ((one.leader_id, one.isr) for one in partitions))
 
     def last_words(self, node_id: int) -> str:
-        """Return "": the back end does not know where the node writes its log."""
+        """Return "": the back end has no access to the node's log."""
         del node_id
         return ""
 
     async def restore(self) -> None:
-        """Resume and start what this run has paused or killed, and has not mended."""
+        """Resume and start the nodes that this run has paused or killed."""
         for operation, node_id in sorted(self._to_mend):  # resume, then start
             await self.perform(operation, [node_id])
 
 
 def open_commands(file: str, bootstrap: str) -> Commands:
-    """Read the file. Raises ValueError for what is wrong in it, or if a node does not run."""
+    """Read the file. Raises ValueError if it is invalid, or if a node does not run."""
     try:
         document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:

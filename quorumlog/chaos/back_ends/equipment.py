@@ -1,4 +1,4 @@
-"""With what a cluster of a run is started, so that its faults can be inflicted: links and shims."""
+"""The equipment with which a run's cluster is started for its faults: links and shims."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,10 +23,10 @@ _SHIM_DIRECTORY: Final = "broken-calls"  # in the cluster's directory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
-    """With what a cluster has to be started, so that its faults can be inflicted.
+    """The equipment that a cluster must be started with, so that its faults can be injected.
 
-    links: its connections can be cut, by a `network` of this kind. shim: its disks and clocks can
-    be broken.
+    links: a `network` of this kind can cut its connections. shim: its disks and clocks can be
+    broken.
     """
 
     links: bool = False
@@ -35,7 +35,7 @@ class Equipment:
 
 
 def equipment_for(schedule: Schedule, network: NetworkKind) -> Equipment:
-    """Return what the faults of a schedule need."""
+    """Return the equipment that the faults of a schedule need."""
     faults = [one.fault for one in schedule.actions if isinstance(one.fault, StepFault)]
     return Equipment(
         links=network == "netns" or any(fault.imposes for fault in faults),
@@ -45,7 +45,7 @@ def equipment_for(schedule: Schedule, network: NetworkKind) -> Equipment:
 
 
 def check_equipment(cluster: LocalCluster, schedule: Schedule, network: NetworkKind) -> None:
-    """Raise InvalidArgument or ValueError if it cannot be started here, or broken that way."""
+    """Raise InvalidArgument or ValueError if the cluster or its faults cannot run here."""
     cluster.check()
     if network == "netns" and (reason := namespaces.why_not()):
         raise ValueError(f"--network netns: {reason}")

@@ -1,4 +1,4 @@
-"""Raises and lowers the levels of the features of a cluster, whatever it has (KIP-584)."""
+"""Raises and lowers the levels of all features of a cluster (KIP-584)."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,13 +14,13 @@ _TIMEOUT_MS: Final = 5_000
 
 
 class FeatureLevels:
-    """Changes levels, and raises again in the end what it has lowered.
+    """Changes levels, and in the end raises the lowered ones again.
 
-    What it has raised stays: there are levels from which no way leads back (kraft.version).
+    Raised levels stay: some of them cannot be lowered (kraft.version).
     """
 
     def __init__(self) -> None:
-        self._lowered: Final[dict[str, int]] = {}  # the highest level that a feature had
+        self._lowered: Final[dict[str, int]] = {}  # the highest former level of a feature
 
     @property
     def are_lowered(self) -> bool:
@@ -28,7 +28,7 @@ class FeatureLevels:
         return bool(self._lowered)
 
     async def change_one(self, admin: Admin) -> bool:
-        """Set one feature to another level; False: there is none to set, or the cluster refuses."""
+        """Set one feature to another level; False: there is no other, or the cluster refuses."""
         known = await _ask_levels(admin)
         now = _finalized(known)
         others = [
@@ -46,7 +46,7 @@ class FeatureLevels:
         return await _set(admin, name, level, _SAFE_DOWNGRADE if is_lower else _UPGRADE)
 
     async def raise_again(self, admin: Admin) -> None:
-        """Give each feature the highest level that it had. Raises what `Admin.request` does."""
+        """Restore the highest level of each feature. Raises the errors of `Admin.request`."""
         now = _finalized(await _ask_levels(admin))
         for name, level in [*self._lowered.items()]:
             if now.get(name, 0) >= level or await _set(admin, name, level, _UPGRADE):

@@ -1,6 +1,6 @@
-"""The nodes of a cluster that the run itself has started: signals, and its own way to start them.
+"""The nodes of a cluster that the run itself has started, broken by signals, shims and links.
 
-The best-informed node says which nodes hold a role; those that are paused are not asked.
+The best-informed node that is not paused reports the holders of a role.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ NETWORKS: Final[Mapping[NetworkKind, frozenset[type[Effect]]]] = {
     "proxy": EFFECTS,
     "netns": namespaces.EFFECTS,
 }
-"""The effects of rules on links, by what carries the rules out."""
+"""The effects of rules on links, by the kind of network that applies the rules."""
 T = TypeVar("T")
 
 ORDERS: Final[Mapping[str, Callable[[Orders, int], None]]] = {
@@ -53,7 +53,7 @@ ORDERS: Final[Mapping[str, Callable[[Orders, int], None]]] = {
     "step_clock": lambda orders, step_ms: orders.step_clock(step_ms * 1_000_000),
     "reset_clock": lambda orders, _: orders.step_clock(0),
 }
-"""What a shim in each node does."""
+"""The orders to the shim in each node."""
 _PLAIN: Final = administrator.OPERATIONS | OF_VOTERS | {
     "kill", "start", "stop", "pause", "resume", "starve", "feed", "wipe", "lose_records",
 }  # fmt: skip
@@ -64,10 +64,10 @@ RUN_FAULTS: Final[Mapping[str, type[StepFault]]] = {
 
 
 class LocalProcesses:
-    """A back end on a LocalCluster. What blocks runs in threads.
+    """A back end on a LocalCluster. Blocking calls run in threads.
 
-    Rules on links need `links` that the nodes' connections go through; broken disks and clocks
-    need a `shim` that the nodes were started with.
+    Rules on links need `links` that the nodes' connections go through; broken disks and clocks need
+    a `shim` that the nodes were started with.
     """
 
     name = "local processes"
@@ -85,7 +85,7 @@ class LocalProcesses:
         network: NetworkKind = "proxy",
         topic: str = "chaos",
     ) -> None:
-        """`network`: what kind of links these are, or would be. `topic`: of the workload."""
+        """`network`: the kind of `links`, also if there are none. `topic`: of the workload."""
         self.cluster: Final = cluster
         self.effects: Final = NETWORKS[network]
         self._network: Final = network
@@ -107,12 +107,12 @@ class LocalProcesses:
             "wipe": self._wipe,
             "lose_records": self._lose_records,
         }
-        self._paused: Final[set[int]] = set()  # they would not answer
+        self._paused: Final[set[int]] = set()  # they would not respond
         self._starved: Final[dict[int, asyncio.Task[None]]] = {}
 
     @property
     def node_ids(self) -> tuple[int, ...]:
-        """All nodes, whether they run or not."""
+        """All nodes, running or not."""
         return tuple(node.id for node in self.cluster.nodes)
 
     async def running(self) -> tuple[int, ...]:
@@ -139,7 +139,7 @@ class LocalProcesses:
         return None
 
     def times_met(self, operation: str, node_ids: Sequence[int]) -> int | None:
-        """Return how often it was met: changes of an administrator, and calls that a shim broke."""
+        """Return the changes of an administrator, or the calls that a shim broke."""
         if operation == "churn":
             return self._administrator.changes
         if operation == "remove_voter":
@@ -188,12 +188,12 @@ class LocalProcesses:
         await _in_thread(partial(lose_records, self.cluster.directory), node_id)
 
     async def _stop(self, node_id: int) -> None:
-        """Stop a node in order, or kill it: else it might end at any later time."""
+        """Shut a node down, or kill it if it does not end: else it might end at any later time."""
         with _translated():
             try:
                 await asyncio.to_thread(self.cluster.stop_node, node_id)
             except NodeFailed:
-                with suppress(ClusterError):  # it has ended in this moment
+                with suppress(ClusterError):  # it has just ended
                     await asyncio.to_thread(self.cluster.kill, node_id)
         self._end_starving((node_id,))
 
@@ -218,7 +218,7 @@ class LocalProcesses:
             self._starved[node_id] = asyncio.create_task(work)
 
     def _end_starving(self, node_ids: Sequence[int]) -> None:
-        """Forget what starved: the next process of the node does not."""
+        """End the starving of these nodes: their next process runs at full speed."""
         for node_id in node_ids:
             if (starving := self._starved.pop(node_id, None)) is not None:
                 starving.cancel()
@@ -243,7 +243,7 @@ class LocalProcesses:
                 await _at_once(self.cluster.resume, node_id)
 
     async def _until_not_needed(self, node_id: int) -> None:
-        """Return when the cluster needs nothing that this node has. Raises NodeUnavailable."""
+        """Return when the cluster needs no data that only this node has. Raises NodeUnavailable."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _NOT_NEEDED_TIMEOUT_S
         while why := why_needed(await self._status(), node_id) or (
@@ -254,17 +254,17 @@ class LocalProcesses:
             await asyncio.sleep(_POLL_S)
 
     def has_links(self, links: Sequence[Link]) -> bool:
-        """Tell whether anything is ever sent on one of them."""
+        """Return whether nodes send on any of these links."""
         return are_used(self.cluster.nodes, links)
 
     async def impose(self, rule: LinkRule) -> None:
-        """Let a rule hold. Raises BackEndFailed."""
+        """Impose a rule. Raises BackEndFailed."""
         if self._links is None:
             raise BackEndFailed(f"the cluster runs without forwarders: rule {rule.id} cannot hold")
         await self._ask(self._links.impose, rule)
 
     async def lift(self, rule_id: str) -> None:
-        """Take a rule back. Raises BackEndFailed."""
+        """Lift a rule. Raises BackEndFailed."""
         if self._links is not None:
             await self._ask(self._links.lift, rule_id)
 
@@ -276,7 +276,7 @@ class LocalProcesses:
 
     @staticmethod
     def missing(kind: type[StepFault], network: NetworkKind = "proxy") -> str:
-        """Say why this machine cannot do a fault, or "" if it can."""
+        """Return why this machine cannot do a fault, or ""."""
         if not kind.imposes <= NETWORKS[network]:
             return "a kernel knows no requests, and refuses none: use --network proxy"
         if network == "netns" and kind.imposes and (reason := namespaces.why_not()):
@@ -294,7 +294,7 @@ class LocalProcesses:
         return "" if kind is None else self.missing(kind, self._network)
 
     async def holders(self, role: str, topic: str) -> Sequence[int]:
-        """Return the nodes that hold the role, as the best-informed node sees it."""
+        """Return the nodes that hold the role, from the view of the best-informed node."""
         status = await self._status()
         if status is None:
             return []
@@ -306,7 +306,7 @@ class LocalProcesses:
         return holders_of(role, ((int(one["leader"]), one["isr"]) for one in partitions))
 
     async def _status(self) -> dict[str, Any] | None:
-        """Return the view of the best-informed node that answers."""
+        """Return the view of the best-informed node that responds."""
         answering = [node_id for node_id in await self.running() if node_id not in self._paused]
         answers = await asyncio.gather(
             *(asyncio.to_thread(self.cluster.node_status, node_id) for node_id in answering)
@@ -322,7 +322,7 @@ class LocalProcesses:
             return ""
 
     async def restore(self) -> None:
-        """Let no node starve, and no topic change: all end with the run."""
+        """End the starving of nodes and the changes of topics with the run."""
         await self._administrator.stop()
         for node_id in [*self._starved]:
             with suppress(ClusterError):
@@ -335,7 +335,7 @@ async def _in_thread(act: Callable[[int], object], node_id: int) -> None:
 
 
 async def _at_once(act: Callable[[int], object], node_id: int) -> None:
-    # No thread: a pause and a resume of two faults have their effect in the order of the calls.
+    # No thread: a pause and a resume of two faults take effect in the order of the calls.
     with _translated():
         act(node_id)
 

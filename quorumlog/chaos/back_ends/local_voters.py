@@ -1,4 +1,4 @@
-"""The voters of a cluster of processes: what changes them, and whether they need a disk."""
+"""The voters of a cluster of processes: their changes, and whether they need a disk."""
 
 import asyncio
 from typing import Any, Final
@@ -9,7 +9,7 @@ from quorumlog.cluster.roles import CONTROLLER
 
 
 class LocalVoters(VoterChanger):
-    """Those of a LocalCluster. A directory is told by the file that every directory has."""
+    """The voters of a LocalCluster. A file in each directory has the directory's id."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster: Final = cluster
@@ -22,9 +22,9 @@ class LocalVoters(VoterChanger):
 
 
 def why_needed(status: dict[str, Any] | None, node_id: int) -> str:
-    """Say why a cluster may need a copy that a node has, as its best-informed node sees it, or "".
+    """Return why a cluster may need a node's copies, by its best-informed node, or "".
 
-    It does not if other nodes lead, in sync, every partition that this one has a copy of.
+    It needs none if other nodes lead, in sync, every partition that this node has a copy of.
     """
     if status is None or status["controller_id"] in {None, -1, node_id}:
         return "no other node is known to be the active controller"

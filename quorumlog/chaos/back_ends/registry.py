@@ -1,4 +1,4 @@
-"""Every back end for a cluster that runs already, by name: a file beside this one and a word here.
+"""Every back end for a running cluster, by name; a new one is a file beside this one, named below.
 
 `local_processes` is not among them: it belongs to the cluster that a run starts for itself.
 """

@@ -1,8 +1,8 @@
 """An administrator that removes voters from the metadata quorum and adds them (KIP-853).
 
-It asks by the public API, for what a quorum survives: of the voters that are left, a majority has
-the directories that the cluster knows. What a lost disk was is removed before the node is added as
-it is now.
+It uses the public API, and only for changes that a quorum survives: a majority of the remaining
+voters has the directories that the cluster has recorded. The voter of a lost disk is removed before
+the node is added with its new directory.
 """
 
 import asyncio
@@ -16,23 +16,23 @@ from quorumlog.client.descriptions import QuorumDescription, QuorumReplica
 
 OPERATIONS: Final = frozenset({"raise_kraft_version", "remove_voter", "add_voter"})
 _FEATURE: Final = "kraft.version"
-_CHANGING_VOTERS: Final = 1  # of that feature: the level at which they can change
+_CHANGING_VOTERS: Final = 1  # the level of that feature at which voters can change
 _CALL_TIMEOUT_S: Final = 5.0
-_IN_DOUBT_S: Final = 30.0  # a request that was not answered is on its way no longer than that
-_REMOVE_TIMEOUT_S: Final = 10.0  # so long as nothing rules the change out
+_IN_DOUBT_S: Final = 30.0  # the longest delay of a request without a response
+_REMOVE_TIMEOUT_S: Final = 10.0  # unless an error rules the change out
 _ADD_TIMEOUT_S: Final = 20.0  # the node may be starting, and the quorum may have no leader
 _PAUSE_S: Final = 0.25
 
 DirectoryOf = Callable[[int], bytes | None]
-"""Returns the id of a node's metadata directory; None: its disk is empty, or it is not known."""
+"""Returns the id of a node's metadata directory; None: its disk is empty, or the id is unknown."""
 Told = Callable[[str, int], object]
-"""Called with an operation and its node when the cluster has said that the change is made."""
+"""Called with an operation and its node when the cluster has acknowledged the change."""
 
 
 class VoterChanger:
-    """One of a run, for the nodes that are `controllers`. `changes`: how many the cluster has made.
+    """One changer per run, for the nodes `controllers`. `changes`: those that the cluster has made.
 
-    A change that was not answered, or by an error that does not rule it out, is unknown: it may be
+    A change without a response, or with an error that does not rule it out, is unknown: it may be
     made later.
     """
 
@@ -65,7 +65,7 @@ class VoterChanger:
     async def perform(self, operation: str, node_ids: Sequence[int]) -> None:
         """Do one of OPERATIONS for one node after the other.
 
-        Raises NodeUnavailable when all were tried, with the nodes for which it is not done.
+        Raises NodeUnavailable when all were tried, with the nodes that failed.
         """
         failed: dict[int, str] = {}
         for node_id in node_ids:
@@ -80,7 +80,7 @@ class VoterChanger:
             raise NodeUnavailable("; ".join(failed.values()), tuple(failed))
 
     async def why_not_wipe(self, node_id: int) -> str:
-        """Say why the quorum needs the disk of a node, or ""."""
+        """Return why the quorum needs the disk of a node, or ""."""
         if self.is_changing:
             return "the voters are changing"
         try:
@@ -93,11 +93,11 @@ class VoterChanger:
         return self._why_unsafe(voters, without=node_id)
 
     def note_wipe(self, node_id: int) -> None:
-        """Take note that a disk is about to be gone: what it is as a voter has to be replaced."""
+        """Record that a disk is about to be wiped: its voter has to be replaced."""
         self._has_asked = True
         self._gone[node_id] = self._directory_of(node_id)
 
-    # --- what is asked ---
+    # --- requests ---
 
     async def _remove_or_raise(self, operation: str, node_id: int) -> None:
         if node_id not in self._controllers:
@@ -126,7 +126,7 @@ class VoterChanger:
         self._is_raised = True
 
     async def _remove(self, admin: Admin, node_id: int, *, is_again: bool = False) -> None:
-        """Remove a voter. `is_again`: an attempt of which nothing is known may have done it."""
+        """Remove a voter. `is_again`: an earlier attempt of unknown outcome may have removed it."""
         voters = (await admin.describe_quorum()).voters
         voter = _replica(voters, node_id)
         if voter is None and is_again:
@@ -141,7 +141,7 @@ class VoterChanger:
         self._told("remove_voter", node_id)
 
     async def _add(self, node_id: int) -> None:
-        """Let a controller be a voter with the directory that it has, if that may be changed."""
+        """Add a controller as a voter with its current directory, if voters can change."""
         if not self._has_asked or node_id not in self._controllers:
             return
         deadline_s = self._now_s() + _ADD_TIMEOUT_S
@@ -151,7 +151,7 @@ class VoterChanger:
             await asyncio.sleep(_PAUSE_S)
 
     async def _try_to_add(self, node_id: int) -> str:
-        """Say why the node is no voter yet, or ""."""
+        """Return why the node is no voter yet, or ""."""
         directory_id = self._directory_of(node_id)
         if directory_id is None:
             return "its directory is not known"
@@ -159,7 +159,7 @@ class VoterChanger:
             async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
                 level = (await admin.describe_features())[_FEATURE].level
                 if level < _CHANGING_VOTERS and not self.is_changing:
-                    return ""  # the configured ones are in force
+                    return ""  # the configured voters are in force
                 return await self._add_as_it_is(admin, node_id, directory_id)
         except REFUSED as error:
             return _outcome(error)
@@ -181,7 +181,7 @@ class VoterChanger:
         return ""
 
     async def _ask(self, change: Awaitable[None]) -> None:
-        """Await a change; note if it is in doubt."""
+        """Await a change; record whether it is in doubt."""
         self._asking += 1
         is_certain = False
         try:
@@ -197,9 +197,9 @@ class VoterChanger:
                 self._in_doubt_until_s = self._now_s() + _IN_DOUBT_S
 
     def _why_unsafe(self, voters: Collection[QuorumReplica], without: int | None = None) -> str:
-        """Say why a quorum of these voters must not lose what one node has, or ""."""
+        """Return why a quorum of these voters must not lose the disk of `without`, or ""."""
         if not all(any(one.directory_id) for one in voters):
-            return ""  # kraft.version is 0: a voter that lost its disk learns, and votes again
+            return ""  # kraft.version is 0: a voter that lost its disk catches up, and votes again
         intact = [one for one in voters if one.replica_id != without and self._is_intact(one)]
         if len(intact) > len(voters) // 2:
             return ""
@@ -218,7 +218,7 @@ def _replica(replicas: Iterable[QuorumReplica], node_id: int) -> QuorumReplica |
 
 
 def _address(quorum: QuorumDescription, node_id: int, directory_id: bytes) -> str | None:
-    """Return where an observer with this directory is; None: the leader knows of none."""
+    """Return the address of an observer with this directory; None if the leader has none."""
     observer = _replica(quorum.observers, node_id)
     if observer is None or observer.directory_id != directory_id:
         return None
@@ -230,7 +230,7 @@ def _text(error: BaseException) -> str:
 
 
 def _outcome(error: BaseException) -> str:
-    """Say whether the change that was asked for may be made."""
+    """Return the outcome of a change, failed or unknown, with the error."""
     return f"{'failed' if _is_definite(error) else 'unknown'}: {_text(error)}"
 
 

@@ -1,8 +1,8 @@
-"""Banks: transfers move money between accounts, so the total never changes and none is below 0.
+"""Banks: transfers move money between accounts; the total is constant, no balance is negative.
 
-A `read` returns a map from account to balance, a `transfer` names what it moves. The total is that
-of the first read, because a history does not say with what the accounts began. Source:
-jepsen.tests.bank.
+A `read` returns a map from account to balance; a `transfer` names the accounts and the amount. The
+expected total is that of the first read, because a history does not contain the initial balances.
+Source: jepsen.tests.bank.
 """
 
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ def _balances(call: Mapping[str, Any]) -> dict[str, Any]:
 def _wrong(
     balances: Mapping[str, int | None], total: int | None
 ) -> tuple[dict[str, str], int | None]:
-    """Return the anomalies of one read with notes, and what its balances add up to."""
+    """Return the anomalies of one read with notes, and the sum of its balances."""
     empty = [account for account, amount in balances.items() if amount is None]
     if empty:
         return {"no-balance": f"account {', '.join(empty)}"}, None

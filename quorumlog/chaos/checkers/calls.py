@@ -1,7 +1,7 @@
 """Operations on objects as columns: one row per operation, with the values it names.
 
-What every checker but the one of Kafka logs works on. An operation lies under the key of its first
-micro-operation, or of none ("").
+Input of the checkers of banks, counters, sets and sequential models. The key of an operation is the
+key of its first micro-operation, or "" if it has none.
 """
 
 import json
@@ -27,22 +27,22 @@ from quorumlog.chaos.checkers.verdict import (
 )
 from quorumlog.chaos.history.model import NEMESIS, NEVER_NS, OUTCOMES, HistoryError
 
-NOTHING: Final = "null"  # the text of a value that is absent
+NOTHING: Final = "null"  # the text of an absent value
 CALLS: Final = pa.schema(
     [
         ("key", pa.string()),
         ("process", pa.int64()),
         ("f", pa.string()),
         ("outcome", pa.int8()),  # OK, INFO or FAIL of `entries`
-        ("invoked", pa.int64()),  # the number of the event
-        ("completed", pa.int64()),  # the number of the event; -1: there is none
+        ("invoked", pa.int64()),  # event number of the invocation
+        ("completed", pa.int64()),  # event number of the completion; -1: none
         ("invoked_ns", pa.int64()),
         ("completed_ns", pa.int64()),
-        ("value", pa.int64()),  # the first value it names ...
-        ("text", pa.string()),  # ... or, if this is not "", canonical JSON of it
+        ("value", pa.int64()),  # the operation's first value ...
+        ("text", pa.string()),  # ... or, if this is not "", its canonical JSON
         ("second", pa.int64()),
         ("second_text", pa.string()),  # "" and `second` 0 if there is only one value
-        ("values", pa.int64()),  # how many
+        ("values", pa.int64()),  # number of values
     ]
 )
 
@@ -54,14 +54,14 @@ def calls_checker(
     operations: frozenset[str],
     check: Callable[[pa.Table], Partial],
 ) -> Checker:
-    """Return the checker that judges tables of CALLS with `check`; see Checker for the rest."""
+    """Return a checker that runs `check` on tables of CALLS; see Checker for the other fields."""
     ranked = (NODE_ENDED_ANOMALY, *anomalies)
 
     def explode(table: pa.Table) -> pa.Table:
         return explode_calls(table, model, operations)
 
     def check_keys(calls: pa.Table, facts: Facts) -> Partial:
-        del facts  # nothing here depends on what only the whole history knows
+        del facts  # no rule here needs facts about the whole history
         return check(calls.combine_chunks())
 
     def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
@@ -88,14 +88,14 @@ def calls_checker(
 
 
 def nothing_done(merged: Partial) -> list[str]:
-    """Return why a history proves nothing, if it does not."""
+    """Return the reasons why a history proves nothing; an empty list if it is conclusive."""
     if not merged.counts.get("operations"):
         return ["the history is empty"]
     return [] if merged.counts["ok"] else ["no operation succeeded"]
 
 
 def by_key(calls: pa.Table) -> Iterator[tuple[str, Ints]]:
-    """Yield each key, and the rows of its operations in the order of their invocations."""
+    """Yield each key and the rows of its operations in the order of their invocations."""
     if not calls.num_rows:
         return
     keys, key = sorted_codes(calls.column("key"))
@@ -105,10 +105,10 @@ def by_key(calls: pa.Table) -> Iterator[tuple[str, Ints]]:
 
 
 def explode_calls(table: pa.Table, model: str, operations: Collection[str]) -> pa.Table:
-    """Return a table of CALLS from a table of history.schema.OPERATIONS. The nemesis has none.
+    """Return a table of CALLS from a table of history.schema.OPERATIONS, without nemesis rows.
 
-    Raises HistoryError for an `f` that is not one of `operations` of `model`, and for an operation
-    that names more than two values.
+    Raises HistoryError for an `f` outside `operations` of `model`, and for an operation with more
+    than two values.
     """
     table = table.filter(pc.not_equal(table.column("process"), NEMESIS)).combine_chunks()
     refuse_others(table, model, operations)
@@ -143,7 +143,7 @@ def explode_calls(table: pa.Table, model: str, operations: Collection[str]) -> p
 
 
 def refuse_others(table: pa.Table, model: str, operations: Collection[str]) -> None:
-    """Raise HistoryError if an operation has an `f` that is not one of `operations` of `model`."""
+    """Raise HistoryError if an operation has an `f` outside `operations` of `model`."""
     known = pc.is_in(table.column("f"), value_set=pa.array(sorted(operations), pa.string()))
     place = pc.index(known, False).as_py()
     if place >= 0:
@@ -170,7 +170,7 @@ def value_of(value: int, text: str) -> Any:
 
 
 def frozen(value: Any) -> Any:
-    """Return a JSON value that is hashable."""
+    """Return the JSON value in a hashable form."""
     if isinstance(value, list):
         return tuple(frozen(one) for one in value)
     if isinstance(value, dict):
@@ -179,7 +179,7 @@ def frozen(value: Any) -> Any:
 
 
 def count_calls(calls: pa.Table) -> dict[str, int]:
-    """Return how many operations there are, of each outcome, and keys."""
+    """Return the number of operations, of operations with each outcome, and of keys."""
     outcome = calls.column("outcome").to_numpy()
     counts = {"operations": calls.num_rows, "keys": pc.count_distinct(calls.column("key")).as_py()}
     for code, name in enumerate(OUTCOMES):
@@ -201,7 +201,7 @@ def found(
 def witness(
     calls: pa.Table, key: str, note: str, told: Iterable[tuple[str, int]]
 ) -> dict[str, Any]:
-    """Return the witness that tells of some rows of `calls`, each with its role."""
+    """Return a witness that consists of some rows of `calls`, each with its role."""
     return {"key": key, "note": note, "ops": [_told(calls, role, row) for role, row in told]}
 
 

@@ -1,10 +1,11 @@
-"""The protocol of a checker: a model that judges a history, in steps that any engine can run.
+"""The protocol of a checker: one model, checked in steps that any engine can run.
 
-  explode    from operations to entries with a column `key`, of any set of whole processes;
-  check      everything about some keys, from all entries of those keys;
-  conclude   the verdict, from what was found about all keys.
-A history may be cut by process before `explode`, and by `key` before `check`. A checker that can
-take a history apart in runs, wherever it is cut, has `runs`.
+  explode    from operations to entries with a column `key`; input: any set of whole processes;
+  check      all rules for some keys; input: all entries of those keys;
+  conclude   the verdict, from the partial results of all keys.
+
+A history may be split by process before `explode`, and by `key` before `check`. A checker with
+`runs` can also explode a history that is split between any two operations.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,17 +20,17 @@ from quorumlog.chaos.checkers.fault_bands import Band
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Verdict
 from quorumlog.chaos.history.schema import CUT_OFF, DENSE, ENDED, FINAL_READS
 
-SHARED: Final = -1  # the position of an entry that all ranges must have: see Ranges
-APART: Final = -2  # of one that no range needs
+SHARED: Final = -1  # position of an entry that every range receives: see Ranges
+APART: Final = -2  # position of an entry that no range receives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What must be known of the whole history; every part of it is checked with the same facts.
+    """Facts about the whole history; every part of it is checked with the same facts.
 
-    final_reads_marked: the last reads are told from others; Jepsen does not tell them apart.
+    final_reads_marked: final reads are distinct from other reads; Jepsen does not distinguish them.
     cut_off: the last line of the file is incomplete.
-    ended: the end row was seen, or the format has none.
+    ended: the end row is present, or the format has none.
     dense: the workload leaves no offset unused (no transactions, no compaction).
     """
 
@@ -40,7 +41,7 @@ class Facts:
 
 
 def facts_of(metadata: Mapping[bytes, bytes] | None) -> Facts:
-    """Return the facts that the metadata of a history's table names."""
+    """Return the facts in the metadata of a history's table."""
     known = metadata or {}
     return Facts(
         final_reads_marked=known.get(FINAL_READS, b"marked") == b"marked",
@@ -51,20 +52,20 @@ def facts_of(metadata: Mapping[bytes, bytes] | None) -> Facts:
 
 
 class Conclude(Protocol):
-    """Give the verdict, from what was found about all keys."""
+    """The last step of a check: from partial results to the verdict."""
 
     def __call__(self, partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
-        """Merge what was found, and judge. `bands`: when each fault was active."""
+        """Merge the partial results and return the verdict. `bands`: when each fault was active."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """How a checker takes apart a run of operations: no process must be whole in it.
+    """Explodes a run of operations in which no process needs to be complete.
 
-    context: of a run, the few operations that must be known to take apart the others; of contexts
-        that were put together, the same of all their runs.
+    context: returns the few operations of a run on which other entries depend; applied to the
+        joined contexts of all runs, it returns the context of the whole history.
     explode: from a run, and the context of the whole history, to entries.
-    explode_context: the entries of what spans the runs.
+    explode_context: the entries that span runs.
     """
 
     context: Callable[[pa.Table], pa.Table]
@@ -74,20 +75,20 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why a range says nothing, so that its key must be checked as a whole."""
+    """The reason why a range is inconclusive, so that its key must be checked as a whole."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranges:
-    """How a checker proves a key clean from ranges of its entries, without the whole key.
+    """Proves a key clean from ranges of its entries, without the whole key.
 
-    positions: of each entry of a table, where it lies in its key: from 0 on, or SHARED (each range
-        has it), or APART (no range has it: it is checked with the other keys).
-    examine: a range, and all that is shared, to evidence, which can be pickled, or a Doubt.
-    stitch: from the evidence of all ranges, in order, to what `check` finds in the key; None: the
-        key must be checked.
+    positions: the position of each entry in its key: from 0 on, SHARED (every range receives it),
+        or APART (no range receives it: it is checked with the other keys).
+    examine: from a range and all shared entries to evidence, which can be pickled, or a Doubt.
+    stitch: from the evidence of all ranges, in order, to the result of `check` for the key; None:
+        the key must be checked as a whole.
     """
 
     positions: Callable[[pa.Table], npt.NDArray[np.int64]]
@@ -97,15 +98,16 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checker:
-    """One model of what a history may look like.
+    """One model: the rules that a history must satisfy.
 
     model: its name.
-    text: what holds if the verdict is valid, in one line.
-    anomalies: what it may find. Root causes come first: one often causes others after it.
-    operations: every `f` that it judges; a history with another one is refused.
-    micros: of its transactions (f = "txn"), every micro-operation.
-    entries: the schema of what `explode` returns. It has a column `key` of strings.
-    runs: how it takes runs apart; None: only whole processes.
+    text: the property that a valid verdict proves, in one line.
+    anomalies: the anomalies that it can report. Root causes come first: one often causes others
+        after it.
+    operations: every `f` that it accepts; a history with any other `f` is refused.
+    micros: every micro-operation of its transactions (f = "txn").
+    entries: the schema of the result of `explode`. It has a column `key` of strings.
+    runs: how it explodes runs; None: only whole processes.
     ranges: how it proves a large key clean in ranges; None: a key is checked as a whole.
     """
 

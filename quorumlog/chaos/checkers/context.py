@@ -1,10 +1,10 @@
-"""The few operations of a run which those who take others apart must know of.
+"""The context of a run: its few operations on which the entries of other runs depend.
 
-A run is any set of whole operations; a process may have operations in many. Its polls follow each
-other only if nothing moved it in between, and the lives of its readers span all runs. The context
-of a run has what moves positions (see positions), of each process its last operation, its last poll
-and its last successful one, and the first of its operations that names each key. The context of
-contexts is that of all their runs.
+A run is any set of whole operations; a process may have operations in many runs. Two polls of a
+process are consecutive only if no operation between them moved its position, and the lives of
+readers span all runs. The context of a run has the operations that move positions (see positions),
+and of each process its last operation, its last poll, its last successful poll and the first of its
+operations that names each key. The context of joined contexts is the context of all their runs.
 """
 
 import numpy as np
@@ -40,7 +40,7 @@ def context_of(table: pa.Table) -> pa.Table:
 
 
 def _first_of_keys(table: pa.Table, rows: Ints, number: Ints) -> Ints:
-    """Return those of `rows` which are the first to name a key for their process."""
+    """Return those of `rows` that are the first of their process to name a key."""
     micro = table.column("micro").combine_chunks()
     lengths = micro.value_lengths().to_numpy(zero_copy_only=False)
     keys, key = sorted_codes(micro.flatten().field("key"))

@@ -1,8 +1,8 @@
-"""Counters: every read lies between what must have been added before it, and what may have been.
+"""Counters: each read lies between the lowest and the highest possible sum.
 
-An `add` names a number, which may be negative; a `read` returns the sum. The least that a read may
-return is all that was acknowledged before it began, and of what lowers the sum all that was asked
-for before it ended; the most is the reverse. Source: jepsen.checker, counter.
+An `add` names a number, which may be negative; a `read` returns the sum. The lower bound of a read
+is the sum of the positive adds acknowledged before it began and of the negative adds invoked before
+it ended; the upper bound is the reverse. Source: jepsen.checker, counter.
 """
 
 from typing import Any, Final
@@ -32,11 +32,11 @@ def _check(calls: pa.Table) -> Partial:
         known = adds[outcome[adds] == OK]
 
         def asked(sign: int, of: Ints = adds, reads: Ints = reads) -> Ints:
-            """Sum what was asked for before each read ended."""
+            """Sum the adds invoked before each read ended."""
             return _sums(invoked[of], value[of], sign, completed[reads])
 
         def done(sign: int, of: Ints = known, reads: Ints = reads) -> Ints:
-            """Sum what was acknowledged before each read began."""
+            """Sum the adds acknowledged before each read began."""
             return _sums(completed[of], value[of], sign, invoked[reads])
 
         least, most = done(1) + asked(-1), asked(1) + done(-1)
@@ -56,7 +56,7 @@ def _check(calls: pa.Table) -> Partial:
 
 
 def _refuse_texts(calls: pa.Table, is_add: Any) -> None:
-    """Raise HistoryError for an add, or a read that succeeded, without a number."""
+    """Raise HistoryError for an add, or a successful read, without a number."""
     must = is_add | (calls.column("outcome").to_numpy() == OK)
     for row in np.flatnonzero(must).tolist():
         if calls.column("text")[row].as_py():
@@ -65,7 +65,7 @@ def _refuse_texts(calls: pa.Table, is_add: Any) -> None:
 
 
 def _sums(at: Ints, value: Ints, sign: int, before: Ints) -> Ints:
-    """Return for each moment the sum of the values of this sign that were before it."""
+    """Return, for each moment in `before`, the sum of the earlier values of this sign."""
     order = np.argsort(at, kind="stable")
     amounts = np.where(np.sign(value[order]) == sign, value[order], 0)
     sums = np.concatenate([[0], np.cumsum(amounts)])

@@ -1,7 +1,7 @@
-"""Cycles between transactions: if each of some must come before the next, no order explains them.
+"""Cycles between transactions: transactions that must precede each other have no valid order.
 
-An edge says why one transaction comes before another: WW, it wrote the version before the other's;
-WR, the other read what it wrote; RW, it read the version before the other's (an anti-dependency).
+An edge states why one transaction precedes another: WW, it wrote the version before the other's;
+WR, the other read its version; RW, it read the version before the other's (an anti-dependency).
 Names are Adya's: G0, a cycle of WW alone; G1c, of WW and WR, with a WR; G-single, with one RW; G2,
 with several. Sources: Adya, Weak Consistency (1999); Kingsbury and Alvaro, Elle (2020); Tarjan's
 algorithm for strongly connected components, without recursion.
@@ -18,12 +18,12 @@ WR: Final = 2
 RW: Final = 4
 _WORDS: Final = {WW: "wrote before", WR: "was read by", RW: "read before"}
 Successors = Callable[[int], Iterable[int]]
-_STARTS_MAX: Final = 256  # edges of a component from which a short cycle is looked for
+_STARTS_MAX: Final = 256  # edges of a component from which the search for a short cycle starts
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One edge of a cycle: from, why, to; `about` names the object and the versions."""
+    """One edge of a cycle: source, reason, target; `about` names the object and the versions."""
 
     source: int
     kind: int
@@ -36,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """A shortest cycle that was found in a component, with the name of its kind."""
+    """A short cycle of a component, with the name of its kind."""
 
     name: str
     steps: tuple[Step, ...]
@@ -49,19 +49,19 @@ class Graph:
     edges: dict[int, dict[int, dict[int, str]]] = field(default_factory=dict)
 
     def add(self, source: int, kind: int, target: int, about: str) -> None:
-        """Add an edge, unless it leads to its own beginning."""
+        """Add an edge, unless its source is its target."""
         if source != target:
             self.edges.setdefault(source, {}).setdefault(target, {}).setdefault(kind, about)
 
     def successors(self, node: int, kinds: int) -> Iterator[int]:
-        """Yield what follows `node` by an edge of one of `kinds`."""
+        """Yield the targets of the edges of `kinds` from `node`."""
         for target, labels in self.edges.get(node, {}).items():
             if any(kind & kinds for kind in labels):
                 yield target
 
 
 def find_cycles(graph: Graph) -> list[Cycle]:
-    """Return one cycle for each component of each kind that holds one, strongest kinds first."""
+    """Return one cycle for each component of each kind that has a cycle, strongest kinds first."""
     found = [_shortest(graph, one, "G0", WW, WW) for one in components(graph, WW)]
     found += [_shortest(graph, one, "G1c", WR, WW | WR) for one in components(graph, WW | WR)]
     for component in components(graph, WW | WR | RW):
@@ -105,7 +105,7 @@ def _edges(
 def _path(
     graph: Graph, start: int, goal: int, kinds: int, inside: frozenset[int]
 ) -> list[int] | None:
-    """Return the shortest path of nodes, by breadth."""
+    """Return the shortest path of nodes, by breadth-first search."""
     came_from: dict[int, int | None] = {start: None}
     waiting = deque([start])
     while waiting:
@@ -142,7 +142,7 @@ class _Tarjan:
     found: list[list[int]] = field(default_factory=list)
 
     def walk(self, root: int, successors: Successors) -> None:
-        """Visit all that can be reached from `root`, depth first."""
+        """Visit all nodes that can be reached from `root`, depth first."""
         self._open(root)
         path = [(root, iter(successors(root)))]
         while path:

@@ -1,8 +1,8 @@
-"""Reads of a transaction that had not been asked to commit: what it had written was no final state.
+"""Reads of a transaction's records before its commit was requested.
 
-A transaction of our own histories says when its commit was asked for. A record of it that a poll
-returned before that moment was shown while the transaction was open, whether it was committed later
-on or not. That is Adya's G1b, seen through time: a read of a state in between. Where the
+In our own histories, a transaction records when its commit was requested. A record that a poll
+returned before that moment was visible while the transaction was open, whether it was committed
+later or not. That is Adya's G1b, seen through time: a read of an intermediate state. If the
 transaction failed, it is G1a.
 """
 
@@ -17,12 +17,12 @@ _ORDINAL_BITS = 24
 
 
 def early_reads(order: VersionOrder, asked: Entries) -> list[CheckResult]:
-    """Return what was polled too early. `asked`: the entries of kind ASKED of these keys."""
+    """Return the polls that were too early. `asked`: the entries of kind ASKED of these keys."""
     if not len(asked):
         return []
     entries, values = order.entries, order.values
     asked_ns = _asked_ns(order, asked)
-    sends = np.append(values.send_entry, ABSENT)[order.value_of]  # ABSENT finds what is appended
+    sends = np.append(values.send_entry, ABSENT)[order.value_of]  # ABSENT takes the appended item
     early = order.is_poll & (entries.outcome == OK)
     early &= entries.completed_ns < np.append(asked_ns, ABSENT)[order.value_of]
     early &= np.append(entries.outcome, FAIL)[sends] != FAIL
@@ -41,7 +41,7 @@ def early_reads(order: VersionOrder, asked: Entries) -> list[CheckResult]:
 
 
 def _asked_ns(order: VersionOrder, asked: Entries) -> Ints:
-    """Return for each value when its commit was asked for; -1: unknown, or sent more than once."""
+    """Return when each value's commit was requested, in ns; -1: unknown, or sent repeatedly."""
     entries, values = order.entries, order.values
     moments = _moments(asked)
     by_moment = np.argsort(moments, kind="stable")

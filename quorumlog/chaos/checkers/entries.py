@@ -1,8 +1,8 @@
 """The entries of a history, as columns: one entry per message sent or polled.
 
-Entries of one key can be checked without those of any other key, so Spark moves entries. `explode`
-writes into each entry all that a checker must know of the process's other operations (its own
-outcome, where its reading position was changed).
+The entries of one key can be checked without those of any other key, so Spark moves entries.
+`explode` writes into each entry all facts about the process's other operations that a rule needs
+(the outcome, the changes of its reading position).
 """
 
 from dataclasses import dataclass, fields
@@ -21,13 +21,13 @@ Kinds = npt.NDArray[np.int8]
 SEND: Final = 0
 POLL: Final = 1
 FINAL_POLL: Final = 2
-FINAL_END: Final = 3  # offset: the log end offset a final reader reached
-COUNT: Final = 4  # key: what was counted; value: how many. No message
+FINAL_END: Final = 3  # offset: the log end offset that a final reader reached
+COUNT: Final = 4  # key: the name of a count; value: the number. No message
 READER: Final = 5  # the life of a reader in a key: see reader_lives. No message
-ERROR: Final = 6  # key: the code of an error that tells of a loss. No message
-ASKED: Final = 7  # invoked_ns: when the commit of a transaction that sent `value` was asked for
-OFFSETS: Final = 8  # offset: what a transaction commits for a group in this key. No message
-COMMITTED: Final = 9  # offset: what a group has committed in this key, as it was told. No message
+ERROR: Final = 6  # key: the code of an error that proves a loss. No message
+ASKED: Final = 7  # invoked_ns: when the commit of the transaction that sent `value` was requested
+OFFSETS: Final = 8  # offset: committed in a transaction for a group in this key. No message
+COMMITTED: Final = 9  # offset: a group's committed offset in this key, from a response. No message
 
 F_OF_KIND: Final = ("send", "poll", "final_poll", "final_end", *[""] * 4, "txn", "committed")
 
@@ -47,10 +47,10 @@ TXN_FLAG: Final = 8  # the operation was a transaction
 class Entries:
     """Columns of equal length.
 
-    `key` is a place in `keys`, which is sorted. `op` and `completion` are the numbers of
-    the operation's two events (-1: it has no second). `ordinal` is the message's place in its
-    operation. `segment` grows whenever the process's position in this key may have been changed by
-    something else than a poll that is known to have happened.
+    `key` is an index into `keys`, which is sorted. `op` and `completion` are the event numbers of
+    the operation's invocation and completion (-1: no completion). `ordinal` is the message's index
+    in its operation. `segment` grows whenever the process's position in this key may have been
+    changed by anything but a poll with a certain outcome.
     """
 
     keys: tuple[str, ...]
@@ -72,7 +72,7 @@ class Entries:
         return len(self.key)
 
     def take(self, chosen: Any) -> "Entries":
-        """Return the entries at `chosen`: places, or a mask."""
+        """Return the entries at `chosen`: indexes, or a mask."""
         columns = {name: getattr(self, name)[chosen] for name in COLUMNS}
         return Entries(keys=self.keys, **columns)
 
@@ -85,7 +85,7 @@ class Entries:
 
     @classmethod
     def from_arrow(cls, table: pa.Table) -> "Entries":
-        """Take back what `to_arrow` gave, in any order and any number of chunks."""
+        """Return the entries of a table of `to_arrow`, in any order and any number of chunks."""
         keys, key = sorted_codes(table.column("key"))
         columns = {name: table.column(name).to_numpy() for name in ENTRY_SCHEMA.names[1:]}
         return cls(keys=keys, key=key, **columns)
@@ -96,11 +96,11 @@ _ARROW_TYPES: Final[dict[Any, Any]] = {Ints: pa.int64(), Codes: pa.int32(), Kind
 ENTRY_SCHEMA: Final = pa.schema(
     [("key", pa.string()), *((one.name, _ARROW_TYPES[one.type]) for one in fields(Entries)[2:])]
 )
-"""The columns as a table: `key` as text in place of `keys` and codes, the others as they are."""
+"""The columns as a table: `key` as text in place of `keys` and codes, the others unchanged."""
 
 
 def sorted_codes(texts: pa.ChunkedArray | pa.Array) -> tuple[tuple[str, ...], Codes]:
-    """Return the distinct texts, sorted, and for each text its place among them."""
+    """Return the distinct texts, sorted, and for each text its index among them."""
     encoded = texts.dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.unify_dictionaries().combine_chunks()

@@ -1,14 +1,17 @@
-"""Rules of groups whose offsets are committed in transactions: everything is consumed exactly once.
+"""Rules of groups that commit offsets in transactions: each record is consumed exactly once.
 
-A key with `offsets` in transactions is an input, of one group. What a transaction polled there, and
-the offset that it commits, are one step of the group through the log. Each key tells its steps;
-`join_steps` joins them with what all keys tell of the transactions whose outcome is unknown:
-  - the steps of transactions that are committed do not overlap (consumed-twice), and leave no
-    record out (unconsumed);
-  - an answer to what the group has committed is not above what any transaction tried to commit that
-    is not known to be aborted (offset-ahead), and not below what was committed before the
-    question (offset-lost): a transaction that was answered is committed, and its group waits for
-    it (KIP-447).
+A key with `offsets` in transactions is an input of one group. The records that a transaction polled
+from an input, and the offset that it commits there, are one step of the group through the log. Each
+key yields its steps; `join_steps` joins them with the evidence of all keys about transactions of
+unknown outcome:
+
+  - the steps of committed transactions do not overlap (consumed-twice), and leave no record out
+    (unconsumed);
+  - a committed offset in a response is at most the highest offset that any transaction, unless
+    certainly aborted, tried to commit (offset-ahead), and at least every offset committed before
+    the request (offset-lost): a transaction with a successful response is committed, and its group
+    waits for it (KIP-447).
+
 Source: KIP-98, KIP-447, KIP-129.
 """
 
@@ -40,12 +43,12 @@ from quorumlog.chaos.checkers.witnesses import Told, Witness, first_entry, inval
 from quorumlog.chaos.history.model import UNKNOWN_OFFSET
 
 STEPS: Final = "steps"  # see Step
-INPUTS: Final = "inputs"  # [the key, how many places of it are known to hold a record]
+INPUTS: Final = "inputs"  # [the key, the number of its places up to the last acknowledged record]
 _BEYOND: Final = "acknowledged records that no transaction of the group has consumed"
 
 
 class Step(NamedTuple):
-    """What one transaction consumed of one key: places [first, after) of its version order."""
+    """The places [first, after) of one key's version order that one transaction consumed."""
 
     key: str
     first: int
@@ -58,7 +61,7 @@ class Step(NamedTuple):
 def offset_anomalies(
     order: VersionOrder, notes: Entries, across: dict[str, list[Any]]
 ) -> list[CheckResult]:
-    """Return what these keys alone prove; write their steps into `across`."""
+    """Return the anomalies that these keys alone prove; write their steps into `across`."""
     offsets = notes.take(np.flatnonzero(notes.kind == OFFSETS))
     if not len(offsets):
         return []
@@ -82,7 +85,7 @@ def _steps(order: VersionOrder, offsets: Entries) -> list[Step]:
     for row in range(len(offsets)):
         name, op = offsets.keys[int(offsets.key[row])], int(offsets.op[row])
         if name not in codes:
-            continue  # nothing was ever sent or polled there
+            continue  # no operation sent or polled there
         start, end = order.key_start[codes[name] : codes[name] + 2].tolist()
         of_key = order.place_offset[start:end]
         after = int(np.searchsorted(of_key, int(offsets.offset[row])))
@@ -94,7 +97,7 @@ def _steps(order: VersionOrder, offsets: Entries) -> list[Step]:
 
 
 def _inputs(order: VersionOrder, offsets: Entries) -> list[list[Any]]:
-    """Return each input, and after which place no record is known to be acknowledged."""
+    """Return each input with the place after its last acknowledged record."""
     entries = order.entries
     names = {offsets.keys[code] for code in np.unique(offsets.key).tolist()}
     found: list[list[Any]] = []
@@ -107,10 +110,10 @@ def _inputs(order: VersionOrder, offsets: Entries) -> list[list[Any]]:
 
 
 def _ahead(notes: Entries, answers: Ints) -> CheckResult:
-    """Find answers above everything that may have been committed when they were given."""
+    """Find responses above every offset that may have been committed when they were sent."""
     may_be = np.flatnonzero((notes.kind == OFFSETS) & (notes.outcome != FAIL))
     highest = _highest_before(notes, may_be, notes.op, answers, notes.completion[answers])
-    told = np.append(notes.offset, UNKNOWN_OFFSET)[highest]  # ABSENT finds what is appended
+    told = np.append(notes.offset, UNKNOWN_OFFSET)[highest]  # ABSENT takes the appended item
     wrong = answers[notes.offset[answers] > told]
 
     def tell(n: int) -> Told:
@@ -124,7 +127,7 @@ def _ahead(notes: Entries, answers: Ints) -> CheckResult:
 
 
 def _lost(notes: Entries, answers: Ints) -> CheckResult:
-    """Find answers below an offset that was committed before the question."""
+    """Find responses below an offset that was committed before the request."""
     sure = np.flatnonzero((notes.kind == OFFSETS) & (notes.outcome == OK))
     highest = _highest_before(notes, sure, notes.completion, answers, notes.op[answers])
     told = np.append(notes.offset, UNKNOWN_OFFSET)[highest]
@@ -139,9 +142,9 @@ def _lost(notes: Entries, answers: Ints) -> CheckResult:
 
 
 def _highest_before(notes: Entries, rows: Ints, moment: Ints, answers: Ints, until: Ints) -> Ints:
-    """Return for each answer the one of `rows` of its key with the highest offset, or ABSENT.
+    """Return, for each of `answers`, the row of its key with the highest offset, or ABSENT.
 
-    `moment`: of all notes; those before `until`, of each answer, count.
+    `moment`: the event of each note; only rows with an event before the answer's `until` count.
     """
     found = np.full(len(answers), ABSENT)
     for key in np.unique(notes.key[answers]).tolist():
@@ -163,9 +166,9 @@ def join_steps(
     committed: frozenset[int],
     aborted: frozenset[int],
 ) -> Partial:
-    """Return what the steps of all keys prove.
+    """Return the anomalies that the steps of all keys prove together.
 
-    `committed`, `aborted`: the transactions of unknown outcome of which that is known by now.
+    `committed`, `aborted`: the transactions of unknown outcome whose outcome the keys have proved.
     """
     joined, by_key = Partial(), dict[str, list[Step]]()
     for one in steps:
@@ -193,7 +196,7 @@ def join_steps(
 def _walk(
     sure: Sequence[Step], maybe: Sequence[Step], twice: list[Witness], left_out: list[Witness]
 ) -> int:
-    """Go through the committed steps of a key in order; return the place that they reach."""
+    """Follow the committed steps of a key in order; return the place that they reach."""
     reach, last = 0, None
     for one in sure:
         if one.first < min(reach, one.after) and last is not None:
@@ -209,7 +212,7 @@ def _walk(
 
 
 def _is_covered(start: int, end: int, maybe: Sequence[Step]) -> bool:
-    """Tell whether transactions that may be committed may have consumed [start, end)."""
+    """Return whether transactions that may be committed may have consumed [start, end)."""
     for one in sorted(maybe, key=lambda step: step.first):
         if one.first <= start:
             start = max(start, one.after)

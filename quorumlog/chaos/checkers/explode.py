@@ -1,9 +1,9 @@
 """Turns operations into entries (one per message): see `entries`.
 
 `explode` takes all operations of any set of processes. `explode_run` takes any run of operations
-and the context of all others (see `context`), so a history may be cut anywhere; `explode_lives`
-adds what spans the runs. What a transaction sends and polls become entries as well, each with
-TXN_FLAG.
+and the context of all others (see `context`), so a history may be split between any operations;
+`explode_lives` adds the entries that span runs. The sends and polls of a transaction become entries
+as well, each with TXN_FLAG.
 """
 
 from typing import Any, Final
@@ -39,12 +39,15 @@ OPERATIONS: Final = frozenset({*_KINDS, *_OTHERS, _TXN})
 
 
 def explode(table: pa.Table) -> Entries:
-    """Return the entries of a table of history.schema.OPERATIONS. The nemesis has none."""
+    """Return the entries of a table of history.schema.OPERATIONS, without the nemesis."""
     return Entries.from_arrow(explode_table(table))
 
 
 def explode_table(table: pa.Table) -> pa.Table:
-    """Return the same as a table of ENTRY_SCHEMA. Raises HistoryError for what is of no log."""
+    """Return the same entries as a table of ENTRY_SCHEMA.
+
+    Raises HistoryError for an operation outside the model.
+    """
     rows = rows_of(table)
     changes = position_changes(rows)
     lives = reader_lives(rows, changes).to_arrow()
@@ -54,8 +57,8 @@ def explode_table(table: pa.Table) -> pa.Table:
 def explode_run(table: pa.Table, context: pa.Table) -> pa.Table:
     """Return the entries of a run of operations, without the lives of readers.
 
-    `context`: that of the whole history, with or without what it says of this run. Raises
-    HistoryError for what is of no log.
+    `context`: of the whole history, with or without this run. Raises HistoryError for an operation
+    outside the model.
     """
     processes = pc.unique(table.column("process"))
     elsewhere = pc.is_in(context.column("process"), processes)
@@ -67,7 +70,7 @@ def explode_run(table: pa.Table, context: pa.Table) -> pa.Table:
 
 
 def explode_lives(context: pa.Table) -> pa.Table:
-    """Return the lives of the readers. `context`: that of the whole history."""
+    """Return the lives of the readers. `context`: of the whole history."""
     rows = rows_of(context)
     return reader_lives(rows, position_changes(rows)).to_arrow()
 
@@ -84,7 +87,7 @@ def _explode(rows: Rows, changes: Changes) -> pa.Table:
 
 
 def _refuse_others(rows: Rows) -> None:
-    """Raise HistoryError for what is no operation of a Kafka log."""
+    """Raise HistoryError for an operation outside the model of a Kafka log."""
     other = ~rows.is_f(*OPERATIONS)
     if other.any():
         row = int(other.argmax())
@@ -103,7 +106,7 @@ def _refuse_others(rows: Rows) -> None:
 
 
 def _tally(rows: Rows) -> dict[str, int]:
-    """Count operations by f and outcome: `operations`, and `send ok` and the like."""
+    """Count operations by f and outcome, with keys `operations`, `send ok` and so on."""
     counts = {"operations": len(rows)}
     for name in rows.fs:
         mine = rows.is_f(name)
@@ -124,7 +127,7 @@ def _messages(rows: Rows, changes: Changes) -> Entries:
     kind = kinds[rows.f[row]] if len(kinds) else np.zeros(0, np.int8)
     if of_txn.any():
         kind = np.where(of_txn, micro_kinds[rows.micro_f], kind)
-    # A question for an end that was not answered names its keys, and no end.
+    # A request for an end offset without a response names its keys, but has no offset.
     kept = np.flatnonzero((kind >= 0) & ((kind != FINAL_END) | (rows.offset != UNKNOWN_OFFSET)))
     row, ordinal, kind, of_txn = row[kept], ordinal[kept], kind[kept], of_txn[kept]
     process, key, op = rows.process[row], rows.key[kept], rows.invoked[row]

@@ -1,13 +1,14 @@
 """The times at which each fault was active, from the nemesis's rows of a history.
 
 A fault lasts from its first row to the row that ends it: `start` ends a kill, `kill-all` or stop,
-`resume` a pause, `stop-x` (or `x-stop`) what `start-x` (or `x`) began, and `heal` ends everything.
-A row that names an action of the schedule ends what that action began, and nothing else, on the
-nodes that it names; a band ends with the last of its nodes. In histories whose rows name no action,
-a row ends what is called so on the node that it names; one that names no node ends it on all. A
-fault that no row ends lasts until the end of the history. `node-ended` is not a fault: a process
-ended without a kill. `gave-up` is one: a process ended because a fault had broken its disk. After a
-start that ended in `not-ready`, the fault goes on. `asked` says what a fault asked the cluster for.
+`resume` a pause, `stop-x` (or `x-stop`) the fault of `start-x` (or `x`), and `heal` every fault. A
+row that names an action of the schedule ends only the faults of that action, on the nodes that it
+names; a band ends with the last of its nodes. In histories whose rows name no action, a row ends
+the faults of its name on the node that it names; a row without a node ends them on all nodes. A
+fault without such a row lasts until the end of the history. `node-ended` is not a fault: a process
+ended without a kill. `gave-up` is a fault: a process ended because a fault had broken its disk.
+After a start that ended in `not-ready`, the fault goes on. An `asked` row has the request that a
+fault sent to the cluster.
 """
 
 import re
@@ -42,8 +43,8 @@ NODE_ENDED_ANOMALY: Final = Anomaly(
 class Band:
     """One fault on one target, from `start_ns` until `end_ns` (or the end of the history).
 
-    action: the number of the action that began it; 0: its row names none. asked: what the cluster
-    was asked for, such as where which partition moves.
+    action: the number of the action that began it; 0: its row names none. asked: the fault's
+    request to the cluster, such as the replicas of each reassigned partition.
     """
 
     fault: str
@@ -53,20 +54,20 @@ class Band:
     details: str = ""
     action: int = 0
     asked: str = ""
-    left: set[str] = field(default_factory=set)  # the nodes on which it lasts
+    left: set[str] = field(default_factory=set)  # the nodes on which the fault is still active
 
     def __str__(self) -> str:
         return f"{self.fault} {self.node}".strip()
 
     @property
     def named(self) -> str:
-        """The step and, if it is a part of a fault with another name, that name."""
+        """The step, followed by the name of its fault if that name differs."""
         told = read_details(self.details)
         return str(self) if told is None or told[1] == self.fault else f"{self} ({told[1]})"
 
 
 def fault_bands(table: pa.Table) -> list[Band]:
-    """Return the bands in the order in which they began. It reads only the nemesis's rows."""
+    """Return the bands in the order in which they began, from the nemesis's rows."""
     nemesis = table.filter(pc.field("process") == NEMESIS)
     nemesis = nemesis.select(["index", "invoked_ns", "f", "node", "details"])
     bands: list[Band] = []
@@ -120,7 +121,7 @@ def ended_nodes(bands: Sequence[Band]) -> list[CheckResult]:
 
 
 def _ended_how(last_words: str) -> str:
-    """Say first what is no fault of the node, if its last words tell that."""
+    """Put a cause outside the node first, if the node's last output shows one."""
     if "No space left on device" in last_words:
         return f"its disk was full: {last_words}"
     if re.search(r"\bstatus (-9|137)\b", last_words):
@@ -129,7 +130,7 @@ def _ended_how(last_words: str) -> str:
 
 
 def add_faults(witnesses: Sequence[dict[str, Any]], bands: Sequence[Band]) -> None:
-    """Write into each operation of each witness which faults were active while it ran."""
+    """Write into each operation of each witness the faults that were active while it ran."""
     for witness in witnesses:
         for op in witness["ops"]:
             end_ns = NEVER_NS if op["completed_ns"] is None else op["completed_ns"]
@@ -145,7 +146,7 @@ def _is_end(f: str) -> bool:
 
 
 def _ends(f: str, node: str, action: int, band: Band) -> bool:
-    """Tell whether the row ends the band on some nodes."""
+    """Return whether the row ends the band on some nodes."""
     if f == _HEAL:
         return True
     if not _is_end(f) or action != band.action:

@@ -1,8 +1,8 @@
-"""What the final readers saw: each reads every log from its beginning, when all faults are healed.
+"""Final reads: after all faults are healed, each final reader reads every log from its start.
 
-Each reader is judged by itself. A record must be in what *every* final reader read to an end, so a
-second reader makes the check stricter. A reader proves nothing from the moment on at which
-something else than a poll of known outcome may have moved its position.
+Each reader is checked by itself. A record must be in the result of *every* final reader that
+reached an end, so a second reader makes the check stricter. A reader proves nothing after any
+operation but a poll with a certain outcome may have moved its position.
 """
 
 from collections.abc import Iterable
@@ -25,9 +25,9 @@ from quorumlog.chaos.checkers.version_order import ABSENT, NEVER, VersionOrder, 
 
 
 def is_from_start(entries: Entries) -> Flags:
-    """Tell which entries belong to a reader that has read all that lies below.
+    """Return which entries belong to a reader that has read every record below its position.
 
-    It was assigned from the beginning, and nothing but polls of known outcome has moved it.
+    It was assigned from the beginning, and only polls with a certain outcome have moved it.
     """
     found: Flags = (entries.segment == 0) & ((entries.flags & GROUP_FLAG) == 0)
     return found
@@ -39,13 +39,13 @@ class FinalReads:
 
     key: Ints
     process: Ints
-    end_entry: Ints  # the last `final_end` that says "I have read all below", or ABSENT
-    end_op: Ints  # the number of its invocation, or ABSENT
-    end_offset: Ints  # the highest end that was claimed so, or ABSENT
+    end_entry: Ints  # the last `final_end` (all below it was read), or ABSENT
+    end_op: Ints  # the event of its invocation, or ABSENT
+    end_offset: Ints  # the highest end offset of such entries, or ABSENT
     last_place: Ints  # the last place that it read, or ABSENT
     last_offset: Ints  # its offset, or ABSENT
-    missing_from: Ints  # value -> a row in which it must be and is not, or ABSENT
-    complete: Flags  # key -> a reader came to the end, or to all that any operation saw
+    missing_from: Ints  # value -> a row that must have it and does not, or ABSENT
+    complete: Flags  # key -> a reader reached the end, or every record that any operation saw
 
     def overclaimed(self) -> Ints:
         """Return the rows whose reader claims an end beyond the record that it read last."""
@@ -53,7 +53,7 @@ class FinalReads:
 
 
 def final_reads(order: VersionOrder) -> FinalReads:
-    """Find how far each final reader got, and what it missed."""
+    """Find the last record and end of each final reader, and the values that it missed."""
     entries = order.entries
     is_final = (entries.kind == FINAL_POLL) | (entries.kind == FINAL_END)
     rows = np.flatnonzero(is_final & (entries.outcome == OK) & is_from_start(entries))
@@ -87,14 +87,14 @@ def final_reads(order: VersionOrder) -> FinalReads:
 
 
 def _find_missing(order: VersionOrder, finals: FinalReads, reader: Ints, polls: Ints) -> None:
-    """Find the values that a final reader does not have, and must have.
+    """Find the values that a final reader must have and does not have.
 
-    Those are the values below its end and below the last record that it read, and those that were
-    known before it asked for the end; but if it was told too low an end, and a value beyond that
-    end was read finally later on, only the end was wrong.
+    It must have the values below its end and below the last record that it read, and the values
+    acknowledged or polled before it requested the end offset. But if that end was too low, and a
+    final read returned such a value later, only the end was wrong.
     """
     entries, values = order.entries, order.values
-    offset = np.append(order.place_offset, NEVER)[values.last]  # ABSENT finds what is appended
+    offset = np.append(order.place_offset, NEVER)[values.last]  # ABSENT takes the appended item
     last_read = np.full(len(values.key), ABSENT)
     np.maximum.at(last_read, order.value_of[polls], entries.completion[polls])
     for one in _numbers_within_keys(finals.key):
@@ -113,17 +113,17 @@ def _find_missing(order: VersionOrder, finals: FinalReads, reader: Ints, polls: 
 
 
 def _numbers_within_keys(key: Ints) -> Iterable[Ints]:
-    """Yield rows so that no key is twice in one lot: the first row of each key, the second, ..."""
-    start = np.searchsorted(key, key)  # rows lie key by key
+    """Yield rows in lots without a repeated key: each key's first row, its second, ..."""
+    start = np.searchsorted(key, key)  # rows are sorted by key
     number = np.arange(len(key)) - start
     for place in range(int(number.max(initial=-1)) + 1):
         yield np.flatnonzero(number == place)
 
 
 def _find_complete(order: VersionOrder, finals: FinalReads) -> None:
-    """Find the keys that were read to an end after which nothing is known to have come."""
+    """Find the keys that were read to an end after which no record was seen."""
     entries, keys = order.entries, len(order.entries.keys)
-    complete = np.ones(keys, np.bool_)  # if no operation reads or writes there, nothing is missing
+    complete = np.ones(keys, np.bool_)  # a key without sends and polls is complete
     complete[entries.key[(entries.kind == SEND) | (entries.kind == POLL)]] = False
     end_op, end_offset, last_place = (np.full(keys, ABSENT) for _ in range(3))
     np.maximum.at(end_op, finals.key, finals.end_op)

@@ -1,4 +1,4 @@
-"""What checkers that look at one key after the other share: its rows, and what is found there."""
+"""Rows and findings of the checkers that check one key after the other."""
 
 from collections.abc import Collection, Container, Iterator, Sequence
 from itertools import groupby
@@ -19,23 +19,23 @@ from quorumlog.chaos.checkers.verdict import (
 )
 from quorumlog.chaos.history.model import NEMESIS, NEVER_NS
 
-NEVER: Final = 1 << 62  # the event of what never completed
+NEVER: Final = 1 << 62  # the completion event of an operation that did not complete
 
 
 ENTRIES: Final = pa.schema(
     [
         ("key", pa.string()),
         ("kind", pa.string()),  # the micro-operation's f
-        ("f", pa.string()),  # the operation's
+        ("f", pa.string()),  # the operation's f
         ("outcome", pa.string()),
         ("process", pa.int64()),
         ("op", pa.int64()),  # the index of the operation
-        ("place", pa.int64()),  # within the operation
-        ("invoked", pa.int64()),  # events by their numbers
-        ("completed", pa.int64()),  # NEVER: it did not
+        ("place", pa.int64()),  # index within the operation
+        ("invoked", pa.int64()),  # event numbers
+        ("completed", pa.int64()),  # NEVER: it did not complete
         ("offset", pa.int64()),
         ("value", pa.int64()),
-        ("extra", pa.int64()),  # as the checker says
+        ("extra", pa.int64()),  # defined by each checker
         ("invoked_ns", pa.int64()),
         ("completed_ns", pa.int64()),
     ]
@@ -113,7 +113,7 @@ def rows_by_key(entries: pa.Table, partial: Partial) -> Iterator[list[Row]]:
     """Yield the rows of each key in the order of the operations; count the operations."""
     rows = [Row(*row) for row in zip(*(column.to_pylist() for column in entries), strict=True)]
     rows.sort(key=attrgetter("key", "op", "place"))
-    # By the first micro-operation: an operation on several keys is counted once, wherever it is.
+    # Count the first micro-operation only: an operation on several keys counts once.
     partial.counts["operations"] = sum(row.place == 0 for row in rows)
     for _, of_key in groupby(rows, key=attrgetter("key")):
         yield [*of_key]
@@ -126,7 +126,7 @@ def count(partial: Partial, **amounts: int) -> None:
 
 
 class Findings:
-    """Writes what is found about one key into the partial result."""
+    """Writes the findings about one key into the partial result."""
 
     def __init__(self, partial: Partial, key: str, anomalies: Sequence[Anomaly]) -> None:
         self._partial: Final = partial
@@ -134,7 +134,7 @@ class Findings:
         self._severities: Final = {anomaly.name: anomaly.severity for anomaly in anomalies}
 
     def add(self, name: str, note: str, *told: tuple[str, Row]) -> None:
-        """Note an anomaly; `told`: the operations that prove it, each with its role."""
+        """Add an anomaly; `told`: the operations that prove it, each with its role."""
         results = self._partial.results
         result = next((one for one in results if one.name == name), None)
         if result is None:
@@ -148,7 +148,7 @@ class Findings:
             )
 
     def gap(self, reason: str, examples: Sequence[str]) -> None:
-        """Note what keeps the verdict from being valid, unless there are no examples."""
+        """Add a reason why the verdict is not valid, unless `examples` is empty."""
         if examples:
             gap = self._partial.gaps.setdefault(reason, Gap(0, []))
             gap.count += len(examples)

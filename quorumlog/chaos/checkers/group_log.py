@@ -1,23 +1,24 @@
-"""The check of a consumer group: what it was delivered, what it committed, who owned what.
+"""The check of a consumer group: its deliveries, its committed offsets, its owners.
 
 A key is a partition of one topic that one group reads; its log is dense (no transactions, no
-compaction). What sends and final reads say is the log; members poll (`group_poll`), `commit` and
-ask for `committed`, as workloads.group_consume writes it. Rules, each for one key:
+compaction). Sends and final reads define the log; members poll (`group_poll`), `commit` and request
+`committed`, as workloads.group_consume writes it. Rules, each for one key:
 
-  delivered   a record that is acknowledged, below an offset that the group has committed, was
-              delivered by an `ok` poll of some member, with the value that was sent.
-  committed   an answer is at most what anybody tried to commit before it, and at least what was
-              committed before the question. A coordinator that was replaced may answer until it
-              notices, so a lower answer is lost only if no later one is as high again; else it is
-              stale, which is legal. Commits that succeed one after the other do not go back: each
-              member commits only what it was delivered from the committed offset on.
-  resumed     the first record after `assigned` is at a committed offset, by the same bounds, and
-              those that follow leave none out and do not go back.
+  delivered   each acknowledged record below a committed offset of the group was delivered by an
+              `ok` poll of some member, with the value that was sent.
+  committed   a committed offset in a response is at most the highest offset in any commit request
+              before it, and at least the offset committed before the request. A replaced
+              coordinator may respond until it notices, so a lower offset is lost only if no later
+              one is as high again; else it is stale, which is legal. Successive successful commits
+              do not go back: each member commits only the records delivered to it from the
+              committed offset on.
+  resumed     the first record after `assigned` is at a committed offset, by the same bounds; the
+              following records leave none out and do not go back.
   generations one member owns a key in a generation; generations do not go back; after a newer
               generation was seen, a commit of an older one does not succeed.
 
-An event of a rebalance lies between the end of the member's last poll and the end of the poll that
-tells it. Sources: KIP-62, KIP-345, KIP-429; Kafka's consumer protocol.
+An event of a rebalance lies between the end of the member's previous poll and the end of the poll
+that reports it. Sources: KIP-62, KIP-345, KIP-429; Kafka's consumer protocol.
 """
 
 from collections.abc import Iterator, Sequence
@@ -109,14 +110,14 @@ _NO_END: Final = "no final read has reached the end of a key"
 
 
 def explode(table: pa.Table) -> pa.Table:
-    """Return an entry for each micro-operation that the check knows, of whole processes.
+    """Return an entry for each micro-operation of the check, from whole processes.
 
-    `extra`: for what a poll tells of a rebalance, the event after which it happened. Each member
-    that was assigned a key has an entry `lived`, too: from its first event (`offset`) to its last
-    one (`extra`).
+    `extra`: for a rebalance event in a poll, the event number after which it happened. Each member
+    with an assignment also has an entry `lived`: from its first event (`offset`) to its last one
+    (`extra`).
     """
     ended: dict[int, int] = {}  # process -> the event that ended its last poll
-    before: dict[int, int] = {}  # the invocation of a poll -> the end of the one before
+    before: dict[int, int] = {}  # the invocation of a poll -> the end of the previous poll
     first: dict[int, int] = {}  # process -> its first event
     last: dict[int, int] = {}
     columns = (table.column(name).to_pylist() for name in ("process", "f", "invoked", "completed"))
@@ -137,7 +138,7 @@ def explode(table: pa.Table) -> pa.Table:
 
 
 def check(entries: pa.Table, facts: Facts) -> Partial:
-    """Check all keys of `entries`; each key's entries must all be there, in any order."""
+    """Check all keys of `entries`; each key's entries must be complete, in any order."""
     del facts
     partial = Partial()
     for rows in rows_by_key(entries, partial):
@@ -168,7 +169,7 @@ class _Key:
         self._tried: Final = Greatest(self._commits, event=_invoked, rank=_offset)
         self._committed_by_commits: Final = Greatest(self._kept, event=_completed, rank=_offset)
         self._newest: Final = Greatest(self._assigned, event=_completed, rank=_value)
-        # Backwards in time: what was seen after an event.
+        # Backwards in time: the highest committed offset seen after an event.
         self._later: Final = Greatest(seen, event=lambda one: -one.invoked, rank=_offset)
 
     def _of(self, kind: str) -> Iterator[Row]:
@@ -240,7 +241,7 @@ class _Key:
                 )
 
     def _ceiling(self, event: int) -> int:
-        """Return the highest offset that may be committed by `event`; 0: nothing is."""
+        """Return the highest offset that may be committed by `event`; 0: no commit."""
         tried = self._tried.before(event)
         return 0 if tried is None else tried.offset
 
@@ -251,7 +252,7 @@ class _Key:
         owners: dict[int, Row] = {}
         for one in self._assigned:
             owner = owners.setdefault(one.value, one)
-            # A static member takes the place of one that is gone (KIP-345), never beside it.
+            # A static member replaces one that has left (KIP-345); they never run together.
             if lives[owner.process].extra < lives[one.process].offset:
                 owner = owners[one.value] = one
             if owner.process != one.process:
@@ -279,7 +280,7 @@ class _Key:
 
     def _check_positions(self, entries: Sequence[Row]) -> None:
         """Follow the position of one member."""
-        assigned: Row | None = None  # and nothing was delivered since
+        assigned: Row | None = None  # set until the first delivery after the assignment
         last: Row | None = None
         for entry in entries:
             if entry.kind == "assigned":
@@ -325,7 +326,7 @@ def _value(entry: Row) -> int:
 
 
 def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
-    """Merge what was found, and judge."""
+    """Merge the partial results and return the verdict."""
     return judge(
         partials,
         bands,

@@ -1,7 +1,8 @@
-"""The model of a history that names none, from the names of its operations, if only one has them.
+"""The model of a history that names no model, from its operations, if only one model fits.
 
-What Kafka's clients do is judged as a log. What else fits several models, or none, is an error that
-names them: a history is never judged by a model that only happens to accept it.
+Operations of Kafka's clients are checked as a log. Operations that fit several other models, or no
+model, are an error with the models' names: a history is never checked by a model that only happens
+to accept it.
 """
 
 from typing import Final
@@ -32,9 +33,9 @@ def guess_model(table: pa.Table) -> str:
         for name, checker in CHECKERS.items()
         if fs <= checker.operations and micros <= checker.micros
     ]
-    if DEFAULT_MODEL in fits:  # the narrower questions about a log are asked by their workloads
+    if DEFAULT_MODEL in fits:  # workloads name the narrower models of a log themselves
         return DEFAULT_MODEL
-    # A model with operations that this history has no use for gives way to one without.
+    # A model with operations that this history lacks gives way to one without them.
     fits = [
         name
         for name in fits

@@ -1,4 +1,4 @@
-"""The steps of a verdict that all checkers share: merge, name the faults, let the worst win."""
+"""The steps of a verdict that all checkers share: merge, name the faults, take the worst."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -38,9 +38,9 @@ def judge(
     anomalies: Sequence[Anomaly],
     missing: Callable[[Partial], list[str]],
 ) -> Verdict:
-    """Return the verdict; `missing` says what evidence is missing from what was found.
+    """Return the verdict; `missing` returns the evidence that the merged result lacks.
 
-    `model`, `text` and `anomalies` are those of the checker.
+    `model`, `text` and `anomalies` are the fields of the checker.
     """
     merged = merge(partials, anomalies)
     for result in merged.results:

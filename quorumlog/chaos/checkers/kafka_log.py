@@ -1,8 +1,9 @@
 """The check of a Kafka history, in two steps that any engine can run.
 
-  check      everything about some keys, from all entries of those keys;
-  conclude   the verdict, from what was found about all keys.
-Anomalies of severity INVALID make the verdict False. Missing evidence (nothing acknowledged, no
+  check      all rules for some keys, from all entries of those keys;
+  conclude   the verdict, from the partial results of all keys.
+
+Anomalies of severity INVALID make the verdict False. Missing evidence (no acknowledged send, no
 final reads, rows that do not fit the model) makes it "unknown", never True.
 """
 
@@ -168,7 +169,7 @@ _TEXT: Final = TEXTS["kafka_log"]
 
 
 def check(table: pa.Table, facts: Facts) -> Partial:
-    """Check all keys of a table of ENTRY_SCHEMA; each key's entries must all be there."""
+    """Check all keys of a table of ENTRY_SCHEMA; each key's entries must be complete."""
     partial, entries = Partial(), Entries.from_arrow(table)
     _take_notes(entries, partial)
     lives = entries.take(np.flatnonzero(entries.kind == READER))
@@ -201,7 +202,7 @@ def check(table: pa.Table, facts: Facts) -> Partial:
 
 
 def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
-    """Merge what was found, and judge."""
+    """Merge the partial results and return the verdict."""
     return judge(
         [*partials, join_keys(partials)],
         bands,
@@ -214,7 +215,7 @@ def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -
 
 
 def _missing(merged: Partial, facts: Facts) -> list[str]:
-    """Return why the verdict cannot be True, in plain words."""
+    """Return the reasons why the verdict cannot be True, in plain words."""
     counts, reasons = merged.counts, []
     if not counts.get("operations"):
         reasons.append("the history is empty")

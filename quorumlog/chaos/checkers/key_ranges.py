@@ -1,10 +1,10 @@
-"""What one range of offsets shows of a key: whether its entries are in order, and its borders.
+"""The check of one range of a key's offsets: the rules within it, and evidence about its borders.
 
-The rules of a log are run on the entries of the range alone. That is the same as on the whole key,
-but for what lies at the borders: prefix maxima, the next poll of a process, the next message of a
-send, the lag of a reader. `Evidence` has the few numbers that those need; `key_stitching` joins it.
-What has a position in no range (a send without an offset, a final end, the life of a reader) is
-*shared*: every range has all of it.
+The rules of a log run on the entries of the range alone. The result is that of the whole key,
+except at the borders: prefix maxima, the next poll of a process, the next message of a send, the
+lag of a reader. `Evidence` has the few numbers for those; `key_stitching` joins it. An entry
+without a position in a range (a send without an offset, a final end, the life of a reader) is
+*shared*: every range receives it.
 """
 
 from dataclasses import dataclass
@@ -53,15 +53,16 @@ _COMPRESSION: Final = "zstd"
 
 
 class Stretches(NamedTuple):
-    """What each process polled between two changes of its position: one row each.
+    """The polls of each process between two changes of its position: one row each.
 
-    A moment is the operation and the ordinal in it, as one number. Places are those of the range.
+    A moment is the operation and the ordinal in it, as one number. Places count from the start of
+    the range.
     """
 
     process: Ints
     segment: Ints
     final: Ints
-    alone: Ints  # 1: of no group
+    alone: Ints  # 1: member of no group
     first_moment: Ints
     last_moment: Ints
     first_place: Ints
@@ -70,17 +71,17 @@ class Stretches(NamedTuple):
 
 
 class Sends(NamedTuple):
-    """What each process sent that has a place: one row each, with moments and places as above."""
+    """The sends of each process with a place: one row each, with moments and places as above."""
 
     process: Ints
     last: Ints  # the latest moment
-    first_settled: Ints  # the first moment of one that was acknowledged, or NEVER
+    first_settled: Ints  # the first moment of an acknowledged send, or NEVER
 
 
 class Blocks(NamedTuple):
-    """Sends with places whose order is known: one row each, with moments and places as above."""
+    """Sends with places whose order is certain: one row each, with moments and places as above."""
 
-    name: Ints  # the process of what it sent and saw answered, or the operation of unknown outcome
+    name: Ints  # the process of acknowledged sends, or the operation of unknown outcome
     first: Ints
     first_place: Ints
     last: Ints
@@ -88,12 +89,12 @@ class Blocks(NamedTuple):
 
 
 class Lags(NamedTuple):
-    """What each reader with a life got: one row each."""
+    """The polls of each reader with a life: one row each."""
 
     process: Ints
-    until: Ints  # when it got its last place
-    known: Ints  # when the range shows that place, or one above, to have been known
-    known_next: Ints  # the same of the place after it; NEVER_NS if it is the last
+    until: Ints  # when it polled its last place
+    known: Ints  # when the range first proves that place, or a later one, to exist
+    known_next: Ints  # the same for the place after it; NEVER_NS if it is the last
 
 
 class Lives(NamedTuple):
@@ -106,7 +107,7 @@ class Lives(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What every range knows of the whole key."""
+    """Evidence about the whole key, equal in every range."""
 
     ends: tuple[Ints, Ints]  # of final readers: process, offset
     lives: Lives
@@ -115,12 +116,14 @@ class Shared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a range shows in which no rule finds anything.
+    """The evidence of a range in which no rule finds an anomaly.
 
-    places: how many offsets hold a record. lower_max, upper_min: of the bounds of its records, see
-    linearizability. values: all of the range, packed. worst_lags: rising records of (known, lag),
-    see `_lags`. unknown_ops: the sends of unknown outcome that have a place here. acked_late: how
-    many were acknowledged after the last successful poll of a reader.
+    places: the number of offsets with a record.
+    lower_max, upper_min: of the bounds of its records, see linearizability.
+    values: all values of the range, packed.
+    worst_lags: rising records of (known, lag), see `_lags`.
+    unknown: the sends of unknown outcome that have a place here.
+    acked_late: the number of records acknowledged after the last successful poll of a reader.
     """
 
     places: int
@@ -145,7 +148,7 @@ class Evidence:
 def positions(table: pa.Table) -> Ints:
     """Return the offset of each entry of ENTRY_SCHEMA; SHARED: it has none.
 
-    APART: its key names no log, so no range has it.
+    APART: its key is no log, so no range has it.
     """
     kind, offset = (table.column(name).to_numpy() for name in ("kind", "offset"))
     placed = (offset >= 0) & (kind < FINAL_END)
@@ -155,7 +158,7 @@ def positions(table: pa.Table) -> Ints:
 
 
 def examine(table: pa.Table, facts: Facts) -> Evidence | Doubt:
-    """Examine a range of one key: its entries, and all that are shared."""
+    """Examine a range of one key: its entries, and all shared entries."""
     entries = Entries.from_arrow(table)
     lives = entries.take(np.flatnonzero(entries.kind == READER))
     messages = entries.take(messages_of(entries))
@@ -198,7 +201,7 @@ def examine(table: pa.Table, facts: Facts) -> Evidence | Doubt:
 
 
 def _found(order: VersionOrder, bounds: Bounds, ordered: list[CheckResult], *, dense: bool) -> str:
-    """Return what the rules find in the range alone, or an empty text."""
+    """Return the name of an anomaly in the range alone, or an empty text."""
     finals, offsets = final_reads(order), order.place_offset
     results = [
         *log_anomalies(order, finals, marked=True),
@@ -222,14 +225,14 @@ def unpacked(evidence: Evidence) -> Ints:
 
 
 def _pack(values: Ints) -> bytes:
-    """Pack values that ascend: neighbours are close to each other."""
+    """Pack ascending values as compressed differences: neighbours are close."""
     steps = np.diff(values, prepend=np.int64(0))
     packed: bytes = pa.compress(steps.tobytes(), codec=_COMPRESSION, asbytes=True)
     return packed
 
 
 def _unfit(messages: Entries, lives: Entries, facts: Facts) -> str:
-    """Return why a range says nothing of these entries, or an empty text."""
+    """Return why a range of these entries is inconclusive, or an empty text."""
     sent, polled = messages.kind == SEND, is_poll(messages)
     placed, ok = messages.offset >= 0, messages.outcome == OK
     reasons = {
@@ -252,9 +255,9 @@ def _unfit(messages: Entries, lives: Entries, facts: Facts) -> str:
 
 
 def _own(messages: Entries) -> Entries:
-    """Return the entries of the range and the final ends, and of the other sends those seen here.
+    """Return the entries of the range, the final ends, and the shared sends polled here.
 
-    The other sends have no offset: a poll shows where they are.
+    A shared send has no offset; a poll shows its place.
     """
     shared = (messages.kind == SEND) & (messages.offset < 0)
     here = messages.value[(messages.kind < FINAL_END) & ~shared]
@@ -286,7 +289,7 @@ def _moments(entries: Entries, rows: Ints) -> Ints:
 
 
 def _stretches(order: VersionOrder) -> Stretches | None:
-    """Return all stretches; None: in one of them a poll did not return the next record."""
+    """Return all stretches; None if a poll in one of them did not return the next record."""
     entries = order.entries
     rows = np.flatnonzero(order.is_poll)  # in the order of their moments
     final = (entries.kind == FINAL_POLL).astype(np.int64)
@@ -331,7 +334,7 @@ def _sends(order: VersionOrder) -> Sends:
 
 
 def _blocks(order: VersionOrder, outcome: int, name: Ints) -> Blocks:
-    """Return the sends of this outcome, those of one name together."""
+    """Return the sends of this outcome, grouped by `name`."""
     rows, place = _placed_sends(order)
     chosen = order.entries.outcome[rows] == outcome
     rows, place = rows[chosen], place[chosen]
@@ -345,9 +348,10 @@ def _blocks(order: VersionOrder, outcome: int, name: Ints) -> Blocks:
 def _lags(order: VersionOrder, bounds: Bounds, lives: Entries) -> tuple[Lags, tuple[Ints, Ints]]:
     """Return the last place of each reader, and the worst lags, as far as the range shows them.
 
-    A reader from the beginning gets each place by the poll that returns it. When the place was
-    known may depend on the ranges above: on the least moment that they show. Up to that moment the
-    lags are right as they are, and `worst_lags` has, by it, the greatest of those.
+    A reader from the beginning gets each place by the poll that returns it. The moment from which a
+    place was visible may depend on higher ranges: on the least moment that they show. Lags of
+    places visible up to that moment are right; `worst_lags` has the greatest of them for each such
+    moment.
     """
     entries = order.entries
     rows = np.flatnonzero((entries.kind == POLL) & is_from_start(entries))

@@ -1,8 +1,8 @@
-"""Joins what the ranges of a key show: the key is proved clean, or it must be checked as a whole.
+"""Joins the evidence of a key's ranges: the key is clean, or must be checked as a whole.
 
-A key is clean if `check` finds nothing in it: no anomaly, not even an allowed one, and nothing that
-cannot be judged. Then only its figures are left, which are those of `check`. In doubt there is no
-answer. docs/decisions/0082-a-hot-key-is-proved-clean-in-ranges.md
+A key is clean if `check` finds neither an anomaly, not even an allowed one, nor a gap in it. Then
+its result consists of figures alone, equal to those of `check`. In doubt the result is None.
+docs/decisions/0082-a-hot-key-is-proved-clean-in-ranges.md
 """
 
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ _Columns = TypeVar("_Columns", Stretches, Sends, Blocks)
 
 
 def stitch(evidence: Sequence[Evidence | Doubt], facts: Facts) -> Partial | None:
-    """Join what all ranges of a key show, in the order of their offsets.
+    """Join the evidence of all ranges of a key, in the order of their offsets.
 
-    Returns what `check` returns for the key if it is proved clean, else None.
+    Returns the result of `check` for the key if it is proved clean, else None.
     """
     shown = [one for one in evidence if isinstance(one, Evidence)]
     ranges = [one for one in shown if one.places]
@@ -67,7 +67,7 @@ def stitch(evidence: Sequence[Evidence | Doubt], facts: Facts) -> Partial | None
 
 
 def _joined(parts: Sequence[_Columns]) -> tuple[_Columns, Ints]:
-    """Put rows of all ranges together; and say of which range each is."""
+    """Join the rows of all ranges; return them with the range of each row."""
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     return type(parts[0])(*columns), np.repeat(
         np.arange(len(parts)), [len(one[0]) for one in parts]
@@ -75,35 +75,35 @@ def _joined(parts: Sequence[_Columns]) -> tuple[_Columns, Ints]:
 
 
 def _values_differ(ranges: Sequence[Evidence]) -> bool:
-    """Tell whether no value lies in two ranges."""
+    """Return whether no value lies in two ranges."""
     values = np.concatenate([unpacked(one) for one in ranges])
-    values.sort(kind="stable")  # they are runs in order
+    values.sort(kind="stable")  # they are sorted runs
     return not (values[1:] == values[:-1]).any()
 
 
 def _is_linearizable(ranges: Sequence[Evidence]) -> bool:
-    """Tell whether no record of a range was seen before one of a lower range had been sent."""
+    """Return whether each record was first seen after every record of a lower range was sent."""
     lower = np.maximum.accumulate([one.lower_max for one in ranges])
     return bool((lower[:-1] <= [one.upper_min for one in ranges[1:]]).all())
 
 
 def _operations_ascend(unknown: Blocks, of: Ints) -> bool:
-    """Tell whether the messages of a send of unknown outcome ascend from range to range."""
+    """Return whether the messages of a send of unknown outcome ascend from range to range."""
     before, after = _neighbours(unknown, of)
     return bool((unknown.last[before] < unknown.first[after]).all())
 
 
 def _neighbours(blocks: Blocks, of: Ints) -> tuple[Ints, Ints]:
-    """Return the blocks of a name that follow each other, from range to range."""
+    """Return consecutive blocks of a name in different ranges, as (earlier, later)."""
     rows = np.lexsort((of, blocks.name))
     same = blocks.name[rows[:-1]] == blocks.name[rows[1:]]
     return rows[:-1][same], rows[1:][same]
 
 
 def _polls_follow(stretches: Stretches, starts: Ints, of: Ints) -> bool:
-    """Tell whether each stretch goes on in the next range, at its first place, with a later poll.
+    """Return whether each stretch goes on at the first place of the next range, with a later poll.
 
-    A reader from the beginning must begin there.
+    A reader from the beginning must begin at the first place of the first range.
     """
     order = np.lexsort((of, stretches.final, stretches.segment, stretches.process))
     before, after = order[:-1], order[1:]
@@ -125,10 +125,10 @@ def _from_start(stretches: Stretches) -> Flags:
 
 
 def _sends_ascend(sends: Sends, of: Ints) -> bool:
-    """Tell whether nothing was sent to a lower range after an acknowledgement in a higher one."""
+    """Return whether no process sent to a lower range after an acknowledgement in a higher one."""
     order = np.lexsort((of, sends.process))
     process = sends.process[order]
-    # A running maximum per process: of those of the ranges below.
+    # A running maximum per process, over the lower ranges.
     latest = ABSENT
     for place, row in enumerate(order.tolist()):
         if place and process[place] != process[place - 1]:
@@ -149,7 +149,7 @@ def _interleaved_at_borders(blocks: Blocks, of: Ints, starts: Ints) -> int:
 
 
 def _is_read_to_the_end(stretches: Stretches, starts: Ints, of: Ints, shared: Shared) -> bool:
-    """Tell whether a final reader has the last record, and none claims an end beyond its own."""
+    """Return whether a final reader has the last record, and none claims an end beyond its own."""
     final = (stretches.final != 0) & _from_start(stretches)
     if not (starts[of[final]] + stretches.last_place[final] == starts[-1] - 1).any():
         return False
@@ -165,14 +165,14 @@ def _is_read_to_the_end(stretches: Stretches, starts: Ints, of: Ints, shared: Sh
 
 
 def _has_holes(ranges: Sequence[Evidence], shared: Shared) -> bool:
-    """Tell whether offsets are missing before, between or behind the ranges."""
+    """Return whether offsets are missing before, between or after the ranges."""
     first = np.array([one.first_offset for one in ranges] + [int(shared.ends[1].max(initial=0))])
     after = np.array([0] + [one.last_offset + 1 for one in ranges])
     return bool((first > after).any())
 
 
 def _stopped_early(ranges: Sequence[Evidence], shared: Shared) -> bool:
-    """Tell whether most was acknowledged after the last successful poll of a reader."""
+    """Return whether most records were acknowledged after the last successful poll of a reader."""
     if not len(shared.lives.process) or any(one.has_group for one in ranges):
         return False
     late = sum(one.acked_late for one in ranges)
@@ -187,7 +187,7 @@ def _worst_lag(ranges: Sequence[Evidence], shared: Shared) -> int:
         for process, since, until in zip(*(one.tolist() for one in shared.lives), strict=True)
     }
     worst, above = 0, NEVER_NS
-    # Readers that have not been met in a higher range: they stopped here, or in a lower one.
+    # Readers not yet found in a higher range: they stopped here, or in a lower one.
     waiting = dict(lives)
     for place in reversed(range(len(ranges))):
         one = ranges[place]
@@ -204,6 +204,6 @@ def _worst_lag(ranges: Sequence[Evidence], shared: Shared) -> int:
                 known_from = min(next_known, above)
                 worst = max(worst, end - max(known_from, since))
         above = min(above, one.upper_min)
-    for since, end in waiting.values():  # they got nothing
+    for since, end in waiting.values():  # readers without a record
         worst = max(worst, end - max(above, since))
     return worst

@@ -2,13 +2,13 @@
 
 Offsets give the order of the appends, so no search is needed. With, for the record at place j,
   L_j = the invocation of its send,
-  U_j = the earliest completion which proves that it was there: its acknowledgement, or a poll
-        that returned any offset >= j,
+  U_j = the earliest completion that proves its presence: its acknowledgement, or a poll that
+        returned any offset >= j,
 the log is linearizable if and only if max(L_0..L_j) <= U_j for all j: a greedy choice in the order
 of the offsets then finds a moment for each record. Otherwise some record was seen, or acknowledged,
-before a record below it was even sent. An indeterminate send that was seen counts from its
-invocation on. The check leaves out offsets in dispute (two values, or a value elsewhere too): other
-anomalies report them. Source: the log with offsets as a special case of Wing and Gong's problem.
+before a record below it was sent. An indeterminate send that was polled counts from its invocation
+on. The check leaves out disputed offsets (two values, or a value elsewhere too): other anomalies
+report them. Source: the log with offsets as a special case of Wing and Gong's problem.
 """
 
 from dataclasses import dataclass
@@ -36,9 +36,8 @@ def check_log(order: VersionOrder, bounds: Bounds) -> list[CheckResult]:
     """Return `nonlinearizable-log`, if some record became visible too early.
 
     If a transaction sent one of the two, it is Jepsen's `G0-realtime`, and allowed; but a record
-    that was polled before it was itself sent is `G1c-realtime`, and never is. It leaves out a
-    process whose later send went below its own earlier one, because `nonmonotonic-send` always
-    finds that.
+    polled before its own send is `G1c-realtime`, which is never allowed. A process whose later send
+    went below its own earlier one is left out, because `nonmonotonic-send` always finds that.
     """
     entries = order.entries
     at, culprit = violations(bounds.lower, bounds.upper, order.key_start)
@@ -97,7 +96,7 @@ def bounds_of(order: VersionOrder) -> Bounds:
     sound[placed] = ~order.values.disputed[order.value_of[placed]]
     lower, upper = np.full(places, -NEVER_NS), np.full(places, NEVER_NS)
     lower_entry, upper_entry = np.full(places, ABSENT), np.full(places, ABSENT)
-    # The send of a value that was only polled has no place of its own: it has its value's.
+    # A send without an offset, whose value was polled, takes the place of its value.
     sends = np.flatnonzero(entries.kind == SEND)
     values = order.value_of[sends]
     sends = sends[(order.values.last[values] != ABSENT) & ~order.values.disputed[values]]
@@ -113,9 +112,9 @@ def bounds_of(order: VersionOrder) -> Bounds:
 
 
 def known_from(order: VersionOrder, bounds: Bounds) -> Ints:
-    """Return for each place when it was first known that the log reaches it or beyond, in ns.
+    """Return for each place the moment, in ns, at which a record there or beyond was first seen.
 
-    One value more than there are places: NEVER_NS, for what comes after the last.
+    The result has one value more than there are places: NEVER_NS, for the log end.
     """
     upper = np.append(bounds.upper, NEVER_NS)
     key = np.append(order.place_key, len(order.entries.keys))
@@ -124,7 +123,7 @@ def known_from(order: VersionOrder, bounds: Bounds) -> Ints:
 
 
 def _running_minimum(numbers: Ints, key: Ints) -> Ints:
-    """Return the minimum so far of each run of equal, descending keys."""
+    """Return the running minimum of each run of equal, descending keys."""
     found = numbers.copy()
     starts = np.flatnonzero(np.append(True, key[1:] != key[:-1])).tolist()
     for start, end in zip(starts, [*starts[1:], len(found)], strict=True):

@@ -2,9 +2,9 @@
 
 Linearizability is local: a history is linearizable if each key's part is (Herlihy and Wing, 1990).
 So keys are checked one by one. Registers that write every value once need no search (`zones`). The
-others are searched (`wgl`), the easy ones first; a hard one has a second search with a large
-budget, unless a key was found wrong already: that settles the verdict. A search without an answer
-makes the verdict unknown.
+other keys are searched (`wgl`), the easy ones first; a hard key has a second search with a large
+budget, unless another key has failed already: that settles the verdict. An undecided search makes
+the verdict unknown.
 """
 
 import json
@@ -54,7 +54,7 @@ _KINDS: Final = {"read": READ, "write": WRITE, "cas": CAS}
 
 
 def linearizable(model: Model, *, hard: Budget = _HARD) -> Checker:
-    """Return the checker of a sequential model. `hard`: what the search of one key may cost."""
+    """Return the checker of a sequential model. `hard`: the budget of one key's second search."""
 
     def check(calls: pa.Table) -> Partial:
         return _Check(model, calls, hard).partial()
@@ -66,7 +66,7 @@ def linearizable(model: Model, *, hard: Budget = _HARD) -> Checker:
 
 @dataclass(slots=True)
 class _Found:
-    """What was found about one key: the note, and rows with their roles."""
+    """The finding about one key: the note, and rows with their roles."""
 
     key: int
     note: str
@@ -90,7 +90,7 @@ class _Check:
         self._counts: Flags = (self._outcome != FAIL) & ~(is_read & is_open)
 
     def partial(self) -> Partial:
-        """Return what was found."""
+        """Return the partial result."""
         partial = Partial(counts=count_calls(self._calls))
         rows = np.flatnonzero(self._counts)
         bad: list[_Found] = []
@@ -106,7 +106,7 @@ class _Check:
         return partial
 
     def _by_zones(self, model: Register, rows: Ints) -> tuple[list[_Found], Ints]:
-        """Check the registers that need no search; return also the rows of those that do."""
+        """Check the registers that need no search; return findings, and the rows of the others."""
         registers = self._registers(model, rows)
         refused = self._is(CAS_REFUSED)[rows]
         hard = np.union1d(repeats_values(registers), registers.key[refused])
@@ -117,7 +117,7 @@ class _Check:
             _Found(one.key, one.note, [(role, int(chosen[op])) for role, op in one.told])
             for one in findings
         ]
-        # A refused compare-and-set may owe its value to a write that nothing else saw.
+        # A refused compare-and-set may owe its value to a write that no other operation saw.
         rest = np.isin(registers.key, hard) & (
             matter(registers) | np.isin(registers.key, registers.key[refused])
         )
@@ -138,7 +138,7 @@ class _Check:
         )
 
     def _codes(self, initial: Any) -> tuple[Ints, Ints, int]:
-        """Return numbers that stand for the first values, the second values, and the initial."""
+        """Return codes of the first values, the second values, and the initial value."""
         columns = ["value", "text", "second", "second_text"]
         value, text, second, second_text = (self._calls.column(name) for name in columns)
         texts = [

@@ -1,8 +1,8 @@
-"""Transactions that append to lists and read them: the order of the versions can be read off.
+"""Transactions that append to lists and read them: reads show the order of the versions.
 
-Each value is appended once per list. The longest read of a list tells the order of its values, and
-every other read must be a prefix of it. A value that was appended, and is in no read, comes after
-all that were read. From that follow the dependencies, and with `cycles` the anomalies. Source:
+Each value is appended once per list. The longest read of a list gives the order of its values;
+every other read must be a prefix of it. An appended value that is in no read comes after all read
+values. From this order follow the dependencies, and with `cycles` the anomalies. Source:
 elle.list-append.
 """
 
@@ -25,7 +25,7 @@ from quorumlog.chaos.history.model import HistoryError
 
 APPEND: Final = "append"
 READ: Final = "r"
-_READERS_MAX: Final = 64  # of the longest list, that are ordered before what no transaction read
+_READERS_MAX: Final = 64  # readers of the longest list with edges to unread values
 
 _ANOMALIES: Final = (
     Anomaly(name="phantom", meaning="A value was read that no transaction appended."),
@@ -42,10 +42,10 @@ _ANOMALIES: Final = (
 
 @dataclass(slots=True)
 class _List:
-    """One list: who appended each value, its reads by known transactions, its longest read."""
+    """One list: the writer of each value, its reads by committed transactions, its longest read."""
 
     writers: dict[Any, Transaction] = field(default_factory=dict)
-    appended: dict[int, list[Any]] = field(default_factory=dict)  # by a transaction, in its order
+    appended: dict[int, list[Any]] = field(default_factory=dict)  # by transaction, in its order
     reads: list[tuple[Transaction, tuple[Any, ...]]] = field(default_factory=list)
     longest: tuple[Any, ...] = ()
     longest_by: Transaction | None = None
@@ -66,7 +66,7 @@ def _judge(transactions: Sequence[Transaction], findings: Findings) -> Graph:
 
 
 def _happened(transactions: Sequence[Transaction], lists: Mapping[str, _List]) -> set[int]:
-    """Return the transactions that succeeded, or of which something was read."""
+    """Return the transactions that succeeded, or of which a value was read."""
     known = {one.number for one in transactions if one.outcome == OK}
     return known | {
         each.writers[value].number
@@ -79,7 +79,7 @@ def _happened(transactions: Sequence[Transaction], lists: Mapping[str, _List]) -
 def _check_own_order(
     name: str, each: _List, transactions: Sequence[Transaction], findings: Findings
 ) -> None:
-    """Report a list in which the values of one transaction lie in another order than its own."""
+    """Report a list in which the values of one transaction are in another order than its own."""
     place = {value: n for n, value in enumerate(each.longest)}
     for number, values in each.appended.items():
         one, places = transactions[number], [place.get(value) for value in values]
@@ -95,9 +95,9 @@ def _check_own_order(
 
 
 def _take(one: Transaction, lists: dict[str, _List], findings: Findings) -> None:
-    """Take the operations of one transaction apart, and check that it sees its own."""
-    seen: dict[str, tuple[Any, ...]] = {}  # what it knows of a list: all of it
-    own: dict[str, tuple[Any, ...]] = {}  # what it appended before it first read a list
+    """Process the operations of one transaction, and check that it sees its own."""
+    seen: dict[str, tuple[Any, ...]] = {}  # the whole list, as the transaction last saw it
+    own: dict[str, tuple[Any, ...]] = {}  # values that it appended before it first read the list
     for micro in one.micros:
         name, each = micro.object, lists.setdefault(micro.object, _List())
         if micro.f == APPEND:
@@ -120,9 +120,9 @@ def _read(
     known: tuple[tuple[Any, ...] | None, tuple[Any, ...]],
     findings: Findings,
 ) -> tuple[Any, ...]:
-    """Compare a read with what its transaction knows, and note what was there before it.
+    """Compare a read with its transaction's earlier operations, and add the prefix before them.
 
-    `known`: what the list must be, if the transaction has read it before; what it has appended.
+    `known`: the expected list, if the transaction has read it before; the values that it appended.
     """
     name, (expected, own), read = micro.object, known, _elements(one, micro)
     words, told = f"[{' '.join(map(str, read))}]", [("transaction", one)]
@@ -164,7 +164,7 @@ def _elements(one: Transaction, micro: Micro) -> tuple[Any, ...]:
 def _is_sound(
     name: str, each: _List, one: Transaction, read: tuple[Any, ...], findings: Findings
 ) -> bool:
-    """Report what is wrong with a read by itself; tell whether its order can be relied on."""
+    """Report the anomalies of one read; return whether it is a prefix of the longest read."""
     for value in read:
         writer = each.writers.get(value)
         if writer is None:

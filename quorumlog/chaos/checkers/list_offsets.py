@@ -1,21 +1,22 @@
-"""The check of offsets by time (ListOffsets), against what was sent and what the final reads saw.
+"""The check of offsets by time (ListOffsets) against the sends and the final reads.
 
-A key is a partition. Nothing is deleted, and the value of a record is its timestamp. Rules, where
-"in time" means: acknowledged or answered before the question was asked:
+A key is a partition. No record is deleted, and the value of a record is its timestamp. Rules, where
+"in time" means that the response (to a send or a query) arrived before the query was sent:
 
   earliest       is 0.
   latest         is never above the end that the final reads reached, never goes back for one
-                 client, and in the final questions it is that end. A leader that was replaced may
-                 answer until it notices, so an end below what another client was acknowledged in
-                 time is stale, which is legal while there are faults.
-  by_time        names a record at or after that time, and no record below it in the log is; the
-                 time that is told is its own. No record: none that was acknowledged in time is at
-                 or after that time (stale, as above), and in the final questions none at all.
-  max_timestamp  the same: no record below has a time as great; in the final questions none at all.
-                 A broker names no record while the one with the greatest time is not committed.
+                 client, and in the final queries it is that end. A replaced leader may respond
+                 until it notices, so an end below an offset acknowledged to another client in time
+                 is stale, which is legal while there are faults.
+  by_time        names the first record in the log at or after that time, with its own timestamp. If
+                 it names none: no record acknowledged in time is at or after that time (stale, as
+                 above), and in the final queries no record at all.
+  max_timestamp  names a record with a greater timestamp than every record below it; in the final
+                 queries, than any other. A broker names no record while the one with the greatest
+                 timestamp is not committed.
 
-A broker answers for a prefix of the log, and every prefix has all records below the one it names:
-so an answer that names a record can be checked exactly, whenever it was given.
+A broker responds for a prefix of the log, and every prefix has all records below the record that it
+names: so a response that names a record can be checked exactly, whenever it was sent.
 Sources: KIP-79, KIP-207, KIP-734.
 """
 
@@ -82,7 +83,7 @@ _UNREAD: Final = "final reads did not read a log from 0 to its end"
 
 
 def explode(table: pa.Table) -> pa.Table:
-    """Return an entry for each micro-operation; `extra`: the time that was told with an answer."""
+    """Return an entry for each micro-operation; `extra`: the timestamp in the response."""
     rows = rows_of(table, _KINDS, _MODEL, _OPERATIONS)
     told = {(row.op, row.key): row.value for row in rows if row.kind == "found"}
     return entries_of(
@@ -91,7 +92,7 @@ def explode(table: pa.Table) -> pa.Table:
 
 
 def check(entries: pa.Table, facts: Facts) -> Partial:
-    """Check all keys of `entries`; each key's entries must all be there, in any order."""
+    """Check all keys of `entries`; each key's entries must be complete, in any order."""
     del facts
     partial = Partial()
     for rows in rows_by_key(entries, partial):
@@ -173,7 +174,7 @@ class _Key:
             last[row.process] = row
 
     def _check_none(self, row: Row) -> None:
-        """Check that no record was named. `value` of a question by_time: the time asked for."""
+        """Check a response without a record. `value` of a query by_time: the requested time."""
         note = "no record was named"
         if row.f == _FINAL and self._greatest and self._greatest[-1] >= row.value:
             self._findings.add("not-found", note, ("answer", row))
@@ -215,7 +216,7 @@ class _Key:
 
 
 def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
-    """Merge what was found, and judge."""
+    """Merge the partial results and return the verdict."""
     return judge(
         partials,
         bands,

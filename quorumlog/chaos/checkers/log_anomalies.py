@@ -1,7 +1,7 @@
-"""Anomalies of the log itself: which values it holds, where, and which it has lost.
+"""Anomalies of the log itself: the values that it holds, their offsets, and lost values.
 
 Definitions of jepsen.tests.kafka, and two of our own: `phantom` (Jepsen's checker throws) and
-`vanished-write` (Jepsen does not look again once a value was read).
+`vanished-write` (Jepsen does not check a value again once it was read).
 """
 
 from collections.abc import Iterable, Mapping
@@ -48,7 +48,7 @@ def _phantom(order: VersionOrder) -> CheckResult:
 
 
 def _aborted_read(order: VersionOrder) -> CheckResult:
-    """Find values in ok polls whose send is known to have failed."""
+    """Find values in ok polls whose send certainly failed."""
     values = order.values
     refused = values.refused & ~values.acknowledged & ~values.undecided
     found = np.flatnonzero(values.polled & refused)
@@ -96,7 +96,7 @@ def _lost(order: VersionOrder, finals: FinalReads, *, marked: bool) -> CheckResu
 
     Readers got past a value if a final reader must have it and has not, or if a reader that has
     read all from the beginning polled a higher place. The first place of the polled value counts,
-    so that conflicting offsets hide nothing.
+    so that conflicting offsets hide no loss.
     """
     entries, values = order.entries, order.values
     reached = np.full(len(entries.keys), ABSENT)
@@ -122,19 +122,19 @@ def _lost(order: VersionOrder, finals: FinalReads, *, marked: bool) -> CheckResu
 
 
 def _has_not_sought(entries: Entries) -> Flags:
-    """Tell which polls may prove a loss in Jepsen's model: all but those of readers that sought."""
+    """Return which polls may prove a loss in Jepsen's model: those of readers without a seek."""
     sought: Flags = (entries.flags & SOUGHT_FLAG) != 0
     return ~sought
 
 
 def _end_of(finals: FinalReads, value: int) -> int:
-    """Return the answer of the log's end to the reader that misses `value`, or NO_ENTRY."""
+    """Return the `final_end` entry of the reader that misses `value`, or NO_ENTRY."""
     row = int(finals.missing_from[value])
     return int(finals.end_entry[row]) if row != ABSENT else NO_ENTRY
 
 
 def _vanished(order: VersionOrder, finals: FinalReads) -> CheckResult:
-    """Find values that were polled once, and are missing in what a final reader read."""
+    """Find values that were polled once, but that a final reader misses."""
     entries, values = order.entries, order.values
     committed = values.acknowledged | values.undecided
     found = np.flatnonzero(committed & values.polled & (finals.missing_from != ABSENT))
@@ -158,7 +158,7 @@ def _vanished(order: VersionOrder, finals: FinalReads) -> CheckResult:
 def _unseen(order: VersionOrder, severity: Severity, *, lost: int) -> CheckResult:
     """Find acknowledged values that no ok poll returned: lost, or the readers were too slow.
 
-    Each of the `lost` ones is among them.
+    The `lost` values are among them.
     """
     values = order.values
     sends = values.send_entry[np.flatnonzero(values.acknowledged & ~values.polled)]
@@ -185,7 +185,7 @@ def _ok_poll_of(order: VersionOrder, value: int) -> int:
 def gaps_of(
     order: VersionOrder, finals: FinalReads, *, marked: bool
 ) -> Mapping[str, Iterable[str]]:
-    """Return what cannot be judged in these keys: reason -> examples, all of them."""
+    """Return the gaps of these keys: reason -> all examples."""
     entries, values = order.entries, order.values
     names = np.array([*entries.keys, ""], object)
     gaps = {

@@ -1,8 +1,8 @@
-"""Anomalies of a log's end, and of what lies below it.
+"""Anomalies of a log's end, and of the offsets below it.
 
-`log-end-regression`: a log that has shown a record, or an end, must never again say that it ends
-before that (Kafka: the high watermark a client can see does not go back, KIP-207). `hole`: in a
-log of a workload that leaves no offset unused, every offset below the end holds a record.
+`log-end-regression`: after a log has shown a record, or an end, no response may give a lower end
+(Kafka: the high watermark that a client can see does not go back, KIP-207). `hole`: in a log of a
+workload that leaves no offset unused, every offset below the end holds a record.
 """
 
 import numpy as np
@@ -23,12 +23,12 @@ def end_anomalies(order: VersionOrder, finals: FinalReads, *, dense: bool) -> li
 
 
 def _regressed(order: VersionOrder, finals: FinalReads) -> CheckResult:
-    """Find answers that lie below what was known before the question."""
+    """Find end offsets in responses that are below an earlier record or end."""
     entries = order.entries
     is_end = (entries.kind == FINAL_END) & (entries.offset >= 0) & (entries.outcome != INFO)
     asked = np.flatnonzero(is_end)
     told = np.concatenate([asked, _first_seen(order)]) if len(asked) else asked
-    reach = entries.offset + ~is_end  # a record at an offset: the log ends behind it
+    reach = entries.offset + ~is_end  # a record at an offset: the log ends after it
     highest = _highest_before(
         key=entries.key,
         moment=entries.completion,
@@ -54,7 +54,7 @@ def _regressed(order: VersionOrder, finals: FinalReads) -> CheckResult:
 
 
 def _first_seen(order: VersionOrder) -> Ints:
-    """Return for each place that was acknowledged or polled for certain the first such entry."""
+    """Return, for each place with an acknowledgement or an ok poll, the first such entry."""
     entries = order.entries
     seen = order.place_of != ABSENT
     seen &= acknowledged(entries) | (order.is_poll & (entries.outcome == OK))
@@ -76,7 +76,7 @@ def _highest_before(
     told = told[np.lexsort((moment[told], key[told]))]
     rank = np.empty(len(told), np.int64)
     rank[np.argsort(reach[told], kind="stable")] = np.arange(len(told))
-    lift = key[told].astype(np.int64) * len(told)  # keys lie one after the other
+    lift = key[told].astype(np.int64) * len(told)  # keys follow each other
     best = np.maximum.accumulate(rank + lift) - lift
     holder = np.empty(len(told), np.int64)
     holder[rank] = told
@@ -95,7 +95,7 @@ def _holes(order: VersionOrder, finals: FinalReads) -> CheckResult:
     entries = order.entries
     end = np.full(len(entries.keys), ABSENT)
     np.maximum.at(end, finals.key, finals.end_offset)
-    # The offset that follows each place, and where the next place is, or the end of the log.
+    # The offset after each place, and the offset of the next place, or the end of the log.
     after = order.place_offset + 1
     last = np.append(order.place_key[1:] != order.place_key[:-1], True)[: len(after)]
     following = np.where(last, end[order.place_key], np.append(order.place_offset[1:], 0))

@@ -1,13 +1,14 @@
-"""What transactions add to the rules of a log: all of one is there, or nothing of it.
+"""Rules that transactions add to those of a log: either all of their records are visible, or none.
 
-A transaction spans keys. Each key tells its part, and `join_keys` joins the parts:
-  - a reader at read_committed sees what was committed before: if each of some transactions polled
-    what the next one sent, in a circle, one of them saw what was not committed (Adya's G1c, with
-    write-read edges alone: Kafka does not isolate writes);
-  - if any record of a transaction of unknown outcome was polled, all of it was committed, and none
-    of it may be missing;
+A transaction spans keys. Each key yields its part, and `join_keys` joins the parts:
+  - a reader at read_committed sees committed records only: if transactions polled each other's
+    records in a circle, one of them saw an uncommitted record (Adya's G1c, with write-read edges
+    alone: Kafka does not isolate writes);
+  - if any record of a transaction of unknown outcome was polled, the transaction was committed, and
+    none of its records may be missing;
   - transactions overwrite each other in a circle (G0): legal, as Kafka does not isolate writes;
-  - the transactions of a group consume everything exactly once: see `exactly_once`.
+  - the transactions of a group consume each record exactly once: see `exactly_once`.
+
 Source: jepsen.tests.kafka, precommitted-read-cases, wr-graph, and writes-by-type.
 """
 
@@ -42,10 +43,10 @@ from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder
 from quorumlog.chaos.checkers.witnesses import Told, Witness, invalid, witness
 
 _READ_FROM: Final = "read from"  # [the sender's event, the reader's event, a witness of both]
-_WROTE: Final = "wrote before"  # [one event, that of the next record's transaction, a key, a place]
-_UNREAD: Final = "unread"  # the event of a transaction of unknown outcome, missing in a final read
-_COMMITTED: Final = "committed"  # the event of a transaction of unknown outcome, seen committed
-_MISSING: Final = "missing"  # [its event, a witness]: a record of it that readers got past
+_WROTE: Final = "wrote before"  # [event, event of the next record's transaction, key, place]
+_UNREAD: Final = "unread"  # event of a transaction of unknown outcome, missing in a final read
+_COMMITTED: Final = "committed"  # event of a transaction of unknown outcome, seen committed
+_MISSING: Final = "missing"  # [its event, a witness]: one of its records that readers got past
 
 
 def of_transactions(
@@ -56,7 +57,7 @@ def of_transactions(
     marked: bool,
     across: dict[str, list[Any]],
 ) -> list[CheckResult]:
-    """Return what these keys alone prove of transactions; write the rest into `across`.
+    """Return the anomalies of transactions in these keys; write the other evidence into `across`.
 
     `notes`: the entries of `transaction_notes` of these keys.
     """
@@ -83,7 +84,7 @@ def of_transactions(
 
 
 def join_keys(partials: Sequence[Partial]) -> Partial:
-    """Return what the parts of transactions in all keys prove together."""
+    """Return the anomalies that the parts of transactions in all keys prove together."""
     joined = Partial()
     kinds = (_READ_FROM, _COMMITTED, _MISSING, _WROTE, _UNREAD, STEPS, INPUTS)
     across = {kind: _all(partials, kind) for kind in kinds}
@@ -136,7 +137,7 @@ def _read_from(order: VersionOrder, sends: Ints, polls: Ints) -> Iterator[list[A
 def _missing(order: VersionOrder, in_txn: Flags, *, marked: bool) -> Iterator[list[Any]]:
     """Yield the records of transactions of unknown outcome that readers got past.
 
-    The broker has told their offset, and a reader that read all from the beginning (in Jepsen's
+    The broker has returned their offset, and a reader that read all from the beginning (in Jepsen's
     model: that has not sought) polled a higher one.
     """
     entries, values = order.entries, order.values
@@ -147,7 +148,7 @@ def _missing(order: VersionOrder, in_txn: Flags, *, marked: bool) -> Iterator[li
     rows = np.flatnonzero(reads)
     rows = rows[np.argsort(entries.offset[rows], kind="stable")]
     furthest[entries.key[rows]] = rows  # the last write stays
-    reached = np.append(entries.offset, ABSENT)[furthest]  # ABSENT finds what is appended
+    reached = np.append(entries.offset, ABSENT)[furthest]  # ABSENT takes the appended item
     sent = (entries.kind == SEND) & (entries.outcome == INFO) & in_txn & (entries.offset >= 0)
     sent &= entries.offset < reached[entries.key]
     sent &= ~values.polled[order.value_of] & ~values.resent[order.value_of]
@@ -174,7 +175,7 @@ def _circles(edges: Sequence[list[Any]]) -> list[Witness]:
 
 
 def _wrote_before(order: VersionOrder, in_txn: Flags) -> list[list[Any]]:
-    """Return one edge for each pair of transactions of which one wrote right behind the other."""
+    """Return one edge for each pair of transactions that wrote adjacent records."""
     entries, values = order.entries, order.values
     send_at = np.full(len(order.place_key), ABSENT)
     known = np.flatnonzero((values.last != ABSENT) & (values.send_entry != ABSENT))
@@ -213,9 +214,9 @@ def _write_circles(edges: Sequence[list[Any]]) -> list[Witness]:
 
 
 def _unread(order: VersionOrder, finals: FinalReads, in_txn: Flags) -> list[int]:
-    """Return the transactions of unknown outcome of which a complete final read has not a record.
+    """Return the transactions of unknown outcome with a record missing in a complete final read.
 
-    Such a read has passed the last stable offset: the transaction is not open any more.
+    Such a read has passed the last stable offset, so the transaction is no longer open.
     """
     entries, values = order.entries, order.values
     absent = (entries.kind == SEND) & (entries.outcome == INFO) & in_txn

@@ -1,9 +1,9 @@
-"""The protocol of a sequential model: what one object answers if operations come one by one.
+"""The protocol of a sequential model: the results of one object if operations come one by one.
 
 A model of your own is an object with these members; `quorumlog verify --model package.module:NAME`
-judges a history by it. `wgl` then looks for an order of the operations that the model allows and
-that keeps the order in real time. States must be hashable, and equal if nothing can tell them
-apart. `step` must not change a state.
+checks a history against it. `wgl` then searches for an order of the operations that the model
+allows and that keeps the order in real time. States must be hashable, and equal if no operation can
+distinguish them. `step` must not change a state.
 
 ```python
 class Register:
@@ -30,8 +30,9 @@ class Call:
     """One operation as a model sees it.
 
     values: of its micro-operations, in order: numbers, texts, None, and tuples for lists (a map is
-        a tuple of pairs, sorted). What the completion says; if it says nothing, what was meant.
-    is_known: False if the outcome is unknown: what it returned is then unknown as well.
+        a tuple of pairs, sorted). They are those of the completion if it has any, else those of the
+        invocation.
+    is_known: False if the outcome is unknown; the returned values are then unknown as well.
     """
 
     f: str
@@ -42,14 +43,14 @@ class Call:
 class Model(Protocol):
     """One object that many processes call.
 
-    operations: every `f` that it has; a history with another one is refused.
-    reads: those of them that change nothing. One of unknown outcome is left out.
+    operations: every `f` that it has; a history with any other `f` is refused.
+    reads: the operations that do not change the state. A read of unknown outcome is left out.
     initial: the first state.
     """
 
     @property
     def name(self) -> str:
-        """What `--model` and the verdict call it."""
+        """The model's name in `--model` and in the verdict."""
 
     @property
     def operations(self) -> frozenset[str]:
@@ -64,18 +65,18 @@ class Model(Protocol):
         """See the class."""
 
     def step(self, state: Any, call: Call) -> Iterable[State]:
-        """Return the states after `call`, if it may happen in `state` as it did; none if not."""
+        """Return the states after `call` in `state`; none if its values are impossible."""
 
 
 @runtime_checkable
 class Guide(Protocol):
-    """What a model may have besides, for a faster search. It never rules out what can happen."""
+    """Optional members of a model for a faster search. They never rule out a possible order."""
 
     def leads_to(self, state: Any, read: Call) -> bool:
-        """Tell whether `read` may return what it did in `state`, or in one that builds on it.
+        """Return whether `read` may have its values in `state`, or in a state that builds on it.
 
-        Operations that `serves` is true of need not be thought of.
+        It need not consider operations for which `serves` is true.
         """
 
     def serves(self, call: Call, read: Call) -> bool:
-        """Tell whether the state after `call`, whatever it was before, may lead to `read`."""
+        """Return whether the state after `call`, from any state, may lead to `read`."""

@@ -1,4 +1,4 @@
-"""The sequential models that come with the lab: see `model` for what they promise."""
+"""The sequential models that come with the lab: see `model` for their contract."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from quorumlog.chaos.checkers.model import Call, Model, State
 
-CAS_REFUSED: Final = "cas_refused"  # a compare-and-set found another value than this one
+CAS_REFUSED: Final = "cas_refused"  # a compare-and-set that found another value than this one
 
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """read V, write V; with `has_cas`: cas (V, W), and cas_refused V: it was another than V."""
+    """read V, write V; with `has_cas`: cas (V, W), and cas_refused V: the value was not V."""
 
     name: str
     has_cas: bool
@@ -20,7 +20,7 @@ class Register:
 
     @property
     def operations(self) -> frozenset[str]:
-        """Reads and writes; compare-and-sets only if it has them."""
+        """Reads and writes; compare-and-sets only with `has_cas`."""
         plain = frozenset({"read", "write"})
         return plain | {"cas", CAS_REFUSED} if self.has_cas else plain
 
@@ -38,11 +38,11 @@ class Register:
                 return (state,) if state == value else ()
 
     def leads_to(self, state: Any, read: Call) -> bool:
-        """Return whether it is there: a value stays until it is overwritten."""
+        """Return whether the state has the value: a value stays until it is overwritten."""
         return read.f == CAS_REFUSED or bool(state == read.values[0])
 
     def serves(self, call: Call, read: Call) -> bool:
-        """Return whether the value that is written is the one that was read."""
+        """Return whether the call writes the value that was read."""
         return bool(call.values[-1] == read.values[0])
 
 
@@ -67,17 +67,17 @@ class KeyValue:
                 return (state,) if state == (value or "") else ()
 
     def leads_to(self, state: Any, read: Call) -> bool:
-        """Return whether it begins what was read: a text grows at its end."""
+        """Return whether the state is a prefix of the text read: a text grows at its end."""
         return bool((read.values[0] or "").startswith(state))
 
     def serves(self, call: Call, read: Call) -> bool:
-        """Return whether it is a put of what begins what was read."""
+        """Return whether the call is a put of a prefix of the text that was read."""
         return call.f == "put" and bool((read.values[0] or "").startswith(call.values[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class Mutex:
-    """acquire, release; the state tells whether it is held."""
+    """acquire, release; the state is whether the mutex is held."""
 
     name: str = "mutex"
     operations: frozenset[str] = frozenset({"acquire", "release"})
@@ -108,7 +108,7 @@ class GrowingSet:
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """add N, read N: every read returns the sum of what was added before."""
+    """add N, read N: every read returns the sum of the adds before it."""
 
     name: str = "linearizable-counter"
     operations: frozenset[str] = frozenset({"add", "read"})
@@ -125,12 +125,12 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class UnorderedQueue:
-    """enqueue V, dequeue V: what comes out was put in, and comes out once, in any order."""
+    """enqueue V, dequeue V: each value comes out once, after it was put in, in any order."""
 
     name: str = "unordered-queue"
     operations: frozenset[str] = frozenset({"enqueue", "dequeue"})
     reads: frozenset[str] = frozenset()
-    initial: State = ()  # the values in it, sorted by their texts
+    initial: State = ()  # its values, sorted by their texts
 
     def step(self, state: Any, call: Call) -> Iterable[State]:
         """Return the values after the call; a dequeue of unknown outcome may take any of them."""
@@ -178,4 +178,4 @@ MODELS: Final[Mapping[str, Model]] = {
         FifoQueue(),
     )
 }
-"""By name. Registers are judged by `zones` where they write every value once."""
+"""By name. Registers whose values are written once are checked by `zones`."""

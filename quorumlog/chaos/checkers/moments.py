@@ -1,4 +1,4 @@
-"""What was known at an event: the greatest of what happened before it, found by bisection."""
+"""The greatest of all things that happened before an event, found by bisection."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Greatest(Generic[T]):
-    """The greatest of some things before an event. `event` and `rank` say when and how great."""
+    """The greatest of some things before an event. `event` and `rank` return when and how great."""
 
     def __init__(
         self, things: Iterable[T], *, event: Callable[[T], int], rank: Callable[[T], int]
@@ -21,6 +21,6 @@ class Greatest(Generic[T]):
             self._greatest.append(one if rank(one) > rank(best) else best)
 
     def before(self, event: int) -> T | None:
-        """Return the greatest thing of an earlier event; None: there is none."""
+        """Return the greatest thing of an earlier event, or None."""
         place = bisect_left(self._events, event)
         return self._greatest[place - 1] if place else None

@@ -50,8 +50,8 @@ def order_anomalies(
 ) -> tuple[list[CheckResult], dict[str, int]]:
     """Return the anomalies, and counts of legal cases.
 
-    `marked`: the history is one of our own, in which a reader that does not begin at the first
-    record says so by a seek. Jepsen's does not say where a reader begins.
+    `marked`: the history is one of our own, in which a seek marks each reader that does not begin
+    at the first record. Jepsen's histories do not show where a reader begins.
     """
     entries = order.entries
     read = order.is_poll & (entries.outcome == OK)
@@ -83,7 +83,7 @@ def order_anomalies(
 
 
 def _late_starts(order: VersionOrder, rows: Ints) -> list[CheckResult]:
-    """Find readers from the beginning that begin behind the first record of the log.
+    """Find readers from the beginning that begin after the first record of the log.
 
     It is a `poll-skip` whose first side is the beginning.
     """
@@ -94,7 +94,7 @@ def _late_starts(order: VersionOrder, rows: Ints) -> list[CheckResult]:
     first = np.append(True, ~_same(entries, rows[:-1], rows[1:]))[: len(rows)]
     begins = rows[first]
     start = order.key_start[entries.key[begins]]
-    late = order.place_of[begins] > start  # ABSENT is not
+    late = order.place_of[begins] > start  # False for ABSENT
     found, start = begins[late], start[late]
     high = order.place_of[found]
     if not len(found):
@@ -115,9 +115,9 @@ def _late_starts(order: VersionOrder, rows: Ints) -> list[CheckResult]:
 def _steps(order: VersionOrder, rows: Ints, *, settled: Flags) -> Steps:
     """Pair the entries at `rows` that follow each other, leaving out values of unknown place.
 
-    `rows` are in order, so by operation, then ordinal.
-    From one operation to the next, only `settled` entries have a next: a send of unknown outcome
-    may take effect at any later time. Values that were sent twice have no one place.
+    `rows` are in order, so by operation, then ordinal. From one operation to the next, only
+    `settled` entries have a next: a send of unknown outcome may take effect at any later time.
+    Values that were sent twice have no unique place.
     """
     entries, last = order.entries, order.values.last
     known = (last != ABSENT) & ~order.values.resent
@@ -140,7 +140,7 @@ def _steps(order: VersionOrder, rows: Ints, *, settled: Flags) -> Steps:
 
 
 def _same(entries: Entries, before: Ints, after: Ints) -> Flags:
-    """Tell where process and key stay, and nothing moved the position in between."""
+    """Return where process and key are equal, and no operation moved the position in between."""
     final = entries.kind == FINAL_POLL
     same: Flags = (
         (entries.process[before] == entries.process[after])
@@ -180,7 +180,7 @@ def _between(order: VersionOrder, first: int, second: int) -> int:
 
 
 def _explained(order: VersionOrder, before: Ints, after: Ints, *, is_skip: bool) -> Flags:
-    """Tell which steps touch a disputed value, or skip only values never polled (lost)."""
+    """Return which steps touch a disputed value, or skip only values never polled (lost)."""
     disputed, last = order.values.disputed, order.values.last
     explained: Flags = disputed[order.value_of[before]] | disputed[order.value_of[after]]
     if is_skip:

@@ -1,9 +1,9 @@
 """Changes of a reader's position by anything other than reading.
 
-Two polls of a process follow each other only if nothing between them moved its position. Assign and
-subscribe (ok or info) forget every key that is not in their new list, as in Jepsen's checker. A
-seek forgets the keys that it names. A crash forgets all keys, and so do a poll of unknown
-outcome and a transaction that is not known to be committed: they may have taken records that no
+Two polls of a process follow each other only if no operation between them moved its position.
+Assign and subscribe (ok or info) forget every key that is not in their new list, as in Jepsen's
+checker. A seek forgets the keys that it names. A crash forgets all keys, and so do a poll of
+unknown outcome and a transaction that may not be committed: they may have taken records that no
 other poll shows.
 """
 
@@ -21,7 +21,7 @@ _LISTS: Final = ("assign", "subscribe")
 
 @dataclass(slots=True, kw_only=True)
 class Change:
-    """One change: `keys` are the ones it keeps (`keeps`), or the ones it moves."""
+    """One change. `keys`: the keys that it keeps (if `keeps`), or the keys that it moves."""
 
     op: int
     keeps: bool
@@ -30,7 +30,7 @@ class Change:
 
 @dataclass(slots=True, kw_only=True)
 class Changes:
-    """By process, in order; `seeks` are those of `moves` that a seek made.
+    """By process, in order; `seeks` are the `moves` of seek operations.
 
     `members` are the processes that ever subscribed.
     """
@@ -41,7 +41,7 @@ class Changes:
 
 
 def are_moves(is_f: Callable[..., Flags], outcome: Codes) -> Flags:
-    """Tell which operations moved a position or may have. `is_f`: which have one of these f."""
+    """Return which operations moved a position or may have. `is_f` selects operations by f."""
     moving = is_f(*_LISTS, "seek", "crash") & (outcome != FAIL)
     moving |= is_f("poll", "final_poll") & (outcome == INFO)
     found: Flags = moving | (is_f("txn") & (outcome != OK))
@@ -69,7 +69,7 @@ def position_changes(rows: Rows) -> Changes:
 def changes_before(
     changes: Mapping[int, Sequence[Change]], *, process: Ints, key: Codes, op: Ints, of: Flags
 ) -> Codes:
-    """Return for each entry in `of` how many `changes` of its key its process made before it."""
+    """Return for each entry in `of` the number of earlier `changes` of its key by its process."""
     segment = np.zeros(len(process), np.int32)
     readers = np.flatnonzero(of) if changes else np.zeros(0, np.int64)
     readers = readers[np.argsort(process[readers], kind="stable")]

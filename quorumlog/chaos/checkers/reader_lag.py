@@ -1,9 +1,9 @@
-"""How long readers went without records that were known to exist.
+"""The time that readers went without records that were certain to exist.
 
-The lag of a reader in a record is the time from when the record was known to exist (its
-acknowledgement, or a poll that showed it or a later one) to the first poll that brought this reader
-to it or past it, or to the end of the reader's life if none did. A reader that was not there yet is
-late from when it came. Polls that return nothing, or fail, end no lag.
+A record is certain to exist from its acknowledgement, or from a poll that showed it or a later one.
+The lag of a reader in a record is the time from then to the first poll that brought this reader to
+it or past it, or to the end of the reader's life. The lag of a reader that was assigned later
+starts at its assignment. Polls that are empty, or fail, end no lag.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, acknowl
 from quorumlog.chaos.checkers.witnesses import NO_ENTRY, Told, invalid
 from quorumlog.chaos.history.model import NEVER_NS
 
-LATE_NS: Final = 10_000_000_000  # above: `late-read`. No fault of the lab holds a leader that long
+LATE_NS: Final = 10_000_000_000  # above: `late-read`; no lab fault holds a leader so long
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class _Lags:
 
     lag: Ints
     first: Ints  # the lowest place of the run
-    known: Ints  # when the log was first known to reach it
+    known: Ints  # when an operation first proved the log to reach it
     poll: Ints  # the entry that brought the reader there, or NO_ENTRY
     process: Ints
 
@@ -123,7 +123,7 @@ def _earliest_from_here(moment: Ints, starts: Flags) -> Ints:
 
 
 def stopped_early(order: VersionOrder, lives: Entries) -> Iterable[str]:
-    """Name the keys of which most was acknowledged after the last successful poll of a reader."""
+    """Name the keys with most acknowledgements after the last successful poll of a reader."""
     entries, keys = order.entries, len(order.entries.keys)
     last = np.full(keys, ABSENT)
     np.maximum.at(last, lives.key, lives.value)

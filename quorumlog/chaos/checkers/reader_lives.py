@@ -1,9 +1,9 @@
-"""What is known of each reader besides the records that it got: its life, and its errors.
+"""The lives and the errors of readers, as entries.
 
-A life is an entry of kind READER per process and key, for ordinary readers that nothing but their
-polls moves (no members of a group): from `invoked_ns` (it was assigned) to `completed_ns` (its last
-event, or the moment from which on its position is not known). `value` is when a poll of it last
-succeeded. An error is an entry of kind ERROR per failed read whose code tells of a loss.
+A life is an entry of kind READER per process and key, for ordinary readers that only their polls
+move (no members of a group): from `invoked_ns` (its assignment) to `completed_ns` (its last event,
+or the moment from which its position is uncertain). `value` is the time of its last successful
+poll. An error is an entry of kind ERROR per failed read whose code proves a loss.
 """
 
 from typing import Final
@@ -30,9 +30,9 @@ from quorumlog.chaos.checkers.version_order import distinct
 from quorumlog.chaos.history.model import NEVER_NS
 
 CORRUPT: Final = ("CORRUPT_MESSAGE", "_BAD_MSG")
-"""What a reader was served does not have the checksum that it says it has."""
+"""The bytes that a reader received do not match their checksum."""
 TRUNCATED: Final = ("OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET", "LOG_TRUNCATED")
-"""A reader stands where the log is not, or not any more. Legal for one that sought there itself."""
+"""A reader's position is outside the log. Legal for a reader that sought there itself."""
 _READS: Final = ("poll", "final_poll")
 
 
@@ -80,7 +80,7 @@ def _latest(process: Ints, moment: Ints, wanted: Ints) -> Ints:
 
 
 def _first_change(rows: Rows, changes: Changes, *, process: Ints, key: Codes, after: Ints) -> Ints:
-    """Return when something else than a poll first moved each reader; NEVER_NS: nothing did."""
+    """Return when an operation other than a poll first moved each reader, or NEVER_NS."""
     found = np.full(len(process), NEVER_NS)
     order = np.argsort(rows.invoked)  # the rows of a part come in any order
     for name, mine in changes.moves.items():
@@ -94,7 +94,7 @@ def _first_change(rows: Rows, changes: Changes, *, process: Ints, key: Codes, af
 
 
 def loss_errors(rows: Rows, changes: Changes) -> Entries:
-    """Return one ERROR entry per read that failed with a code that tells of a loss."""
+    """Return one ERROR entry per read that failed with a code that proves a loss."""
     told = [code in CORRUPT or code in TRUNCATED for code in rows.codes]
     is_told: Flags = np.array([*told, False])[rows.code] & rows.is_f(*_READS)
     found = np.flatnonzero(is_told)

@@ -1,4 +1,4 @@
-"""Every checker, by the model it checks: a new one is a file beside this one and a word here."""
+"""Every checker, by the model it checks; a new one is a file beside this one and an entry here."""
 
 import json
 from collections.abc import Mapping
@@ -48,8 +48,8 @@ def find_checker(model: str) -> Checker:
     """Return the checker of this model.
 
     `model` is a name; `package.module:NAME` of a model or a checker; or, of a register, a name and
-    its first value as JSON: `cas-register=0`. Raises ValueError: with the models there are, or why
-    a module, a name or a value cannot be had.
+    its first value as JSON: `cas-register=0`. Raises ValueError with the existing models, or with
+    the reason why a module, a name or a value is not available.
     """
     name, has_initial, initial = model.partition("=")
     if has_initial:

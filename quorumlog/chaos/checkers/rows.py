@@ -20,8 +20,8 @@ from quorumlog.chaos.history.model import IN_TXN, NEMESIS, OUTCOMES, REBALANCED
 class Rows:
     """The clients' operations, in order, and their micro-operations as one flat run per row.
 
-    `invoked` and `completed` are numbers of events; `completed` is -1 if there is none, and
-    `completed_ns` NEVER_NS then. `outcome`: OK, INFO or FAIL of the row's own `type`.
+    `invoked` and `completed` are event numbers; without a completion, `completed` is -1 and
+    `completed_ns` is NEVER_NS. `outcome`: OK, INFO or FAIL of the row's own `type`.
     """
 
     process: Ints
@@ -34,22 +34,22 @@ class Rows:
     completed_ns: Ints
     rebalanced: Flags
     in_txn: Flags
-    codes: tuple[str, ...]  # of errors: what stands before the first colon
+    codes: tuple[str, ...]  # of errors: the text before the first colon
     code: Codes
-    starts: Ints  # of each row's part of the flat columns; one more than there are rows
+    starts: Ints  # start of each row's part of the flat columns; one more than rows
     micro_fs: tuple[str, ...]
     micro_f: Codes
     keys: tuple[str, ...]
     key: Codes
     offset: Ints
     value: Ints
-    texts: bool  # a value is no integer
+    texts: bool  # some value is no integer
 
     def __len__(self) -> int:
         return len(self.f)
 
     def head(self, count: int) -> "Rows":
-        """Return the first rows."""
+        """Return the first `count` rows."""
         end = int(self.starts[count])
         flat = ("micro_f", "key", "offset", "value")
         told = ("fs", "codes", "micro_fs", "keys", "texts", "starts", *flat)
@@ -62,13 +62,13 @@ class Rows:
         return replace(self, **columns, starts=self.starts[: count + 1])
 
     def is_f(self, *names: str) -> Flags:
-        """Tell which rows have one of these `f`."""
+        """Return which rows have one of these `f`."""
         wanted = [code for code, name in enumerate(self.fs) if name in names]
         found: Flags = np.isin(self.f, wanted)
         return found
 
     def lengths(self) -> Ints:
-        """Return how many micro-operations each row holds."""
+        """Return the number of micro-operations of each row."""
         lengths: Ints = np.diff(self.starts)
         return lengths
 
@@ -115,7 +115,7 @@ def rows_of(table: pa.Table) -> Rows:
 
 
 def _error_codes(errors: pa.ChunkedArray) -> tuple[tuple[str, ...], Codes]:
-    """Return the codes with which errors begin, each once, and for each error its place there."""
+    """Return the distinct codes at the start of errors, and for each error its index there."""
     texts, text = sorted_codes(errors)
     codes = [name.partition(":")[0] for name in texts]
     distinct = sorted(set(codes))

@@ -1,9 +1,9 @@
-"""Transactions that write and read registers: an order of the versions is known only in part.
+"""Transactions that write and read registers: the order of the versions is only partly certain.
 
-Each value is written once per register. That a transaction read one value and wrote the next tells
-that these two follow each other; that nothing was there at first (nil) tells what comes before all
-writes. From that follow the dependencies, and with `cycles` the anomalies. A value that no
-transaction wrote may have been there from the beginning. Source: elle.rw-register.
+Each value is written once per register. If a transaction read one value and wrote the next, these
+two follow each other; a read of no value (nil) comes before all writes. From this follow the
+dependencies, and with `cycles` the anomalies. A value that no transaction wrote may be the initial
+value. Source: elle.rw-register.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from quorumlog.chaos.history.model import HistoryError
 
 WRITE: Final = "w"
 READ: Final = "r"
-_READERS_MAX: Final = 64  # of nil, that are ordered before all writes
+_READERS_MAX: Final = 64  # readers of nil with edges to all writes
 
 _ANOMALIES: Final = (
     Anomaly(name="G1a", meaning="A value was read whose transaction failed (aborted read)."),
@@ -40,7 +40,7 @@ _ANOMALIES: Final = (
 
 @dataclass(slots=True)
 class _Register:
-    """One register: who wrote each value, and what known transactions read first."""
+    """One register: the writer of each value, and the first reads of committed transactions."""
 
     writers: dict[Any, Transaction] = field(default_factory=dict)
     last_of: dict[int, Any] = field(default_factory=dict)  # a transaction's last value here
@@ -61,7 +61,7 @@ def _judge(transactions: Sequence[Transaction], findings: Findings) -> Graph:
 
 
 def _take(one: Transaction, registers: dict[str, _Register], findings: Findings) -> None:
-    """Take the operations of one transaction apart, and check that it sees its own."""
+    """Process the operations of one transaction, and check that it sees its own."""
     seen: dict[str, Any] = {}
     for micro in one.micros:
         each = registers.setdefault(micro.object, _Register())
@@ -111,8 +111,8 @@ def _check_read(
 
 
 def _connect(name: str, each: _Register, graph: Graph) -> None:
-    """Add the edges that follow from what was read, and from what was written after a read."""
-    next_writers: dict[Any, list[Transaction]] = {}  # of each value: who read it and wrote on
+    """Add the edges that follow from reads, and from writes after a read."""
+    next_writers: dict[Any, list[Transaction]] = {}  # value -> readers that wrote the next
     for reader, value in each.reads:
         if reader.number in each.first_of:
             next_writers.setdefault(value, []).append(reader)

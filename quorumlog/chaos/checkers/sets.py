@@ -1,7 +1,7 @@
-"""Sets that grow: what was added and acknowledged must be read.
+"""Sets that grow: each acknowledged element must be read.
 
-`set` looks at the last read of each set alone; `set-full` follows every element through all reads.
-An `add` names one element, a `read` returns all of them. Source: jepsen.checker, set and set-full.
+`set` checks the last read of each set alone; `set-full` follows every element through all reads. An
+`add` names one element, a `read` returns all of them. Source: jepsen.checker, set and set-full.
 """
 
 from dataclasses import dataclass, field
@@ -44,13 +44,13 @@ class _Elements:
 
     names: list[Any] = field(default_factory=list)
     place: dict[Any, int] = field(default_factory=dict)
-    adder: list[int] = field(default_factory=list)  # the row of its add, that did not fail
-    known: list[int] = field(default_factory=list)  # the event that proved that it is there
-    reads: list[tuple[int, Ints]] = field(default_factory=list)  # the row, and what it returned
-    again: list[tuple[int, Any]] = field(default_factory=list)  # the row, what it returned twice
+    adder: list[int] = field(default_factory=list)  # the row of its add that did not fail
+    known: list[int] = field(default_factory=list)  # the event that proved its presence
+    reads: list[tuple[int, Ints]] = field(default_factory=list)  # the row, its elements
+    again: list[tuple[int, Any]] = field(default_factory=list)  # the row, its doubled element
 
     def of(self, name: Any) -> int:
-        """Return the place of an element, a new one if need be."""
+        """Return the index of an element; add a new one if needed."""
         if name not in self.place:
             self.place[name] = len(self.names)
             self.names.append(name)
@@ -107,7 +107,7 @@ def _result(name: str, witnesses: list[dict[str, Any]]) -> CheckResult:
 def _follow(
     calls: list[dict[str, Any]], elements: _Elements, reads: list[tuple[int, Ints]]
 ) -> list[tuple[str, str, list[tuple[str, int]]]]:
-    """Return what is wrong with each element: the anomaly, a note, and rows with their roles."""
+    """Return the anomalies of the elements, each with a note, and rows with their roles."""
     size = len(elements.names)
     adder, known = np.array(elements.adder, np.int64), np.array(elements.known, np.int64)
     present, absent, missed = (np.full(size, _NEVER, np.int64) for _ in range(3))

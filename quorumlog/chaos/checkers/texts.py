@@ -1,6 +1,6 @@
 """The names of the models, each with its statement about a valid history.
 
-No checker is imported: `chaos list` shows the models where numpy and pyarrow are not installed.
+This module imports no checker: `chaos list` shows the models without numpy and pyarrow.
 """
 
 from collections.abc import Mapping

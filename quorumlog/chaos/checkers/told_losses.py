@@ -1,4 +1,4 @@
-"""Losses that no record shows, but the error of a read tells: see reader_lives.loss_errors."""
+"""Losses that only the error of a read proves: see reader_lives.loss_errors."""
 
 import numpy as np
 

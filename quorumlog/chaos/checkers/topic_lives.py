@@ -1,12 +1,13 @@
 """The check of a topic that is deleted and created again: each reader reads each of its lives.
 
-A key is a partition in one life of the topic. The log of a key is what was acknowledged in it, by
-offset. Readers are compared by kind: the members of a group are one reader. One rule: a kind that
-was delivered a record was delivered every acknowledged record below it, sooner or later. A position
-or a committed offset that is used in a later life breaks it, because each life begins at offset 0.
+A key is a partition in one life of the topic. The log of a key consists of the records acknowledged
+in it, by offset. Readers are compared by kind: the members of a group are one reader. One rule: a
+kind that was delivered a record was also delivered, at any time, every acknowledged record below
+it. A position or a committed offset that is used in a later life breaks it, because each life
+begins at offset 0.
 
-A leader that has not yet heard of the deletion may acknowledge a record in the former topic. If two
-are acknowledged at one offset (`elsewhere`), no reader need have them.
+A leader that has not yet applied the deletion may acknowledge a record in the former topic. If two
+records are acknowledged at one offset (`elsewhere`), readers need not have them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,7 +57,7 @@ def explode(table: pa.Table) -> pa.Table:
 
 
 def check(entries: pa.Table, facts: Facts) -> Partial:
-    """Check all keys of `entries`; each key's entries must all be there, in any order."""
+    """Check all keys of `entries`; each key's entries must be complete, in any order."""
     del facts
     partial = Partial()
     for rows in rows_by_key(entries, partial):
@@ -93,13 +94,13 @@ def _check_key(rows: Sequence[Row], partial: Partial) -> None:
 
 
 def _is_in(log: Mapping[int, Row], row: Row) -> bool:
-    """Tell whether the record is acknowledged there: else a retry may have put it elsewhere."""
+    """Return whether the record is acknowledged there: else a retry may have put it elsewhere."""
     sent = log.get(row.offset)
     return sent is not None and sent.value == row.value
 
 
 def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
-    """Merge what was found, and judge."""
+    """Merge the partial results and return the verdict."""
     return judge(
         partials,
         bands,

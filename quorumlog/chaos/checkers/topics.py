@@ -1,8 +1,8 @@
-"""The sequential model of a topic's name: it exists or not, as creations and deletions find it.
+"""The sequential model of a topic's name: whether it exists, as creations and deletions show.
 
-A refusal proves as much as a success: the topic was there, or was not, and the refused change did
-not make it so. A cluster that sends a change again after a lost answer fails this check, because it
-refuses what it has done itself.
+A refusal proves as much as a success: the topic existed, or did not, and not because of the refused
+change. A cluster that retries a change after a lost response fails this check, because it refuses a
+change that it made itself.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ class TopicName:
     initial: State = False
 
     def step(self, state: Any, call: Call) -> Iterable[State]:
-        """Return whether the topic exists after the call; nothing if the call is impossible."""
+        """Return whether the topic exists after the call; () if the call is impossible."""
         wanted = call.f == "create"
         if call.is_known and (call.values[0] == DONE) == (state == wanted):
             return ()

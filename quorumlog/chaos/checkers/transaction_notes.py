@@ -1,8 +1,8 @@
-"""What transactions say besides their messages, as entries that travel with the messages.
+"""Facts about transactions besides their messages, as entries that travel with the messages.
 
-ASKED, for each send of a transaction that says when its commit was asked for; OFFSETS, for each
-offset of a group that a transaction commits; COMMITTED, for each answer to what a group has
-committed. An ASKED entry has the operation and the ordinal of its send.
+ASKED, for each send of a transaction that recorded when its commit was requested; OFFSETS, for each
+offset of a group that a transaction commits; COMMITTED, for each response with a committed offset
+of a group. An ASKED entry has the operation and the ordinal of its send.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ _TXN: Final = "txn"
 
 
 def transaction_notes(rows: Rows) -> Entries:
-    """Return the entries of all transactions and questions, without their messages."""
+    """Return the entries of all transactions and `committed` requests, without their messages."""
     lengths = rows.lengths()
     row = np.repeat(np.arange(len(rows)), lengths)
     of_txn = rows.is_f(_TXN)[row]

@@ -1,6 +1,6 @@
 """Transactions as columns, one row per micro-operation, and as objects for the checkers of cycles.
 
-All transactions of a history belong together, so they all lie under one key.
+All transactions of a history have the same key, because cycles can span all of them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ TRANSACTIONS: Final = pa.schema(
         ("completed", pa.int64()),
         ("invoked_ns", pa.int64()),
         ("completed_ns", pa.int64()),
-        ("ordinal", pa.int64()),  # the place in the transaction; -1: it has no micro-operation
+        ("ordinal", pa.int64()),  # index in the transaction; -1: it has no micro-operation
         ("f", pa.string()),
         ("object", pa.string()),
         ("value", pa.int64()),
@@ -50,7 +50,7 @@ CYCLES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Micro:
-    """One micro-operation. A list that was read is a tuple; None: nothing was there, or unknown."""
+    """One micro-operation. A list that was read is a tuple; None: no value, or an unknown one."""
 
     f: str
     object: str
@@ -68,12 +68,12 @@ class Transaction:
 
     @property
     def is_known(self) -> bool:
-        """Whether it certainly happened, and its reads are what it saw."""
+        """Whether it certainly happened, so that its reads are valid."""
         return self.outcome == OK
 
 
 class Findings:
-    """Collects what is wrong: by anomaly, the witnesses."""
+    """Collects witnesses by anomaly."""
 
     def __init__(self) -> None:
         self._told: dict[str, list[dict[str, Any]]] = {}
@@ -98,7 +98,7 @@ class Findings:
         self.add(cycle.name, "", f"a circle of {len(told)} transactions", told)
 
     def into(self, partial: Partial) -> None:
-        """Write the results."""
+        """Write the results into `partial`."""
         partial.results = [
             found(name, told, len(told), self._severity[name]) for name, told in self._told.items()
         ]
@@ -117,7 +117,7 @@ def transactions_checker(
         return _explode(table, model, micros)
 
     def check(table: pa.Table, facts: Facts) -> Partial:
-        del facts  # nothing here depends on what only the whole history knows
+        del facts  # no rule here needs facts about the whole history
         transactions, findings = _transactions(table), Findings()
         partial = Partial(counts=_counts(transactions))
         for cycle in find_cycles(judge_them(transactions, findings)):

@@ -1,8 +1,8 @@
 """The result of a check: a verdict of three values, anomalies with witnesses, and gaps.
 
 The worst verdict wins: False, then "unknown", then True. A history is checked in parts (by key),
-and `merge` joins what was found: it adds the counts, and keeps the first witnesses by operation
-index. So the same history gives the same verdict, wherever it was cut.
+and `merge` joins the partial results: it adds the counts, and keeps the first witnesses by
+operation index. So the same history gives the same verdict for every split.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,14 +18,14 @@ Valid = bool | Literal["unknown"]
 class Severity(IntEnum):
     """The effect of an anomaly on the verdict."""
 
-    ALLOWED = 0  # worth knowing, legal
+    ALLOWED = 0  # legal, but reported
     UNKNOWN = 1
     INVALID = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly:
-    """Something that a checker may find: its name, in a sentence what it is, and how bad it is."""
+    """A kind of anomaly: its name, its meaning in one sentence, and its severity."""
 
     name: str
     meaning: str
@@ -34,10 +34,10 @@ class Anomaly:
 
 @dataclass(slots=True, kw_only=True)
 class CheckResult:
-    """One anomaly: how often, how bad, the first witnesses.
+    """One anomaly: its count, its severity, the first witnesses.
 
-    `explained` counts those that touch a value or an offset of an anomaly of an earlier rank: if
-    all of them do, this one is most likely only a consequence.
+    `explained` counts the findings that touch a value or an offset of an anomaly of an earlier
+    rank: if all of them do, this anomaly is most likely only a consequence.
     """
 
     name: str
@@ -48,13 +48,13 @@ class CheckResult:
 
     @property
     def explained_part(self) -> str:
-        """How many are explained, in words."""
+        """The explained share, in words."""
         return "all" if self.explained == self.count else f"{self.explained:,} of them"
 
 
 @dataclass(slots=True)
 class Gap:
-    """Something that keeps the verdict from being valid: how often, and the first examples."""
+    """A reason why the verdict is not valid: its count, and the first examples."""
 
     count: int
     examples: list[str]
@@ -64,8 +64,8 @@ class Gap:
 class Partial:
     """The findings in a part of the history that holds every entry of its keys.
 
-    `across`: by kind, plain values that say nothing by themselves: `conclude` joins those of all
-    keys.
+    `across`: by kind, evidence that proves an anomaly only with that of other keys; `conclude`
+    joins it.
     """
 
     results: list[CheckResult] = field(default_factory=list)
@@ -77,10 +77,10 @@ class Partial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The answer. `valid` is True only if everything that was asked could be answered.
+    """The result. `valid` is True only if every check was conclusive.
 
-    model, text: the checker's name, and what it says of a valid history.
-    meanings: by the name of an anomaly, in a sentence what it is.
+    model, text: the checker's name, and its statement about a valid history.
+    meanings: by the name of an anomaly, its meaning in one sentence.
     """
 
     valid: Valid
@@ -135,9 +135,9 @@ def first_examples(examples: Iterable[str]) -> list[str]:
 
 
 def merge(partials: Sequence[Partial], ranking: Sequence[Anomaly]) -> Partial:
-    """Merge parts: the result is the same for any cut between keys, in any order.
+    """Merge parts: the result is the same for any split between keys, in any order.
 
-    `ranking` gives the order of the anomalies, and names all there can be.
+    `ranking` gives the order of the anomalies, and names all of them.
     """
     merged = Partial()
     for partial in partials:

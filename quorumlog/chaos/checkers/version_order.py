@@ -1,9 +1,9 @@
 """The order of each key's log as the history shows it, and the facts about each value.
 
 The log of a key has the values that acknowledged sends and polls name at each offset. A failed poll
-counts as well, because a poll must never show what is not in the log. The order leaves out offsets
-that no operation saw, so its places are dense: holes are legal (transaction markers, aborted
-records, compaction). Source: jepsen.tests.kafka, version-orders.
+counts as well, because every record in a poll must be in the log. The order leaves out offsets that
+no operation saw, so its places are dense: holes are legal (transaction markers, aborted records,
+compaction). Source: jepsen.tests.kafka, version-orders.
 """
 
 from dataclasses import dataclass
@@ -41,19 +41,19 @@ class Values:
     acknowledged: Flags  # by an ok send, or by an offset in an info
     undecided: Flags  # some send of it ended in info
     refused: Flags  # some send of it failed for certain
-    sends: Ints  # how often it was sent
-    known_by: Ints  # index of the first row that acknowledged or (ok) polled it, or NEVER
+    sends: Ints  # number of sends
+    known_by: Ints  # the event that first acknowledged or (ok) polled it, or NEVER
     polled: Flags  # by an ok poll
     polled_at_all: Flags  # by any poll
     final: Flags  # by an ok final poll
     first: Ints  # its first place in the order
-    last: Ints  # its last place: the one it is known by
+    last: Ints  # its last place: other rules use this one
     send_entry: Ints  # its last send
     disputed: Flags  # at several offsets, or at one with another value
 
     @property
     def resent(self) -> Flags:
-        """Tell which were sent more than once: each of its records may be another send's."""
+        """Return which values were sent repeatedly: each record may be any of the sends."""
         found: Flags = self.sends > 1
         return found
 
@@ -64,7 +64,7 @@ class VersionOrder:
 
     entries: Entries
     value_of: Ints  # entry -> row of `values`; ABSENT for ends
-    place_of: Ints  # entry -> place; ABSENT if it says nothing about the log
+    place_of: Ints  # entry -> place; ABSENT if it proves no offset of the log
     values: Values
     place_key: Ints
     place_offset: Ints
@@ -74,27 +74,28 @@ class VersionOrder:
 
     @property
     def is_poll(self) -> Flags:
-        """Tell which entries were polled, in the last phase or before."""
+        """Which entries are polls, of the last phase or before."""
         return is_poll(self.entries)
 
 
 def messages_of(entries: Entries) -> Ints:
-    """Return where the messages are, by operation, then ordinal."""
+    """Return the indexes of the messages, by operation, then ordinal."""
     found = np.flatnonzero(entries.kind < COUNT)
     in_order: Ints = found[np.lexsort((entries.ordinal[found], entries.op[found]))]
     return in_order
 
 
 def is_poll(entries: Entries) -> Flags:
-    """Tell which entries were polled, in the last phase or before."""
+    """Return which entries are polls, of the last phase or before."""
     found: Flags = (entries.kind == POLL) | (entries.kind == FINAL_POLL)
     return found
 
 
 def acknowledged(entries: Entries) -> Flags:
-    """Tell which sends the broker has answered: the record is durable from then on.
+    """Return which sends are acknowledged: the record is durable from then on.
 
-    An offset says so of a single record; that of a transaction may be aborted yet.
+    An offset in an info acknowledges a single record; a record of a transaction may still be
+    aborted.
     """
     is_alone = (entries.flags & TXN_FLAG) == 0
     answered = (entries.outcome == INFO) & (entries.offset >= 0) & is_alone
@@ -118,7 +119,7 @@ def order_versions(entries: Entries) -> VersionOrder:
     place_key = entries.key[in_log][place_first].astype(np.int64)
     conflicting = _differ(place_of[in_log], value_of[in_log], len(place_first))
     values = _values(entries, value_of, place_of, np.flatnonzero(messages)[value_first])
-    shaken = in_log & np.append(conflicting, False)[place_of]  # ABSENT finds what was appended
+    shaken = in_log & np.append(conflicting, False)[place_of]  # ABSENT takes the appended item
     values.disputed = _any(value_of, shaken, len(values.key)) | (values.first != values.last)
     return VersionOrder(
         entries=entries,
@@ -150,8 +151,8 @@ def distinct(major: npt.NDArray[np.integer], minor: Ints) -> tuple[Ints, Ints]:
 def sorted_pairs(major: npt.NDArray[np.integer], minor: npt.NDArray[np.integer]) -> Ints:
     """Return the rows in the order of the pairs; rows of one pair stay in their order.
 
-    Few values, as of processes and keys, are sorted by one number of 16 bits: numpy does that by
-    its digits, eight times as fast.
+    Few distinct values, as of processes and keys, are sorted by one number of 16 bits: numpy does
+    that by radix sort, eight times as fast.
     """
     if len(major):
         least, lowest = int(major.min()), int(minor.min())
@@ -209,7 +210,7 @@ def _any(group_of: Ints, chosen: Flags, groups: int) -> Flags:
 
 
 def _differ(group_of: Ints, number: Ints, groups: int) -> Flags:
-    """Tell which groups hold more than one number."""
+    """Return which groups hold more than one number."""
     sample = np.zeros(groups, np.int64)
     sample[group_of] = number
     return _any(group_of, number != sample[group_of], groups)

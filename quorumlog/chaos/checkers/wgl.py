@@ -1,15 +1,15 @@
-"""The search for a linearization, for any model: Wing and Gong, with Lowe's memory of what failed.
+"""The search for a linearization, for any model: Wing and Gong, with Lowe's memory of failures.
 
-It walks through the completions in their order. Before each one, any of the operations that are
-open may take effect, in any order that the model allows, and the one that completes must have. A
-configuration (the next completion, which open operations have taken effect, the state) is visited
-once. A read that agrees with the state takes effect at once: no order is lost by it. A model may
-say which states can still lead to what a read returned (`model.Guide`); others are not entered.
+It walks through the completions in their order. Before each one, any of the open operations may
+take effect, in any order that the model allows, and the completing operation must. A configuration
+(the next completion, the open operations that have taken effect, the state) is visited once. A read
+that agrees with the state takes effect at once: this loses no order. A model may define which
+states can still lead to the values of a read (`model.Guide`); the search skips the others.
 
-The cost grows with the length of a history, and exponentially with what is open at once, so a
-search has a budget of steps and of memory. If one of them ends, the answer is UNDECIDED. Sources:
-Wing and Gong, Testing and Verifying Concurrent Objects (1993); Lowe, Testing for Linearizability
-(2017).
+The cost grows with the length of a history, and exponentially with the number of operations open at
+once, so a search has a budget of steps and of memory. If one of them is spent, the answer is
+UNDECIDED. Sources: Wing and Gong, Testing and Verifying Concurrent Objects (1993); Lowe, Testing
+for Linearizability (2017).
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that one search may cost: steps (each may call `step`), and bytes remembered."""
+    """The limits of one search: steps (each may call `step`), and bytes of configurations."""
 
     steps: int
     held_bytes: int
@@ -55,11 +55,11 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """The answer, and how far the search came.
+    """The result of a search.
 
-    stuck: of NO, the operation at whose completion no order was left, at the latest.
+    stuck: of NO, the first operation whose completion no order gets past.
     waiting: the operations that were open then.
-    states: some that the object could be in, in words.
+    states: some possible states of the object at that point, in words.
     """
 
     answer: Answer
@@ -71,7 +71,7 @@ class Searched:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """What comes next: the completion of `op`, and all operations that are open before it."""
+    """One completion, of `op`, and all operations that are open before it."""
 
     op: int
     bit: int
@@ -89,11 +89,11 @@ class _Server:
     bit: int
 
     def is_to_come(self, place: int, mask: int) -> bool:
-        """Tell whether it has not taken effect yet."""
+        """Return whether it has not taken effect yet."""
         return place < self.first or (place <= self.last and not mask & self.bit)
 
 
-_Configuration = tuple[int, int, Any]  # the next stage, the bits of what took effect, the state
+_Configuration = tuple[int, int, Any]  # the next stage, the bits of effective operations, the state
 
 
 def search(model: Model, timed: Sequence[Timed], budget: Budget) -> Searched:
@@ -160,7 +160,7 @@ class _Search:
         ]
 
     def _is_hopeless(self, place: int, mask: int, state: Any) -> bool:
-        """Tell whether a read returned what no state after this one can be."""
+        """Return whether some read has values that no state after this one can give."""
         return self._guide is not None and any(
             not mask & bit
             and not self._guide.leads_to(state, self._calls[op])
@@ -169,7 +169,7 @@ class _Search:
         )
 
     def _servers_of_reads(self) -> dict[int, list["_Server"]]:
-        """Return for each read the operations that may set what it returned anew."""
+        """Return for each read the operations that may restore the values that it returned."""
         if self._guide is None:
             return {}
         spans: dict[int, _Server] = {}
@@ -200,7 +200,7 @@ class _Search:
             self._stack.append(configuration)
 
     def _note(self, place: int, state: Any) -> None:
-        """Remember how far the search came, and some states that were possible there."""
+        """Store the furthest stage, and some states that were possible there."""
         if place > self._furthest:
             self._furthest, self._furthest_states = place, []
         states = self._furthest_states
@@ -211,7 +211,7 @@ class _Search:
 def _stages(model: Model, timed: Sequence[Timed]) -> list[_Stage]:
     """Return the completions in order. A bit is used again when its operation has completed."""
     is_read = [one.call.f in model.reads for one in timed]
-    opened: dict[int, int] = {}  # operation -> bit, of all that is open; in order of invocation
+    opened: dict[int, int] = {}  # operation -> bit, of the open operations; in order of invocation
     free: list[int] = []
     stages = []
     to_come = deque(op for _, op, begins in sorted(_events(timed)) if begins and is_read[op])

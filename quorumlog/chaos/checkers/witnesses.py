@@ -17,12 +17,12 @@ from quorumlog.chaos.history.model import NEVER_NS, OUTCOMES
 
 Witness = dict[str, Any]
 Told = tuple[str, Sequence[tuple[str, int]]]
-"""What a witness tells: a note, then a role and an entry for each operation."""
+"""The content of a witness: a note, then a role and an entry for each operation."""
 NO_ENTRY: Final = -1
 
 
 def first_by_operation(entries: Entries, primary: Ints) -> Ints:
-    """Return the places of the first findings, by the operation of each one's primary entry.
+    """Return the indexes of the first findings, by the operation of each one's primary entry.
 
     `verdict.merge` uses the same order.
     """
@@ -33,7 +33,7 @@ def first_by_operation(entries: Entries, primary: Ints) -> Ints:
 def invalid(entries: Entries, name: str, primary: Ints, tell: Callable[[int], Told]) -> CheckResult:
     """Return the anomaly `name`, found once for each of its `primary` entries.
 
-    `tell` gets the place of a finding in `primary`; what it tells of NO_ENTRY is left out.
+    `tell` maps the index of a finding in `primary` to its note and entries; NO_ENTRY is left out.
     """
     told = [witness(entries, *tell(n)) for n in first_by_operation(entries, primary).tolist()]
     return CheckResult(name=name, severity=Severity.INVALID, count=len(primary), witnesses=told)
@@ -68,6 +68,6 @@ def _operation(entries: Entries, role: str, entry: int) -> Witness:
 
 
 def _message_kind(entries: Entries, entry: int) -> int:
-    """Return the kind of operation. An ERROR holds it as its ordinal, for want of a message."""
+    """Return the kind of operation. An ERROR, without a message, stores it as its ordinal."""
     kind = int(entries.kind[entry])
     return int(entries.ordinal[entry]) if kind == ERROR else kind

@@ -1,20 +1,20 @@
 """Linearizability of registers whose values are written once, without a search.
 
 All operations on one value are a *cluster*: the write, the reads, and a compare-and-set that
-replaces it. A successful compare-and-set from `a` to `b` glues the clusters of both: nothing comes
-between them, so they are one *chain*. Let F be the first completion in a chain, S its last
+replaces it. A successful compare-and-set from `a` to `b` joins the clusters of both: no other write
+comes between them, so they are one *chain*. Let F be the first completion in a chain, S its last
 invocation. If F < S the register holds the chain's values for all of the *forward zone* [F, S];
 else all its operations overlap, and it fits at any moment of the *backward zone* [S, F]. A history
 is linearizable if and only if
   every value that was seen was written, no value was replaced twice, and no chain is a ring;
   within each chain, moments can be found for its writes, in order: max(L_0 .. L_j) <= U_j, where
-    L_j is the last invocation of what must come before (the write itself, reads of the value it
-    replaces) and U_j the first completion of what must come after;
+    L_j is the last invocation of the operations that must come before (the write itself, reads of
+    the value it replaces) and U_j the first completion of those that must come after;
   forward zones are disjoint, and no backward zone lies inside a forward zone.
-An operation of unknown outcome counts only if what it wrote was seen by one that counts, however
-many such steps lie between: a write that only a compare-and-set of unknown outcome saw counts if
-that one does. Sources: Gibbons and Korach, Testing Shared Memories (1997), for the zones; chains
-and unknown outcomes are an extension, compared with two searches in
+An operation of unknown outcome counts only if an operation that counts saw its value, over any
+number of such steps: a write that only a compare-and-set of unknown outcome saw counts if the
+compare-and-set does. Sources: Gibbons and Korach, Testing Shared Memories (1997), for the zones;
+chains and unknown outcomes are an extension, compared with two searches in
 tests/property/test_linearizability_agrees.py.
 """
 
@@ -42,7 +42,7 @@ class Registers:
 
     `seen` is the value that a READ returned or a CAS replaced, `made` the value that a WRITE or a
     CAS wrote. `invoked` and `completed` are moments of one order. Reads of unknown outcome, and
-    what failed, are left out. `initial` is the first value of every register.
+    failed operations, are left out. `initial` is the first value of every register.
     """
 
     key: Ints
@@ -83,7 +83,7 @@ class _Clusters:
     """One per key and value. `seen` and `made`: of each operation, or NONE."""
 
     key: Ints
-    initial: Ints  # the cluster of the initial value, per key that there is
+    initial: Ints  # the cluster of the initial value, per existing key
     seen: Ints
     made: Ints
 
@@ -102,9 +102,10 @@ def repeats_values(registers: Registers) -> Ints:
 
 
 def matter(registers: Registers) -> Flags:
-    """Tell which operations can make a difference; it holds for repeated values, too.
+    """Return which operations can make a difference, also for repeated values.
 
-    A write of unknown outcome whose value nothing saw may be taken out of any order that holds it.
+    A write of unknown outcome whose value was never seen may be removed from any order that holds
+    it.
     """
     plain = _plain(registers)
     return _count(plain, _clusters(plain))
@@ -137,7 +138,7 @@ def check_zones(registers: Registers) -> list[Finding]:
 
 
 def _plain(registers: Registers) -> Registers:
-    """Take a compare-and-set of a value to itself for the read that it is."""
+    """Turn a compare-and-set of a value to itself into a read."""
     idle = (registers.kind == CAS) & (registers.seen == registers.made)
     kind = np.where(idle, READ, registers.kind).astype(np.int8)
     return Registers(
@@ -171,9 +172,9 @@ def _clusters(registers: Registers) -> _Clusters:
 
 
 def _count(registers: Registers, clusters: _Clusters) -> Flags:
-    """Tell which operations count: known ones, and those whose value was seen by one that counts.
+    """Return which operations count: certain ones, and writers of a value that a counting one saw.
 
-    A compare-and-set of unknown outcome that counts has seen its value, so it goes on from there.
+    A counting compare-and-set of unknown outcome has seen its value, so its writer counts too.
     """
     counts: Flags = registers.completed < OPEN
     waiting = np.flatnonzero(~counts & (registers.kind != READ))
@@ -209,7 +210,7 @@ class _Search:
         self._root, self._depth = self._chains()
 
     def findings(self) -> list[Finding]:
-        """Return what each rule finds; a register may be found by several."""
+        """Return the findings of each rule; several rules may find the same register."""
         found = [*self._never_written(), *self._replaced_twice(), *self._rings()]
         lower, upper, last = self._bounds()
         found += self._too_early(lower, upper)

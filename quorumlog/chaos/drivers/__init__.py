@@ -1,4 +1,4 @@
-"""The client libraries that a workload can be run with, behind one small interface.
+"""The client libraries that a workload can use, behind one small interface.
 
-The broker must not be judged by its own client alone, so the workload sees only this.
+The broker must be tested with other clients than its own, so a workload uses only this interface.
 """

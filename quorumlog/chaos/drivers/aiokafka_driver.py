@@ -54,7 +54,7 @@ class AiokafkaProducer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[int]:
-        """Put a record in line; its future gives the acknowledged offset. Raises SendFailed."""
+        """Queue a record; its future returns the acknowledged offset. Raises SendFailed."""
         try:
             pending = await self._producer.send(
                 topic,
@@ -64,12 +64,12 @@ class AiokafkaProducer:
                 timestamp_ms=timestamp_ms,
                 headers=[*headers] or None,
             )
-        except (KafkaError, OSError) as error:  # it was never put in line
+        except (KafkaError, OSError) as error:  # it was not queued
             raise SendFailed(str(driver_error(error)), definite=True) from error
         return asyncio.ensure_future(_acknowledged(pending))
 
     async def close(self) -> None:
-        """Wait for what is in flight, as the library does, and let go of all resources."""
+        """Wait for the records in flight, as the library does, and release all resources."""
         with translated():
             await self._producer.stop()
 
@@ -78,18 +78,18 @@ async def _acknowledged(pending: asyncio.Future[Any]) -> int:
     try:
         return int((await pending).offset)
     except (KafkaError, OSError) as error:
-        # Earlier attempts are not told.
+        # The library does not report earlier attempts.
         raise SendFailed(str(driver_error(error)), definite=False) from error
 
 
 class _Reader:
-    """What all consumers do."""
+    """The methods that all consumers share."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return what arrived, in order per partition. Raises DriverError."""
+        """Return the records that arrived, in order per partition. Raises DriverError."""
         with translated():
             polled = await self._consumer.getmany(
                 timeout_ms=timeout_ms, max_records=_POLL_RECORDS_MAX
@@ -97,7 +97,7 @@ class _Reader:
         return [_record(record) for records in polled.values() for record in records]
 
     async def close(self) -> None:
-        """Let go of all resources."""
+        """Release all resources."""
         with translated():
             await self._consumer.stop()
 
@@ -106,7 +106,7 @@ class AiokafkaConsumer(_Reader):
     """A consumer of assigned partitions."""
 
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
-        """Take these partitions from their beginning."""
+        """Assign these partitions, from their beginning."""
         wanted = _places(topic, partitions)
         self._consumer.assign(wanted)
         for place in wanted:
@@ -124,14 +124,14 @@ class AiokafkaTransactions(Transactions, AiokafkaProducer):
 
 
 class AiokafkaReader(Committed, AiokafkaConsumer):
-    """A consumer of assigned partitions that sees what is committed."""
+    """A consumer of assigned partitions with isolation level read_committed."""
 
 
 class AiokafkaLookup(_Reader):
-    """Asks for offsets by time."""
+    """Looks up offsets by time."""
 
     async def ask(self, topic: str, timestamps: Mapping[int, int]) -> dict[int, OffsetAt]:
-        """Ask each partition's leader for a time, EARLIEST or LATEST. Raises DriverError."""
+        """Look up a time, EARLIEST or LATEST, in each partition. Raises DriverError."""
         first = _places(topic, [index for index, asked in timestamps.items() if asked == EARLIEST])
         last = _places(topic, [index for index, asked in timestamps.items() if asked == LATEST])
         times = {
@@ -157,18 +157,18 @@ class AiokafkaLookup(_Reader):
 
 
 class AiokafkaMember(Committed, _Reader, aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
-    """A consumer in a group. The library does not tell its generation."""
+    """A consumer in a group. The library does not report its generation."""
 
     def __init__(self, consumer: Any) -> None:
         super().__init__(consumer)
         self._changes: list[Rebalance] = []
 
     async def on_partitions_assigned(self, assigned: Sequence[Place]) -> None:
-        """Note what is owned from now on: the library joins with everything revoked."""
+        """Record the owned partitions: the library revokes all of them before it joins."""
         self._note("assigned", assigned)
 
     async def on_partitions_revoked(self, revoked: Sequence[Place]) -> None:
-        """Note what is given up."""
+        """Record the revoked partitions."""
         self._note("revoked", revoked)
 
     def _note(self, change: str, partitions: Sequence[Place]) -> None:
@@ -180,12 +180,12 @@ class AiokafkaMember(Committed, _Reader, aiokafka.ConsumerRebalanceListener):  #
         self._consumer.subscribe([topic], listener=self)
 
     def rebalances(self) -> list[Rebalance]:
-        """Return what has changed since the last call, in order."""
+        """Return the rebalances since the last call, in order."""
         changes, self._changes = self._changes, []
         return changes
 
     def generation(self) -> int:
-        """Return NO_GENERATION: the library does not tell."""
+        """Return NO_GENERATION: the library does not report the generation."""
         return NO_GENERATION
 
     async def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
@@ -226,7 +226,7 @@ class AiokafkaAdmin:
             check_answer(code, name)
 
     async def exists(self, topic: str) -> bool:
-        """Ask a broker whether the topic exists. Raises DriverError."""
+        """Return whether a broker has the topic. Raises DriverError."""
         with translated():
             return topic in await self._admin.list_topics()  # describing would create it
 
@@ -284,7 +284,7 @@ class AiokafkaDriver:
         return AiokafkaTransactions(producer)
 
     async def reader(self, bootstrap: str, client_id: str, group_id: str) -> AiokafkaReader:
-        """Make a reader of what is committed. Raises DriverError if no broker answers."""
+        """Make a read_committed reader. Raises DriverError if no broker answers."""
         consumer = aiokafka.AIOKafkaConsumer(
             bootstrap_servers=bootstrap,
             client_id=client_id,
@@ -297,7 +297,7 @@ class AiokafkaDriver:
         return AiokafkaReader(consumer)
 
     async def offsets(self, bootstrap: str, client_id: str) -> AiokafkaLookup:
-        """Make a client that asks for offsets. Raises DriverError if no broker answers."""
+        """Make a client that looks up offsets. Raises DriverError if no broker answers."""
         consumer = aiokafka.AIOKafkaConsumer(
             bootstrap_servers=bootstrap, client_id=client_id, **_READING
         )
@@ -357,11 +357,11 @@ class AiokafkaDriver:
 
 
 async def _started(client: Any) -> None:
-    """Start a client; one that has not started is stopped. Raises DriverError."""
+    """Start a client, or stop it if that fails. Raises DriverError."""
     try:
         with translated():
             await client.start()
-    except BaseException:  # the caller waits no longer, perhaps
+    except BaseException:  # the caller may have been cancelled
         await client.stop()
         raise
 

@@ -1,4 +1,4 @@
-"""What aiokafka does with transactions, and its errors as those of a driver."""
+"""Transactions of aiokafka, and its errors as DriverError."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from quorumlog.chaos.drivers.foreign_errors import driver_error
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn errors of the library into those of a driver."""
+    """Translate errors of the library into DriverError."""
     try:
         yield
     except (KafkaError, OSError, asyncio.InvalidStateError) as error:
@@ -23,7 +23,7 @@ def translated() -> Iterator[None]:
 
 @contextmanager
 def _in_state() -> Iterator[None]:
-    """Translate errors, also those that the library asserts of its own states."""
+    """Translate errors, also assertions of the library about its own states."""
     try:
         with translated():
             yield
@@ -32,7 +32,7 @@ def _in_state() -> Iterator[None]:
 
 
 class Transactions:
-    """What a producer of a transactional id does besides sending."""
+    """The transactional methods of a producer."""
 
     _producer: Any
 
@@ -50,7 +50,7 @@ class Transactions:
             await self._producer.send_offsets_to_transaction(places, group_id)
 
     async def commit(self) -> None:
-        """Commit. Raises DriverError, never definite: the library does not tell."""
+        """Commit. Raises DriverError, never definite: the library does not report the outcome."""
         with _in_state():
             await self._producer.commit_transaction()
 
@@ -61,17 +61,17 @@ class Transactions:
 
 
 class Committed:
-    """What a consumer in the name of a group does besides reading."""
+    """The methods of a consumer that use a group's committed offsets."""
 
     _consumer: Any
 
     async def seek(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Read on from these offsets, of partitions that are assigned."""
+        """Seek assigned partitions to these offsets."""
         for index, offset in offsets.items():
             self._consumer.seek(aiokafka.TopicPartition(topic, index), offset)
 
     async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return what the group has committed. Raises DriverError."""
+        """Return the group's committed offsets. Raises DriverError."""
         found: dict[int, int] = {}
         with translated():
             for index in partitions:

@@ -66,7 +66,7 @@ class ClientProducer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[int]:
-        """Put a record in line; its future gives the acknowledged offset. Raises SendFailed."""
+        """Queue a record; its future returns the acknowledged offset. Raises SendFailed."""
         try:
             delivery = await self._producer.send(
                 topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
@@ -76,7 +76,7 @@ class ClientProducer:
         return asyncio.ensure_future(_acknowledged(delivery))
 
     async def close(self) -> None:
-        """Give up what is in flight and let go of all resources."""
+        """Discard the records in flight and release all resources."""
         await self._producer.stop(timeout_ms=0)
 
 
@@ -94,13 +94,13 @@ class ClientConsumer:
         self._consumer = consumer
 
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
-        """Take these partitions from their beginning."""
+        """Assign these partitions, from their beginning."""
         wanted = _places(topic, partitions)
         self._consumer.assign(wanted)
         self._consumer.seek_to_beginning(*wanted)
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return what arrived, in order per partition. Raises DriverError."""
+        """Return the records that arrived, in order per partition. Raises DriverError."""
         with translated():
             polled = await self._consumer.poll(timeout_ms, max_records=_POLL_RECORDS_MAX)
         return [_record(record) for records in polled.values() for record in records]
@@ -112,7 +112,7 @@ class ClientConsumer:
         return {asked.partition: end for asked, end in ends.items()}
 
     async def close(self) -> None:
-        """Let go of all resources."""
+        """Release all resources."""
         await self._consumer.stop()
 
 
@@ -121,11 +121,11 @@ class ClientTransactions(Transactions, ClientProducer):
 
 
 class ClientReader(Committed, ClientConsumer):
-    """A consumer of assigned partitions that sees what is committed."""
+    """A consumer of assigned partitions with isolation level read_committed."""
 
 
 class ClientMember(Committed, RebalanceListener):
-    """A consumer in a group, which hears of its own rebalances."""
+    """A consumer in a group, which records its own rebalances."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -133,15 +133,15 @@ class ClientMember(Committed, RebalanceListener):
         self._has_generation = consumer.settings.group_protocol == "classic"
 
     async def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Note what was added."""
+        """Record the added partitions."""
         self._note("assigned", partitions)
 
     async def on_partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """Note what goes to other members."""
+        """Record the revoked partitions."""
         self._note("revoked", partitions)
 
     async def on_partitions_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """Note what other members may have already."""
+        """Record the lost partitions: other members may own them already."""
         self._note("lost", partitions)
 
     def _note(self, change: str, partitions: frozenset[TopicPartition]) -> None:
@@ -153,20 +153,20 @@ class ClientMember(Committed, RebalanceListener):
         self._consumer.subscribe([topic], self)
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return what arrived of the partitions owned now. Raises DriverError."""
+        """Return new records of the partitions owned now. Raises DriverError."""
         with translated():
             polled = await self._consumer.poll(timeout_ms, max_records=_POLL_RECORDS_MAX)
         return [_record(record) for records in polled.values() for record in records]
 
     def rebalances(self) -> list[Rebalance]:
-        """Return what has changed since the last call, in order."""
+        """Return the rebalances since the last call, in order."""
         changes, self._changes = self._changes, []
         return changes
 
     def generation(self) -> int:
-        """Return the generation that the member is in, or NO_GENERATION.
+        """Return the member's current generation, or NO_GENERATION.
 
-        By the consumer protocol, each member has an epoch of its own, and groups no generation.
+        In the consumer protocol, each member has an epoch of its own, and the group no generation.
         """
         if not self._has_generation:
             return NO_GENERATION
@@ -182,18 +182,18 @@ class ClientMember(Committed, RebalanceListener):
             )
 
     async def close(self) -> None:
-        """Commit nothing, leave the group, let go of all resources."""
+        """Leave the group without a commit, and release all resources."""
         await self._consumer.stop()
 
 
 class ClientLookup:
-    """Asks for offsets by time."""
+    """Looks up offsets by time."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
 
     async def ask(self, topic: str, timestamps: Mapping[int, int]) -> dict[int, OffsetAt]:
-        """Ask each partition's leader for a time. Raises DriverError."""
+        """Look up the offset of a time in each partition. Raises DriverError."""
         wanted = {TopicPartition(topic, index): asked for index, asked in timestamps.items()}
         with translated():
             found = await self._admin.list_offsets(wanted)
@@ -221,7 +221,7 @@ class ClientTopicAdmin:
             await self._admin.delete_topics([topic])
 
     async def exists(self, topic: str) -> bool:
-        """Ask a broker whether the topic exists. Raises DriverError."""
+        """Return whether a broker has the topic. Raises DriverError."""
         try:
             with translated():
                 await self._admin.describe_topics([topic])
@@ -237,7 +237,7 @@ class ClientTopicAdmin:
 
 
 class ClientDriver:
-    """quorumlog's own client. Each new consumer is in the next one of `racks`, if there are any."""
+    """quorumlog's own client. Consumers take turns in `racks`, if there are any."""
 
     capabilities: Final = frozenset(
         {"groups", "offsets", "max-timestamp", "topics", "transactions", "consumer-protocol"}
@@ -276,7 +276,7 @@ class ClientDriver:
             await producer.start()
             try:
                 await producer.init_transactions()
-            except BaseException:  # the caller waits no longer, perhaps
+            except BaseException:  # the caller may have been cancelled
                 await producer.stop(timeout_ms=0)
                 raise
         return ClientTransactions(producer)
@@ -295,7 +295,7 @@ class ClientDriver:
         return ClientConsumer(consumer)
 
     async def reader(self, bootstrap: str, client_id: str, group_id: str) -> ClientReader:
-        """Make a reader of what is committed. Raises DriverError if no broker answers."""
+        """Make a read_committed reader. Raises DriverError if no broker answers."""
         consumer = Consumer(
             bootstrap_servers=bootstrap,
             client_id=client_id,
@@ -322,7 +322,7 @@ class ClientDriver:
             heartbeat_interval_ms=membership.session_timeout_ms // 10,
             max_poll_interval_ms=membership.max_poll_interval_ms,
             enable_auto_commit=False,
-            auto_offset_reset="earliest",  # nothing is deleted: only where nothing is committed
+            auto_offset_reset="earliest",  # no record is deleted: it applies only without a commit
             **_READING,
         )
         with translated():
@@ -330,7 +330,7 @@ class ClientDriver:
         return ClientMember(consumer)
 
     async def offsets(self, bootstrap: str, client_id: str) -> ClientLookup:
-        """Make a client that asks for offsets. Raises DriverError if no broker answers."""
+        """Make a client that looks up offsets. Raises DriverError if no broker answers."""
         return ClientLookup(await _admin(bootstrap, client_id))
 
     async def admin(self, bootstrap: str, client_id: str) -> ClientTopicAdmin:

@@ -1,4 +1,4 @@
-"""What quorumlog's own client does with transactions, and its errors as those of a driver."""
+"""Transactions of quorumlog's own client, and its errors as DriverError."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn errors of the client into those of a driver."""
+    """Translate errors of the client into DriverError."""
     try:
         yield
     except KafkaError as error:
@@ -18,7 +18,7 @@ def translated() -> Iterator[None]:
 
 
 class Transactions:
-    """What a producer of a transactional id does besides sending."""
+    """The transactional methods of a producer."""
 
     _producer: Producer
 
@@ -36,7 +36,7 @@ class Transactions:
             )
 
     async def commit(self) -> None:
-        """Commit; `definite` speaks of the transaction. Raises DriverError."""
+        """Commit; `definite` refers to the transaction. Raises DriverError."""
         with translated():
             await self._producer.commit_transaction()
 
@@ -47,17 +47,17 @@ class Transactions:
 
 
 class Committed:
-    """What a consumer in the name of a group does besides reading."""
+    """The methods of a consumer that use a group's committed offsets."""
 
     _consumer: Consumer
 
     async def seek(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Read on from these offsets, of partitions that are assigned."""
+        """Seek assigned partitions to these offsets."""
         for index, offset in offsets.items():
             self._consumer.seek(TopicPartition(topic, index), offset)
 
     async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return what the group has committed. Raises DriverError."""
+        """Return the group's committed offsets. Raises DriverError."""
         with translated():
             found = await self._consumer.committed(
                 [TopicPartition(topic, index) for index in partitions]

@@ -20,7 +20,7 @@ _CREATE_TIMEOUT_S: Final = 30.0
 
 
 class ConfluentAdmin:
-    """Changes and describes topics, and asks for offsets by time."""
+    """Changes and describes topics, and looks up offsets by time."""
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
         settings = {**QUIET, "bootstrap.servers": bootstrap, "client.id": client_id}
@@ -28,7 +28,7 @@ class ConfluentAdmin:
         self._admin = AdminClient(settings)
 
     async def _result(self, ask: Callable[[AdminClient], Mapping[Any, "Future[Any]"]]) -> Any:
-        """Return the only result of `ask`, which the library gives by a future."""
+        """Return the only result of `ask`, whose futures the library completes."""
 
         def wait() -> Any:
             (future,) = ask(self._admin).values()
@@ -59,7 +59,7 @@ class ConfluentAdmin:
         await self._result(lambda admin: admin.delete_topics([topic]))
 
     async def exists(self, topic: str) -> bool:
-        """Ask a broker whether the topic exists. Raises DriverError."""
+        """Return whether a broker has the topic. Raises DriverError."""
         asked = TopicCollection([topic])
         try:
             await self._result(
@@ -72,7 +72,7 @@ class ConfluentAdmin:
         return True
 
     async def ask(self, topic: str, timestamps: Mapping[int, int]) -> dict[int, OffsetAt]:
-        """Ask each partition's leader for a time. Raises DriverError."""
+        """Look up the offset of a time in each partition. Raises DriverError."""
         wanted = {
             confluent_kafka.TopicPartition(topic, partition): _spec(timestamp)
             for partition, timestamp in timestamps.items()
@@ -90,12 +90,12 @@ class ConfluentAdmin:
             return await self._worker.call(wait)
 
     async def close(self) -> None:
-        """Let go of all resources."""
+        """Release all resources."""
         self._worker.close()
 
 
 def _spec(timestamp: int) -> Any:
-    specs: Any = library.OffsetSpec  # type: ignore[attr-defined]  # public, says its documentation
+    specs: Any = library.OffsetSpec  # type: ignore[attr-defined]  # public, by its documentation
     special = {
         EARLIEST: specs.earliest,
         LATEST: specs.latest,

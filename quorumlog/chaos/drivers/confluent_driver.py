@@ -30,7 +30,7 @@ _DELIVERY_TIMEOUT_MS: Final = 5_000
 _POLL_S: Final = 0.1
 _POLL_RECORDS_MAX: Final = 500
 _END_OFFSETS_TIMEOUT_S: Final = 2.0
-# With KIP-848 they are the group's, and the broker's to tell.
+# In KIP-848 they are settings of the group, which the broker sends.
 _OF_THE_CLASSIC_PROTOCOL: Final = ("session.timeout.ms", "heartbeat.interval.ms")
 
 _READING: Final[dict[str, Any]] = {
@@ -75,7 +75,7 @@ class ConfluentProducer:
         while not self._closing.is_set():
             try:
                 self._producer.poll(_POLL_S)
-            except confluent_kafka.KafkaException:  # it is fenced, which its next call will tell
+            except confluent_kafka.KafkaException:  # it is fenced; its next call raises
                 self._closing.wait(_POLL_S)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._has_ended.set)
@@ -90,7 +90,7 @@ class ConfluentProducer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[int]:
-        """Put a record in line; its future gives the acknowledged offset. Raises SendFailed."""
+        """Queue a record; its future returns the acknowledged offset. Raises SendFailed."""
         done: asyncio.Future[int] = self._loop.create_future()
 
         def delivered(error: Any, message: Any) -> None:
@@ -100,11 +100,11 @@ class ConfluentProducer:
                 if error is None:
                     done.set_result(message.offset())
                 else:
-                    # A report does not say whether an earlier attempt was written to a socket.
+                    # A report does not include whether an earlier attempt was written to a socket.
                     reason = f"{error_code(error)}: {error.str()}"
                     done.set_exception(SendFailed(reason, definite=False))
 
-            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller is waiting
                 self._loop.call_soon_threadsafe(settle)
 
         optional: dict[str, Any] = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
@@ -114,19 +114,19 @@ class ConfluentProducer:
             self._producer.produce(
                 topic, value, key, partition=partition, on_delivery=delivered, **optional
             )
-        except (BufferError, confluent_kafka.KafkaException) as error:  # it was never queued
+        except (BufferError, confluent_kafka.KafkaException) as error:  # it was not queued
             raise SendFailed(str(driver_error(error)), definite=True) from error
         return done
 
     async def close(self) -> None:
-        """Give up what is in flight and let go of all resources."""
+        """Discard the records in flight and release all resources."""
         self._closing.set()
         await self._has_ended.wait()
         self._producer.purge()
 
 
 class _Polling:
-    """Polls a consumer in its thread. An error beside records is kept for the next poll."""
+    """Polls a consumer in its thread. An error beside records is raised by the next poll."""
 
     def __init__(self, settings: Mapping[str, Any], client_id: str) -> None:
         self.worker: Final = Worker(client_id)
@@ -134,7 +134,7 @@ class _Polling:
         self._errors: list[confluent_kafka.KafkaError] = []
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return what arrived, in order per partition. Raises DriverError."""
+        """Return the records that arrived, in order per partition. Raises DriverError."""
         return await self.worker.call(lambda: self._poll(timeout_ms / 1000))
 
     def _poll(self, timeout_s: float) -> list[Record]:
@@ -152,7 +152,7 @@ class _Polling:
         raise DriverError(error_code(error), error.str())
 
     async def close(self) -> None:
-        """Let go of all resources; a member leaves its group."""
+        """Release all resources; a member leaves its group."""
         await self.worker.call(self.consumer.close)
         self.worker.close()
 
@@ -189,14 +189,14 @@ class ConfluentConsumer:
         settings = {
             "bootstrap.servers": bootstrap,
             "client.id": client_id,
-            "group.id": group_id or f"unused-{client_id}",  # the library insists on a name
+            "group.id": group_id or f"unused-{client_id}",  # the library requires a name
             "auto.offset.reset": "error",  # a reset would hide a gap
             "isolation.level": isolation,
         }
         self._polling = _Polling(settings, client_id)
 
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
-        """Take these partitions from their beginning."""
+        """Assign these partitions, from their beginning."""
         wanted = [
             confluent_kafka.TopicPartition(topic, partition, confluent_kafka.OFFSET_BEGINNING)
             for partition in partitions
@@ -204,7 +204,7 @@ class ConfluentConsumer:
         await self._polling.worker.call(lambda: self._polling.consumer.assign(wanted))
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return what arrived, in order per partition. Raises DriverError."""
+        """Return the records that arrived, in order per partition. Raises DriverError."""
         return await self._polling.poll(timeout_ms)
 
     async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
@@ -226,7 +226,7 @@ class ConfluentConsumer:
             return await self._polling.worker.call(ask)
 
     async def close(self) -> None:
-        """Let go of all resources."""
+        """Release all resources."""
         await self._polling.close()
 
 
@@ -243,7 +243,7 @@ class ConfluentTransactions(Transactions, ConfluentProducer):
 
 
 class ConfluentReader(Committed, ConfluentConsumer):
-    """A consumer of assigned partitions that sees what is committed."""
+    """A consumer of assigned partitions with isolation level read_committed."""
 
     def __init__(self, bootstrap: str, client_id: str, group_id: str) -> None:
         super().__init__(bootstrap, client_id, group_id, "read_committed")
@@ -252,7 +252,7 @@ class ConfluentReader(Committed, ConfluentConsumer):
 
 
 class ConfluentMember(Committed):
-    """A consumer in a group. The library does not tell its generation."""
+    """A consumer in a group. The library does not report its generation."""
 
     def __init__(self, bootstrap: str, client_id: str, membership: Membership) -> None:
         settings: dict[str, Any] = {
@@ -262,7 +262,7 @@ class ConfluentMember(Committed):
             "auto.offset.reset": "earliest",
             "session.timeout.ms": membership.session_timeout_ms,
             "heartbeat.interval.ms": membership.session_timeout_ms // 10,
-            # The library refuses one that is shorter than a session.
+            # The library refuses an interval shorter than a session.
             "max.poll.interval.ms": max(
                 membership.max_poll_interval_ms, membership.session_timeout_ms
             ),
@@ -296,16 +296,16 @@ class ConfluentMember(Committed):
         return note
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return what arrived of the partitions owned now. Raises DriverError."""
+        """Return new records of the partitions owned now. Raises DriverError."""
         return await self._polling.poll(timeout_ms)
 
     def rebalances(self) -> list[Rebalance]:
-        """Return what has changed since the last call, in order."""
+        """Return the rebalances since the last call, in order."""
         changes, self._changes = self._changes, []
         return changes
 
     def generation(self) -> int:
-        """Return NO_GENERATION: the library does not tell."""
+        """Return NO_GENERATION: the library does not report the generation."""
         return NO_GENERATION
 
     async def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
@@ -325,7 +325,7 @@ class ConfluentMember(Committed):
                 raise DriverError(error_code(one.error), one.error.str())
 
     async def close(self) -> None:
-        """Leave the group (a static member stays in it), let go of all resources."""
+        """Leave the group (a static member stays in it), and release all resources."""
         await self._polling.close()
 
 
@@ -353,13 +353,13 @@ class ConfluentDriver:
         producer = ConfluentTransactions(bootstrap, client_id, transactional_id)
         try:
             await producer.initialize()
-        except BaseException:  # the caller waits no longer, perhaps
+        except BaseException:  # the caller may have been cancelled
             await producer.close()
             raise
         return producer
 
     async def reader(self, bootstrap: str, client_id: str, group_id: str) -> ConfluentReader:
-        """Make a reader of what is committed."""
+        """Make a read_committed reader."""
         return ConfluentReader(bootstrap, client_id, group_id)
 
     async def member(
@@ -369,7 +369,7 @@ class ConfluentDriver:
         return ConfluentMember(bootstrap, client_id, membership)
 
     async def offsets(self, bootstrap: str, client_id: str) -> ConfluentAdmin:
-        """Make a client that asks for offsets."""
+        """Make a client that looks up offsets."""
         return ConfluentAdmin(bootstrap, client_id)
 
     async def admin(self, bootstrap: str, client_id: str) -> ConfluentAdmin:

@@ -1,4 +1,4 @@
-"""What all clients of confluent-kafka share: quiet settings, and errors in Kafka's words."""
+"""Settings and errors that all clients of confluent-kafka share."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,18 +11,18 @@ from quorumlog.chaos.drivers.driver import DriverError
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 QUIET: Final[dict[str, Any]] = {
-    "log_level": 0,  # lost connections are what a chaos run is about
+    "log_level": 0,  # lost connections are expected in a chaos run
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 500,
     "topic.metadata.refresh.fast.interval.ms": 50,
     "socket.connection.setup.timeout.ms": 2_000,
 }
 _BAD_MESSAGE: Final = -199  # RD_KAFKA_RESP_ERR__BAD_MSG
-_AUTO_OFFSET_RESET: Final = -140  # why is in the text
+_AUTO_OFFSET_RESET: Final = -140  # the text has the reason
 
 
 def error_code(error: confluent_kafka.KafkaError) -> str:
-    """Return Kafka's name of an error of a broker, librdkafka's (`_TIMED_OUT`) of its own."""
+    """Return Kafka's name of a broker's error, or librdkafka's (`_TIMED_OUT`) of its own."""
     number = error.code()
     if number == _BAD_MESSAGE:
         return ErrorCode.CORRUPT_MESSAGE.name
@@ -34,7 +34,7 @@ def error_code(error: confluent_kafka.KafkaError) -> str:
 
 
 def driver_error(error: Exception) -> DriverError:
-    """Translate a KafkaException. Never definite: earlier attempts are not told."""
+    """Translate a KafkaException. Never definite: the library does not report earlier attempts."""
     cause = error.args[0] if error.args else None
     if isinstance(cause, confluent_kafka.KafkaError):
         return DriverError(error_code(cause), cause.str())
@@ -43,7 +43,7 @@ def driver_error(error: Exception) -> DriverError:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn errors of the library into those of a driver."""
+    """Translate errors of the library into DriverError."""
     try:
         yield
     except confluent_kafka.KafkaException as error:

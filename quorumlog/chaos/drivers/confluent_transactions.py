@@ -1,4 +1,4 @@
-"""What confluent-kafka does with transactions. Its calls block: a thread serves them."""
+"""Transactions of confluent-kafka. Its calls block, so a thread serves them."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ _QUESTION_TIMEOUT_S: Final = 5.0
 
 
 class Transactions:
-    """What a producer of a transactional id does besides sending."""
+    """The transactional methods of a producer."""
 
     _producer: confluent_kafka.Producer
     _worker: Worker
@@ -36,7 +36,7 @@ class Transactions:
         ]
 
         def send() -> None:
-            nameless = confluent_kafka.Consumer({"group.id": group_id})  # it knows no broker
+            nameless = confluent_kafka.Consumer({"group.id": group_id})  # it connects to no broker
             try:
                 group = nameless.consumer_group_metadata()
                 self._producer.send_offsets_to_transaction(places, group, _TIMEOUT_S)
@@ -48,8 +48,8 @@ class Transactions:
     async def commit(self) -> None:
         """Commit. Raises DriverError.
 
-        The library does not tell whether a commit was asked for; one that could be aborted after
-        it had failed is not committed.
+        The library does not report whether it sent the commit. After a failed commit, a successful
+        abort proves that the transaction is not committed.
         """
 
         def commit() -> None:
@@ -75,9 +75,9 @@ class Transactions:
             await self._worker.call(work)
 
     async def close(self) -> None:
-        """Let go of all resources; an open transaction is left to the broker."""
+        """Release all resources; the broker aborts an open transaction after its timeout."""
         self._worker.close()
-        await super().close()  # type: ignore[misc]  # of the producer that this is mixed into
+        await super().close()  # type: ignore[misc]  # of the producer with this mixin
 
 
 def _must_abort(error: confluent_kafka.KafkaException) -> bool:
@@ -86,13 +86,13 @@ def _must_abort(error: confluent_kafka.KafkaException) -> bool:
 
 
 class Committed:
-    """What a consumer in the name of a group does besides reading."""
+    """The methods of a consumer that use a group's committed offsets."""
 
     _consumer: confluent_kafka.Consumer
     _worker: Worker
 
     async def seek(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Read on from these offsets, of all partitions that are assigned.
+        """Seek all assigned partitions to these offsets.
 
         The library cannot seek before it has begun to read: the partitions are assigned anew.
         """
@@ -104,7 +104,7 @@ class Committed:
             await self._worker.call(lambda: self._consumer.assign(places))
 
     async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return what the group has committed. Raises DriverError."""
+        """Return the group's committed offsets. Raises DriverError."""
         wanted = [confluent_kafka.TopicPartition(topic, partition) for partition in partitions]
         with translated():
             found = await self._worker.call(

@@ -1,15 +1,15 @@
 """The protocols of a client library, by capability, as workloads need them.
 
-Every driver produces and reads assigned partitions. The rest are capabilities: a workload says
-which it requires, and a run with a driver that lacks one is refused before anything starts.
+Every driver produces and reads assigned partitions. The other methods are capabilities: a workload
+lists those that it requires, and a run with a driver that lacks one is refused before it starts.
 
-The whole verdict rests on one distinction: a failed send, commit or change is *definite* only if
-it can never take effect. Every driver says "indefinite" when it does not know better. An error's
-text begins with its code, Kafka's name where there is one (`CORRUPT_MESSAGE: ...`): a checker
-reads the code, never the prose.
+The whole verdict rests on one distinction: a failed send, commit or change is *definite* only if it
+can never take effect. Without proof of that, a driver reports "indefinite". An error's text begins
+with its code, Kafka's name where there is one (`CORRUPT_MESSAGE: ...`): a checker reads the code,
+never the prose.
 
-Workloads reach a driver through `limits.limited`: no call lasts for ever. A driver never blocks
-the event loop; a library that blocks has a thread (`worker`).
+Workloads reach a driver through `limits.limited`, which limits the time of every call. A driver
+never blocks the event loop; a library that blocks has a thread (`worker`).
 """
 
 import asyncio
@@ -26,12 +26,12 @@ CAPABILITIES: Final[Mapping[str, str]] = {
     "consumer-protocol": "join a group by the consumer protocol (KIP-848), too",
 }
 
-TRANSACTION_TIMEOUT_MS: Final = 10_000  # an open transaction is aborted then
+TRANSACTION_TIMEOUT_MS: Final = 10_000  # the broker aborts an open transaction after it
 
 EARLIEST: Final = -2  # ListOffsets: the first offset of the log
 LATEST: Final = -1  # the high watermark
 MAX_TIMESTAMP: Final = -3  # the first record with the greatest timestamp (KIP-734)
-NO_GENERATION: Final = -1  # a member that is in no generation, or a library that does not tell
+NO_GENERATION: Final = -1  # no generation, or the library does not report it
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
@@ -48,14 +48,14 @@ class Record(NamedTuple):
 
 
 class OffsetAt(NamedTuple):
-    """An answer of ListOffsets: -1 and -1 if there is no such record, or no time was asked for."""
+    """A result of ListOffsets; -1: no such record, or no timestamp."""
 
     offset: int
     timestamp_ms: int
 
 
 class Rebalance(NamedTuple):
-    """A change of what a member owns. `change`: assigned, revoked or lost."""
+    """A change of a member's partitions. `change`: assigned, revoked or lost."""
 
     change: str
     partitions: tuple[int, ...]
@@ -65,8 +65,8 @@ class Rebalance(NamedTuple):
 class DriverError(ConnectionError):
     """A call failed.
 
-    code: Kafka's name of the error, or a name of the library's own.
-    definite: it had no effect and never will; False if the driver does not know.
+    code: Kafka's name of the error, or the library's own.
+    definite: the call had no effect and never will; False if that is uncertain.
     """
 
     def __init__(self, code: str, text: str = "", *, definite: bool = False) -> None:
@@ -85,8 +85,8 @@ class CallTimedOut(DriverError, TimeoutError):
 class SendFailed(Exception):
     """A send that was not acknowledged.
 
-    `definite`: the record is nowhere and will never be (`fail`); else it may be anywhere (`info`).
-    `reason` begins with the code of the error.
+    `definite`: the record is in no log and never will be (`fail`); else it may be in the log
+    (`info`). `reason` begins with the code of the error.
     """
 
     def __init__(self, reason: str, *, definite: bool) -> None:
@@ -96,7 +96,7 @@ class SendFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """How a producer makes batches: how long it waits for more records, and its compression."""
+    """The batches of a producer: the time that it waits for more records, and the compression."""
 
     linger_ms: int = 0
     compression: str = "none"
@@ -107,7 +107,7 @@ AT_ONCE: Final = Batching()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """How a consumer is a member of its group. `instance_id`: of a static member (KIP-345).
+    """The membership of a consumer in its group. `instance_id`: of a static member (KIP-345).
 
     protocol: classic, or consumer (KIP-848), which needs the capability `consumer-protocol`.
     """
@@ -132,81 +132,81 @@ class DriverProducer(Protocol):
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[int]:
-        """Put a record in line behind those sent before; its future gives the acknowledged offset.
+        """Queue a record after those sent before; its future returns the acknowledged offset.
 
-        Both raise SendFailed. A call that is cancelled may or may not have sent the record.
+        Both raise SendFailed. A cancelled call may or may not have sent the record.
         """
 
     async def close(self) -> None:
-        """Give up what is in flight and let go of all resources."""
+        """Discard the records in flight and release all resources."""
 
 
 class DriverConsumer(Protocol):
     """A consumer of assigned partitions, without a group."""
 
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
-        """Take these partitions from their beginning."""
+        """Assign these partitions, from their beginning."""
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return what arrived, in order per partition; an empty list after the timeout.
+        """Return the records that arrived, in order per partition; an empty list after the timeout.
 
-        Raises ConnectionError (DriverError) when the library reports an error; nothing was
-        returned then, no position has moved, and the next poll may succeed. An error that comes
-        together with records is raised by the next poll.
+        Raises ConnectionError (DriverError) when the library reports an error; the poll then
+        returned no record, no position has moved, and the next poll may succeed. An error that
+        comes together with records is raised by the next poll.
         """
 
     async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
         """Return the high watermark of each partition (exclusive). Raises ConnectionError."""
 
     async def close(self) -> None:
-        """Let go of all resources."""
+        """Release all resources."""
 
 
 class OffsetLookup(Protocol):
-    """Asks leaders for offsets by time (ListOffsets)."""
+    """Looks up offsets by time at the leaders (ListOffsets)."""
 
     async def ask(self, topic: str, timestamps: Mapping[int, int]) -> dict[int, OffsetAt]:
-        """Ask each partition's leader for a time in ms, EARLIEST, LATEST or MAX_TIMESTAMP.
+        """Look up a time in ms, EARLIEST, LATEST or MAX_TIMESTAMP in each partition.
 
-        The last needs the capability `max-timestamp`. Raises DriverError.
+        MAX_TIMESTAMP needs the capability `max-timestamp`. Raises DriverError.
         """
 
     async def close(self) -> None:
-        """Let go of all resources."""
+        """Release all resources."""
 
 
 class GroupMember(Protocol):
-    """A consumer in a group that commits only when it is told to; it begins at the beginning."""
+    """A consumer in a group that commits only by `commit`; it starts at the first record."""
 
     async def subscribe(self, topic: str) -> None:
         """Join the group, from the next polls on."""
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return what arrived of the partitions owned now; as DriverConsumer.poll."""
+        """Return new records of the partitions owned now; as DriverConsumer.poll."""
 
     def rebalances(self) -> list[Rebalance]:
-        """Return what has changed since the last call, in order."""
+        """Return the rebalances since the last call, in order."""
 
     def generation(self) -> int:
-        """Return the generation that the member is in, or NO_GENERATION."""
+        """Return the member's current generation, or NO_GENERATION."""
 
     async def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
         """Commit the next offset to read of each partition. Raises DriverError."""
 
     async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return what the group has committed; nothing for a partition without an offset.
+        """Return the group's committed offsets, of the partitions that have one.
 
         Raises DriverError.
         """
 
     async def close(self) -> None:
-        """Commit nothing, leave the group (a static member stays in it), let go of all."""
+        """Leave the group (a static member stays in it) without a commit; release all resources."""
 
 
 class TransactionalProducer(DriverProducer, Protocol):
     """The producer of a transactional id. It sends in transactions only, one after the other.
 
-    After an error that is not `definite` it is discarded: its transaction may end either way.
+    After an error that is not `definite`, discard it: its transaction may end either way.
     """
 
     async def begin(self) -> None:
@@ -216,9 +216,9 @@ class TransactionalProducer(DriverProducer, Protocol):
         """Commit a group's offsets if the transaction commits, as no member. Raises DriverError."""
 
     async def commit(self) -> None:
-        """Commit once everything is acknowledged.
+        """Commit once every record is acknowledged.
 
-        Raises DriverError; `definite`: nothing of the transaction is or will be committed.
+        Raises DriverError; `definite`: the transaction is not committed and never will be.
         """
 
     async def abort(self) -> None:
@@ -226,17 +226,17 @@ class TransactionalProducer(DriverProducer, Protocol):
 
 
 class CommittedReader(DriverConsumer, Protocol):
-    """A consumer of assigned partitions that sees what is committed (read_committed).
+    """A consumer of assigned partitions with isolation level read_committed.
 
-    Its group has committed offsets, and no members. `end_offsets` is of no use: libraries answer
-    the high watermark or the last stable offset.
+    Its group has committed offsets, and no members. `end_offsets` has no common meaning: libraries
+    return the high watermark or the last stable offset.
     """
 
     async def seek(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Read on from these offsets, of all partitions that are assigned. Raises DriverError."""
+        """Seek all assigned partitions to these offsets. Raises DriverError."""
 
     async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return what the group has committed; nothing for a partition without an offset.
+        """Return the group's committed offsets, of the partitions that have one.
 
         Raises DriverError.
         """
@@ -252,10 +252,10 @@ class TopicAdmin(Protocol):
         """Delete a topic; UNKNOWN_TOPIC_OR_PARTITION if there is none of this name."""
 
     async def exists(self, topic: str) -> bool:
-        """Ask a broker whether the topic exists."""
+        """Return whether a broker has the topic."""
 
     async def close(self) -> None:
-        """Let go of all resources."""
+        """Release all resources."""
 
 
 class Driver(Protocol):
@@ -263,7 +263,7 @@ class Driver(Protocol):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What it can do besides producing and reading assigned partitions."""
+        """Its capabilities besides producing and reading assigned partitions."""
 
     async def producer(
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
@@ -300,18 +300,18 @@ class TransactionsDriver(Driver, Protocol):
     ) -> TransactionalProducer:
         """Make the producer of an id; its predecessors are fenced, and their transactions ended.
 
-        Raises ConnectionError if that could not be done.
+        Raises ConnectionError if that fails.
         """
 
     async def reader(self, bootstrap: str, client_id: str, group_id: str) -> CommittedReader:
-        """Make a reader of what is committed. Raises ConnectionError if no broker answers."""
+        """Make a read_committed reader. Raises ConnectionError if no broker answers."""
 
 
 class OffsetsDriver(Driver, Protocol):
     """A driver with the capability `offsets`."""
 
     async def offsets(self, bootstrap: str, client_id: str) -> OffsetLookup:
-        """Make a client that asks for offsets. Raises ConnectionError if no broker answers."""
+        """Make a client that looks up offsets. Raises ConnectionError if no broker answers."""
 
 
 class TopicDriver(Driver, Protocol):

@@ -1,4 +1,4 @@
-"""Errors of aiokafka and kafka-python, which share an ancestor, in Kafka's words."""
+"""Errors of aiokafka and kafka-python, which share an ancestor, by Kafka's names."""
 
 import asyncio
 import contextlib
@@ -10,14 +10,14 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 def driver_error(error: BaseException) -> DriverError:
     """Translate an error that may have Kafka's number as `errno`.
 
-    Never definite: the libraries do not tell of earlier attempts.
+    Never definite: the libraries do not report earlier attempts.
     """
     name = type(error).__name__
     number = getattr(error, "errno", None)
     if isinstance(number, int) and not isinstance(error, OSError):
         with contextlib.suppress(ValueError):
             name = ErrorCode(number).name
-    elif name == "CorruptRecordError":  # found by the client itself
+    elif name == "CorruptRecordError":  # detected by the client itself
         name = ErrorCode.CORRUPT_MESSAGE.name
     elif isinstance(error, asyncio.InvalidStateError):
         name = "NOT_OPEN"
@@ -25,6 +25,6 @@ def driver_error(error: BaseException) -> DriverError:
 
 
 def check_answer(code: int, text: str) -> None:
-    """Raise DriverError if a broker answered with an error."""
+    """Raise DriverError if a broker's response has an error code."""
     if code != ErrorCode.NONE:
         raise DriverError(ErrorCode(code).name, text)

@@ -58,7 +58,7 @@ class KafkaPythonProducer(Threaded):
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> asyncio.Future[int]:
-        """Put a record in line; its future gives the acknowledged offset. Raises SendFailed."""
+        """Queue a record; its future returns the acknowledged offset. Raises SendFailed."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[int] = loop.create_future()
 
@@ -67,12 +67,12 @@ class KafkaPythonProducer(Threaded):
                 return
             if offset is not None:
                 done.set_result(offset)
-            else:  # earlier attempts are not told
+            else:  # the library does not report earlier attempts
                 reason = str(driver_error(error or RuntimeError("no reason")))
                 done.set_exception(SendFailed(reason, definite=False))
 
         def tell(offset: int | None, error: BaseException | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller is waiting
                 loop.call_soon_threadsafe(settle, offset, error)
 
         def send() -> None:
@@ -89,20 +89,20 @@ class KafkaPythonProducer(Threaded):
 
         try:
             await self._worker.call(send)
-        except (KafkaError, OSError) as error:  # it was never put in line
+        except (KafkaError, OSError) as error:  # it was not queued
             raise SendFailed(str(driver_error(error)), definite=True) from error
         return done
 
     async def close(self) -> None:
-        """Give up what is in flight and let go of all resources."""
+        """Discard the records in flight and release all resources."""
         try:
             await self._call(self._give_up)
         finally:
             self._worker.close()
 
     def _give_up(self) -> None:
-        """Close at once. The library's own way sends first, and closes nothing if that fails."""
-        sender = self._client._sender  # noqa: SLF001 - no public call drops what is in flight
+        """Close at once. The library's `close` sends first, and closes nothing if that fails."""
+        sender = self._client._sender  # noqa: SLF001 - no public call drops records in flight
         sender.force_close()
         sender.join(_TIMEOUT_MS / 1000)
         self._client.close(timeout=0)
@@ -113,10 +113,10 @@ class KafkaPythonTransactions(Transactions, KafkaPythonProducer):
 
 
 class _Reader(Threaded):
-    """What all consumers do."""
+    """The methods that all consumers share."""
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return what arrived, in order per partition. Raises DriverError."""
+        """Return the records that arrived, in order per partition. Raises DriverError."""
         polled = await self._call(
             lambda: self._client.poll(timeout_ms=timeout_ms, max_records=_POLL_RECORDS_MAX)
         )
@@ -127,7 +127,7 @@ class KafkaPythonConsumer(_Reader):
     """A consumer of assigned partitions."""
 
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
-        """Take these partitions from their beginning."""
+        """Assign these partitions, from their beginning."""
         wanted = _places(topic, partitions)
 
         def assign() -> None:
@@ -145,7 +145,7 @@ class KafkaPythonConsumer(_Reader):
 
 
 class KafkaPythonReader(Committed, KafkaPythonConsumer):
-    """A consumer of assigned partitions that sees what is committed."""
+    """A consumer of assigned partitions with isolation level read_committed."""
 
 
 class KafkaPythonMember(Committed, _Reader, kafka.ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
@@ -156,15 +156,15 @@ class KafkaPythonMember(Committed, _Reader, kafka.ConsumerRebalanceListener):  #
         self._changes: list[Rebalance] = []
 
     def on_partitions_assigned(self, assigned: Sequence[Any]) -> None:
-        """Note what was added."""
+        """Record the added partitions."""
         self._note("assigned", assigned)
 
     def on_partitions_revoked(self, revoked: Sequence[Any]) -> None:
-        """Note what goes to other members."""
+        """Record the revoked partitions."""
         self._note("revoked", revoked)
 
     def on_partitions_lost(self, lost: Sequence[Any]) -> None:
-        """Note what other members may have already."""
+        """Record the lost partitions: other members may own them already."""
         self._note("lost", lost)
 
     def _note(self, change: str, partitions: Sequence[Any]) -> None:
@@ -176,12 +176,12 @@ class KafkaPythonMember(Committed, _Reader, kafka.ConsumerRebalanceListener):  #
         await self._call(lambda: self._client.subscribe([topic], listener=self))
 
     def rebalances(self) -> list[Rebalance]:
-        """Return what has changed since the last call, in order."""
+        """Return the rebalances since the last call, in order."""
         changes, self._changes = self._changes, []
         return changes
 
     def generation(self) -> int:
-        """Return the generation that the member is in, or NO_GENERATION."""
+        """Return the member's current generation, or NO_GENERATION."""
         generation = self._client.group_metadata().generation_id
         return int(generation) if generation is not None and generation >= 0 else NO_GENERATION
 
@@ -195,7 +195,7 @@ class KafkaPythonMember(Committed, _Reader, kafka.ConsumerRebalanceListener):  #
 
 
 class KafkaPythonAdmin(Threaded):
-    """Changes and describes topics, and asks for offsets by time."""
+    """Changes and describes topics, and looks up offsets by time."""
 
     async def create(
         self,
@@ -220,11 +220,11 @@ class KafkaPythonAdmin(Threaded):
         await self._call(lambda: self._client.delete_topics([topic], timeout_ms=_TIMEOUT_MS))
 
     async def exists(self, topic: str) -> bool:
-        """Ask a broker whether the topic exists. Raises DriverError."""
+        """Return whether a broker has the topic. Raises DriverError."""
         return topic in await self._call(self._client.list_topics)  # describing would create it
 
     async def ask(self, topic: str, timestamps: Mapping[int, int]) -> dict[int, OffsetAt]:
-        """Ask each partition's leader for a time. Raises DriverError."""
+        """Look up the offset of a time in each partition. Raises DriverError."""
         wanted = {kafka.TopicPartition(topic, index): asked for index, asked in timestamps.items()}
         found = await self._call(
             lambda: self._client.list_partition_offsets(wanted, timeout_ms=_TIMEOUT_MS)
@@ -304,7 +304,7 @@ class KafkaPythonDriver:
         return producer
 
     async def reader(self, bootstrap: str, client_id: str, group_id: str) -> KafkaPythonReader:
-        """Make a reader of what is committed. Raises DriverError if no broker answers."""
+        """Make a read_committed reader. Raises DriverError if no broker answers."""
         return KafkaPythonReader(
             *await made(
                 client_id,
@@ -352,7 +352,7 @@ class KafkaPythonDriver:
         )
 
     async def offsets(self, bootstrap: str, client_id: str) -> KafkaPythonAdmin:
-        """Make a client that asks for offsets. Raises DriverError if no broker answers."""
+        """Make a client that looks up offsets. Raises DriverError if no broker answers."""
         return await self.admin(bootstrap, client_id)
 
     async def create_topic(

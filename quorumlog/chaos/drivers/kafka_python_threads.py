@@ -1,4 +1,4 @@
-"""How kafka-python is called: each client in a thread of its own."""
+"""Threads for kafka-python: each client has its own."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from quorumlog.chaos.drivers.worker import Worker
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn errors of the library into those of a driver."""
+    """Translate errors of the library into DriverError."""
     try:
         yield
     except (KafkaError, OSError) as error:
@@ -31,7 +31,7 @@ class Threaded:
             return await self._worker.call(work)
 
     async def close(self) -> None:
-        """Let go of all resources; a dynamic member leaves its group."""
+        """Release all resources; a dynamic member leaves its group."""
         try:
             await self._call(self._client.close)
         finally:

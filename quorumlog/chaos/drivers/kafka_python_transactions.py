@@ -1,4 +1,4 @@
-"""What kafka-python does with transactions and committed offsets. Its calls block."""
+"""Transactions and committed offsets of kafka-python. Its calls block."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -13,7 +13,7 @@ _END_TIMEOUT_MS: Final = 10_000
 
 
 class Transactions(Threaded):
-    """What a producer of a transactional id does besides sending."""
+    """The transactional methods of a producer."""
 
     async def initialize(self) -> None:
         """Fence the predecessors. Raises DriverError."""
@@ -32,7 +32,7 @@ class Transactions(Threaded):
         await self._ended(lambda manager: manager.send_offsets_to_transaction(wanted, group_id))
 
     async def commit(self) -> None:
-        """Commit. Raises DriverError, never definite: the library does not tell."""
+        """Commit. Raises DriverError, never definite: the library does not report the outcome."""
         await self._ended(lambda manager: manager.begin_commit())
 
     async def abort(self) -> None:
@@ -40,7 +40,7 @@ class Transactions(Threaded):
         await self._ended(lambda manager: manager.begin_abort())
 
     async def _ended(self, begin: Callable[[Any], Any]) -> None:
-        """Begin something and wait for its end. The library's own calls wait without a limit."""
+        """Begin a request and wait for its result. The library's own calls wait without a limit."""
 
         def work() -> None:
             result = begin(self._client._transaction_manager)  # noqa: SLF001 - as above
@@ -52,10 +52,10 @@ class Transactions(Threaded):
 
 
 class Committed(Threaded):
-    """What a consumer in the name of a group does besides reading."""
+    """The methods of a consumer that use a group's committed offsets."""
 
     async def seek(self, topic: str, offsets: Mapping[int, int]) -> None:
-        """Read on from these offsets, of partitions that are assigned."""
+        """Seek assigned partitions to these offsets."""
 
         def seek() -> None:
             for index, offset in offsets.items():
@@ -64,7 +64,7 @@ class Committed(Threaded):
         await self._call(seek)
 
     async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return what the group has committed. Raises DriverError."""
+        """Return the group's committed offsets. Raises DriverError."""
 
         def ask() -> dict[int, int]:
             found = {

@@ -1,7 +1,6 @@
 """Every driver, by name: a new one is a module `<name>_driver` with a `DRIVER`, and a line here.
 
-The module has `_` where the name has `-`. It is imported when the driver is used: its library may
-not be installed.
+The module has `_` where the name has `-`. It is imported lazily: its library may not be installed.
 """
 
 from collections.abc import Mapping
@@ -22,13 +21,13 @@ DRIVERS: Final[Mapping[str, str]] = {
 
 
 class DriverUnavailable(Exception):
-    """The library is not installed; the message says how to install it."""
+    """The library is not installed; the message has the install command."""
 
 
 def load_driver(name: str) -> AnyDriver:
     """Return a driver by name, with time limits on its calls.
 
-    Raises DriverUnavailable, or ValueError for a name that is not there.
+    Raises DriverUnavailable, or ValueError for an unknown name.
     """
     registered(DRIVERS, name, "driver")
     try:
@@ -42,11 +41,11 @@ def load_driver(name: str) -> AnyDriver:
 
 
 class Demanding(Protocol):
-    """Something that needs a driver with these capabilities: a workload."""
+    """An object that requires a driver with these capabilities: a workload."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
 
     @property
     def requires(self) -> frozenset[str]:
@@ -54,7 +53,7 @@ class Demanding(Protocol):
 
 
 def check_capable(name: str, workload: Demanding) -> None:
-    """Raise ValueError, with the drivers that can, if a driver lacks what a workload requires."""
+    """Raise ValueError, with the capable drivers, if a driver lacks a required capability."""
     missing = workload.requires - load_driver(name).capabilities
     if missing:
         able = ", ".join(other for other in DRIVERS if _can(other, workload.requires))

@@ -12,10 +12,10 @@ _Job = Callable[[], None]
 
 
 class Worker:
-    """One thread for one client, which is thus used by one caller at a time.
+    """One thread for one client, so that one caller at a time uses it.
 
     The thread is a daemon: a library call that never returns keeps neither the run nor the
-    interpreter from ending. A caller that is cancelled leaves the call to the thread.
+    interpreter from ending. A cancelled caller leaves the call to the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -28,15 +28,15 @@ class Worker:
             job()
 
     async def call(self, work: Callable[[], _Result]) -> _Result:
-        """Return what `work` returns, in its turn, or raise what it raises."""
+        """Return the result of `work`, in its turn, or raise its exception."""
         done: asyncio.Future[_Result] = self._loop.create_future()
 
         def job() -> None:
-            if done.cancelled():  # before its turn: its caller has given up
+            if done.cancelled():  # cancelled before its turn
                 return
             try:
                 result = work()
-            except Exception as error:  # noqa: BLE001 - the caller's, in another thread
+            except Exception as error:  # noqa: BLE001 - raised to the caller, in another thread
                 self._tell(_fail, done, error)
             else:
                 self._tell(_succeed, done, result)
@@ -45,11 +45,11 @@ class Worker:
         return await done
 
     def close(self) -> None:
-        """End the thread after the calls that wait."""
+        """End the thread after the queued calls."""
         self._jobs.put(None)
 
     def _tell(self, settle: Callable[..., None], done: asyncio.Future[Any], what: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller is waiting
             self._loop.call_soon_threadsafe(settle, done, what)
 
 

@@ -1,7 +1,7 @@
 """Histories: the operations of every client in Jepsen's model, as JSON lines and Parquet.
 
-`model` says what an operation is, `schema` how it lies in a table, `writer` writes a run, `files`
-reads one; `pairing` makes operations of events, and `validate` says what is no history.
+`model` defines an operation, `schema` its tables, `writer` writes a run's history, `files` reads
+one; `pairing` joins events to operations, and `validate` rejects invalid histories.
 """
 
 from quorumlog.chaos.history.files import read_history

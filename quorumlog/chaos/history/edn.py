@@ -1,6 +1,6 @@
-"""EDN, the notation of Clojure's data: what histories of Jepsen are written in.
+"""EDN, the notation of Clojure's data, in which Jepsen writes histories.
 
-The reader knows nil, booleans, numbers, Clojure's ratios, strings, characters, keywords, symbols,
+The reader accepts nil, booleans, numbers, Clojure's ratios, strings, characters, keywords, symbols,
 lists, vectors, maps, sets, tags, comments and discarded forms. Lists and vectors are lists, sets
 are `EdnSet`, a tagged form is `Tagged`; a keyword is a `Keyword`, which is its name. Anything else
 is an EdnError with its line. Source: github.com/edn-format/edn.
@@ -52,7 +52,7 @@ class Keyword(str):
 
 
 class Ratio(str):
-    """`1/2`, as a text in lowest terms: a float would make two ratios one."""
+    """`1/2`, as a text in lowest terms: as floats, two ratios could be equal."""
 
     __slots__ = ()
 
@@ -71,7 +71,7 @@ class Tagged:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form at the top level, the line in which it begins, and those of a list's elements."""
+    """A form at the top level, its first line, and the lines of a list's elements."""
 
     line: int
     value: Any
@@ -84,7 +84,7 @@ def read_forms(text: str) -> list[Form]:
 
 
 class _Reader:
-    """Reads forms one after the other; no form lies deeper than _DEPTH_MAX others."""
+    """Reads forms one after the other, nested at most _DEPTH_MAX deep."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -178,7 +178,7 @@ class _Reader:
 
 
 def plain_key(key: Any) -> Any:
-    """Return a map's key as something hashable: what is not, as its JSON."""
+    """Return a map's key if it is hashable, else its JSON."""
     return key if isinstance(key, str | int | float | None) else json.dumps(plain(key))
 
 
@@ -226,7 +226,7 @@ def plain(value: Any) -> Any:
 
 
 def write_form(value: Any) -> str:
-    """Return a value as EDN: what JSON has, and keywords."""
+    """Return a value as EDN: JSON's types, and keywords."""
     for name, constant in _CONSTANTS.items():
         if value is constant:
             return name

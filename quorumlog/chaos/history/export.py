@@ -1,8 +1,8 @@
-"""Writes a history as Jepsen writes them, for checkers of others: EDN, or JSON lines.
+"""Writes a history as Jepsen writes them, for other checkers: EDN, or JSON lines.
 
 One row per event. Of a Kafka history, a `final_poll` becomes a `poll`; a `final_end` and a `seek`
-are left out, because Jepsen's workload has none. An `f` that is no text of Jepsen's stays what it
-is. `foreign` reads what this writes. Source: jepsen.history, jepsen.tests.kafka.
+are left out, because Jepsen's workload has none. An `f` outside Jepsen's workload is unchanged.
+`foreign` reads this output. Source: jepsen.history, jepsen.tests.kafka.
 """
 
 import json

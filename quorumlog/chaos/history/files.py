@@ -1,9 +1,9 @@
 """Histories on disk: a run's directory holds `history.jsonl`, `history.parquet` and `meta.json`.
 
-The JSON lines are written as things happen (`writer`) and survive a crash of the harness. Parquet
-is made from them at the end and names their digest, so that two files which are not of one run are
-refused. A last line cut off by a crash is left out and remembered (schema.CUT_OFF), and so is that
-the end row is missing (schema.ENDED); anything else odd is an error with its line.
+The JSON lines are written during the run (`writer`) and survive a crash of the harness. Parquet is
+made from them at the end and has their digest, so that two files of different runs are refused. A
+last line cut off by a crash is left out and recorded (schema.CUT_OFF), and so is a missing end row
+(schema.ENDED); any other defect is an error with its line.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ PARQUET: Final = "history.parquet"
 
 
 def locate_history(path: str | Path) -> Path:
-    """Return the file that holds the history: `path`, or the better one of a run's directory.
+    """Return the file of the history: `path`, or the preferred one of a run's directory.
 
-    Raises HistoryError if there is none, or if those of a directory are not of one run.
+    Raises HistoryError if there is none, or if the files of a directory are of different runs.
     """
     path = Path(path)
     if not path.is_dir():
@@ -43,8 +43,8 @@ def locate_history(path: str | Path) -> Path:
 def read_history(path: str | Path) -> "pa.Table":
     """Read a run's directory, a `.parquet` file, JSON lines, or a file of another tool (`foreign`).
 
-    The table has schema.OPERATIONS and is valid (`validate`).
-    Raises HistoryError: absent, not readable, not a history.
+    The table has schema.OPERATIONS and is valid (`validate`). Raises HistoryError for a file that
+    is absent, unreadable or no history.
     """
     require_pyarrow()
     from quorumlog.chaos.history import foreign, lines, parquet
@@ -64,7 +64,7 @@ def read_history(path: str | Path) -> "pa.Table":
 
 
 def is_foreign(file: Path) -> bool:
-    """Tell whether another tool than ours wrote this file. Raises HistoryError."""
+    """Return whether another tool than ours wrote this file. Raises HistoryError."""
     require_pyarrow()
     from quorumlog.chaos.history import foreign
 
@@ -75,7 +75,7 @@ def is_foreign(file: Path) -> bool:
 
 
 def named_model(file: Path) -> str | None:
-    """Return the model that a file of ours names, if it does. Raises HistoryError."""
+    """Return the model that a file of ours names, or None. Raises HistoryError."""
     require_pyarrow()
     import pyarrow as pa
 
@@ -110,7 +110,7 @@ def make_parquet(directory: Path) -> Path:
 
 
 def require_pyarrow() -> None:
-    """Raise HistoryError with the command that installs pyarrow and numpy, if one is missing."""
+    """Raise HistoryError with the install command if pyarrow or numpy is missing."""
     if reason := why_no_checks():
         raise HistoryError(reason)
 

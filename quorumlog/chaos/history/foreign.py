@@ -3,10 +3,11 @@
   Jepsen and Knossos    EDN: one map per operation, one after the other or in one vector
   elle-cli              the same as JSON
   Porcupine             EDN maps with :key; and the log lines of Jepsen's etcd test, of one register
-The format is told from the text, not from the name of the file. `f` stays what it is; `value`
-becomes one micro-operation, that of a `cas` two (read, write), that of a `txn` one for each of its
-own. What a completion does not say is taken from the invocation.
-Sources: jepsen.history; github.com/ligurio/elle-cli; github.com/anishathalye/porcupine.
+
+The format is detected from the text, not from the name of the file. `f` is unchanged; `value`
+becomes one micro-operation, of a `cas` two (read, write), of a `txn` one for each of its own. A
+value missing in a completion is taken from the invocation. Sources: jepsen.history;
+github.com/ligurio/elle-cli; github.com/anishathalye/porcupine.
 """
 
 import json
@@ -58,14 +59,14 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One event of another tool's history: its place in the file, and what it says, as JSON."""
+    """One event of another tool's history: its place in the file, and its fields, as JSON."""
 
     place: int
     said: dict[str, Any]
 
 
 def read_foreign(file: Path) -> pa.Table | None:
-    """Return the operations of another tool's file, or None if it looks like none of them.
+    """Return the operations of another tool's file, or None if its format is none of them.
 
     Raises HistoryError with the file and the line (in a JSON array: the place, from 1), and
     OSError.
@@ -94,7 +95,7 @@ def ruled_out(file: Path) -> str:
 
 
 def is_foreign(file: Path) -> bool:
-    """Tell whether `read_foreign` reads this file. Raises OSError."""
+    """Return whether `read_foreign` reads this file. Raises OSError."""
     head = _head(file)
     is_ours = not (_ETCD_HEAD.match(head) or _EDN_HEAD.match(head))
     return not is_ours or jepsen.looks_like_jepsen(file)
@@ -106,7 +107,7 @@ def _head(file: Path) -> bytes:
 
 
 def _etcd(file: Path) -> Iterator[_Row]:
-    """Yield the events of a log. A refused compare-and-set is what it is: an observation."""
+    """Yield the events of a log. A refused compare-and-set becomes an observation."""
     opened: dict[int, dict[str, Any]] = {}
     rows = []
     for number, line in enumerate(_text(file).splitlines(), start=1):
@@ -134,7 +135,7 @@ def _etcd(file: Path) -> Iterator[_Row]:
 
 
 def _etcd_value(value: str) -> int | list[int] | None:
-    """Return what a line names: of what timed out, nothing."""
+    """Return the values of a line; None if it timed out."""
     if value == "nil" or value.startswith(":"):
         return None
     found = [int(number) for number in re.findall(r"-?\d+", value)]
@@ -156,7 +157,7 @@ def _edn(file: Path) -> Iterator[_Row]:
         row = plain(said)
         value = said.get("value")
         if isinstance(value, Tagged) and value.tag.endswith("Tuple"):
-            match plain(value):  # jepsen.independent: a key, and the value that is meant
+            match plain(value):  # jepsen.independent: a key, and its value
                 case [key, one]:
                     row |= {"key": key, "value": one}
                 case _:
@@ -195,7 +196,7 @@ def _table(file: Path, rows: Sequence[_Row]) -> pa.Table:
 
 
 def _is_kafka(rows: Sequence[_Row]) -> bool:
-    """Tell Jepsen's Kafka workload: its f, and no micro-operation but send and poll."""
+    """Return whether this is Jepsen's Kafka workload: its f, and only sends and polls inside."""
     said = [row.said for row in rows if isinstance(row.said, dict)]
     clients = [one for one in said if isinstance(one.get("process"), int)]
     kinds = {
@@ -247,7 +248,7 @@ def _event(number: int, said: dict[str, Any]) -> Operation:
 
 def _f(said: dict[str, Any]) -> str:
     f, value = said.get("f"), said.get("value")
-    if f is None and isinstance(value, list):  # elle: nothing but transactions
+    if f is None and isinstance(value, list):  # elle: only transactions
         return TXN
     if not isinstance(f, str):
         raise TypeError(f"its f is {str(f)[:40]!r}")
@@ -271,7 +272,7 @@ def _int(name: str, said: Any) -> int:
 def _messages(
     f: str, value: Any, said: dict[str, Any], *, is_completion: bool
 ) -> tuple[Message, ...]:
-    """Return the micro-operations; none of a completion that says nothing."""
+    """Return the micro-operations; none of a completion without a value."""
     key = _key(said.get("key"))
     if f == TXN:
         return tuple(_micro(one) for one in _list(value))

@@ -1,10 +1,10 @@
 """Reads Jepsen's Kafka-workload operations, as JSON (one per line, or one array), into our table.
 
 `value` is a list of micro-operations: ["send", k, v], ["send", k, [offset, v]], ["poll"],
-["poll", {k: [[offset, v], ...]}]; of an assign or a subscribe, the list of keys.
-A definite transaction that only sends is a send, one that only polls a poll: cycles through those
-are legal in Kafka. Others keep f = "txn". Jepsen marks no final reads: schema.FINAL_READS. Nothing
-is coerced: what is not of this workload is an error. Source: jepsen.tests.kafka, the docstring of
+["poll", {k: [[offset, v], ...]}]; of an assign or a subscribe, the list of keys. A definite
+transaction that only sends is a send, one that only polls a poll: cycles through those are legal in
+Kafka. Others keep f = "txn". Jepsen marks no final reads: schema.FINAL_READS. Values are never
+coerced: anything outside this workload is an error. Source: jepsen.tests.kafka, the docstring of
 the namespace.
 """
 
@@ -41,15 +41,15 @@ _INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 def looks_like_jepsen(file: Path) -> bool:
-    """Tell Jepsen's JSON from our JSON lines by the first operation. Raises OSError."""
+    """Return whether the first operation is Jepsen's JSON, not our JSON lines. Raises OSError."""
     return why_not_jepsen(file) is None
 
 
 def why_not_jepsen(file: Path) -> str | None:
-    """Return why the first line begins no history in Jepsen's JSON; None: it does.
+    """Return why the first line is not Jepsen's JSON, or None.
 
     An operation of Jepsen's has a type, and an f or a value; `time` and `index` may be absent, as
-    elle-cli takes it. Raises OSError.
+    in elle-cli. Raises OSError.
     """
     line = _first_line(file)
     if line.startswith(b"["):
@@ -97,7 +97,7 @@ def table_of_rows(file: str, rows: Iterable[tuple[int, Any]]) -> pa.Table:
     stated = {name for _, row in rows if isinstance(row, dict) for name in _ORDER & row.keys()}
     for number, (place, row) in enumerate(rows):
         try:
-            # Without an index or a time, as elle-cli takes it, the order of the rows stands.
+            # Without an index or a time, as in elle-cli, the order of the rows counts.
             order = dict.fromkeys(_ORDER - stated, number)
             operations.append(_operation(row | order if isinstance(row, dict) else row))
         except KeyError as error:
@@ -169,7 +169,7 @@ def _operation(row: Any) -> Operation:
 
 
 def _micro(f: str, value: Any) -> tuple[set[str], list[Message]]:
-    """Return the kinds of micro-operations there are, and what they name."""
+    """Return the kinds of the micro-operations, and their messages."""
     micro = [] if value is None else [_list(one) for one in _list(value)]
     kinds = {str(one[0]) if one else "" for one in micro}
     if f != _TXN and kinds - {f}:
@@ -198,7 +198,7 @@ def _list(said: Any) -> list[Any]:
 
 
 def _plain(operations: list[Operation]) -> list[Operation]:
-    """Turn what `_operation` marked back into transactions where the outcome is not definite."""
+    """Turn marked sends and polls back into transactions, unless their outcome is definite."""
     plain: list[Operation] = []
     invoked: dict[int, int] = {}  # process -> place of its open transaction
     for operation in operations:

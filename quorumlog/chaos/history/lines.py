@@ -1,7 +1,7 @@
 """Reads `history.jsonl`: format 2, and format 1, which had neither a header nor an end row.
 
-Arrow parses the lines, strictly: a field that is not known, a null and a wrong type are errors. A
-file that Arrow or a later check refuses is read once more, line by line, to name the line.
+Arrow parses the lines, strictly: an unknown field, a null and a wrong type are errors. A file that
+Arrow or a later check refuses is read once more, line by line, to name the line.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from quorumlog.chaos.history.schema import (
 HEADER: Final = "quorumlog_history"
 END: Final = "end"
 VERSION: Final = 2
-LINE_BYTES_MAX: Final = 16 << 20  # of one line; also what is parsed at once
+LINE_BYTES_MAX: Final = 16 << 20  # of one line; also the most that is parsed at once
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _MICRO_FIELD: Final = {1: "messages", 2: "micro"}
 _MICRO_INTS: Final = ("offset", "value")
@@ -40,9 +40,10 @@ _TEXTS: Final = ("error", "node", "details")  # may be absent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """What stands around the events of a file, and where they lie in it: [start, stop).
+    """The lines around the events of a file, and the position of the events: [start, stop).
 
-    `first_line` is the number (from 1) of the line at `start`; `events` what the end row counts.
+    `first_line` is the number (from 1) of the line at `start`; `events` is the count in the end
+    row.
     """
 
     version: int
@@ -86,7 +87,7 @@ def read_lines(file: Path) -> pa.Table:
 
 
 def find_frame(file: Path, opened: BinaryIO) -> Frame:
-    """Look at the first and the last lines. Raises HistoryError."""
+    """Parse the first and the last lines. Raises HistoryError."""
     size = opened.seek(0, 2)
     opened.seek(0)
     head = opened.readline(LINE_BYTES_MAX)
@@ -125,7 +126,7 @@ class _Tail:
 
 
 def _tail(opened: BinaryIO, start: int, size: int) -> _Tail:
-    """Read as much of the end as holds the last whole line."""
+    """Read back from the end until the last whole line is complete."""
     length = 1 << 16
     while True:
         base = max(start, size - length)
@@ -142,7 +143,7 @@ def _tail(opened: BinaryIO, start: int, size: int) -> _Tail:
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
-    """Return the JSON object of a line; None: it is none."""
+    """Return the JSON object of a line, or None."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -173,7 +174,7 @@ def _count_of(file: Path, end: dict[str, Any]) -> int:
 
 
 def _check_digest(file: Path, said: Any, opened: BinaryIO, stop: int) -> None:
-    """Raise HistoryError if the end row names a digest, and the lines before it have another."""
+    """Raise HistoryError if the end row's digest does not match the lines before it."""
     if said is None:  # of another program
         return
     digest = hashlib.sha256()
@@ -221,7 +222,7 @@ def _counted(events: pa.Table, frame: Frame) -> pa.Table:
 
 
 def _line_schema(version: int) -> pa.Schema:
-    """Return the schema of the lines: that of EVENTS, with the micro-operations as written."""
+    """Return the schema of the lines: EVENTS, with the micro-operations as written."""
     written = [("key", pa.string()), ("offset", pa.int64()), ("value", pa.int64())]
     written += [(name, pa.string()) for name in _MICRO_TEXTS[version]]
     micro = pa.field(_MICRO_FIELD[version], pa.list_(pa.struct(written)))
@@ -231,7 +232,7 @@ def _line_schema(version: int) -> pa.Schema:
 def events_from(parsed: pa.Table, version: int) -> pa.Table:
     """Return a table of schema.EVENTS from columns as format 1 or 2 writes them.
 
-    What a line may leave out is filled in. Raises HistoryError for a null in any other place.
+    Optional fields are filled in. Raises HistoryError for a null in any other place.
     """
     columns: dict[str, Any] = {}
     for name in EVENTS.names:
@@ -247,7 +248,7 @@ def events_from(parsed: pa.Table, version: int) -> pa.Table:
 
 
 def _micro(lists: pa.ListArray, f: pa.Array) -> pa.ListArray:
-    flat = lists.flatten()  # without what the null lists hold
+    flat = lists.flatten()  # without the values under null lists
     fields = {name: flat.field(name) for name in flat.type.names}
     if flat.null_count or any(fields[name].null_count for name in ("key", *_MICRO_INTS)):
         raise HistoryError("a micro-operation lacks its key, offset or value")

@@ -11,13 +11,13 @@ META: Final = "meta.json"
 
 
 def write_meta(directory: str | Path, meta: Mapping[str, object]) -> None:
-    """Write what explains the run, in place of what was there."""
+    """Write `meta.json` with these facts about the run, replacing any older file."""
     text = json.dumps(dict(meta), indent=2, sort_keys=True, default=str)
     (Path(directory) / META).write_text(text + "\n", encoding="utf-8")
 
 
 def read_meta(path: str | Path) -> dict[str, Any]:
-    """Return `meta.json` of a run's directory, or of the directory a history lies in; or {}."""
+    """Return `meta.json` of a run's directory, or of a history's directory; or {}."""
     directory = Path(path) if Path(path).is_dir() else Path(path).parent
     try:
         meta = json.loads((directory / META).read_text(encoding="utf-8"))

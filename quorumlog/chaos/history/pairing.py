@@ -21,8 +21,8 @@ from quorumlog.chaos.history.schema import MICRO, OPERATIONS, events_of, facts_o
 from quorumlog.chaos.history.validate import validate
 
 Ints = npt.NDArray[np.int64]
-_READS: Final = ("poll", "final_poll")  # what such an invocation names was not read
-# A completion names the same as its invocation, in the same order; a poll adds what it read.
+_READS: Final = ("poll", "final_poll")  # messages of their invocations were not read
+# A completion names the same as its invocation, in the same order; a poll adds records.
 _MEANT: Final = ("send", "append", "write", "assign", "subscribe", "seek")
 
 
@@ -46,7 +46,7 @@ def table_of(operations: Sequence[Operation], *, final_reads: str = "marked") ->
 def operations_of(events: pa.Table, facts: Mapping[bytes, bytes]) -> pa.Table:
     """Return a valid table of schema.OPERATIONS, from a table of schema.EVENTS without nulls.
 
-    Raises EventError for the first event that is none, or that does not follow from those before.
+    Raises EventError for the first event that is invalid, by itself or after the events before it.
     """
     events = events.combine_chunks()
     check_events(events)
@@ -80,7 +80,7 @@ def operations_of(events: pa.Table, facts: Mapping[bytes, bytes]) -> pa.Table:
 
 
 def check_events(events: pa.Table) -> None:
-    """Raise EventError for the first event that does not keep the promises of one."""
+    """Raise EventError for the first event that is invalid by itself."""
     if not events.num_rows:
         return
     index, time_ns, process = (
@@ -142,7 +142,7 @@ def _completions(events: pa.Table) -> Ints:
 
 
 def _altered(events: pa.Table, first: Ints, second: Ints) -> Ints:
-    """Return the completions that name something else than their invocation meant."""
+    """Return the completions whose messages differ from those of their invocation."""
     micro = events.column("micro").combine_chunks()
     flat = micro.flatten()
     fs = flat.field("f")
@@ -171,7 +171,7 @@ def _altered(events: pa.Table, first: Ints, second: Ints) -> Ints:
 
 
 def _micro(events: pa.Table, invoked: Ints, completed: Ints) -> pa.ListArray:
-    """Return what each operation did, or meant to do: without offsets then."""
+    """Return the micro-operations of each completion, else of the invocation without offsets."""
     micro = events.column("micro").combine_chunks()
     lengths = micro.value_lengths().to_numpy(zero_copy_only=False)
     reads = pc.is_in(events.column("f"), pa.array(_READS)).to_numpy()[invoked]

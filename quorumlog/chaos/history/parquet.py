@@ -1,8 +1,8 @@
 """Reads and writes `history.parquet`: one row per operation, in row groups of at most 100,000.
 
-Every page has a checksum, and the file names a digest of each row group's values and of its own
-metadata: what was changed after it was written is an error, never another verdict. Files of
-format 1, with one row per event, are read, too.
+Every page has a checksum, and the file has a digest of each row group's values and of its own
+metadata: a later change to the file is an error, never another verdict. Files of format 1, with one
+row per event, are read, too.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ _FORMAT_1: Final = pa.schema(
 
 
 def write_operations(table: pa.Table, file: Path, metadata: Mapping[bytes, bytes]) -> None:
-    """Write a valid table, by a new name that becomes `file` once all is written."""
+    """Write a valid table to a temporary file, then rename it to `file`."""
     groups = [*row_groups_of(table)]
     digests = [digest_of(group) for group in groups]
     kept = {**metadata, FORMAT: b"2", GROUP_DIGESTS: json.dumps(digests).encode()}
@@ -69,7 +69,7 @@ def write_operations(table: pa.Table, file: Path, metadata: Mapping[bytes, bytes
 
 
 def row_groups_of(table: pa.Table) -> Iterator[pa.Table]:
-    """Cut operations into row groups that are not large; without rows, too, there is one."""
+    """Split operations into row groups of limited size; an empty table is one group."""
     lengths = pc.list_value_length(table.column("micro")).to_numpy()
     ends, start = np.cumsum(lengths), 0
     while start < table.num_rows:
@@ -98,17 +98,17 @@ def read_operations(file: Path) -> pa.Table:
 
 
 def open_parquet(file: Path) -> pq.ParquetFile:
-    """Open a file whose pages are checked as they are read. Raises pa.ArrowException, OSError."""
+    """Open a file and verify its page checksums on reading. Raises pa.ArrowException, OSError."""
     return pq.ParquetFile(file, page_checksum_verification=True)
 
 
 def is_format_1(opened: pq.ParquetFile) -> bool:
-    """Tell whether the file has one row per event."""
+    """Return whether the file has one row per event."""
     return "time_ns" in opened.schema_arrow.names
 
 
 def facts_in(opened: pq.ParquetFile) -> dict[bytes, bytes]:
-    """Return what the file says of its history. Raises HistoryError if it was changed."""
+    """Return the file's facts about its history. Raises HistoryError if it was changed."""
     metadata = opened.metadata.metadata or {}
     is_sealed = DIGEST in metadata or GROUP_DIGESTS in metadata
     if is_sealed and metadata.get(DIGEST) != _digest_of_metadata(metadata):
@@ -143,7 +143,7 @@ def check_names(names: list[str], schema: pa.Schema) -> None:
 
 
 def digest_of(table: pa.Table) -> str:
-    """Return the SHA-256 of the values of a table of OPERATIONS, however it is cut into chunks."""
+    """Return the SHA-256 of the values of a table of OPERATIONS, for any chunks."""
     digest = hashlib.sha256()
     for column in table.columns:
         _feed(digest, column.combine_chunks())

@@ -13,11 +13,11 @@ from quorumlog.chaos.history.model import Operation
 MICRO: Final = pa.list_(
     pa.struct(
         [
-            ("f", pa.string()),  # the operation's own, but in transactions and the like
+            ("f", pa.string()),  # the operation's own, except in transactions and the like
             ("key", pa.string()),
-            ("offset", pa.int64()),  # model.UNKNOWN_OFFSET: there is none
+            ("offset", pa.int64()),  # model.UNKNOWN_OFFSET: none
             ("value", pa.int64()),
-            ("text", pa.string()),  # canonical JSON of a value that is no integer; "": it is one
+            ("text", pa.string()),  # canonical JSON of a value that is no integer, else ""
         ]
     )
 )
@@ -43,9 +43,9 @@ OPERATIONS: Final = pa.schema(
         ("type", pa.string()),  # one of model.OUTCOMES
         ("invoked_ns", pa.int64()),
         ("completed_ns", pa.int64()),  # model.NEVER_NS: it never completed
-        ("invoked", pa.int64()),  # the number of the event
-        ("completed", pa.int64()),  # the number of the event; -1: it never completed
-        ("micro", MICRO),  # what the completion says; if it says nothing, what was meant
+        ("invoked", pa.int64()),  # event number of the invocation
+        ("completed", pa.int64()),  # event number of the completion; -1: it never completed
+        ("micro", MICRO),  # of the completion, or of the invocation if that has none
         ("error", pa.string()),
         ("node", pa.string()),
         ("details", pa.string()),
@@ -57,12 +57,12 @@ OPERATIONS: Final = pa.schema(
 FORMAT: Final = b"quorumlog.format"  # "2"
 FINAL_READS: Final = b"quorumlog.final_reads"  # "marked": by f = final_poll; "unmarked": Jepsen's
 CUT_OFF: Final = b"quorumlog.cut_off"  # present when the last line of the file was incomplete
-ENDED: Final = b"quorumlog.ended"  # present when the end row was seen, or the format has none
-MODEL: Final = b"quorumlog.model"  # as the header says; absent: it says none
+ENDED: Final = b"quorumlog.ended"  # present with an end row, or if the format has none
+MODEL: Final = b"quorumlog.model"  # from the header; absent if the header has none
 WORKLOAD: Final = b"quorumlog.workload"
 DENSE: Final = b"quorumlog.dense"  # present when the workload leaves no offset unused
 LINES_DIGEST: Final = b"quorumlog.lines_sha256"  # of a Parquet file: the JSON lines it is made from
-MESSAGES: Final = b"quorumlog.messages"  # how many a Parquet file holds
+MESSAGES: Final = b"quorumlog.messages"  # number of messages in a Parquet file
 FACTS: Final = (FORMAT, FINAL_READS, CUT_OFF, ENDED, DENSE, MODEL, WORKLOAD)
 
 
@@ -77,7 +77,7 @@ def facts_of(*, final_reads: str = "marked", cut_off: bool = False, ended: bool 
 
 
 def known_facts(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes]:
-    """Keep what this version knows of a table's metadata."""
+    """Return the part of a table's metadata that this version reads."""
     return {key: value for key, value in (metadata or {}).items() if key in FACTS}
 
 

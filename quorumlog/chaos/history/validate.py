@@ -1,14 +1,16 @@
-"""The promises of a table of operations, checked before anything is judged.
+"""The promises of a table of operations, checked before any verdict.
 
-A history that does not keep them accuses no cluster: it is an error, never a verdict. The check of
-a part (any run of whole operations, such as a row group) gives small facts, and `merge_facts`
-checks what no part can see alone. So a history may be checked where its parts lie. Promises:
+An invalid history proves nothing about a cluster: it is an error, never a verdict. The check of a
+part (any run of whole operations, such as a row group) returns small facts, and `merge_facts`
+checks the promises that span parts. So a history may be checked where its parts are stored.
+Promises:
+
   - the columns and types of schema.OPERATIONS, and no nulls;
   - `index` is 0, 1, 2, ... and operations are in the order of their invocations;
   - the numbers of all events, invocations and completions, are 0, 1, 2, ... each once;
   - no event has an earlier time than the event before it, and none a time below 0;
-  - a process is a client or the nemesis; a client does one thing at a time, an operation of the
-    nemesis is one event; what never completed is `info`;
+  - a process is a client or the nemesis; a client does one operation at a time, an operation of the
+    nemesis is one event; an operation without a completion is `info`;
   - offsets are UNKNOWN_OFFSET (-1) or above.
 """
 
@@ -31,15 +33,15 @@ from quorumlog.chaos.history.model import (
 from quorumlog.chaos.history.schema import OPERATIONS
 
 Ints = npt.NDArray[np.int64]
-_NEVER: Final = -1  # `completed` of what never completed
+_NEVER: Final = -1  # `completed` of an operation that never completed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartFacts:
-    """What the other parts must know of this one. Times in ns; events by their numbers.
+    """Facts about a part that the check of the other parts needs. Times in ns; events by number.
 
-    `absent`: rows of (event, time before, time after): events between this part's invocations that
-    are not in it, so that completions of earlier parts must be them. `late`: rows of (event, time):
+    `absent`: rows of (event, time before, time after): event numbers missing between this part's
+    invocations; they must be completions in earlier parts. `late`: rows of (event, time):
     completions after this part's last invocation. `processes`: rows of (process, first invocation,
     last completion or -1, index of its last operation).
     """
@@ -61,7 +63,7 @@ def validate(table: pa.Table) -> None:
 
 
 def part_facts(table: pa.Table) -> PartFacts | None:
-    """Check what a part shows by itself, and return the rest; None: it has no rows.
+    """Check a part by itself, and return its facts for `merge_facts`; None: it has no rows.
 
     Raises HistoryError with the operation's index.
     """
@@ -97,7 +99,7 @@ def part_facts(table: pa.Table) -> PartFacts | None:
 
 
 def merge_facts(parts: Iterable[PartFacts | None], *, events: int | None = None) -> None:
-    """Check what the parts, in their order, are together. `events`: as many there must be.
+    """Check the parts together, in their order. `events`: the required number of events.
 
     Raises HistoryError.
     """
@@ -173,12 +175,12 @@ def _check_rows(table: pa.Table) -> None:
 
 
 def _absent(events: Ints, times: Ints) -> Ints:
-    """Return the events that are missing between these, each with the times around it."""
+    """Return the event numbers missing between these, each with the times around it."""
     gap = np.flatnonzero(np.diff(events) > 1)
     lengths = events[gap + 1] - events[gap] - 1
     if lengths.sum() > events[-1] - events[0]:  # an overflow
         raise HistoryError(f"event {events[gap[0]] + 1} and others are missing")
-    most = 2 * len(events) + 1_000_000  # of those that were open before; else it is no history
+    most = 2 * len(events) + 1_000_000  # events that may have been open before; more is no history
     if int(lengths.sum()) > most:
         raise HistoryError(f"event {events[gap[0]] + 1} and others are missing")
     at = np.repeat(gap, lengths)
@@ -187,7 +189,7 @@ def _absent(events: Ints, times: Ints) -> Ints:
 
 
 def _processes(index: Ints, process: Ints, invoked: Ints, completed: Ints) -> Ints:
-    """Check that each client does one thing at a time; return its first and last moments."""
+    """Check that each client does one operation at a time; return its first and last events."""
     clients = np.flatnonzero(process != NEMESIS)
     order = clients[np.argsort(process[clients], kind="stable")]
     same = process[order[1:]] == process[order[:-1]]
@@ -201,7 +203,7 @@ def _processes(index: Ints, process: Ints, invoked: Ints, completed: Ints) -> In
 
 
 def _take(open_: dict[int, int], wanted: Ints) -> None:
-    """Take events which must be among the open ones, each not out of the order of time."""
+    """Remove events from the open ones. Raises HistoryError if one is missing or out of order."""
     at_ns = 0
     for event, low_ns, high_ns in wanted.tolist():
         time_ns = open_.pop(event, None)

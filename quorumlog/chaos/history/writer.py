@@ -1,4 +1,4 @@
-"""Writes a history as it happens: a header, one line per event, and an end row when it is over.
+"""Writes a history during the run: a header, one line per event, and an end row at the end.
 
 Each line is written by one write: the lines survive a crash of the harness. A file without the end
 row is unfinished, and its verdict is never valid.
@@ -19,18 +19,18 @@ from quorumlog.chaos.history.meta import write_meta
 from quorumlog.chaos.history.model import TYPES, UNKNOWN_OFFSET, Message, Operation
 
 _FORMAT: Final = 2
-_OF_RECORDS: Final = frozenset({"send", "poll", "final_poll"})  # their offsets are records'
-_HEADER_FIELDS: Final = ("model", "workload", "dense")  # of meta, for a file that lies alone
+_OF_RECORDS: Final = frozenset({"send", "poll", "final_poll"})  # their offsets are of records
+_HEADER_FIELDS: Final = ("model", "workload", "dense")  # of meta, for a file without its directory
 
 
 class HistoryWriter:
-    """Records a history as it happens; any thread may append.
+    """Records a history during the run; any thread may append.
 
-    `meta` is written at once: seed, workload, faults, topic, cluster configuration, whatever
-    explains the run later; `started_wall_ns`, the wall clock (Unix time) at time 0 of the history,
-    is added, so that it can be laid beside the logs of the nodes. Leaving the `with` block, or
-    `close`, makes the Parquet file. Raises HistoryError at the start, not after the run, if
-    pyarrow is missing.
+    `meta` is written at once: seed, workload, faults, topic, cluster configuration, and any other
+    facts that explain the run; `started_wall_ns`, the wall clock (Unix time) at time 0 of the
+    history, is added, so that the history can be compared with the logs of the nodes. Leaving the
+    `with` block, or `close`, makes the Parquet file. Raises HistoryError at the start, not after
+    the run, if pyarrow is missing.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class HistoryWriter:
         # Unbuffered: a line is with the operating system before the next operation starts.
         self._file = (self.directory / JSON_LINES).open("wb", buffering=0)
         self._broken: OSError | None = None
-        self._digest = hashlib.sha256()  # of all lines; the end row names that of those before it
-        # Written, by outcome and f. A message of an `info` that has an offset was acknowledged: ok.
+        self._digest = hashlib.sha256()  # of all lines so far, for the end row
+        # Written, by outcome and f. A message of an `info` with an offset was acknowledged: ok.
         self.messages: Final[Counter[tuple[str, str]]] = Counter()
         self.operations: Final[Counter[tuple[str, str]]] = Counter()  # by outcome and f, too
-        self.furthest: Final[dict[str, int]] = {}  # key -> the highest known offset
+        self.furthest: Final[dict[str, int]] = {}  # key -> the highest offset so far
         told = {name: said for name, said in self.meta.items() if name in _HEADER_FIELDS}
         try:
             self._write_line({"quorumlog_history": _FORMAT, **told})
@@ -147,7 +147,7 @@ class HistoryWriter:
         self.messages[operation.type, operation.f] += len(operation.messages) - known
 
     def _write_line(self, row: Mapping[str, object]) -> None:
-        """Write a line; nothing follows what may be half a line. Raises OSError with the reason."""
+        """Write a line, unless an earlier one may be incomplete. Raises OSError with the reason."""
         name = str(self.directory / JSON_LINES)
         if self._broken is not None:
             reason = f"an earlier line could not be written: {self._broken.strerror}"

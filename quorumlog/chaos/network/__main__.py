@@ -1,6 +1,6 @@
 """The process of all forwarders of a run: `python -m quorumlog.chaos.network`.
 
-It is told the routes and then rules by lines of JSON on its standard input, and answers each with a
+It reads the routes and then rules as lines of JSON from its standard input, and answers each with a
 line. It ends with its input, so it never outlives the run.
 """
 
@@ -19,7 +19,7 @@ from quorumlog.tasks import Tasks
 
 
 async def _next_order(lines: asyncio.StreamReader) -> Mapping[str, Any] | None:
-    """Return the next line; None: the input has ended, perhaps within a line."""
+    """Return the next command; None if the input has ended, even within a line."""
     line = await lines.readline()
     if not line.endswith(b"\n"):
         return None

@@ -1,4 +1,4 @@
-"""One direction of one forwarded connection: what arrives, when it goes on, and what never does."""
+"""One direction of one forwarded connection: its bytes are forwarded, delayed or lost."""
 
 import asyncio
 from collections import deque
@@ -11,7 +11,7 @@ from quorumlog.chaos.network.splitters import Message, Piece, Splitter
 
 QUEUE_MAX_BYTES: Final = 1024 * 1024
 _SLICE_BYTES_MIN: Final = 512
-_SLICES_PER_S: Final = 20  # of a slow link: it drips, and does not gush
+_SLICES_PER_S: Final = 20  # of a slow link: it sends small slices, not bursts
 
 
 class Direction:
@@ -20,8 +20,8 @@ class Direction:
     Invariants:
 
     1. Bytes leave in the order in which they came; the end of the stream leaves last.
-    2. What waits is at most QUEUE_MAX_BYTES and what one read brings: then no more is read.
-    3. Nothing leaves while the link is cut.
+    2. The queue holds at most QUEUE_MAX_BYTES and the bytes of one read: then reading pauses.
+    3. No bytes leave while the link is cut.
     """
 
     def __init__(
@@ -34,27 +34,27 @@ class Direction:
     ) -> None:
         """Begin a stream.
 
-        `picks` sees each message first; True: it is lost, and all that follows it. `ended`
-        is called once, when nothing more will leave.
+        `picks` gets each message first; True: the message and the rest of the stream are lost.
+        `ended` is called once, after the last byte has left.
         """
         self._loop: Final = asyncio.get_running_loop()
         self.state: Final = state
         self._splitter: Final = splitter
         self._picks: Final = picks
         self._ended: Final = ended
-        self._queue: Final[deque[tuple[float, bytes | None]]] = deque()  # None: the end
+        self._queue: Final[deque[tuple[float, bytes | None]]] = deque()  # (due, bytes); None: end
         self.queued_bytes = 0
         self._last_due_s = self._free_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._is_lost = False  # the rest of the stream goes nowhere
+        self._is_lost = False  # the rest of the stream is discarded
         self._has_ended = False
-        self._is_blocked = False  # the destination takes no more
+        self._is_blocked = False  # the destination's buffer is full
         self._is_reading_paused = False
         self.source: asyncio.Transport | None = None
         self.destination: asyncio.Transport | None = None
 
     def received(self, data: bytes) -> None:
-        """Take bytes from the source."""
+        """Queue or forward bytes from the source."""
         if self._is_lost:
             return
         pieces = self._splitter.feed(data)
@@ -74,7 +74,7 @@ class Direction:
             self._go_on()
 
     def lose(self) -> None:
-        """Let nothing more arrive, not even what waits: the destination is gone."""
+        """Discard the queue and all later bytes: the destination is gone."""
         self._is_lost = True
         self._queue.clear()
         self.queued_bytes = 0
@@ -83,11 +83,11 @@ class Direction:
         self._pass_end()
 
     def delay(self, seconds: float) -> None:
-        """Let what comes now, and all that follows, be later by so much."""
+        """Delay the current message, and all that follow, by `seconds`."""
         self._last_due_s = max(self._last_due_s, self._loop.time() + seconds)
 
     def end(self) -> None:
-        """Take the end of the stream: it goes on after all that waits."""
+        """Queue the end of the stream behind the waiting bytes."""
         if self._has_ended:
             return
         if not self._is_lost and (rest := self._splitter.rest()):
@@ -96,12 +96,12 @@ class Direction:
         self._go_on()
 
     def block(self, is_blocked: bool) -> None:
-        """Note whether the destination takes more."""
+        """Pause or resume, as the destination's buffer is full or not."""
         self._is_blocked = is_blocked
         self._limit()
 
     def rules_changed(self) -> None:
-        """Let go what no rule holds back any more."""
+        """Apply the current rules: send bytes that no rule holds back any more."""
         if not (self.state.is_cut or self.state.bytes_per_s):
             now_s = self._loop.time()
             self._last_due_s = self._free_s = now_s
@@ -110,7 +110,7 @@ class Direction:
         self._go_on()
 
     def close(self) -> None:
-        """Close the source: neither side says anything more."""
+        """Close the source: both directions have ended."""
         if self.source is not None:
             self.source.close()
 
@@ -129,7 +129,7 @@ class Direction:
         self._last_due_s = due_s
 
     def _go_on(self) -> None:
-        """Send what is due, and come back when the next bytes are."""
+        """Send the bytes that are due, and set a timer for the next ones."""
         queue, destination = self._queue, self.destination
         if self._timer is not None:
             self._timer.cancel()
@@ -156,7 +156,7 @@ class Direction:
             self._ended()
 
     def _limit(self) -> None:
-        """Read on from the source, or not."""
+        """Pause or resume reading from the source."""
         is_full = self.queued_bytes >= QUEUE_MAX_BYTES
         should_pause = self._is_blocked or is_full
         if self.source is None or should_pause == self._is_reading_paused:

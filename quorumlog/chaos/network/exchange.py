@@ -1,4 +1,4 @@
-"""What the rules on requests do to the messages of one connection. Pure."""
+"""The rules on requests, applied to the messages of one connection. Pure."""
 
 from typing import Final
 
@@ -27,7 +27,7 @@ class Exchange:
         self._unanswered: Final[set[int]] = set()  # requests whose replies are to be lost
 
     def request_late_s(self, message: Message) -> float | None:
-        """Draw how late a request is; None: it is lost, and all that follows it."""
+        """Draw the delay of a request; None: it is lost, and so is the rest of the stream."""
         state = self._forth
         if state.is_plain:
             return 0.0
@@ -38,5 +38,5 @@ class Exchange:
         return state.request_delay_s(message.api)
 
     def loses_reply(self, message: Message) -> bool:
-        """Tell whether this reply is lost: the connection is to be reset instead."""
+        """Return whether this reply is lost; the connection is then reset."""
         return message.number in self._unanswered

@@ -1,7 +1,7 @@
 """The forwarders of all links: their listeners, their connections, and the rules on them.
 
 A listener refuses connections while no process listens at its destination, as the destination would
-itself: nodes tell by that whether a process has died.
+itself: nodes detect a dead process by a refused connection.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from quorumlog.addresses import host_and_port
 from quorumlog.chaos.network.direction import Direction
 from quorumlog.chaos.network.exchange import Exchange
 from quorumlog.chaos.network.link_state import LinkState
-from quorumlog.chaos.network.route import Route
+from quorumlog.chaos.network.links import Route
 from quorumlog.chaos.network.splitters import Message
 from quorumlog.cluster.ports import family_of
 from quorumlog.tasks import Tasks
@@ -26,11 +26,11 @@ _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 class PortInUse(Exception):
-    """A forwarder cannot listen where it should."""
+    """The address of a forwarder is in use."""
 
 
 class Target:
-    """A listener of a node: whether a process listens there."""
+    """A listener of a node, and whether a process listens there."""
 
     def __init__(self, address: str, tasks: Tasks) -> None:
         self._host, self._port = host_and_port(address)
@@ -40,7 +40,7 @@ class Target:
         self.changed: Final[list[Callable[[], None]]] = []
 
     async def check(self) -> None:
-        """Look whether a process listens; if none does, wait for one in the background."""
+        """Check whether a process listens; if not, wait for one in the background."""
         self._set(await self._listens())
         if not self.is_up and (self._probing is None or self._probing.done()):
             self._probing = self._tasks.start(self._wait())
@@ -56,7 +56,7 @@ class Target:
         except ConnectionRefusedError:
             return False
         except OSError:
-            return self.is_up  # it proves nothing
+            return self.is_up  # the error proves nothing
         writer.transport.abort()
         return True
 
@@ -87,10 +87,10 @@ class Forwarder:
         target.changed.append(self.update)
 
     def _bound(self, *, again: bool = False) -> socket.socket:
-        """Return a socket that has the port and does not listen: connections are refused.
+        """Return a socket that is bound to the port and does not listen: connections are refused.
 
-        Without SO_REUSEADDR no other socket can have the port meanwhile. `again`: connections of
-        ours may still have it.
+        Without SO_REUSEADDR no other socket can bind the port meanwhile. `again`: connections of
+        ours may still use it.
         """
         at = host_and_port(self.route.listen)
         bound = socket.socket(family_of(at[0]))
@@ -106,16 +106,16 @@ class Forwarder:
         return bound
 
     def update(self) -> None:
-        """Do what the rules and the target say now."""
+        """Apply the current rules and the state of the target."""
         if self.forth.is_cut or self.back.is_cut:
             self._healed.clear()
         else:
             self._healed.set()
-        # Behind a cut, it cannot be told whether the target listens.
+        # Across a cut, a dialling party cannot see whether the target listens.
         listens = (self.target.is_up or not self._healed.is_set()) and not self.forth.refuses
         loop = asyncio.get_running_loop()
         if listens and not self._is_listening:
-            # With it, connections of the time before do not count as users of the port.
+            # With it, former connections do not count as users of the port.
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.listen(_BACKLOG)
             loop.add_reader(self._socket, self._accept)
@@ -129,7 +129,7 @@ class Forwarder:
     def _stop_listening(self) -> None:
         """Refuse connections, and keep the port."""
         try:
-            self._socket.shutdown(socket.SHUT_RDWR)  # on Linux, the port stays
+            self._socket.shutdown(socket.SHUT_RDWR)  # on Linux, the port stays bound
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         except OSError:
             self._socket.close()
@@ -137,7 +137,7 @@ class Forwarder:
 
     @property
     def queued_bytes(self) -> int:
-        """How much waits in all connections."""
+        """The bytes queued in all connections."""
         return sum(connection.queued_bytes for connection in self.connections)
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class Forwarder:
             connection.reset()
 
     def when_checked(self, call: Callable[[], None]) -> None:
-        """Call when it is known whether a process listens at the target: no sooner."""
+        """Check whether a process listens at the target, then call `call`."""
         self._tasks.start(self._check(call))
 
     async def _check(self, call: Callable[[], None]) -> None:
@@ -167,7 +167,7 @@ class Forwarder:
             self._tasks.start(self._connect(accepted))
 
     async def _connect(self, accepted: socket.socket) -> None:
-        """Dial the target once nothing is cut, and forward from then on."""
+        """Dial the target once no rule cuts the link, and forward from then on."""
         loop, connection = asyncio.get_running_loop(), Connection(self)
         try:
             await self._healed.wait()
@@ -204,25 +204,25 @@ class Connection:
         self._ends_passed = 0
 
     def lower_end(self) -> "End":
-        """Return the end that the dialling party has."""
+        """Return the protocol of the dialling party's socket."""
         return End(arriving=self._forth, leaving=self._back, ended=self._forth.end)
 
     def upper_end(self) -> "End":
-        """Return the end that the target has."""
+        """Return the protocol of the target's socket."""
         return End(arriving=self._back, leaving=self._forth, ended=self._end_upper)
 
     @property
     def queued_bytes(self) -> int:
-        """How much waits, in both directions."""
+        """The bytes queued in both directions."""
         return self._forth.queued_bytes + self._back.queued_bytes
 
     def rules_changed(self) -> None:
-        """Let go what no rule holds back any more."""
+        """Apply the current rules in both directions."""
         self._forth.rules_changed()
         self._back.rules_changed()
 
     def reset(self) -> None:
-        """Reset both sockets; what waits is lost."""
+        """Reset both sockets; queued bytes are lost."""
         self._forwarder.connections.discard(self)
         for direction in (self._forth, self._back):
             direction.lose()
@@ -248,7 +248,7 @@ class Connection:
         self._forwarder.when_checked(self._back.end)
 
     def _passed_end(self) -> None:
-        """Close both sockets once neither side has more to say."""
+        """Close both sockets once both directions have ended."""
         self._ends_passed += 1
         if self._ends_passed == 2:
             self._forwarder.connections.discard(self)
@@ -257,7 +257,7 @@ class Connection:
 
 
 class End(asyncio.Protocol):
-    """One of the two sockets: bytes that come from it arrive, those that go to it leave."""
+    """One end of a forwarded connection."""
 
     def __init__(
         self, *, arriving: Direction, leaving: Direction, ended: Callable[[], None]
@@ -268,13 +268,13 @@ class End(asyncio.Protocol):
         self._has_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the socket."""
+        """Connect the socket to both directions."""
         made = cast(asyncio.Transport, transport)
         self._arriving.source = self._leaving.destination = made
         self._leaving.rules_changed()
 
     def data_received(self, data: bytes) -> None:
-        """Forward."""
+        """Forward the bytes."""
         self._arriving.received(data)
 
     def eof_received(self) -> bool:
@@ -283,17 +283,17 @@ class End(asyncio.Protocol):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Pass the end on; nothing can be sent here any more."""
+        """Pass the end on; discard all bytes to this socket."""
         del exc
         self._leaving.lose()
         self._end()
 
     def pause_writing(self) -> None:
-        """Stop sending here."""
+        """Stop sending to this socket."""
         self._leaving.block(is_blocked=True)
 
     def resume_writing(self) -> None:
-        """Send here again."""
+        """Resume sending to this socket."""
         self._leaving.block(is_blocked=False)
 
     def _end(self) -> None:

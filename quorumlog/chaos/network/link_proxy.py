@@ -1,6 +1,6 @@
-"""Starts and steers the process that forwards what the parties of a run send each other.
+"""Starts and controls the process that forwards the traffic between the parties of a run.
 
-The process ends with its standard input, so it ends with the run, however that ends.
+The process ends with its standard input, so it always ends with the run.
 """
 
 import json
@@ -14,15 +14,14 @@ from typing import Any, Final, Self
 
 from quorumlog.chaos.faults.links import LinkRule
 from quorumlog.chaos.network.commands import plain_routes, plain_rule
-from quorumlog.chaos.network.links import LinksFailed
-from quorumlog.chaos.network.route import Route
+from quorumlog.chaos.network.links import LinksFailed, Route
 
 ANSWER_TIMEOUT_S: Final = 30.0
 _END_TIMEOUT_S: Final = 5.0
 
 
 class ProxyFailed(LinksFailed):
-    """The forwarders cannot do what they should. One line to act on."""
+    """The forwarders have failed. One line to act on."""
 
 
 class LinkProxy:
@@ -35,7 +34,7 @@ class LinkProxy:
     def __init__(self, routes: Sequence[Route], *, seed: int = 0) -> None:
         self.routes: Final = tuple(routes)
         self._seed: Final = seed
-        self._lock: Final = threading.Lock()  # one question at a time
+        self._lock: Final = threading.Lock()  # one command at a time
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -62,11 +61,11 @@ class LinkProxy:
         return None if process is None or process.poll() is not None else process.pid
 
     def impose(self, rule: LinkRule) -> None:
-        """Let a rule hold from now on. Raises ProxyFailed, also for a link that is not there."""
+        """Impose a rule. Raises ProxyFailed, also for an unknown link."""
         self._ask({"impose": plain_rule(rule)})
 
     def lift(self, rule_id: str) -> None:
-        """Take a rule back. Raises ProxyFailed."""
+        """Lift a rule. Raises ProxyFailed."""
         self._ask({"lift": rule_id})
 
     def close(self) -> None:
@@ -94,7 +93,7 @@ class LinkProxy:
                 process.stdin.write(json.dumps(command).encode() + b"\n")
                 process.stdin.flush()
                 if not select.select([process.stdout], [], [], ANSWER_TIMEOUT_S)[0]:
-                    process.kill()  # its answer would be taken for that of the next question
+                    process.kill()  # its late answer would be read as that of the next command
                     raise ProxyFailed(f"the lab's forwarders do not answer: {ANSWER_TIMEOUT_S:g} s")
                 line = process.stdout.readline()
             except OSError as error:

@@ -1,4 +1,4 @@
-"""The rules that hold on one directed link, summed up for what is sent on it. Pure."""
+"""The rules in force on one directed link, and their combined effect. Pure."""
 
 from collections.abc import Callable
 from typing import Final
@@ -19,25 +19,25 @@ Chance = Callable[[], float]  # a number in [0, 1)
 
 
 class LinkState:
-    """Of several rules with the same effect, delays add up, and the lowest rate counts."""
+    """The rules in force on one link: delays add up, and the lowest rate counts."""
 
     def __init__(self, chance: Chance) -> None:
         self._chance: Final = chance
         self._rules: Final[dict[str, LinkRule]] = {}
         self.is_cut = False
         self.refuses = False
-        self.is_plain = True  # no rule delays, counts or picks what is sent
+        self.is_plain = True  # no rule delays, limits or picks messages
         self.bytes_per_s: int | None = None
         self._delays: list[Delay] = []
         self._picks: list[DropRequest | DelayRequest | DropReply] = []
 
     def impose(self, rule: LinkRule) -> None:
-        """Let the rule hold."""
+        """Impose the rule."""
         self._rules[rule.id] = rule
         self._sum_up()
 
     def lift(self, rule_id: str) -> bool:
-        """Take the rule back; return whether it held."""
+        """Lift the rule; return whether it was in force."""
         found = self._rules.pop(rule_id, None)
         self._sum_up()
         return found is not None
@@ -57,7 +57,7 @@ class LinkState:
         self.is_plain = not (self.is_cut or rates or self._delays or self._picks)
 
     def delay_s(self) -> float:
-        """Draw how much later than it could the next bytes arrive."""
+        """Draw the delay of the next bytes."""
         if self.is_plain:
             return 0.0
         return sum(
@@ -69,11 +69,11 @@ class LinkState:
         return self._meets(DropRequest, api)
 
     def drops_reply(self, api: str) -> bool:
-        """Draw whether the answer to this request is lost."""
+        """Draw whether the reply to this request is lost."""
         return self._meets(DropReply, api)
 
     def request_delay_s(self, api: str) -> float:
-        """Return how late this request is, besides what is late anyway."""
+        """Return the delay of this request, in addition to `delay_s`."""
         late = [pick for pick in self._picks if isinstance(pick, DelayRequest) and pick.api == api]
         return sum(pick.us for pick in late) / _MILLION
 

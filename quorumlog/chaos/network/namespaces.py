@@ -1,9 +1,8 @@
-"""Nodes in network namespaces of their own, and rules on their links that the kernel carries out.
+"""Nodes in network namespaces of their own; the kernel applies the rules on their links.
 
-Each node has a namespace with one interface on a bridge; the clients are at the bridge itself. What
-a party sends to another is decided where it leaves: a cut gives the other's address a hardware
-address that no interface has, and a rate is a class of `tc`. It needs Linux, root, and three
-commands.
+Each node has a namespace with one interface on a bridge; the clients are at the bridge itself. A
+rule applies where packets leave the sender: a cut maps the receiver's address to a hardware address
+that no interface has, and a rate is a class of `tc`. It needs Linux, root, and three commands.
 """
 
 import json
@@ -28,12 +27,12 @@ from quorumlog.cluster import process_identity
 from quorumlog.cluster.layout import NodeSpec
 
 EFFECTS: Final[frozenset[type[Effect]]] = frozenset({Cut, Rate, Reset})
-"""What the kernel does without knowing what a request is."""
+"""The effects that the kernel can apply without parsing requests."""
 _COMMANDS: Final = ("ip", "tc", "ss")
 _COMMAND_TIMEOUT_S: Final = 20.0
-_NOBODY: Final = "02:00:00:00:00:00"  # a hardware address
+_NOBODY: Final = "02:00:00:00:00:00"  # a hardware address that no interface has
 _INSIDE: Final = "eth0"  # the interface in each namespace
-_SUBNETS: Final = 256  # of 198.18.0.0/16: RFC 2544 keeps it for tests of networks
+_SUBNETS: Final = 256  # of 198.18.0.0/16: RFC 2544 reserves it for network tests
 _NODES_MAX: Final = 200
 _CLIENTS_HOST: Final = 254
 _NAME: Final = re.compile(r"quorumlog-([0-9a-f]{6})-(\d+)-(\d+)-(\d+)")
@@ -45,7 +44,7 @@ class NamespacesFailed(LinksFailed):
 
 @cache
 def why_not() -> str:
-    """Say why this machine cannot have such nodes, or ""; it tries to make one."""
+    """Return why this machine cannot run such nodes, or ""; it tries to make one."""
     if platform.system() != "Linux":
         return "it needs Linux"
     if os.geteuid() != 0:
@@ -86,8 +85,8 @@ def _is_connection_reset() -> bool:
 class Namespaces:
     """The namespaces of some nodes, and the rules on their links. A context manager.
 
-    Its methods block for a moment; all raise NamespacesFailed. Entering it removes what runs have
-    left that were killed.
+    Its methods block for a moment; all raise NamespacesFailed. Entering it removes the namespaces
+    of killed runs.
     """
 
     def __init__(self, nodes: Sequence[NodeSpec]) -> None:
@@ -153,7 +152,7 @@ class Namespaces:
         return f"{self._subnet}.{host}"
 
     def _place(self, party: str) -> int:
-        """Return the number of a party, from 1: node ids may be any."""
+        """Return the number of a party, from 1: node ids may be any numbers."""
         return [str(node.id) for node in self._nodes].index(party) + 1
 
     def prefix(self, node_id: int) -> tuple[str, ...]:
@@ -161,7 +160,7 @@ class Namespaces:
         return ("ip", "netns", "exec", self._namespace(node_id))
 
     def detours(self) -> Mapping[int, Mapping[str, str]]:
-        """Return the properties of each node that say at which addresses the nodes are."""
+        """Return the properties of each node that configure the nodes' addresses."""
         kafka = {node.id: self._moved(node, node.kafka) for node in self._nodes}
         control = {node.id: self._moved(node, node.control) for node in self._nodes}
         voters = ",".join(
@@ -183,7 +182,7 @@ class Namespaces:
     # --- rules ---
 
     def impose(self, rule: LinkRule) -> None:
-        """Let a rule hold from now on."""
+        """Impose a rule."""
         with self._lock:
             self._rules[rule.id] = rule
             self._update()
@@ -195,7 +194,7 @@ class Namespaces:
                     threading.Thread(target=self._keep_resetting, args=arguments).start()
 
     def lift(self, rule_id: str) -> None:
-        """Take a rule back."""
+        """Lift a rule."""
         with self._lock:
             self._rules.pop(rule_id, None)
             if over := self._resets.pop(rule_id, None):
@@ -203,7 +202,7 @@ class Namespaces:
             self._update()
 
     def _update(self) -> None:
-        """Let the kernel do what the rules say now."""
+        """Apply the current rules in the kernel."""
         cut: set[tuple[str, str]] = set()
         slowed: dict[tuple[str, str], int] = {}
         for rule in self._rules.values():
@@ -237,7 +236,7 @@ class Namespaces:
         number = 1 + (_CLIENTS_HOST if destination == CLIENTS else self._place(destination))
         link_class = ("parent", "1:", "classid", f"1:{number:x}")
         packets = ("parent", "1:", "protocol", "ip", "prio", str(number), "u32")
-        if source not in self._shaped:  # what has no class is not slowed
+        if source not in self._shaped:  # traffic without a class is not slowed
             self._shaped.add(source)
             _do(
                 "tc", *at, "qdisc", "add", *interface, "root", "handle", "1:", "htb", "default", "0"
@@ -294,7 +293,7 @@ def _start_of(pid: int) -> str:
 
 
 def _free_subnet() -> str:
-    """Return three numbers of the addresses that no interface has."""
+    """Return the first three numbers of a subnet that no interface uses."""
     interfaces: list[dict[str, Any]] = json.loads(_do("ip", "-j", "-4", "addr"))
     taken = {
         str(address["local"]).rpartition(".")[0]
@@ -308,7 +307,7 @@ def _free_subnet() -> str:
 
 
 def _do(*command: str) -> str:
-    """Perform a command; return its output."""
+    """Run a command; return its output."""
     try:
         done = subprocess.run(  # noqa: S603 - our own words
             command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=False

@@ -8,14 +8,14 @@ from typing import Final
 from quorumlog.chaos.faults.links import Link, LinkRule, Reset
 from quorumlog.chaos.network.forwarder import Forwarder, Target
 from quorumlog.chaos.network.link_state import LinkState
-from quorumlog.chaos.network.route import Route
+from quorumlog.chaos.network.links import Route
 from quorumlog.tasks import Tasks
 
 _StateKey = tuple[str, str, str]  # source, destination, plane
 
 
 class Network:
-    """Made inside a running event loop. `close` it once its tasks have ended."""
+    """The forwarders of a run, made inside its event loop. `close` it once its tasks have ended."""
 
     def __init__(self, routes: Iterable[Route], *, seed: int, tasks: Tasks) -> None:
         """Bind every port. Raises PortInUse."""
@@ -38,13 +38,14 @@ class Network:
         return self._states.setdefault((key[0], key[1], key[2]), LinkState(rng.random))
 
     async def start(self) -> None:
-        """Listen, wherever a process does at the target."""
+        """Check all targets; forwarders listen where a process listens at the target."""
         await asyncio.gather(*(target.check() for target in self._targets.values()))
 
     def impose(self, rule: LinkRule) -> None:
-        """Let the rule hold. Raises ValueError if it names a party that is not there.
+        """Impose the rule. Raises ValueError if it names an unknown party.
 
-        Between clients and a node that is no broker there is no link, and nothing to break.
+        A link between clients and a node that is no broker does not exist: the rule has no effect
+        there.
         """
         parties = {
             party for source, destination, _ in self._states for party in (source, destination)
@@ -60,7 +61,7 @@ class Network:
             self._resets[rule.id] = self._tasks.start(self._reset(rule, rule.effect))
 
     def lift(self, rule_id: str) -> None:
-        """Take the rule back, if it holds."""
+        """Lift the rule, if it is in force."""
         for state in self._states.values():
             state.lift(rule_id)
         if resets := self._resets.pop(rule_id, None):
@@ -68,13 +69,13 @@ class Network:
         self._update()
 
     def close(self) -> None:
-        """Stop listening, and reset what is left."""
+        """Stop listening, and reset the remaining connections."""
         for forwarder in self._forwarders:
             forwarder.close()
 
     @property
     def queued_bytes(self) -> int:
-        """How much waits in all connections."""
+        """The bytes queued in all connections."""
         return sum(forwarder.queued_bytes for forwarder in self._forwarders)
 
     def _states_of(self, link: Link) -> list[LinkState]:

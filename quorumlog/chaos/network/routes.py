@@ -1,11 +1,11 @@
-"""The routes of a run: through which address each party reaches each listener of a node."""
+"""The routes of a run: the address through which each party reaches each listener of a node."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from quorumlog.addresses import address_text, host_and_port
 from quorumlog.chaos.faults.links import CLIENTS, Link, Plane
-from quorumlog.chaos.network.route import Route
+from quorumlog.chaos.network.links import Route
 from quorumlog.cluster.layout import NodeSpec
 from quorumlog.cluster.ports import free_ports
 
@@ -13,7 +13,7 @@ _LISTENERS: Final[tuple[Plane, ...]] = ("kafka", "control")
 
 
 def plan_routes(nodes: Sequence[NodeSpec]) -> list[Route]:
-    """Give each node an address of its own for each listener of each other, and clients theirs."""
+    """Give each party an address of its own for each listener of each other node."""
     wanted = _dialled(nodes)
     host, _ = host_and_port(nodes[0].control)
     ports = free_ports(host, len(wanted))
@@ -24,9 +24,9 @@ def plan_routes(nodes: Sequence[NodeSpec]) -> list[Route]:
 
 
 def are_used(nodes: Sequence[NodeSpec], links: Iterable[Link]) -> bool:
-    """Tell whether anything is ever sent on one of the links.
+    """Return whether nodes or clients send on any of the links.
 
-    Nothing is between clients and a node that is no broker.
+    Clients and a node that is no broker do not connect.
     """
     used: set[Link] = set()
     for link, _ in _dialled(nodes):
@@ -39,7 +39,7 @@ def are_used(nodes: Sequence[NodeSpec], links: Iterable[Link]) -> bool:
 
 
 def _dialled(nodes: Sequence[NodeSpec]) -> list[tuple[Link, str]]:
-    """Return from where each listener is dialled, and its address."""
+    """Return each link with the address of the listener that its source dials."""
     wanted: list[tuple[Link, str]] = []
     for node in nodes:
         addresses = _addresses(node)

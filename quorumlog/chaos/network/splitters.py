@@ -1,8 +1,8 @@
-"""Cuts a stream of bytes into messages: Kafka's frames, or the control plane's HTTP. Pure.
+"""Splits a stream of bytes into messages: Kafka's frames, or the control plane's HTTP. Pure.
 
-A splitter holds back the header of a message until it is whole, and nothing else. Bytes that are no
-message make the rest of the stream opaque: it passes as it is. Sources: Kafka's protocol guide
-(request and response headers); RFC 9112, as far as aiohttp uses it: bodies have a Content-Length.
+A splitter holds back only the header of a message, until it is whole. Bytes that are no message
+make the rest of the stream opaque: it passes unchanged. Sources: Kafka's protocol guide (request
+and response headers); RFC 9112, as far as aiohttp uses it: bodies have a Content-Length.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _NO_BODY: Final = (b"204", b"304")
 
 
 class Message(NamedTuple):
-    """A message begins. `number`: what a request and its reply have in common, per connection."""
+    """The start of a message. `number`: equal in a request and its reply, per connection."""
 
     api: str  # of a request; "" for a reply
     number: int
@@ -27,7 +27,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Consecutive bytes of one message; `message`: the first ones of it."""
+    """Consecutive bytes of one message; `message` is set in the message's first piece."""
 
     content: bytes | memoryview
     message: Message | None = None
@@ -37,14 +37,14 @@ class Splitter(Protocol):
     """Splits one direction of one connection."""
 
     def feed(self, data: bytes) -> list[Piece]:
-        """Take the next bytes; return what may pass, in order."""
+        """Split the next bytes; return the complete pieces, in order."""
 
     def rest(self) -> bytes:
-        """Return the bytes that are held back: the stream has ended."""
+        """Return the bytes held back at the end of the stream."""
 
 
 class KafkaSplitter:
-    """Frames: four bytes of length, then as many bytes. `names`: of the API keys, for requests."""
+    """Frames: four bytes of length, then as many bytes. `name_of`: of API keys, for requests."""
 
     def __init__(self, name_of: Callable[[int], str] | None) -> None:
         self._name_of: Final = name_of
@@ -87,10 +87,10 @@ class KafkaSplitter:
 
 
 class HttpSplitter:
-    """Requests `POST /rpc/<Name>`, or their answers. An upgrade makes the rest opaque.
+    """Requests `POST /rpc/<Name>`, or their replies. An upgrade makes the rest opaque.
 
     The kind of another request is the last part of its path. A reply has the number of its request,
-    since none is sent before the last one was answered.
+    because a request is sent only after the reply to the one before.
     """
 
     def __init__(self, *, is_request: bool) -> None:
@@ -126,7 +126,7 @@ class HttpSplitter:
         return pieces
 
     def _begin(self, head: bytes, is_endless: bool) -> Message:
-        """Read the head of a message; leave the length of its body in `_left`."""
+        """Parse the head of a message; store the length of its body in `_left`."""
         first, *lines = head.split(b"\r\n")
         fields = {
             name.strip().lower(): value.strip()

@@ -1,1 +1,1 @@
-"""A check in parts: a history larger than a memory is read, cut and judged piece by piece."""
+"""A check in parts: a history larger than memory is read, split and checked piece by piece."""

@@ -1,7 +1,7 @@
-"""Cuts tables into parts, by process or by key, and packs parts into blocks of bytes.
+"""Splits tables into parts, by process or by key, and packs parts into blocks of bytes.
 
-Every task of every machine cuts alike: the part of a value is a function of the value alone, or is
-told to all of them.
+Every task of every machine splits alike: the part of a value depends on the value alone, or is
+given to all of them.
 """
 
 import heapq
@@ -37,7 +37,7 @@ def spread(sizes: Mapping[str, int], parts: int) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """How the positions in one key are cut into ranges: each is a part of its own.
+    """The ranges of positions into which one key is split; each is a part of its own.
 
     The range at place n of `starts` begins there, and is part first_part + n; positions below the
     first start are in the first range.
@@ -62,8 +62,8 @@ def cut_by_key(
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield (part, entries of its keys). Order within a part stays; keys become a dictionary.
 
-    `places`: the parts of some keys; that of any other is a checksum of its name. `cuts`: the keys
-    that `ranges` cuts. Each of their ranges gets all that is shared.
+    `places`: the parts of some keys; the part of any other key is a checksum of its name. `cuts`:
+    the keys that `ranges` splits. Each of their ranges gets all shared entries.
     """
     keys, code = sorted_codes(entries.column("key"))
     of_key = np.array(
@@ -85,7 +85,7 @@ def cut_by_key(
 def _in_ranges(
     row: Places, part: Places, mine: npt.NDArray[np.bool_], cuts: Cuts, positions: Places
 ) -> tuple[Places, Places]:
-    """Move the rows in `mine` into ranges: those that are shared into each, others by position."""
+    """Move the rows in `mine` into ranges: shared rows into each, others by position."""
     shared = np.flatnonzero(mine & (positions == SHARED))
     inside = mine[row] & (positions[row] >= 0)
     part[inside] = cuts.first_part + np.maximum(
@@ -99,7 +99,7 @@ def _in_ranges(
 
 
 def unshared(entries: pa.Table, ranges: Ranges) -> pa.Table:
-    """Return those entries of a range that no other range has."""
+    """Return the entries of a range that are not shared with other ranges."""
     return entries.filter(pa.array(ranges.positions(entries) != SHARED))
 
 
@@ -110,7 +110,7 @@ def cut_by_process(operations: pa.Table, parts: int) -> Iterator[tuple[int, pa.T
 
 
 def _cut(table: pa.Table, row: Places, part: Places) -> Iterator[tuple[int, pa.Table]]:
-    """Yield (part, its rows). `row`, `part`: which row is of which part."""
+    """Yield (part, its rows). `row`, `part`: pairs of a row and its part."""
     # Of 16 bits: numpy sorts those by their digits.
     number = np.uint16 if int(part.max(initial=0)) < _FEW else np.int64
     order = row[np.argsort(part.astype(number), kind="stable")]
@@ -123,7 +123,7 @@ def _cut(table: pa.Table, row: Places, part: Places) -> Iterator[tuple[int, pa.T
 
 
 def pack(table: pa.Table) -> Iterator[bytes]:
-    """Return a table as blocks of bytes, none of them large."""
+    """Yield a table as blocks of bytes of limited size."""
     for start in range(0, table.num_rows, ROWS_PER_BLOCK):
         sink = pa.BufferOutputStream()
         part = table.slice(start, ROWS_PER_BLOCK)
@@ -133,7 +133,7 @@ def pack(table: pa.Table) -> Iterator[bytes]:
 
 
 def unpack(blocks: Iterable[bytes | pa.Buffer], schema: pa.Schema) -> pa.Table:
-    """Return the table of `schema` of which these are the blocks, in their order."""
+    """Return the table of `schema` from its blocks, in their order."""
     tables = []
     for block in blocks:
         with pa.ipc.open_stream(block) as reader:

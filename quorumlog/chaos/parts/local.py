@@ -1,7 +1,7 @@
-"""The check of a history in this process, in parts: what it holds does not grow with the history.
+"""The check of a history in this process, in parts: its memory does not grow with the history.
 
-Row groups are read one chunk after another, and what belongs to a part is kept in a file until all
-has been read. So does Spark.
+Row groups are read one chunk after another, and the rows of each part are kept in a file until all
+have been read. So does Spark.
 """
 
 import tempfile
@@ -36,7 +36,7 @@ _LENGTH_BYTES: Final = 8
 def check_in_parts(
     groups: RowGroups, checker: Checker, *, progress: Callable[[str], None] = lambda _: None
 ) -> Verdict:
-    """Check a file; the verdict is that of `checkers.check_history`. Raises HistoryError."""
+    """Check a file; the verdict equals that of `checkers.check_history`. Raises HistoryError."""
     progress("reading the history")
     looks = (
         look(one, checker) for chunk in groups.chunks for one in read_groups(groups.file, chunk)
@@ -63,7 +63,7 @@ def _check(
     plan, ranges = room.plan, checker.ranges
     for entries in _taken_apart(chunks, checker, survey, room):
         shelf.put(cut_by_key(entries, plan.parts, plan.places, cuts=plan.cuts, ranges=ranges))
-    # Of no entries at all, too: the figures are there even if the history is empty.
+    # Of an empty table, too: the figures exist even if the history is empty.
     found = [checker.check(checker.explode(OPERATIONS.empty_table()), facts)]
     found += [checker.check(shelf.take(part), facts) for part in range(plan.parts)]
     if ranges is not None:
@@ -90,7 +90,7 @@ def _check_cut(
 def _taken_apart(
     chunks: Iterable[pa.Table], checker: Checker, survey: Survey, room: "_Room"
 ) -> Iterator[pa.Table]:
-    """Yield all entries: of the chunks one after another, or if need be of whole processes."""
+    """Yield all entries: of the chunks one after another, or if needed of whole processes."""
     if checker.runs is not None:
         yield checker.runs.explode_context(survey.context)
         yield from (checker.runs.explode(chunk, survey.context) for chunk in chunks)
@@ -102,7 +102,7 @@ def _taken_apart(
 
 
 class _Room(NamedTuple):
-    """Where files are kept, and which parts there are."""
+    """The directory of the files, and the plan of the parts."""
 
     directory: Path
     plan: Plan
@@ -123,7 +123,7 @@ class _Shelf:
                     file.write(len(block).to_bytes(_LENGTH_BYTES) + block)
 
     def take(self, part: int) -> pa.Table:
-        """Return all of a part, in the order in which it was put; its file goes."""
+        """Return all tables of a part, in the order in which they were put; delete its file."""
         table = self.read(part)
         self._file(part).unlink(missing_ok=True)
         return table

@@ -1,4 +1,4 @@
-"""Which part checks which key, and which keys are so large that their ranges are parts.
+"""The plan of a check: the part of each key, and the large keys whose ranges are parts.
 
 docs/decisions/0082-a-hot-key-is-proved-clean-in-ranges.md
 """
@@ -10,15 +10,15 @@ from typing import Final, NamedTuple
 from quorumlog.chaos.checkers.checker import Checker
 from quorumlog.chaos.parts.cutting import Cuts, spread
 
-HOT: Final = 2_000_000  # messages of a key: above, it is cut
+HOT: Final = 2_000_000  # messages of a key; a larger key is split
 MICRO_PER_RANGE: Final = 1_000_000
 RANGES_MAX: Final = 512  # of one key
 
 
 class Extent(NamedTuple):
-    """How much a key holds.
+    """The size of a key.
 
-    size: how many micro-operations. unplaced: how many of them have no offset. low, high: the
+    size: number of micro-operations. unplaced: number of those without an offset. low, high: the
     lowest and the highest offset, 0 and -1 if there is none.
     """
 
@@ -42,8 +42,8 @@ class Extent(NamedTuple):
 class Plan:
     """The parts of a check.
 
-    parts: how many check whole keys. places: the parts of large keys. cuts: the keys that are cut;
-    their parts come after the others.
+    parts: the number of parts that check whole keys. places: the parts of large keys. cuts: the
+    split keys; their parts come after the others.
     """
 
     parts: int
@@ -52,7 +52,7 @@ class Plan:
 
     @property
     def parts_in_all(self) -> int:
-        """How many parts there are, with the ranges."""
+        """The number of all parts, with the ranges."""
         return self.parts + sum(len(cuts.starts) for cuts in self.cuts.values())
 
 
@@ -61,7 +61,7 @@ def plan_of(
 ) -> Plan:
     """Return the plan for a history of `micro` micro-operations; `extents` has its large keys.
 
-    `parts_for` says how many parts check keys with so many micro-operations.
+    `parts_for` returns the number of parts for keys with so many micro-operations.
     """
     starts = {key: _starts(extent) for key, extent in extents.items() if checker.ranges}
     hot = {key: found for key, found in starts.items() if len(found) > 1}
@@ -71,9 +71,9 @@ def plan_of(
 
 
 def _starts(extent: Extent) -> tuple[int, ...]:
-    """Return where the ranges of a key begin; one if it is not to be cut.
+    """Return the starts of a key's ranges; a single one if the key is not split.
 
-    What has no offset goes to every range, so it must not be more than what a range holds.
+    Entries without an offset go to every range, so they must not exceed the size of a range.
     """
     if extent.size <= HOT or extent.unplaced > MICRO_PER_RANGE:
         return (0,)

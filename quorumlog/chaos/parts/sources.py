@@ -1,4 +1,4 @@
-"""Where the parts of a history come from: row groups of a Parquet file, read where needed."""
+"""The parts of a history: row groups of a Parquet file, read where needed."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from quorumlog.chaos.engines import messages_in
 from quorumlog.chaos.history.model import HistoryError
 from quorumlog.chaos.history.parquet import facts_in, is_format_1, open_parquet, row_group
 
-ROWS_PER_CHUNK = 200_000  # entries of more do not stay in the caches
-MICRO_PER_CHUNK = 600_000  # a row group of more is a chunk of its own
+ROWS_PER_CHUNK = 200_000  # entries of a larger chunk do not stay in the caches
+MICRO_PER_CHUNK = 600_000  # a larger row group is a chunk of its own
 Chunk = tuple[int, int]  # row groups [first, end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroups:
-    """A file of one row per operation, and what its footer says: no column is read for that."""
+    """A file of one row per operation, and the contents of its footer, read without any column."""
 
     file: Path
     metadata: Mapping[bytes, bytes]
@@ -28,7 +28,7 @@ class RowGroups:
 
 
 def find_row_groups(file: Path) -> RowGroups | None:
-    """Return what the footer says; None: not Parquet, or of format 1. Raises HistoryError."""
+    """Return the row groups; None: not Parquet, or of format 1. Raises HistoryError."""
     if file.suffix != ".parquet":
         return None
     try:
@@ -64,7 +64,7 @@ def _micro_in(group: pq.RowGroupMetaData) -> int:
 
 
 def _chunks(groups: list[tuple[int, int]]) -> Iterator[Chunk]:
-    """Put row groups (rows, micro-operations) together, as many as a chunk may have, or one."""
+    """Join row groups (rows, micro-operations) into chunks of limited size, one at least."""
     first, rows, micro = 0, 0, 0
     for place, (rows_in, micro_in) in enumerate(groups):
         too_large = rows + rows_in > ROWS_PER_CHUNK or micro + micro_in > MICRO_PER_CHUNK

@@ -1,4 +1,4 @@
-"""The first look at a history in parts: whether it is one, and what each part must know of all."""
+"""The first pass over a history in parts: validation, and the facts that all parts share."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from quorumlog.chaos.history.schema import OPERATIONS
 from quorumlog.chaos.history.validate import PartFacts, merge_facts, part_facts
 from quorumlog.chaos.parts.plan import Extent
 
-_LARGE: Final = 0.01  # the share of a part's micro-operations that makes a key worth to be named
+_LARGE: Final = 0.01  # the share of a part's micro-operations that makes a key large
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What one part shows: facts to be checked with those of the others, and what others need.
+    """The result of one part: facts to check with those of other parts, and data that others need.
 
     context: see checker.Runs; None: the checker has none.
     extents: of the large keys.
@@ -32,7 +32,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What all parts show together."""
+    """The joined results of all parts."""
 
     nemesis: pa.Table
     context: pa.Table
@@ -40,7 +40,10 @@ class Survey:
 
 
 def look(part: pa.Table, checker: Checker) -> Look:
-    """Check a run of whole operations, and keep what others must know. Raises HistoryError."""
+    """Check a run of whole operations, and return the data that the other parts need.
+
+    Raises HistoryError.
+    """
     facts = part_facts(part)
     return Look(
         facts=facts,
@@ -66,7 +69,7 @@ def _extents(part: pa.Table) -> Iterator[tuple[str, Extent]]:
 
 
 def survey_of(looks: Iterable[Look], checker: Checker) -> Survey:
-    """Check the parts against each other, in their order, and put together what they show.
+    """Check the parts against each other, in their order, and join their results.
 
     Raises HistoryError.
     """

@@ -1,7 +1,7 @@
 """One self-contained HTML file per run: verdict, witnesses, and plots with the faults in them.
 
 No script, no font and no image is fetched: the file can be mailed, and opened in ten years. Its
-size is bounded whatever the history's: plots show aggregates and samples, and say so.
+size is bounded for every history: plots show aggregates and samples, with a note.
 """
 
 from pathlib import Path

@@ -33,18 +33,18 @@ class Chart:
         self._axes(y_label, y_ticks=y_ticks)
 
     def x(self, seconds: float) -> float:
-        """Return where a moment is."""
+        """Return the x coordinate of a moment."""
         share = min(max(seconds / self._duration_s, 0.0), 1.0)
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, value: float) -> float:
-        """Return where a value is."""
+        """Return the y coordinate of a value."""
         number = math.log10(max(value, 1e-12)) if self._log else value
         share = min(max((number - self._low) / (self._high - self._low or 1.0), 0.0), 1.0)
         return round(self._height - BOTTOM - share * (self._height - TOP - BOTTOM), 1)
 
     def bands(self, bands: Sequence[tuple[str, float, float]]) -> None:
-        """Shade the faults, each with its name above the plot where there is room for it."""
+        """Shade the faults, each with its name above the plot if there is room."""
         free_from = float(LEFT)
         for label, start_s, end_s in sorted(bands, key=lambda band: band[1]):
             left, right = self.x(start_s), self.x(end_s)
@@ -131,7 +131,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def number(value: float) -> str:
-    """Write a tick: 1.5k rather than 1500, and no needless zeros."""
+    """Format a tick: 1.5k rather than 1500, and no needless zeros."""
     for size, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:g}{suffix}"

@@ -1,4 +1,4 @@
-"""The faults of a run, a bar per action: what was done, to which role, where, how long."""
+"""The faults of a run, a bar per action: the steps, the role, the nodes, the duration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,10 +18,10 @@ _S: Final = 1e9
 
 @dataclass(slots=True, kw_only=True)
 class Bar:
-    """One action of the schedule, or one fault that belongs to none (of another harness).
+    """One action of the schedule, or one fault without an action (of another harness).
 
-    role: what the schedule named, and what came of it. links: those that it hit, or "". steps: each
-    operation with its nodes. asked: what the cluster was asked for.
+    role: the target in the schedule, with a note if no node held that role. links: the links that
+    it hit, or "". steps: each operation with its nodes. asked: the requests to the cluster.
     """
 
     fault: str
@@ -34,20 +34,20 @@ class Bar:
 
     @property
     def title(self) -> str:
-        """The fault and, if it is one step that says more, that step."""
+        """The fault, or its only step if the step's name begins with the fault's."""
         is_one = len(set(self.steps)) == 1 and self.steps[0].startswith(self.fault)
         return self.steps[0] if is_one else self.fault
 
     @property
     def label(self) -> str:
-        """The fault, its role and what was hit, in one line."""
+        """The fault, its role and its targets, in one line."""
         role = f" ({self.role})" if self.role else ""
         steps = ", ".join(dict.fromkeys(self.steps))
         return f"{self.title}{role}" if self.title != self.fault else f"{self.fault}{role}: {steps}"
 
     @property
     def tooltip(self) -> str:
-        """The label, what was asked for, the links that were hit, and when."""
+        """The label, the requests, the links that were hit, and the times."""
         links = f", {self.links}" if self.links else ""
         asked = "".join(f", {one}" for one in self.asked)
         return f"{self.label}{asked}{links}, {self.start_s:.2f} s to {self.end_s:.2f} s"
@@ -107,7 +107,7 @@ def _lanes(bars: Sequence[Bar], chart: Chart) -> list[int]:
 
 
 def _label_place(chart: Chart, bar: Bar) -> tuple[float, float]:
-    """Return where the label begins and ends: beside the start, or at the right border."""
+    """Return the left and right ends of the label: beside the start, or at the right border."""
     room = len(bar.label) * _LABEL_PX
     anchor = max(float(LEFT), min(chart.x(bar.start_s) + 4, WIDTH - RIGHT - room))
     return anchor, anchor + room

@@ -1,4 +1,4 @@
-"""How far readers were behind: the lag of each, and the records that no reader had seen yet."""
+"""The lag of each reader over time, and the number of records not yet read."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -21,10 +21,10 @@ class Line:
 
 
 def lag_lines(series: RunSeries, *, bins: int, readers_max: int) -> list[Line]:
-    """Return the lag of each ordinary reader, in seconds; those that were worst come first.
+    """Return the lag of each ordinary reader, in seconds; the worst readers come first.
 
     The lag at a moment is the age of the oldest acknowledged record that the reader had not read by
-    then. A reader that reads nothing any more falls behind until the load ends.
+    then. The lag of a reader that stops reading grows until the load ends.
     """
     polled = series.entries.take(_places(series.entries, POLL))
     ids, acknowledged_s = _acknowledged(series.entries)
@@ -39,9 +39,9 @@ def lag_lines(series: RunSeries, *, bins: int, readers_max: int) -> list[Line]:
 
 
 def unseen_lines(series: RunSeries, *, bins: int) -> list[Line]:
-    """Return how many acknowledged records no reader had seen yet: in ordinary polls, and in any.
+    """Return the number of unread acknowledged records: by ordinary polls, and by any polls.
 
-    What stays above 0 to the end of the run was never read by anyone.
+    A line that stays above 0 to the end of the run counts records that were never read.
     """
     ids, acknowledged_s = _acknowledged(series.entries)
     lines = []
@@ -57,7 +57,7 @@ def unseen_lines(series: RunSeries, *, bins: int) -> list[Line]:
 
 
 def _places(entries: Entries, *kinds: int) -> Ints:
-    """Return where the records are that were polled, by these kinds of polls."""
+    """Return the indexes of the records in ok polls of these kinds."""
     chosen: Flags = np.isin(entries.kind, kinds) & (entries.outcome == OK)
     return np.flatnonzero(chosen)
 
@@ -104,7 +104,7 @@ def _oldest_unread_s(
     """Return (moment, age of the oldest unread record at it), for moments up to `until_s`."""
     moments = _moments(duration_s, bins)
     oldest_s = np.full(bins, _NEVER_S)
-    first = np.searchsorted(moments, acknowledged_s)  # the first moment at which it is there
+    first = np.searchsorted(moments, acknowledged_s)  # the first moment at which it exists
     last = np.searchsorted(moments, read_s)  # the first at which it is read
     waiting = np.flatnonzero(last > first)
     # A record that waits over many moments is rare: most are read between two of them.
@@ -116,5 +116,5 @@ def _oldest_unread_s(
 
 
 def _counted_by(times_s: Floats, duration_s: float, bins: int) -> Ints:
-    """Return how many of the times lie before each moment."""
+    """Return the number of times before each moment."""
     return np.searchsorted(np.sort(times_s), _moments(duration_s, bins), side="right")

@@ -1,4 +1,4 @@
-"""The page: everything that comes from a history or from `meta.json` is escaped."""
+"""The page: every text from a history or from `meta.json` is escaped."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -40,7 +40,7 @@ _FIGURES: Final = (
     ("keys", "topic-partitions"),
 )
 _STEPS: Final = "faults"  # the figure of a verdict
-_META: Final[Mapping[str, str]] = {  # of meta.json, in words; other names are shown as they are
+_META: Final[Mapping[str, str]] = {  # of meta.json, in words; other names are shown unchanged
     "started_at": "started",
     "quorumlog": "version of quorumlog",
     "python": "version of Python",
@@ -73,7 +73,7 @@ def render(
     *,
     name: str,
 ) -> str:
-    """Return the whole page as text. `states` may be empty: nothing was watched."""
+    """Return the whole page as text. `states` may be empty: the run had no watcher."""
     leaders = state_plot(states, band_labels(series), series.duration_s)
     sections = [
         _banner(verdict, OfferedLoad.from_json(meta.get("load")), name),
@@ -131,7 +131,7 @@ def _is_news(result: CheckResult) -> bool:
 
 
 def _news(result: CheckResult, meanings: Mapping[str, str]) -> str:
-    """Say in one line what was found, how often, when first, and beside which faults."""
+    """Return one line: the anomaly, its count, its first time, and the faults beside it."""
     text = f"{result.count:,} x {result.name}. {meanings.get(result.name, '')}"
     ops = result.witnesses[0]["ops"] if result.witnesses else []
     if not ops:
@@ -155,7 +155,7 @@ def _figures(verdict: Verdict, series: RunSeries, meta: Mapping[str, Any]) -> st
 
 
 def _faults(carried_out: object, steps: int) -> tuple[str, str]:
-    """Return a figure and its words; a history of another tool knows steps of faults only."""
+    """Return a figure and its words; a history of another tool has only steps of faults."""
     if not isinstance(carried_out, int):
         return f"{steps:,}", "steps of faults"
     number, _, words = faults_text(carried_out, steps).partition(" ")
@@ -210,7 +210,7 @@ def _anomaly(result: CheckResult, meanings: Mapping[str, str], *, is_first: bool
 def _witness(witness: Mapping[str, Any]) -> str:
     title = ": ".join(part for part in (witness["key"], witness["note"]) if part)
     rows = "".join(_operation(op) for op in witness["ops"])
-    if not rows:  # a node that ended: no operation tells of it
+    if not rows:  # a node that ended: no operation proves it
         return f"<h3>{escape(title)}</h3>"
     return (
         f"<h3>{escape(title)}</h3><div class='wide'><table>"
@@ -239,7 +239,8 @@ def _operation(op: Mapping[str, Any]) -> str:
 def _bad_keys(verdict: Verdict, known: Collection[str]) -> dict[str, list[dict[str, Any]]]:
     """Return the first keys with witnesses, worst anomalies first, and all their witnesses.
 
-    A witness without operations tells of a node, and one may tell of an error: none of `known`.
+    The witnesses of nodes (without operations) and of errors (whose key is not in `known`) are left
+    out.
     """
     found: dict[str, list[dict[str, Any]]] = {}
     for result in verdict.results:

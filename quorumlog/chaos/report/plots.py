@@ -26,7 +26,7 @@ _LANES_MAX: Final = 40
 _LANE_BINS: Final = 400
 _LANE_PX: Final = 13
 _READERS_MAX: Final = 6
-_WAITING_S: Final = 0.5  # an operation that takes this long is shown as one that waits
+_WAITING_S: Final = 0.5  # an operation that takes this long is shown as waiting
 _Point = tuple[float, tuple[float, ...]]
 _WRITES: Final = ("send", "txn")
 _ONE: Final = {
@@ -47,7 +47,7 @@ def legend(*items: tuple[str, str]) -> str:
 
 
 def latency_plot(series: RunSeries) -> str:
-    """Draw the latency of sends: a sample by outcome, and quantiles of those that were ok."""
+    """Draw the latency of sends: a sample by outcome, and quantiles of the ok ones."""
     sends, written = np.flatnonzero(series.is_f(*_WRITES)), _written(series)
     if not len(sends):
         return "<p>No sends.</p>"
@@ -79,7 +79,7 @@ def latency_plot(series: RunSeries) -> str:
 
 
 def _without_gaps(points: Sequence[_Point], width_s: float) -> list[list[_Point]]:
-    """Cut the points where a bin between two of them is empty: no line crosses a silence."""
+    """Split the points at each empty bin: no line crosses a gap."""
     runs: list[list[_Point]] = []
     for point in points:
         if runs and point[0] - runs[-1][-1][0] < 1.5 * width_s:
@@ -90,7 +90,7 @@ def _without_gaps(points: Sequence[_Point], width_s: float) -> list[list[_Point]
 
 
 def _written(series: RunSeries) -> str:
-    """Return what wrote in this history, in the plural."""
+    """Return the name of this history's writes, in the plural."""
     has = [bool(series.is_f(name).any()) for name in _WRITES]
     return "sends and transactions" if all(has) else "transactions" if has[1] else "sends"
 
@@ -141,7 +141,7 @@ def lag_plot(series: RunSeries) -> str:
 
 
 def unseen_plot(series: RunSeries) -> str:
-    """Draw how many acknowledged records no reader had seen yet."""
+    """Draw the number of acknowledged records not yet read."""
     if not (series.entries.kind == SEND).any():
         return "<p>Nothing was sent.</p>"
     lines = unseen_lines(series, bins=_BINS)
@@ -182,19 +182,19 @@ def timeline_plot(series: RunSeries) -> str:
 
 
 def _lane(series: RunSeries, process: int, lane: int) -> str:
-    """Draw the runs of bins in which the process did the same kind of thing."""
+    """Draw the runs of bins with operations of the same kind."""
     y = TOP + lane * _LANE_PX
     mine = np.flatnonzero(series.process == process)
     scale = _LANE_BINS / series.duration_s
     first = np.clip((series.start_s[mine] * scale).astype(np.int64), 0, _LANE_BINS - 1)
     last = np.clip((series.end_s[mine] * scale).astype(np.int64), 0, _LANE_BINS - 1)
-    # What a bin shows: the place in _CELLS of the highest that touches it.
+    # The content of a bin: the index in _CELLS of the highest kind that touches it.
     rank = np.where(series.is_f(*_WRITES)[mine], 4, 1)
     polls = series.is_f("poll", "final_poll")[mine]
     rank = np.where(polls, np.where(series.records[mine] > 0, 3, 2), rank)
     is_slow = (series.end_s - series.start_s)[mine] >= _WAITING_S
     rank = np.where(is_slow, 5, rank)
-    # A reader that asks for the end before it has come to it "fails", and reads on.
+    # A reader that requests the end before it has read up to it "fails", and reads on.
     is_news = (series.outcome[mine] != OK) & ~series.is_f("final_end")[mine]
     rank = np.where(is_news, 5 + series.outcome[mine], rank)
     level = np.zeros(_LANE_BINS, np.int64)

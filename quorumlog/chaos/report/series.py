@@ -31,7 +31,7 @@ _S: Final = 1e9
 
 @dataclass(slots=True, kw_only=True)
 class RunSeries:
-    """One row per operation, in seconds since the start; what never ended, ends with the run."""
+    """One row per operation, in seconds since the start; an open operation ends with the run."""
 
     duration_s: float
     bands: list[Band]
@@ -45,18 +45,18 @@ class RunSeries:
     entries: Entries
 
     def is_f(self, *names: str) -> Flags:
-        """Tell which operations have one of these `f`."""
+        """Return which operations have one of these `f`."""
         found: Flags = np.isin(self.f, [self.fs.index(name) for name in names if name in self.fs])
         return found
 
     def keys_with_offsets(self) -> frozenset[str]:
-        """Return the partitions of which an offset was seen."""
+        """Return the partitions with at least one offset."""
         codes = np.unique(self.entries.key[self.entries.offset >= 0]).tolist()
         return frozenset(self.entries.keys[code] for code in codes)
 
 
 def run_series(table: pa.Table) -> RunSeries:
-    """Take the columns from a history's table."""
+    """Return the columns of a history's table."""
     rows = rows_of(table)
     ended = rows.completed >= 0
     begun = int(table.column("invoked_ns").to_numpy().max(initial=0))  # the nemesis's, too
@@ -76,7 +76,7 @@ def run_series(table: pa.Table) -> RunSeries:
 
 
 def _log_operations(table: pa.Table) -> pa.Table:
-    """Return the operations that have offsets of a log; other models have other ones."""
+    """Return the operations with offsets of a log, without those of other models."""
     return table.filter(pc.field("f").isin(sorted(OPERATIONS)))
 
 
@@ -108,7 +108,7 @@ def rate_over_time(
 
 @dataclass(slots=True, kw_only=True)
 class KeyPoints:
-    """Offsets of one key over time: seconds, offsets, what each is, and values for a tooltip."""
+    """Offsets of one key over time: kinds, seconds, offsets, and values for a tooltip."""
 
     key: str
     kinds: list[str]  # "sent", "polled", "finally polled"
@@ -119,7 +119,7 @@ class KeyPoints:
 
 
 def key_points(series: RunSeries, key: str, most: int, keep: Sequence[int]) -> KeyPoints:
-    """Return at most about `most` points of `key`; those at the offsets `keep` are always there."""
+    """Return at most about `most` points of `key`, among them all at the offsets `keep`."""
     entries = series.entries
     code = entries.keys.index(key) if key in entries.keys else -1
     polled = (entries.kind == POLL) | (entries.kind == FINAL_POLL)
@@ -129,7 +129,7 @@ def key_points(series: RunSeries, key: str, most: int, keep: Sequence[int]) -> K
     total = len(rows)
     if total > most:
         wanted = np.isin(entries.offset[rows], keep)
-        for kind in (SEND, POLL, FINAL_POLL):  # apart: kinds may take turns as the samples do
+        for kind in (SEND, POLL, FINAL_POLL):  # separately: kinds may alternate as the samples do
             mine = np.flatnonzero(entries.kind[rows] == kind)
             wanted[mine[:: -(-total // most)]] = True
         rows = rows[wanted][: 2 * most]

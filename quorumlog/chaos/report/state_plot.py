@@ -1,4 +1,4 @@
-"""What led what during a run: a lane per partition, coloured by its leader, and the controller."""
+"""The leaders during a run: a lane per partition, coloured by its leader, and the controller."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -21,7 +21,7 @@ Told = tuple[str, str, bool]
 def state_plot(
     states: Sequence[ClusterState], bands: Sequence[tuple[str, float, float]], duration_s: float
 ) -> str:
-    """Draw the lanes; "" if nothing was watched."""
+    """Draw the lanes; "" without states."""
     keys = sorted({key for state in states for key in state.partitions})[:_LANES_MAX]
     if not keys:
         return ""
@@ -63,7 +63,7 @@ def _spans(
     duration_s: float,
     tell: Callable[[ClusterState], Told | None],
 ) -> list[tuple[float, float, Told]]:
-    """Return (start, end, what was told) for each time in which it was the same."""
+    """Return (start, end, content) for each time in which the content was the same."""
     spans: list[tuple[float, float, Told]] = []
     ends = [state.time_ns / _S for state in states[1:]] + [duration_s]
     for state, end_s in zip(states, ends, strict=True):

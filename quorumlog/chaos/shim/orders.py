@@ -1,6 +1,6 @@
-"""The file of orders for one process: what of its disk and its clock is broken now.
+"""The file of orders for one process: the faults of its disk and its clock in force.
 
-The process maps the file, so that an order is obeyed from its next call on. The layout is that of
+The process maps the file, so that it obeys an order from its next call on. The layout is that of
 `faulty_calls.c`.
 """
 
@@ -15,9 +15,9 @@ _ANY_NUMBER: Final = -1  # of bytes
 
 
 class Orders:
-    """The orders for one process, and for those that take its place. `close` lets go of the file.
+    """The orders for one process, and for its successors. `close` unmaps the file.
 
-    Making it writes a file that breaks nothing.
+    Making it writes a file without faults.
     """
 
     def __init__(self, file: Path) -> None:
@@ -28,41 +28,41 @@ class Orders:
         self.free()
 
     def fail(self, calls: int) -> None:
-        """Let these calls (bits of `faults/disks.py`) fail with EIO; 0: none."""
+        """Make these calls (bits of `faults/disks.py`) fail with EIO; 0: none."""
         self._set("calls", calls)
 
     def fill(self, room: int) -> None:
-        """Let the disk take `room` more bytes, and then be full."""
+        """Let the disk accept `room` more bytes, and then be full."""
         self._set("room", room)
 
     def free(self) -> None:
-        """Let the disk have room again."""
+        """End the limit of the disk's space."""
         self._set("room", _ANY_NUMBER)
 
     def slow(self, fsync_us: int) -> None:
-        """Let an fsync take up to so much longer."""
+        """Delay each fsync by up to `fsync_us`."""
         self._set("fsync_us", fsync_us)
 
     def step_clock(self, ahead_ns: int) -> None:
-        """Let the wall clock be ahead by this, or behind."""
+        """Set the wall clock ahead by `ahead_ns`, or behind if negative."""
         self._set("wall_ns", ahead_ns)
 
     @property
     def hit(self) -> int:
-        """How many calls failed, or were made to wait."""
+        """The number of calls that failed, or were delayed."""
         return self._get("hit")
 
     def note_start(self) -> None:
-        """Forget that they are read: the next process may start without the library."""
+        """Reset `are_read`: the next process may start without the library."""
         self._set("attached", 0)
 
     @property
     def are_read(self) -> bool:
-        """Whether a process has mapped them since `note_start`; else no order has any effect."""
+        """Whether a process has mapped the file since `note_start`; else orders have no effect."""
         return self._get("attached") != 0
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Unmap the file."""
         self._page.close()
 
     def _get(self, name: str) -> int:

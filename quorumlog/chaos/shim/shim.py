@@ -1,4 +1,4 @@
-"""Compiles the library that breaks a node's disk and clock, and says how a node gets it."""
+"""Compiles the library that breaks a node's disk and clock, and returns how to load it."""
 
 import platform
 import shutil
@@ -13,7 +13,7 @@ from quorumlog.chaos.shim.orders import Orders
 _SOURCE: Final = Path(__file__).with_name("faulty_calls.c")
 _COMPILERS: Final = ("cc", "gcc", "clang")
 _COMPILE_TIMEOUT_S: Final = 60.0
-_SEPARATORS: Final = " :"  # between the libraries of LD_PRELOAD, which knows no quotes
+_SEPARATORS: Final = " :"  # between the libraries of LD_PRELOAD, which has no quoting
 
 
 class ShimFailed(Exception):
@@ -21,7 +21,7 @@ class ShimFailed(Exception):
 
 
 def why_not() -> str:
-    """Say what this machine lacks for a library of ours in front of the C library, or ""."""
+    """Return why this machine cannot load our library before the C library, or ""."""
     if platform.system() != "Linux" or platform.libc_ver()[0] != "glibc":
         return "it needs Linux with glibc"
     if _compiler() is None:
@@ -37,7 +37,7 @@ class Shim:
     """The library, and in `directory` the orders for each node. A context manager.
 
     Entering it compiles the library, which takes a tenth of a second. Raises ShimFailed. The
-    library lies in a temporary directory, as LD_PRELOAD takes no path with a space or a colon.
+    library is in a temporary directory, because LD_PRELOAD takes no path with a space or a colon.
     """
 
     def __init__(self, directory: Path, roots: Mapping[int, Path]) -> None:
@@ -95,7 +95,7 @@ class Shim:
             self._scratch.cleanup()
 
     def environment(self, node_id: int) -> Mapping[str, str]:
-        """Return the variables with which the process of a node has to be started."""
+        """Return the environment variables for the process of a node."""
         return {
             "LD_PRELOAD": str(self._library),
             "QUORUMLOG_ORDERS": str(self.orders[node_id].file),

@@ -2,4 +2,4 @@
 
 
 class SparkUnavailable(Exception):
-    """Spark cannot be started here, or did not finish; the message says why, and what to do."""
+    """Spark cannot be started here, or did not finish; the message has reason and remedy."""

@@ -1,10 +1,10 @@
-"""The check of a history on Spark: looked at, taken apart, cut by key, checked.
+"""The check of a history on Spark: surveyed, exploded, split by key, checked.
 
 All steps run the pure functions of `chaos.parts` and `chaos.checkers` on Arrow tables in Python:
 there is no second implementation that could disagree with the local one. Tasks read row groups of
-the file themselves; what the JVM moves between them are few large blocks of bytes, as it is: no
-plan is made, and no row is seen. A key is checked by one task, but if it is large, tasks examine
-ranges of it, and only a key that those do not prove clean is checked by one.
+the file themselves; the JVM moves only few large blocks of bytes between them, without a query plan
+and without rows. One task checks a key, except a large one: tasks examine ranges of it, and one
+task checks the whole key only if they do not prove it clean.
 docs/decisions/0069-spark-moves-blocks-of-bytes.md, 0080-a-process-may-be-cut.md,
 0082-a-hot-key-is-proved-clean-in-ranges.md
 """
@@ -58,10 +58,10 @@ def check_on_spark(
     conf: Mapping[str, str] = MappingProxyType({}),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
-    """Check the history at `path`; the verdict is that of `checkers.check_history`.
+    """Check the history at `path`; the verdict equals that of `checkers.check_history`.
 
-    A Parquet file is read by the tasks, where it lies: with a remote master the executors must see
-    it. A path with a scheme (hdfs://, s3a://) is a Parquet file for Spark to find. `conf`:
+    The tasks read a Parquet file in place: with a remote master the executors must have access to
+    it. A path with a scheme (hdfs://, s3a://) is a Parquet file that Spark opens. `conf`:
     session.py. Raises HistoryError and session.SparkUnavailable.
     """
     checker, groups, table, rows = find_checker(model), None, None, _SHORT_ROWS
@@ -93,7 +93,7 @@ def check_input(
     parts: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
-    """Check what `given` reads, cut into `parts`. Raises HistoryError."""
+    """Check the operations of `given`, split into `parts`. Raises HistoryError."""
     progress("reading the history")
     survey = _survey(given, checker)
     progress("checking")
@@ -136,7 +136,7 @@ def _check(
 
     found = _collect(blocks.mapPartitions(check))
     told: dict[int, Any] = dict(pickle.loads(one) for one in found)  # noqa: S301 - of our own tasks
-    # Of no entries at all, too: the figures are there even if the history is empty.
+    # Of an empty table, too: the figures exist even if the history is empty.
     partials = [checker.check(checker.explode(OPERATIONS.empty_table()), facts)]
     partials += [told[part] for part in sorted(told) if part < plan.parts]
     if ranges is None:
@@ -203,7 +203,7 @@ def _by_key(given: Input, checker: Checker, survey: Survey, plan: Plan) -> "RDD[
         return moved.mapPartitions(
             lambda blocks: by_key(table.sort_by("index") for _, table in _whole(blocks, OPERATIONS))
         )
-    # What spans the runs is made here.
+    # Entries that span runs are made here.
     lives = [*cut(checker.runs.explode_context(survey.context))]
     entries = given.rows.mapPartitions(lambda rows: by_key(tables(rows)))
     return entries.union(given.rows.context.parallelize(lives, 1))
@@ -216,14 +216,14 @@ def _blocks(parts: Iterable[tuple[int, pa.Table]]) -> Iterator[Numbered]:
 
 
 def _whole(blocks: Iterable[Numbered], schema: pa.Schema) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the part of a task, and the table of all its blocks; nothing if it has none."""
+    """Yield the part of a task, and the table of its blocks, if it has blocks."""
     held = [*blocks]
     if held:
         yield held[0][0], unpack((block for _, block in held), schema)
 
 
 def _collect(rows: "RDD[Any]") -> list[Any]:
-    """Run a job. Raises HistoryError for one of a task."""
+    """Run a job. Raises the HistoryError of a task."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 

@@ -1,4 +1,4 @@
-"""Ends a job that gets no executors, and says why: Spark itself would wait for ever."""
+"""Ends a job that gets no executors, with the reason: Spark itself would wait for ever."""
 
 import threading
 import uuid
@@ -19,10 +19,10 @@ _LOOK_INTERVAL_S: Final = 0.5
 
 @contextmanager
 def executors_expected(session: "SparkSession") -> Iterator[None]:
-    """Run the jobs of the block; end them if no task of theirs starts for `TIMEOUT_KEY` seconds.
+    """Run the jobs of the block; end them if none of their tasks starts for `TIMEOUT_KEY` seconds.
 
-    Then SparkUnavailable says what can be the reason. A local master is its own executor: nothing
-    is watched there.
+    Then it raises SparkUnavailable with the likely reason. A local master is its own executor, and
+    has no watch.
     """
     context = session.sparkContext
     if is_one_process(str(context.master)):
@@ -43,7 +43,7 @@ def executors_expected(session: "SparkSession") -> Iterator[None]:
 
 
 class _Watch:
-    """Looks at the stages that run, from a thread of its own."""
+    """Polls the stages that run, from a thread of its own."""
 
     def __init__(self, context: Any, timeout_s: float) -> None:
         self.group: Final = f"quorumlog-{uuid.uuid4()}"
@@ -63,7 +63,7 @@ class _Watch:
                 return
 
     def _waits(self) -> bool:
-        """Tell whether stages of ours run, and none of their tasks does or did."""
+        """Return whether stages of ours run without any started task."""
         tracker = self._context.statusTracker()
         jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(self.group)]
         running = [

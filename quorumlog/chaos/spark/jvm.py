@@ -1,4 +1,4 @@
-"""Spark's JVM: finds its process, and ends it, however the check ended."""
+"""Spark's JVM: finds its process, and ends it after every check, also a failed one."""
 
 import contextlib
 import logging
@@ -19,7 +19,7 @@ END_TIMEOUT_S: Final = 20.0
 
 
 def stop(session: "SparkSession", workspace: Path) -> None:
-    """Stop a session that has finished, and its JVM: the next one may want other settings."""
+    """Stop a session that has finished, and its JVM: the next one may need other settings."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way to end its JVM
@@ -40,10 +40,11 @@ def stop(session: "SparkSession", workspace: Path) -> None:
 
 
 def end_at_once(workspace: Path) -> None:
-    """End the JVM that was started from `workspace` without asking it; wait until it has ended.
+    """Kill the JVM that was started from `workspace`; wait until it has ended.
 
-    For a check that failed or was interrupted: such a session cannot be stopped, as stopping it
-    asks its JVM, which may be waiting for us. The JVM writes nothing that is needed afterwards.
+    For a check that failed or was interrupted: such a session cannot be stopped, because that needs
+    a response of its JVM, which may be waiting for us. The JVM writes no data that is needed
+    afterwards.
     """
     from pyspark import SparkContext
 
@@ -81,7 +82,7 @@ def _kill(workspace: Path) -> None:
 def py4j_is_quiet() -> Iterator[None]:
     """Keep py4j from logging a traceback for each call that an ending JVM leaves unanswered.
 
-    It logs them to the root logger. What happened is told by the exception that follows.
+    It logs them to the root logger. The following exception reports the cause.
     """
     root = logging.getLogger()
     root.addFilter(_is_not_py4j)
@@ -96,10 +97,10 @@ def _is_not_py4j(record: logging.LogRecord) -> bool:
 
 
 def silence_finalizers() -> None:
-    """End the threads that tell the JVM of each Java object which Python has forgotten.
+    """End the threads that report each garbage-collected Java object to the JVM.
 
-    If the JVM ends under one that waits for its answer, py4j may log a traceback to stderr. The JVM
-    lives for one check and need not be told.
+    If the JVM ends while one waits for its response, py4j may log a traceback to stderr. The JVM
+    lives for one check and does not need the reports.
     """
     from py4j.clientserver import SHUTDOWN_FINALIZER_WORKER
 
@@ -108,16 +109,16 @@ def silence_finalizers() -> None:
 
 
 def silence_accumulators(session: "SparkSession") -> None:
-    """Keep PySpark from writing a traceback to stderr if the JVM ends and still has its ear.
+    """Keep PySpark from writing a traceback to stderr if the JVM ends while it is connected.
 
-    The JVM tells it what the tasks added to accumulators. None of ours adds anything.
+    Over that connection the JVM sends the tasks' updates of accumulators. Our tasks have none.
     """
     server = session.sparkContext._accumulatorServer  # noqa: SLF001 - there is no public way
     server.handle_error = _say_nothing  # type: ignore[assignment, method-assign]
 
 
 def _say_nothing(*_: object) -> None:
-    """Take the place of what prints an error of a connection."""
+    """Ignore an error of a connection; it replaces the handler that prints the error."""
 
 
 def _finalizers() -> "list[FinalizerWorker]":
@@ -126,7 +127,7 @@ def _finalizers() -> "list[FinalizerWorker]":
 
     gateway = SparkContext._gateway  # noqa: SLF001 - as in stop
     client = getattr(gateway, "_gateway_client", None)
-    queue = getattr(client, "finalizer_deque", None)  # not there with PYSPARK_PIN_THREAD=false
+    queue = getattr(client, "finalizer_deque", None)  # absent with PYSPARK_PIN_THREAD=false
     return [
         thread
         for thread in threading.enumerate()

@@ -1,4 +1,4 @@
-"""Spark masters: whether a text names one, whether it answers, and how it reaches this driver."""
+"""Spark masters: whether a text names one, whether it listens, and how it reaches this driver."""
 
 import re
 import socket
@@ -13,10 +13,10 @@ _OTHERS: Final = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[[\d,]+\
 
 
 def check_master(master: str) -> None:
-    """Make sure that `master` names a Spark master, and that a standalone one listens.
+    """Check that `master` names a Spark master, and that a standalone one listens.
 
-    Raises ValueError with the forms there are, and SparkUnavailable. Spark itself tries for a
-    minute and a half before it says so.
+    Raises ValueError with the valid forms, and SparkUnavailable. Spark itself fails only after a
+    minute and a half of attempts.
     """
     if _OTHERS.fullmatch(master):
         return
@@ -39,12 +39,12 @@ def check_master(master: str) -> None:
 
 
 def is_here(master: str) -> bool:
-    """Tell whether everything of this master runs on this machine."""
+    """Return whether everything of this master runs on this machine."""
     return master.startswith("local")
 
 
 def is_one_process(master: str) -> bool:
-    """Tell whether tasks of this master are children of ours, and not of executors.
+    """Return whether tasks of this master are children of this process, and not of executors.
 
     `local-cluster[...]`, with which Spark tests itself, has executors.
     """
@@ -52,9 +52,9 @@ def is_one_process(master: str) -> bool:
 
 
 def driver_host(master: str) -> str | None:
-    """Return the address of ours at which the executors of `master` can reach us.
+    """Return the local address at which the executors of `master` can reach this driver.
 
-    That is the one from which the route to a standalone master starts. None: Spark finds it itself.
+    It is the source address of the route to a standalone master. None: Spark finds it itself.
     """
     if is_here(master):
         return _LOOPBACK
@@ -67,7 +67,7 @@ def driver_host(master: str) -> str | None:
                 host.strip("[]"), int(port), type=socket.SOCK_DGRAM
             )
             with socket.socket(family, kind) as probe:
-                probe.connect(place)  # a datagram socket: nothing is sent
+                probe.connect(place)  # a datagram socket: it sends no packet
                 return str(probe.getsockname()[0])
         except OSError:
             continue

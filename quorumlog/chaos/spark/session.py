@@ -46,14 +46,14 @@ def spark_session(
     conf: Mapping[str, str] = MappingProxyType({}),
     is_short: bool = False,
 ) -> Iterator["SparkSession"]:
-    """Yield the session that is there already (spark-submit, a notebook), or one of our own.
+    """Yield the existing session (spark-submit, a notebook), or one of our own.
 
     `master` is any Spark master; without one, that of `conf`, and else all cores of this machine.
-    `conf`: Spark's own settings, which win over ours. A session that is there has its master and
-    its settings, and stays when the block ends; what `conf` says about SQL holds for it, too.
-    `is_short`: the work takes seconds, and the JVM should not spend them on optimising itself. Our
-    own session and its JVM end with the block, also if a signal ends it (KeyboardInterrupt).
-    Raises SparkUnavailable, and ValueError for a text that names no master.
+    `conf`: Spark's own settings, which win over ours. An existing session keeps its master and its
+    settings, and stays when the block ends; SQL settings in `conf` apply to it, too. `is_short`:
+    the work takes seconds, and the JVM should not spend them on optimising itself. Our own session
+    and its JVM end with the block, also if a signal ends it (KeyboardInterrupt). Raises
+    SparkUnavailable, and ValueError for a text that names no master.
     """
     if named := master or conf.get(MASTER_KEY):
         check_master(named)
@@ -77,7 +77,7 @@ def spark_session(
 
 
 def is_given() -> bool:
-    """Tell whether spark-submit or a notebook has a Spark for us. Starts and imports nothing."""
+    """Return whether spark-submit or a notebook provides a Spark. Starts and imports nothing."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started this process
         return True
     if "pyspark.sql" not in sys.modules:
@@ -90,7 +90,7 @@ def is_given() -> bool:
 def _given(
     builder: "SparkSession.Builder", master: str | None, conf: Mapping[str, str]
 ) -> "SparkSession":
-    """Return the session that is there; that of spark-submit is made from what was submitted."""
+    """Return the existing session; under spark-submit, make it from the submitted settings."""
     from pyspark import SparkContext
 
     is_new = SparkContext._active_spark_context is None  # noqa: SLF001 - as in is_given
@@ -129,10 +129,10 @@ def _failures_told() -> Iterator[None]:
 
 
 def in_short(text: str) -> str:
-    """Return what a JVM's error says without its stack: the first line, and the last cause.
+    """Return a JVM's error without its stack: the first line, and the last cause.
 
-    What comes before the exception that ended a JVM (a download, warnings) is left out. The cause
-    of an error in Python is the line behind its stack.
+    Lines before the exception that ended a JVM (a download, warnings) are left out. The cause of an
+    error in Python is the line after its stack.
     """
     _, _, stack = text.partition(_PYTHON_STACK)
     raised = next((line for line in stack.splitlines() if line and not line[0].isspace()), None)
@@ -194,7 +194,7 @@ def _python_of(master: str, conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def _ship_package(session: "SparkSession", directory: Path) -> None:
-    """Give executors in other processes this package. numpy and pyarrow they must have."""
+    """Ship this package to executors in other processes. They must have numpy and pyarrow."""
     context, package = session.sparkContext, Path(__file__).parents[2]
     if is_one_process(str(context.master)) or not package.is_dir():  # it came by --py-files
         return
@@ -208,7 +208,7 @@ def _ship_package(session: "SparkSession", directory: Path) -> None:
 
 @cache
 def _directory_until_exit(application_id: str) -> Path:
-    """Return a directory for files that a session of others serves to its executors."""
+    """Return a directory for files that another owner's session serves to its executors."""
     directory = Path(tempfile.mkdtemp(prefix=f"quorumlog-{application_id}-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
@@ -237,7 +237,7 @@ def _settings(workspace: Path, master: str, *, is_short: bool) -> dict[str, str]
 
 @contextmanager
 def _own_ctrl_c() -> Iterator[None]:
-    """Keep our handler of SIGINT: PySpark sets one that speaks to the JVM, in whatever moment."""
+    """Keep our handler of SIGINT: PySpark sets one that calls the JVM, at any moment."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield

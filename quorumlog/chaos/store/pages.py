@@ -1,4 +1,4 @@
-"""The pages of the store: a list of runs, and one page per run. All that is shown is escaped."""
+"""The pages of the store: a list of runs, and one page per run. All shown text is escaped."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _ANOMALIES_SHOWN: Final = 4
 def list_page(
     runs: Sequence[StoredRun], *, total: int, store: str, state: str = "", text: str = ""
 ) -> str:
-    """Return the list of runs; `total` counts those of the store, shown or not."""
+    """Return the list of runs; `total` counts all runs of the store, shown or not."""
     rows = "".join(_row(run) for run in runs[:_RUNS_SHOWN])
     choices = "".join(
         f'<option value="{escape(name)}"{" selected" if name == state else ""}>{escape(name)}'
@@ -44,7 +44,7 @@ def list_page(
 
 
 def run_page(run: StoredRun) -> str:
-    """Return the page of one run: verdict, how to repeat it, files, and what meta.json says."""
+    """Return the page of one run: verdict, commands to repeat it, files, and its meta.json."""
     style = run.state if run.state in STATES[:3] else "unknown"
     link = f"/runs/{quote(run.name)}"
     report = f'<a href="{link}/files/{REPORT_FILE}">the report</a>, ' * (REPORT_FILE in run.files)

@@ -1,4 +1,4 @@
-"""Finds runs below a directory and reads what their small files say; the history stays unread."""
+"""Finds runs below a directory and reads their small files; the history stays unread."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +24,8 @@ _LOGS: Final = "*.log"
 class StoredRun:
     """One run of the store. `name` is its path below the store, "." if the store is a run itself.
 
-    verdict: the object of verdict.json, {} while the run was not judged. unreadable: why a file of
-    it could not be read, or "".
+    verdict: the object of verdict.json, {} before the check. unreadable: why one of its files could
+    not be read, or "".
     """
 
     name: str
@@ -45,7 +45,7 @@ class StoredRun:
 
     @property
     def broken(self) -> dict[str, int]:
-        """The anomalies that made the verdict invalid, and how often each was found."""
+        """The anomalies that made the verdict invalid, with their counts."""
         anomalies = self.verdict.get("anomalies")
         found = anomalies.items() if isinstance(anomalies, dict) else ()
         return {
@@ -56,7 +56,7 @@ class StoredRun:
 
     @property
     def started(self) -> str:
-        """When the run began, as its meta.json says, or ""."""
+        """When the run began, from its meta.json, or ""."""
         return str(self.meta.get("started_at", ""))
 
 
@@ -69,7 +69,7 @@ def find_runs(store: Path) -> list[StoredRun]:
 
 
 def find_run(store: Path, name: str) -> StoredRun | None:
-    """Return the run of this name; None for any name that is not one of the store's runs."""
+    """Return the run of this name, or None if the store has none."""
     directory = (store / name).resolve()
     if not directory.is_relative_to(store.resolve()) or not _is_run(directory):
         return None

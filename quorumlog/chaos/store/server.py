@@ -53,7 +53,7 @@ class StoreServer:
 
 @web.middleware
 async def _guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Add headers by which a page of a run can load nothing from elsewhere and run no script."""
+    """Add headers that keep a run's page from loading external content and running scripts."""
     response = await handler(request)
     if not response.prepared:
         response.headers["Content-Security-Policy"] = (

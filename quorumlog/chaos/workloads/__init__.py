@@ -1,1 +1,1 @@
-"""Workloads: what clients do while faults come and go; one module each, found in `registry`."""
+"""Workloads: the operations of clients during faults; one module each, listed in `registry`."""

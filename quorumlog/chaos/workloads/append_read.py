@@ -1,7 +1,7 @@
 """append_read: producers append globally unique values, consumers read every partition in order.
 
-It proves or refutes "an acknowledged record is there": every value is sent once, so each record
-that is read names the one send it came from. Producers ask for acks=all.
+It proves or refutes that every acknowledged record is in the log: every value is sent once, so each
+record that is read identifies its send. Producers use acks=all.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
 """compacted_register: keys of a compacted topic are registers; the last record is the value.
 
 It proves or refutes that each key is a linearizable register. A write appends a record with the
-register's name as its key. A read must know which records come before it, whatever leader answers:
-it appends a mark, reads the partition from its beginning up to that mark, and takes the last value
-of the key below it. The mark's place in the log is the moment of the read, so the leader that
-serves the records may even be one that was replaced. A read whose mark was not acknowledged, or
-that was not finished, is `fail`: it told nothing. So is one that compaction has overtaken.
+register's name as its key. A read must find the records before it, on any leader: it appends a
+mark, reads the partition from its beginning up to that mark, and takes the last value of the key
+below it. The mark's offset is the moment of the read, so even a replaced leader may serve the
+records. A read whose mark was not acknowledged, or that did not finish, is `fail`: it proves
+nothing. So is a read that compaction has overtaken.
 
 The topic has cleanup.policy=compact. A history holds `write` and `read` (`f`), the micro-operation
 names the register; a register that was never written is null. The checker is `register`.
@@ -38,7 +38,7 @@ _NOTHING: Final = "null"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactedRegisterOptions(LaneOptions):
-    """How many clients and registers there are, and how fast they are written and read."""
+    """The number of clients and registers, and the rates of writes and reads."""
 
     rate: float = option(60.0, "writes a second of all producers, while brokers answer")
     producers: int = option(4, "clients that write")
@@ -56,7 +56,7 @@ class _Client:
         self.consumer: Final = consumer
 
     async def close(self) -> None:
-        """Let go of all resources."""
+        """Release all resources."""
         await self.producer.close()
         if self.consumer is not None:
             await self.consumer.close()
@@ -126,7 +126,7 @@ class CompactedRegister:
         return await (await producer.send(self._setup.topic, partition, text, key=key))
 
     async def _write(self, client: _Client, process: int, register: int) -> bool:
-        """Write a new value; return whether it is known what became of it."""
+        """Write a new value; return whether the outcome is certain."""
         name, partition = f"r{register}", register % self._setup.partitions
         meant = [Message(name, UNKNOWN_OFFSET, self._next_value)]
         self._next_value += 1
@@ -141,7 +141,7 @@ class CompactedRegister:
         return True
 
     async def _read(self, client: _Client, process: int, register: int) -> bool:
-        """Read a register; return whether the client is still of use."""
+        """Read a register; return whether the client can be used again."""
         name, partition = f"r{register}", register % self._setup.partitions
         meant = [Message(name, UNKNOWN_OFFSET, 0, text=_NOTHING)]
         self._history.append(process, "invoke", "read", meant)
@@ -163,9 +163,9 @@ class CompactedRegister:
     ) -> int | None:
         """Read a partition from its beginning up to the mark; return the last value of `key`.
 
-        Where records are missing, compaction was faster: one behind the mark may have taken the
-        place of the last value below it. Then all is read that is committed by now; if the key is
-        there again, the value at the mark is not known: ConnectionError.
+        Missing records were compacted: a record after the mark may have replaced the last value
+        below it. Then the partition is read to its high watermark; if the key occurs after the
+        mark, the value at the mark is uncertain: ConnectionError.
         """
         if consumer is None:
             raise ConnectionError("NOT_OPEN: this client does not read")
@@ -189,7 +189,7 @@ class CompactedRegister:
                 return value
 
     async def final_reads(self, timeout_s: float) -> bool:
-        """Read every register with every final reader; return whether that was done in time."""
+        """Read every register with every final reader; return whether all finished in time."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
         readers = range(self._setup.options.final_readers)
@@ -214,7 +214,7 @@ class CompactedRegister:
 
 
 def _number(value: bytes) -> int:
-    """Return the value that was written; -1: it is none of ours."""
+    """Return the written value; -1 if it is no value of this workload."""
     text = value.decode(errors="replace")
     return int(text) if text.isascii() and text.isdigit() else -1
 

@@ -1,16 +1,16 @@
 """consume_transform_produce: workers move records from inputs to outputs, exactly once.
 
 A worker polls its inputs, and in one transaction sends one record to an output for each and commits
-the group's offsets. It proves or refutes that each input is in exactly one transaction that is
-committed, and what such a transaction sent is in the outputs, once, whatever becomes of workers:
-some abort, some go away in the middle of a transaction, some linger while a successor with their
-transactional id takes over, and then try to commit (zombies). A new worker, and one that has
-aborted, goes on where the group's committed offsets are. The checker is `kafka_log`, whose rules
-about offsets in transactions judge that.
+the group's offsets. It proves or refutes that each input is in exactly one committed transaction,
+and that the records of such a transaction are in the outputs, once, while workers fail: some abort,
+some vanish in the middle of a transaction, some linger while a successor with their transactional
+id takes over, and then try to commit (zombies). A new worker, and one that has aborted, continues
+at the group's committed offsets. The checker is `kafka_log`, with its rules about offsets in
+transactions.
 
 Half of the topic's partitions are inputs, the other half outputs: `--partitions` of each. Each
-input belongs to one worker, so that every driver can do this (KIP-98); a group with members
-that come and go is what `group_consume` has. An output's value is the number of the attempt.
+input belongs to one worker, so that every driver can do this (KIP-98); `group_consume` has a group
+with changing members. An output's value is the number of the attempt.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ _LINGERS_S: Final = 1.5  # of a zombie, on average
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeTransformProduceOptions(LaneOptions):
-    """How many clients there are, how fast they send, and how workers fail."""
+    """The number of clients, the rate of sends, and the failures of workers."""
 
     rate: float = option(120.0, "records a second for all inputs, while brokers answer")
     producers: int = option(2, "clients that send to the inputs, one record at a time each")
@@ -88,7 +88,7 @@ class _Worker:
         self.is_of_use = True
 
     async def resume(self) -> Mapping[int, int] | None:
-        """Go on at the committed offsets, and return them; None if that failed."""
+        """Seek to the committed offsets, and return them; None if that failed."""
         setup, topic = self._setup, self._setup.topic
         asked = self._places(dict.fromkeys(self._inputs, UNKNOWN_OFFSET))
         setup.history.append(self.process, "invoke", "committed", asked)
@@ -118,7 +118,7 @@ class _Worker:
         return [Message(key_of(topic, index), at, 0, f=f) for index, at in offsets.items()]
 
     async def poll(self) -> list[Message]:
-        """Return what a poll returns; nothing if it fails."""
+        """Return the records of a poll; an empty list if it fails."""
         try:
             records = await self._reader.poll(_POLL_MS)
         except DriverError as error:
@@ -164,7 +164,7 @@ class _Worker:
         return outcome == "ok"
 
     async def close(self) -> None:
-        """Let go of all resources."""
+        """Release all resources."""
         await self._producer.close()
         await self._reader.close()
 
@@ -231,7 +231,7 @@ class ConsumeTransformProduce:
     async def _succeed(
         self, lane: int, rng: random.Random, working: asyncio.Event, tasks: asyncio.TaskGroup
     ) -> None:
-        """Let workers follow each other in a lane."""
+        """Run workers one after the other in a lane."""
 
         async def live(is_replaced: asyncio.Event) -> None:
             worker = await self._open(lane)
@@ -267,7 +267,7 @@ class ConsumeTransformProduce:
         working: asyncio.Event,
         is_replaced: asyncio.Event,
     ) -> None:
-        """Move records until the worker is of no use, or another one has taken its place."""
+        """Move records until the worker cannot be used again, or another one has replaced it."""
         options = self._setup.options
         while working.is_set() and worker.is_of_use and not is_replaced.is_set():
             polled = await worker.poll()
@@ -287,13 +287,13 @@ class ConsumeTransformProduce:
                 await worker.resume()
 
     def _transformed(self, polled: Sequence[Message], rng: random.Random) -> list[Message]:
-        """Return a message for an output for each one that was polled."""
+        """Return a message for an output for each polled message."""
         topic = self._setup.topic
         keys = [key_of(topic, rng.choice(self._outputs)) for _ in polled]
         return [Message(key, UNKNOWN_OFFSET, self._new_value(), f="send") for key in keys]
 
     async def final_reads(self, timeout_s: float) -> bool:
-        """Move what is left, then read everything to its end; return whether that was done."""
+        """Move the remaining records, then read all to the end; return whether that was done."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
         ends = await self._readers.close(self._inputs, deadline_s)
@@ -313,7 +313,7 @@ class ConsumeTransformProduce:
             try:
                 at = await worker.resume()
                 if at is not None and all(at[index] > ends.get(index, -1) for index in inputs):
-                    return True  # as its successor is told: some libraries wait for no commit
+                    return True  # confirmed by a new worker: some libraries do not await commits
                 is_committed = at is not None
                 while worker.is_of_use and is_committed and loop.time() < deadline_s:
                     if not (polled := await worker.poll()):

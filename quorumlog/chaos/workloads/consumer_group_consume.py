@@ -1,7 +1,7 @@
 """consumer_group_consume: group_consume by the consumer protocol (KIP-848).
 
-The broker assigns, and each member gives up and takes partitions by itself, without a
-generation of the whole group. The promises are the same, and so is the checker.
+The broker assigns partitions, and each member revokes and adds them by itself, without a generation
+of the whole group. The promises are the same, and so is the checker.
 """
 
 from dataclasses import replace

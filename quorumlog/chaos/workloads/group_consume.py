@@ -1,24 +1,25 @@
 """group_consume: producers append, the members of one group consume and commit after processing.
 
-It proves or refutes at-least-once: every acknowledged record is delivered to the group, whatever
-joins, leaves, stalls and faults there are; committed offsets are kept and never go back; a new
-owner goes on at the committed offset; a member of an old generation commits nothing. The checker
-is `group_log`.
+It proves or refutes at-least-once: every acknowledged record is delivered to the group, through all
+joins, leaves, stalls and faults; committed offsets are kept and never go back; a new owner
+continues at the committed offset; a member of an old generation cannot commit. The checker is
+`group_log`.
 
-A member polls, then commits what it has processed, synchronously. It lives for some polls; then it
-leaves, and another takes its place. Some members stall first: they poll for so long nothing that
-the group goes on without them, and then try to commit what they had processed. Static members
+A member polls, then commits the processed offsets, synchronously. It lives for some polls; then it
+leaves, and another takes its place. Some members stall first: they stop polling for so long that
+the group continues without them, and then try to commit their processed offsets. Static members
 (`static`) come back under their names. In the end, all members poll until the group has committed
 the end of every partition.
 
-What a history holds beside sends and final reads (`f`):
+A history holds, beside sends and final reads (`f`):
+
   join        the member subscribes; micro-operations: none.
-  group_poll  micro-operations in the order in which they happened: `assigned`, `revoked` and
-              `lost` (key; value: the generation, -1 if the driver does not tell), and `group_poll`
+  group_poll  micro-operations in the order in which they happened: `assigned`, `revoked` and `lost`
+              (key; value: the generation, -1 if the driver does not report it), and `group_poll`
               for each record.
   commit      the next offset to read of each key; value: the generation of the member, if it was
               the same before and after the call.
-  committed   what the group has committed, as a member asks for it; offset -1: nothing.
+  committed   the group's committed offsets, requested by a member; offset -1: no offset.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ _SESSION_TIMEOUT_MS: Final = 6_000  # the least that a broker allows by default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConsumeOptions(LaneOptions):
-    """How many clients there are, how fast they send, and how members come and go."""
+    """The number of clients, the rate of sends, and the lives of members."""
 
     rate: float = option(300.0, "sends a second of all producers, while brokers answer")
     producers: int = option(4, "clients that send, one record at a time each")
@@ -71,8 +72,8 @@ class GroupConsumeOptions(LaneOptions):
 class _Member:
     """One life of a member: one process of the history.
 
-    Invariant: it commits only offsets up to which it was delivered everything, of partitions that
-    it owns.
+    Invariant: it commits only offsets below which every record was delivered to it, of partitions
+    that it owns.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class _Member:
         self._history.append(self.process, "ok", "join")
 
     async def poll(self) -> None:
-        """Take what there is, as processed. Raises CallTimedOut: this member is done for."""
+        """Poll, and process the records. Raises CallTimedOut: discard this member."""
         self._history.append(self.process, "invoke", "group_poll")
         error_text, outcome = "", "ok"
         try:
@@ -105,7 +106,7 @@ class _Member:
         except CallTimedOut as error:
             self._history.append(self.process, "info", "group_poll", error=str(error))
             raise
-        except DriverError as error:  # nothing was returned, and no position has moved
+        except DriverError as error:  # no records were returned, and no position has moved
             records, outcome, error_text = [], "fail", str(error)
         told = self._told_changes()
         for record in records:
@@ -119,9 +120,9 @@ class _Member:
             await asyncio.sleep(REOPEN_S)
 
     def _told_changes(self) -> list[Message]:
-        """Return what has changed since the last poll. What is not owned is not committed.
+        """Return the rebalances since the last poll; forget the offsets of changed partitions.
 
-        Partitions that the topic was given meanwhile stay empty: no reader looks at them.
+        Partitions that were added to the topic meanwhile stay empty: no reader reads them.
         """
         changes = [*self._changes, *self._member.rebalances()]
         self._changes = []
@@ -134,7 +135,7 @@ class _Member:
         return told
 
     async def commit(self) -> None:
-        """Commit what was processed, unless partitions were given or taken meanwhile."""
+        """Commit the processed offsets, unless a rebalance has happened meanwhile."""
         self._changes += self._member.rebalances()
         if self._changes or not self._processed:
             return
@@ -150,7 +151,7 @@ class _Member:
         self._history.append(self.process, outcome, "commit", places, error=error_text)
 
     async def ask_committed(self) -> dict[int, int]:
-        """Ask what the group has committed; {} if there was no answer."""
+        """Return the group's committed offsets; {} if the request failed."""
         asked = self._places(dict.fromkeys(self._partitions, UNKNOWN_OFFSET), 0)
         self._history.append(self.process, "invoke", "committed", asked)
         try:
@@ -245,7 +246,7 @@ class GroupConsume:
         return member
 
     async def _consume(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
-        """Let members live one after the other."""
+        """Run members one after the other."""
         while working.is_set():
             member = await self._open(lane)
             if member is None:
@@ -269,13 +270,13 @@ class GroupConsume:
         else:
             await member.commit()
             return
-        # Its last poll is not committed: the next owner is delivered this again.
+        # Its last poll is not committed: the next owner gets the records again.
         if rng.random() < options.stalls:
             stalled_ms = options.max_poll_interval_ms * (1 + rng.random())
             for _ in range(round(stalled_ms / _POLL_MS)):
                 if working.is_set():
                     await asyncio.sleep(_POLL_MS / 1000)
-            await member.commit()  # the group may have gone on: then this is refused
+            await member.commit()  # refused if the group has removed the member
 
     async def final_reads(self, timeout_s: float) -> bool:
         """Read every log to its end, and let the group commit the end of every partition."""
@@ -288,7 +289,7 @@ class GroupConsume:
         return bool(ends) and all(await asyncio.gather(*drains))
 
     async def _ends(self, deadline_s: float) -> dict[int, int]:
-        """Ask where the logs end, now that the producers have stopped; {} if nothing answers."""
+        """Return the end offsets after the producers have stopped; {} if no broker answers."""
         setup, loop = self._setup, asyncio.get_running_loop()
         while loop.time() < deadline_s:
             consumer = await opened(setup.driver.consumer(setup.bootstrap, "c-ends"))

@@ -1,12 +1,12 @@
 """idempotent_send: idempotent producers send in bursts, are killed in the middle, and come back.
 
-It proves or refutes KIP-98's promise for one producer session: whatever the producer has to send
-again because an answer was lost is in the log at most once, and in the order of the sends. A killed
-producer leaves attempts unresolved: such a value may be there, but never twice. The producer that
-replaces it is a new session with a new producer id, and sends none of the old values.
+It proves or refutes KIP-98's promise for one producer session: a record that the producer sends
+again after a lost response is in the log at most once, and in the order of the sends. A killed
+producer leaves attempts unresolved: such a value may be in the log, but never twice. Its
+replacement is a new session with a new producer id, and sends none of the old values.
 
-A burst is one operation: all its values are in flight at once. Its `ok` says where each value is;
-its `info` has an offset for those that were acknowledged. The checker is `kafka_log`; a broken
+A burst is one operation: all its values are in flight at once. Its `ok` has the offset of each
+value; its `info` has offsets for the acknowledged values. The checker is `kafka_log`; a broken
 implementation shows `duplicate`, `lost-write` or `int-nonmonotonic-send`.
 """
 
@@ -22,12 +22,12 @@ from quorumlog.chaos.workloads.lanes import Lanes
 from quorumlog.chaos.workloads.readers import key_of
 from quorumlog.chaos.workloads.workload import LaneOptions, Workload, opened, option
 
-_KILLED_WITHIN_S: Final = 0.03  # of the start of a burst: while answers are due
+_KILLED_WITHIN_S: Final = 0.03  # of the start of a burst: while responses are due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdempotentSendOptions(LaneOptions):
-    """How many clients there are, how fast they send, and how long a producer lives."""
+    """The number of clients, the rate of sends, and the lives of producers."""
 
     producers: int = option(6, "clients that send")
     consumers: int = option(2, "clients that read every partition meanwhile", above=-1)
@@ -43,7 +43,7 @@ class IdempotentSend(Lanes[IdempotentSendOptions]):
     """
 
     async def produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
-        """Let producers live one after the other."""
+        """Run producers one after the other."""
         setup, options = self._setup, self._setup.options
         mean_gap_s = options.producers * options.burst / options.rate
         process = lane
@@ -64,7 +64,7 @@ class IdempotentSend(Lanes[IdempotentSendOptions]):
         mean_gap_s: float,
         working: asyncio.Event,
     ) -> None:
-        """Send bursts until the producer is to be killed, or does not know what became of one."""
+        """Send bursts until the producer is killed, or the outcome of a burst is uncertain."""
         is_sure = True
         while is_sure and working.is_set():
             await asyncio.sleep(rng.expovariate(1 / mean_gap_s))
@@ -77,7 +77,7 @@ class IdempotentSend(Lanes[IdempotentSendOptions]):
     async def _burst(
         self, producer: DriverProducer, process: int, rng: random.Random, timeout_s: float | None
     ) -> bool:
-        """Send a burst, and wait for `timeout_s` at most; return whether all is known of it."""
+        """Send a burst, and wait for at most `timeout_s`; return whether its outcome is certain."""
         topic = self._setup.topic
         first, count = self._next_value, self._setup.options.burst
         self._next_value += count
@@ -97,9 +97,9 @@ class IdempotentSend(Lanes[IdempotentSendOptions]):
         partitions: Sequence[int],
         timeout_s: float | None,
     ) -> list[int | BaseException]:
-        """Put all in line, in order, and wait; return the offset or the error of each."""
+        """Queue all messages, in order, and wait; return the offset or the error of each."""
         pending: list[asyncio.Future[int]] = []
-        last: list[int | BaseException] = []  # of the one that could not be put in line
+        last: list[int | BaseException] = []  # of the message that could not be queued
         try:
             async with asyncio.timeout(timeout_s):
                 try:
@@ -124,7 +124,7 @@ class IdempotentSend(Lanes[IdempotentSendOptions]):
     def _complete(
         self, process: int, messages: Sequence[Message], results: Sequence[int | BaseException]
     ) -> bool:
-        """Write what became of a burst; return whether all is known about each value."""
+        """Write the completion of a burst; return whether the outcome of each value is certain."""
         told = [
             message._replace(offset=result) if isinstance(result, int) else message
             for message, result in zip(messages, results, strict=True)

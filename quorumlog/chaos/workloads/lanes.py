@@ -1,7 +1,7 @@
-"""The lanes of a run: producers, and the readers of what they send.
+"""The lanes of a run: producers, and the readers of their records.
 
-One lane is one client with one operation at a time. A lane whose operation ends in `info` goes on
-as a new process with a new client, because the old one may still be about to act (Jepsen).
+One lane is one client with one operation at a time. A lane whose operation ends in `info` continues
+as a new process with a new client, because the old one may still act (Jepsen).
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class Lanes(Generic[OptionsT]):
         self._next_value = 0
 
     def next_process(self, process: int) -> int:
-        """Return the number of the process that goes on with the lane of `process`."""
+        """Return the number of the process that continues the lane of `process`."""
         options = self._setup.options
         return process + options.producers + options.consumers + options.final_readers
 

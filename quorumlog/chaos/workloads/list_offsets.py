@@ -1,19 +1,20 @@
-"""list_offsets: producers append records with times, others ask for offsets by time (ListOffsets).
+"""list_offsets: producers append records with times, others look up offsets by time (ListOffsets).
 
-It proves or refutes what brokers say of a log without reading it: where it begins and ends, which
-record is the first at or after a time, which one has the greatest time. The checker is
+It proves or refutes the offsets that brokers return without a read of the log: its start and end,
+the first record at or after a time, the record with the greatest time. The checker is
 `list_offsets`.
 
 The value of a record is its timestamp in ms, and each is sent once; within blocks of some records
 they are out of order. They lie around the year 2001, and the topic keeps records for ever. A send
-is a batch to one partition. What a history holds beside sends and final reads (`f`):
-  list_offsets         one question to every partition; the same client asks again and again, as
-                       one process. Its micro-operations:
-                       earliest, latest   offset: the answer;
-                       by_time            value: the time asked for; offset: the answer, -1: none;
-                       max_timestamp      offset: the answer;
-                       found              after each of the last two: offset: the answer; value:
-                                          the time of the record, as the broker says.
+is a batch to one partition. A history holds, beside sends and final reads (`f`):
+
+  list_offsets         one query to every partition; one client sends many, as one process. Its
+                       micro-operations:
+                       earliest, latest   offset: the result;
+                       by_time            value: the requested time; offset: the result, -1: none;
+                       max_timestamp      offset: the result;
+                       found              after each of the last two: offset: the result; value:
+                                          the record's timestamp in the response.
   final_list_offsets   the same by a new client, after the final reads.
 """
 
@@ -59,7 +60,7 @@ _KINDS: Final = {EARLIEST: "earliest", LATEST: "latest", MAX_TIMESTAMP: "max_tim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsOptions(LaneOptions):
-    """How many clients there are, how fast they send and ask, and how large a batch is."""
+    """The number of clients, the rates of sends and queries, and the size of a batch."""
 
     rate: float = option(300.0, "records a second of all producers, while brokers answer")
     producers: int = option(3, "clients that send, one batch at a time each")
@@ -86,7 +87,7 @@ class ListOffsets(Lanes[ListOffsetsOptions]):
         return self._block.pop()
 
     async def work(self, working: asyncio.Event) -> None:
-        """Send and ask until `working` is cleared."""
+        """Send and query until `working` is cleared."""
         options, seed = self._setup.options, self._setup.seed
         async with asyncio.TaskGroup() as tasks:
             for lane in range(options.producers):
@@ -127,7 +128,7 @@ class ListOffsets(Lanes[ListOffsetsOptions]):
         return await opened(driver.offsets(self._setup.bootstrap, f"o{process}"))
 
     async def _ask_on(self, process: int, rng: random.Random, working: asyncio.Event) -> None:
-        """Ask one question after the other; a process is a session with one client."""
+        """Send one query after the other; a process is a session with one client."""
         gap_s = self._setup.options.consumers / self._setup.options.questions
         lookup: OffsetLookup | None = None
         try:
@@ -147,7 +148,7 @@ class ListOffsets(Lanes[ListOffsetsOptions]):
                 await lookup.close()
 
     def _question(self, rng: random.Random) -> int:
-        """Return a kind of question, or a time."""
+        """Return EARLIEST, LATEST, MAX_TIMESTAMP or a time."""
         kinds = [EARLIEST, LATEST, LATEST, _FIRST_MS, _FIRST_MS]
         if "max-timestamp" in self._setup.driver.capabilities:
             kinds.append(MAX_TIMESTAMP)
@@ -156,7 +157,7 @@ class ListOffsets(Lanes[ListOffsetsOptions]):
         return kind if kind < 0 else kind + rng.randrange(-1, latest)
 
     async def _ask(self, lookup: OffsetLookup, process: int, f: str, asked: int) -> bool:
-        """Ask about every partition; return whether there was an answer. Raises CallTimedOut."""
+        """Query every partition; return whether that succeeded. Raises CallTimedOut."""
         topic, partitions = self._setup.topic, range(self._setup.partitions)
         kind = _KINDS.get(asked, "by_time")
         value = max(asked, 0)
@@ -169,7 +170,7 @@ class ListOffsets(Lanes[ListOffsetsOptions]):
         except CallTimedOut as error:
             self._history.append(process, "info", f, meant, error=str(error))
             raise
-        except DriverError as error:  # it only asks
+        except DriverError as error:  # a query has no effect
             self._history.append(process, "fail", f, meant, error=str(error))
             await asyncio.sleep(REOPEN_S)
             return False
@@ -183,7 +184,7 @@ class ListOffsets(Lanes[ListOffsetsOptions]):
         return True
 
     async def final_reads(self, timeout_s: float) -> bool:
-        """Read every log to its end, then ask every kind of question."""
+        """Read every log to its end, then send every kind of query."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         if not await super().final_reads(timeout_s):
             return False

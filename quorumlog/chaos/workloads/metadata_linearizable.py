@@ -1,11 +1,11 @@
 """metadata_linearizable: topics are created and deleted through the metadata quorum.
 
 It proves or refutes that the existence of a topic is linearizable at the controller: a creation
-succeeds only if the topic is absent, a deletion only if it is there, and a refusal
-(TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION) proves the opposite.
-What a broker answers to a question comes from its own copy of the metadata, which may lag behind
-the controller (KIP-500). Such answers prove nothing, so nothing is asked of brokers. In the end
-every topic is created once more, which tells what it was.
+succeeds only if the topic is absent, a deletion only if it exists, and a refusal
+(TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION) proves the opposite. A broker answers queries
+from its own copy of the metadata, which may lag behind the controller (KIP-500). Such responses
+prove nothing, so brokers are not queried. In the end every topic is created once more, which shows
+whether it existed.
 
 A history holds `create` and `delete` (`f`); the value is 1 if it was done, 0 if it was refused. A
 name is used for some operations only, so that the check stays cheap. The checker is `topics`.
@@ -29,7 +29,7 @@ _REFUSALS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataOptions:
-    """How many clients there are, how fast they change topics, and how long a name is used."""
+    """The number of clients, the rate of changes, and the use of a name."""
 
     rate: float = option(30.0, "creations and deletions a second, while the quorum answers")
     clients: int = option(5, "clients that create and delete, one topic at a time each")
@@ -76,7 +76,7 @@ class MetadataLinearizable:
         return process, await opened(driver.admin(self._setup.bootstrap, f"a{process}"))
 
     def _name(self, rng: random.Random) -> int:
-        """Choose one of the names in use; a new one takes the place of one that was used up."""
+        """Choose one of the names in use; a new name replaces a used-up one."""
         options = self._setup.options
         in_use = [name for name, uses in enumerate(self._uses) if uses < options.changes_per_name]
         while len(in_use) < options.names:
@@ -87,7 +87,7 @@ class MetadataLinearizable:
         return name
 
     async def _change(self, admin: TopicAdmin, process: int, number: int, *, creates: bool) -> bool:
-        """Create or delete a topic; return whether it is known what became of it."""
+        """Create or delete a topic; return whether the outcome is certain."""
         name = f"{self._setup.topic}-x{number}"
         f = "create" if creates else "delete"
         meant = Message(name, UNKNOWN_OFFSET, DONE)
@@ -110,7 +110,7 @@ class MetadataLinearizable:
         return outcome != "info"
 
     async def final_reads(self, timeout_s: float) -> bool:
-        """Create every topic once more; return whether all of them answered in time."""
+        """Create every topic once more; return whether all attempts succeeded in time."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
         left = [*range(len(self._uses))]

@@ -1,7 +1,7 @@
 """Consumers that read every partition of a topic from its beginning, without a group.
 
-While the cluster is broken they poll; at the end, fresh ones read every log to its end. What they
-read names the send it came from by its value: an integer that was sent once.
+During the faults they poll; at the end, new ones read every log to its end. The value of a record,
+an integer that was sent once, identifies its send.
 """
 
 import asyncio
@@ -14,22 +14,22 @@ from quorumlog.chaos.workloads.workload import REOPEN_S, LaneOptions, Setup, ope
 
 _POLL_MS: Final = 200
 _FINAL_POLL_MS: Final = 500
-_NOT_OURS: Final = -1  # the value of a record that no value of ours can be read from
-_END_ASKED_S: Final = 0.2  # between questions for an end that is too low
-_END_BELIEVED_S: Final = 5.0  # after which an end that stays too low is taken for the log's end
-# Codes after which a library reads no more from the partition until it is assigned again.
+_NOT_OURS: Final = -1  # the value of a record that this workload did not send
+_END_ASKED_S: Final = 0.2  # between requests while the end is too low
+_END_BELIEVED_S: Final = 5.0  # after which an end that stays too low counts as the log's end
+# Codes after which a library stops reading the partition until it is assigned again.
 _PARKED: Final = ("OFFSET_OUT_OF_RANGE", "LOG_TRUNCATED", "_AUTO_OFFSET_RESET")
 
 
 class _LifeOver(Exception):
-    """The client of a reader is of no further use: a new one begins at the beginning."""
+    """The client of a reader cannot be used again: a new one begins at the beginning."""
 
 
 class Readers:
     """The reading lanes of a run. Their process numbers follow those of the producers.
 
-    A client that does not know its position any more (a poll of unknown outcome, an offset out of
-    range) is replaced by a new one, which is a new process and reads from the beginning.
+    A client whose position is uncertain (a poll of unknown outcome, an offset out of range) is
+    replaced by a new one, which is a new process and reads from the beginning.
     """
 
     def __init__(self, setup: Setup[LaneOptions]) -> None:
@@ -70,7 +70,7 @@ class Readers:
         return await opened(self._setup.driver.consumer(self._setup.bootstrap, f"c{process}"))
 
     async def _assign(self, consumer: DriverConsumer, process: int) -> None:
-        """Take all partitions from their beginning. Raises _LifeOver."""
+        """Assign all partitions, from their beginning. Raises _LifeOver."""
         topic, history = self._setup.topic, self._history
         named = [Message(key_of(topic, index), UNKNOWN_OFFSET, -1) for index in self._partitions]
         history.append(process, "invoke", "assign", named)
@@ -85,14 +85,14 @@ class Readers:
     async def _poll(
         self, consumer: DriverConsumer, process: int, f: str, timeout_ms: int
     ) -> list[Record]:
-        """Return what a poll returns, nothing if it fails. Raises _LifeOver."""
+        """Return the records of a poll, an empty list if it fails. Raises _LifeOver."""
         self._history.append(process, "invoke", f)
         try:
             records = await consumer.poll(timeout_ms)
         except TimeoutError as error:  # it may have taken records with it
             self._history.append(process, "info", f, error=str(error) or "NO_ANSWER")
             raise _LifeOver from error
-        except ConnectionError as error:  # nothing was returned, and the position stands
+        except ConnectionError as error:  # no records were returned, and the position stands
             self._history.append(process, "fail", f, error=str(error))
             await asyncio.sleep(REOPEN_S)
             if str(error).partition(":")[0] in _PARKED:
@@ -127,10 +127,10 @@ class Readers:
     async def _read_and_compare(
         self, consumer: DriverConsumer, process: int, deadline_s: float
     ) -> bool:
-        """Read to ends that are asked for after everything before them was read.
+        """Read to ends that are requested after all records below them were read.
 
-        An end below what any client has seen is asked for again, until it stays so. Raises
-        _LifeOver.
+        An end below an offset that any client has seen is requested again, until it is believed.
+        Raises _LifeOver.
         """
         loop = asyncio.get_running_loop()
         positions = dict.fromkeys(self._partitions, 0)
@@ -161,10 +161,9 @@ class Readers:
         *,
         is_believed: bool,
     ) -> tuple[dict[int, int], str]:
-        """Ask where the logs end; return that (empty: no answer), and why it is not the end.
+        """Request the ends; return them ({} without a response), and why they are not final, or "".
 
-        `is_believed`: an end below what clients have seen is the end nevertheless. Raises
-        _LifeOver.
+        `is_believed`: accept an end below an offset that clients have seen. Raises _LifeOver.
         """
         topic = self._setup.topic
         self._history.append(process, "invoke", "final_end")
@@ -196,12 +195,12 @@ _TOO_LOW: Final = "the end lies below what was seen"
 
 
 def key_of(topic: str, partition: int) -> str:
-    """Return what a history calls a partition."""
+    """Return the name of a partition in a history."""
     return f"{topic}-{partition}"
 
 
 def message_of(record: Record) -> Message:
-    """Return a record as a history names it."""
+    """Return a record as a message of a history."""
     text = record.value.decode(errors="replace")
     value = int(text) if text.isascii() and text.isdigit() else _NOT_OURS
     return Message(key_of(record.topic, record.partition), record.offset, value)

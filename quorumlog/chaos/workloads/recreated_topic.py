@@ -1,21 +1,22 @@
 """recreated_topic: a topic is deleted and created again under its name while clients live on.
 
 It proves or refutes that a topic is its id: each reader of the topic reads each of its lives from
-the first record on, and no place of a former life is used in a later one. The checker is
+the first record on, and no offset of a former life is used in a later one. The checker is
 `topic_lives`.
 
 Producers send all the time. Three kinds of readers poll: `alone` by assigned partitions, `classic`
-and `consumer` as members of a group of that protocol. Members commit what each poll returned. A
-reader is replaced by the next one of its kind after some polls: that one goes on where its group
-has committed, or, alone, at the beginning. In the end a last record is sent to each partition, and
-all readers read up to it.
+and `consumer` as members of a group of that protocol. Members commit the records of each poll. A
+reader is replaced by the next one of its kind after some polls: it continues at its group's
+committed offsets, or, alone, at the beginning. In the end a last record is sent to each partition,
+and all readers read up to it.
 
-A key of the history is a partition in one life: `chaos.3-0` is partition 0 of the fourth topic that
-was called `chaos`. An acknowledgement does not name its topic, so a send counts as acknowledged if
-the topic was neither deleted nor created meanwhile; any other one has an unknown outcome. What a
-history holds (`f`):
+A key of the history is a partition in one life: `chaos.3-0` is partition 0 of the fourth topic
+named `chaos`. An acknowledgement does not name its topic, so a send counts as acknowledged if the
+topic was neither deleted nor created meanwhile; any other send has an unknown outcome. A history
+holds (`f`):
+
   send      one record, as in other workloads.
-  poll      micro-operations: what was returned; their `f` is the kind of the reader.
+  poll      micro-operations: the returned records; their `f` is the kind of the reader.
   recreate  the topic is deleted, and created again; value: the number of its new life.
 """
 
@@ -44,12 +45,12 @@ from quorumlog.chaos.workloads.workload import REOPEN_S, Setup, Workload, opened
 KINDS: Final = ("alone", "classic", "consumer")
 _POLL_MS: Final = 200
 _SESSION_TIMEOUT_MS: Final = 6_000  # the least that a broker allows by default
-_IN_DOUBT_S: Final = 10.0  # an unanswered deletion would delete the next life after that no more
+_IN_DOUBT_S: Final = 10.0  # after it, an unanswered deletion cannot delete the next life
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecreatedTopicOptions:
-    """How fast producers send, and how long topics and readers live."""
+    """The rate of sends, and the lives of topics and readers."""
 
     rate: float = option(100.0, "sends a second of all producers, while brokers answer")
     producers: int = option(3, "clients that send, one record at a time each")
@@ -85,7 +86,7 @@ class _Member:
         await self.client.subscribe(self._topic)
 
     async def commit(self, records: Collection[Record]) -> None:
-        """Commit what the last poll returned. Raises ConnectionError."""
+        """Commit the records of the last poll. Raises ConnectionError."""
         if records:
             places = {record.partition: record.offset + 1 for record in records}
             await self.client.commit(self._topic, places)
@@ -101,7 +102,7 @@ class RecreatedTopic:
         self._administrator: Final = setup.options.producers + len(KINDS)
         self._life = 0
         self._changes = 0  # of the life: odd while the topic is deleted and created
-        self._values: list[int] = []  # by value: the life in which it was sent
+        self._values: list[int] = []  # value -> the life in which it was sent
         self._read: Final[dict[str, set[int]]] = {kind: set() for kind in KINDS}
 
     async def work(self, working: asyncio.Event) -> None:
@@ -173,7 +174,7 @@ class RecreatedTopic:
         return None if member is None else _Member(member, setup.topic)
 
     async def _consume(self, kind: str, rng: random.Random, working: asyncio.Event) -> None:
-        """Let readers of a kind live one after the other."""
+        """Run readers of a kind one after the other."""
         while working.is_set():
             reader = await self._open(kind)
             if reader is None:
@@ -190,7 +191,7 @@ class RecreatedTopic:
                 await reader.client.close()
 
     async def _poll(self, reader: _Alone | _Member, kind: str) -> None:
-        """Poll once, and commit. Raises ConnectionError if the reader does not know its place."""
+        """Poll once, and commit. Raises ConnectionError if the reader's position is uncertain."""
         process = self._setup.options.producers + KINDS.index(kind)
         self._history.append(process, "invoke", "poll")
         try:
@@ -204,7 +205,7 @@ class RecreatedTopic:
         self._history.append(process, "ok", "poll", self._told(kind, records))
         try:
             await reader.commit(records)
-        except DriverError as error:  # also of a topic that is gone
+        except DriverError as error:  # the topic may have been deleted
             if isinstance(error, CallTimedOut):
                 raise
 
@@ -227,12 +228,12 @@ class RecreatedTopic:
                 await self._recreate()
 
     async def _recreate(self) -> None:
-        """Delete the topic and create it again, however long it takes."""
+        """Delete the topic and create it again; retry until both succeed."""
         told = [Message(self._setup.topic, UNKNOWN_OFFSET, self._life + 1)]
         self._history.append(self._administrator, "invoke", "recreate", told)
         self._changes += 1
         is_created = False
-        while not is_created:  # a producer's request for metadata may have created it meanwhile
+        while not is_created:  # a producer's metadata request may have created it meanwhile
             await self._delete()
             is_created = await self._change(creates=True) is None
         self._life += 1
@@ -249,7 +250,7 @@ class RecreatedTopic:
             await asyncio.sleep(_IN_DOUBT_S)
 
     async def _change(self, *, creates: bool) -> DriverError | None:
-        """Try to create or delete the topic, once; return why it failed."""
+        """Try to create or delete the topic, once; return the error, or None."""
         setup, driver = self._setup, cast(TopicDriver, self._setup.driver)
         while (admin := await opened(driver.admin(setup.bootstrap, "admin"))) is None:
             pass
@@ -272,7 +273,7 @@ class RecreatedTopic:
     # --- the end ---
 
     async def final_reads(self, timeout_s: float) -> bool:
-        """Send a last record to each partition; return whether all readers got there in time."""
+        """Send a last record to each partition; return whether all readers read it in time."""
         try:
             async with asyncio.timeout(timeout_s):
                 last = {await self._send_last(partition) for partition in self._partitions}

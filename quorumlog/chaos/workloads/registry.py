@@ -1,4 +1,4 @@
-"""Every workload, by name: a new one is a file beside this one and a word in the list."""
+"""Every workload, by name; a new one is a file beside this one and an entry in the list."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -38,5 +38,5 @@ WORKLOADS: Final[Mapping[str, Workload[Any]]] = {
 
 
 def find_workload(name: str) -> Workload[Any]:
-    """Return the workload of this name. Raises ValueError with the names there are."""
+    """Return the workload of this name. Raises ValueError with the existing names."""
     return registered(WORKLOADS, name, "workload")

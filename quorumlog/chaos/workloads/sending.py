@@ -21,7 +21,7 @@ async def send_one(
     headers: Headers = (),
     timestamp_ms: int | None = None,
 ) -> bool:
-    """Send a value; return whether all is known about it, so that the process may act again."""
+    """Send a value; return whether the outcome is certain, so that the process may act again."""
     message = Message(key_of(setup.topic, partition), UNKNOWN_OFFSET, value)
     setup.history.append(process, "invoke", "send", [message])
     try:

@@ -1,7 +1,8 @@
-"""What workloads with transactions share: one transaction, successive lives, committed readers.
+"""Shared parts of workloads with transactions: transactions, successive lives, committed readers.
 
-A transaction is one operation. Its micro-operations are its sends, what it polled, the `offsets` of
-a group that it commits, and `commit`: when the commit was asked for, on the history's clock.
+A transaction is one operation. Its micro-operations are its sends, its polled records, the
+`offsets` of a group that it commits, and `commit`: when the commit was requested, on the history's
+clock.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ def transactions_of(setup: Setup[Any]) -> TransactionsDriver:
 
 
 class Crash(Exception):
-    """The client goes away in the middle of its transaction, and ends it neither way."""
+    """The client vanishes in the middle of its transaction, without a commit or an abort."""
 
 
 async def transact(
@@ -43,10 +44,10 @@ async def transact(
     work: Callable[[], Awaitable[bool]],
     told: list[Message],
 ) -> tuple[str, str, bool]:
-    """Perform one transaction; return its outcome, the error, and whether the client is of use.
+    """Perform one transaction; return its outcome, the error, and whether the client is usable.
 
-    `work` sends, and returns whether to commit. What was not asked to be committed is `fail`,
-    whatever becomes of the abort: nobody will commit it. `told` gets when it was asked.
+    `work` sends, and returns whether to commit. Without a commit request the outcome is `fail`,
+    even if the abort fails: no client will commit it. The time of the request is added to `told`.
     """
     is_asked = False
     try:
@@ -73,7 +74,7 @@ async def transact(
 async def send_all(
     producer: TransactionalProducer, told: list[Message], places: Sequence[int]
 ) -> None:
-    """Send the messages of `told` at these places, and note their offsets. Raises SendFailed."""
+    """Send the messages of `told` at these places, and store their offsets. Raises SendFailed."""
     records = []
     for place in places:
         topic, _, partition = told[place].key.rpartition("-")
@@ -88,9 +89,9 @@ async def send_all(
 async def send_in_order(
     producer: TransactionalProducer, records: Iterable[tuple[str, int, bytes, bytes | None]]
 ) -> list[int | BaseException]:
-    """Send (topic, partition, value, key); return the offset of each, or why there is none.
+    """Send (topic, partition, value, key); return the offset or the error of each.
 
-    What follows one that could not be put in line is not tried.
+    After a record that could not be queued, the others are not tried.
     """
     pending: list[asyncio.Future[int]] = []
     refused: list[SendFailed] = []
@@ -111,7 +112,7 @@ def raise_first(results: Iterable[int | BaseException]) -> None:
 
 
 class Lives:
-    """Clients that follow each other under one name; an old one may linger beside its successor."""
+    """Successive clients under one name; an old one may linger beside its successor."""
 
     def __init__(self, tasks: asyncio.TaskGroup, working: asyncio.Event) -> None:
         self._tasks: Final = tasks
@@ -136,9 +137,9 @@ class Lives:
 class CommittedReaders(Readers):
     """Readers at read_committed.
 
-    Their end is no answer of a broker: when all producers have stopped, a closing record is
-    appended to each partition. A reader that gets it has passed the last stable offset, so no
-    transaction below it is open; and the record is no part of a transaction.
+    Their end is not a broker's response: when all producers have stopped, a closing record is
+    appended to each partition, outside of any transaction. A reader that gets it has passed the
+    last stable offset, so no transaction below it is open.
     """
 
     def __init__(
@@ -217,7 +218,7 @@ class CommittedReaders(Readers):
 async def open_reader(
     setup: Setup[Any], process: int, group_id: str, partitions: Sequence[int]
 ) -> CommittedReader | None:
-    """Open a reader of these partitions, and write that down; None if that failed."""
+    """Open a reader of these partitions, and record it in the history; None if that failed."""
     reader = await opened(transactions_of(setup).reader(setup.bootstrap, f"c{process}", group_id))
     if reader is None:
         return None

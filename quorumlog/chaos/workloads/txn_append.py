@@ -1,9 +1,9 @@
 """txn_append: transactions of one to four steps, each a send or a poll at read_committed.
 
-It proves or refutes that a transaction is shown as a whole or not at all: what was aborted is never
-polled, what was committed is there, and nothing is polled before its commit was asked for. Some
-transactions are aborted on purpose. Some producers share a transactional id: each fences the other,
-and the loser (a zombie) may have a transaction open. The checker is `kafka_log`.
+It proves or refutes that a transaction is visible as a whole or not at all: aborted records are
+never polled, committed records are in the log, and no record is polled before its commit was
+requested. Some transactions are aborted on purpose. Some producers share a transactional id: each
+fences the other, and the loser (a zombie) may have a transaction open. The checker is `kafka_log`.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _STEPS: Final = (1, 2, 3, 4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnAppendOptions(LaneOptions):
-    """How many clients there are, and what they do."""
+    """The number of clients, and the shape of their transactions."""
 
     rate: float = option(60.0, "transactions a second of all producers, while brokers answer")
     producers: int = option(5, "clients that perform one transaction at a time each")
@@ -109,7 +109,7 @@ class TxnAppend:
         process: int,
         rng: random.Random,
     ) -> bool:
-        """Perform one transaction; return whether the clients are of further use."""
+        """Perform one transaction; return whether the clients can be used again."""
         setup = self._setup
         steps = [rng.random() < _SENDS for _ in range(rng.choice(_STEPS))]
         keys = [key_of(setup.topic, rng.randrange(setup.partitions)) for send in steps if send]
@@ -135,12 +135,12 @@ class TxnAppend:
 
 
 async def _polled(reader: CommittedReader) -> Sequence[Message]:
-    """Return what a poll returns, nothing if it fails. Raises CallTimedOut: the reader is lost."""
+    """Return the records of a poll, an empty list if it fails. Raises CallTimedOut."""
     try:
         records = await reader.poll(_POLL_MS)
     except CallTimedOut:
         raise
-    except DriverError:  # nothing was returned, and the position stands
+    except DriverError:  # no records were returned, and the position stands
         return []
     return [message_of(record)._replace(f="poll") for record in records]
 

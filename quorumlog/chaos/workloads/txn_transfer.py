@@ -1,12 +1,12 @@
 """txn_transfer: tellers move money between accounts of a compacted topic, one transaction each.
 
 The last record of an account is its balance. A transfer is a transaction that writes two balances,
-mostly to two partitions, so a torn one changes the total of the branch. Each branch has one
-teller, which knows the balances as it read them when it began. Some tellers linger with
-a transaction open while a successor with their transactional id takes over, and then try to commit.
-A new teller first fences the old one; then it appends a mark to each partition and reads, at
-read_committed, up to the marks: that is a `read` of all balances of its branch. The checker is
-`bank`: the total never changes, and no account is below 0.
+mostly to two partitions, so a torn one changes the total of the branch. Each branch has one teller,
+which reads the balances when it begins. Some tellers linger with a transaction open while a
+successor with their transactional id takes over, and then try to commit. A new teller first fences
+the old one; then it appends a mark to each partition and reads, at read_committed, up to the marks:
+that is a `read` of all balances of its branch. The checker is `bank`: the total never changes, and
+no account is below 0.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from quorumlog.chaos.workloads.workload import (
 )
 
 _POLL_MS: Final = 200
-_READ_S: Final = 20.0  # what a dead client has left open is aborted within that time
+_READ_S: Final = 20.0  # the open transaction of a dead client is aborted sooner
 _MARK: Final = b"mark"
 _FIRST_BALANCE: Final = 100
 _LINGERS_S: Final = 1.0
@@ -50,7 +50,7 @@ Balances = dict[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnTransferOptions(LaneOptions):
-    """How many tellers and accounts there are, and how tellers fail."""
+    """The number of tellers and accounts, and the failures of tellers."""
 
     rate: float = option(40.0, "transfers a second of all tellers, while brokers answer")
     producers: int = option(3, "branches, with one teller each")
@@ -62,7 +62,7 @@ class TxnTransferOptions(LaneOptions):
 
 
 class TxnTransfer:
-    """The lanes of one run. Invariant: every transfer leaves the total of its branch as it was."""
+    """The lanes of one run. Invariant: no transfer changes the total of its branch."""
 
     def __init__(self, setup: Setup[TxnTransferOptions]) -> None:
         self._setup: Final = setup
@@ -105,7 +105,7 @@ class TxnTransfer:
         working: asyncio.Event,
         is_replaced: asyncio.Event,
     ) -> None:
-        """Open the accounts if there are none, and transfer until the teller is of no use."""
+        """Open the accounts if there are none; transfer until the teller cannot be used again."""
         options = self._setup.options
         gap_s = options.producers / options.rate
         if not teller.balances:
@@ -160,7 +160,7 @@ class TxnTransfer:
         shown = {str(one): balances.get(one) for one in range(setup.options.accounts)}
         told = [Message(name, UNKNOWN_OFFSET, 0, text=json.dumps(shown))]
         setup.history.append(process, "ok", "read", told)
-        # What must not be is written down; a teller that goes on with it would only hide it.
+        # The history has the wrong balances; a teller that continued with them would hide them.
         is_whole = all(amount is not None for amount in shown.values())
         return balances if is_whole else None
 
@@ -192,7 +192,7 @@ class TxnTransfer:
         return balances
 
     async def final_reads(self, timeout_s: float) -> bool:
-        """Read every branch with every final reader; return whether that was done in time."""
+        """Read every branch with every final reader; return whether all finished in time."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         readers = range(self._setup.options.final_readers)
         return all(await asyncio.gather(*(self._read_all(deadline_s) for _ in readers)))
@@ -207,7 +207,7 @@ class TxnTransfer:
 
 
 class _Teller:
-    """One life of a teller: `balances` are those that it knows to be committed."""
+    """One life of a teller: `balances` are the committed balances."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """A workload: the clients of a run, and the checker of their history.
 
 A workload is one module of this package that exports `WORKLOAD`; `registry` lists them. `chaos.run`
-knows no workload by name: it makes the topics, starts the clients, and asks for the final reads.
+depends on no workload: it makes the topics, starts the clients, and calls the final reads.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ REOPEN_S: Final = 0.1  # between attempts to open a client while no broker answe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup(Generic[O_co]):
-    """What the clients of one run are given. `options` is an instance of the workload's own class.
+    """The inputs of one run's clients. `options` is an instance of the workload's own class.
 
-    `topic` has `partitions`; each is held by as many as `replication_factor` nodes.
+    `topic` has `partitions`; each has replicas on `replication_factor` nodes.
     """
 
     driver: Driver
@@ -55,7 +55,7 @@ class Clients(Protocol):
         """Work until `working` is cleared."""
 
     async def final_reads(self, timeout_s: float) -> bool:
-        """Read everything to its end; return whether that was done in time.
+        """Read every partition to its end; return whether that was done in time.
 
         It is called when the cluster is healed and `work` has returned.
         """
@@ -80,7 +80,7 @@ class Workload(Generic[O_co]):
     """One kind of load.
 
     options: a frozen dataclass whose fields are made by `option`.
-    model: the checker that judges the history, by its name in checkers.registry.
+    model: the checker of the history, by its name in checkers.registry.
     dense: every offset of its topics holds a record: no transactions, no compaction, no retention.
     requires: the capabilities that its driver must have (drivers.driver.CAPABILITIES).
     offers: the operations (`f`) that its option `rate` counts: of sends, their messages.
@@ -123,7 +123,7 @@ def option(default: Any, text: str, *, above: float = 0) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneOptions:
-    """How many clients there are, and how fast they send."""
+    """The number of clients, and the rate of sends."""
 
     rate: float = option(600.0, "sends a second of all producers, while brokers answer")
     producers: int = option(8, "clients that send, one record at a time each")
@@ -147,7 +147,7 @@ def _value(name: str, value: Option, kind: Any, above: float) -> Option:
 
 
 async def opened(opening: Awaitable[_Opened]) -> _Opened | None:
-    """Return the client that `opening` gives, or None, a moment later, if no broker answers."""
+    """Return the client of `opening`, or None, a moment later, if no broker answers."""
     try:
         return await opening
     except ConnectionError:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.handlers.registry import HANDLERS
-from quorumlog.wire.codec.schemas import APIS
+from quorumlog.wire.codec.messages import APIS, UNUSED_APIS
 
 PAGE = Path(__file__).parents[3] / "docs/protocol-support.md"
 HEAD = """# Which of Kafka's APIs are answered
@@ -45,9 +45,10 @@ def page() -> str:
         if handler.advertised_min_version != handler.min_version:
             answered += f" (advertised from {handler.advertised_min_version})"
         rows.append(f"| {key} | {APIS[key].name} | {answered} |")
+    names = {key: api.name for key, api in APIS.items()} | UNUSED_APIS
     absent = [
-        f"{api.name} ({key})"
-        for key, api in sorted(APIS.items())
+        f"{name} ({key})"
+        for key, name in sorted(names.items())
         if key not in HANDLERS and key not in BETWEEN_SERVERS
     ]
     listed = textwrap.fill(", ".join(absent) + ".", 100, break_long_words=False)

@@ -1,4 +1,4 @@
-"""The worlds with brokers: replication alone, and what coordinators do with replicated logs."""
+"""The worlds with brokers: replication alone, and coordinators on replicated logs."""
 
 from collections.abc import Mapping
 from functools import partial
