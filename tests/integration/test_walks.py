@@ -62,7 +62,8 @@ def first_absent(calls: list[str], wanted: list[tuple[str, str]]) -> str:
 def traces(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     path = tmp_path_factory.mktemp("walks") / "traces.json"
     subprocess.run([sys.executable, "-m", "tests.support.walks", str(path)], cwd=ROOT, check=True)
-    return json.loads(path.read_text())
+    traced: dict[str, list[str]] = json.loads(path.read_text())
+    return traced
 
 
 @pytest.mark.parametrize("walk", WALKS)
