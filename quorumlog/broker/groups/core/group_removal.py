@@ -5,7 +5,6 @@ offsets (KIP-211), in steps of some groups each.
 """
 
 from collections.abc import Iterable
-from functools import partial
 from typing import Final
 
 from quorumlog.broker.groups.core.classic_groups import ClassicGroups
@@ -127,8 +126,10 @@ class GroupRemoval:
             if self._consumer.is_replacing(group_id):
                 continue
             if self._has_members(group_id):
-                subscribed = partial(self._topics_read, group_id)
-                self._offset_removal.expire_unsubscribed(group_id, before_ms, under_way, subscribed)
+                # Offsets of a group with members age from their commit.
+                if old := self._committed.committed_before(group_id, before_ms):
+                    topics = self._topics_read(group_id)
+                    self._offset_removal.expire_unsubscribed(group_id, old, topics, under_way)
             elif group_id not in changing:
                 self._clean_up_empty(group_id, now_ms, before_ms)
         interval_ms = self._settings.offsets_retention_check_interval_ms
