@@ -1,16 +1,16 @@
 """The consumer groups of a `GroupCoordinator`, and groups that change their protocol.
 
-`ConsumerSide` routes requests about consumer groups to its `ConsumerGroupCoordinator`, and passes
+`ConsumerGroups` routes requests about consumer groups to the `ConsumerGroupCoordinator`, and passes
 the effects on in log order. A group changes its protocol in one batch: tombstones in the old
 format, then its records in the new one. Until the batch is committed, all requests of the group are
 refused. docs/decisions/0128-two-coordinators-share-one-log.md
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, assert_never
 
-from quorumlog.broker.groups.core.classic_side import ClassicSide
+from quorumlog.broker.groups.core.classic_groups import ClassicGroups
 from quorumlog.broker.groups.core.consumer import events
 from quorumlog.broker.groups.core.consumer.admission import check_fields
 from quorumlog.broker.groups.core.consumer.conversion import (
@@ -34,11 +34,10 @@ from quorumlog.broker.groups.core.consumer.offsets import (
     transactional_commit_refusal,
 )
 from quorumlog.broker.groups.core.consumer.requests import ConsumerHeartbeat, RequestRefused
-from quorumlog.broker.groups.core.consumer.settings import consumer_group_settings
+from quorumlog.broker.groups.core.consumer.settings import ConsumerGroupSettings
 from quorumlog.broker.groups.core.consumer.states import ConsumerGroupState
 from quorumlog.broker.groups.core.consumer.topics import (
     InvalidRegularExpression,
-    NoExpressions,
     Topics,
 )
 from quorumlog.broker.groups.core.group import Group
@@ -55,7 +54,7 @@ from quorumlog.broker.groups.core.requests import (
     Request,
     Sync,
 )
-from quorumlog.broker.settings import BrokerSettings
+from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -66,7 +65,7 @@ BUSY: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 Replaced = Callable[[int, ErrorCode], None]
 
 
-class ConsumerSide:
+class ConsumerGroups:
     """The consumer groups of a coordinator that also has classic groups.
 
     Invariants:
@@ -77,23 +76,19 @@ class ConsumerSide:
 
     def __init__(
         self,
-        settings: BrokerSettings,
-        topics: Topics | None,
+        settings: ConsumerGroupSettings,
+        topics: Topics,
         outbox: GroupOutbox,
         committed: CommittedState,
         *,
-        offsets_of: Callable[[str], Collection[TopicPartition]],
-        classic: ClassicSide,
+        coordinator: ConsumerGroupCoordinator,
+        classic: ClassicGroups,
     ) -> None:
-        """`offsets_of` returns the partitions where a group has an offset, committed or pending."""
-        self.topics: Final = Topics(NoExpressions()) if topics is None else topics
-        self._settings: Final = consumer_group_settings(settings)
-        self.coordinator: Final = ConsumerGroupCoordinator(
-            self._settings, self.topics, committed.consumer
-        )
+        self.topics: Final = topics
+        self.coordinator: Final = coordinator
+        self._settings: Final = settings
         self._outbox: Final = outbox
         self._committed: Final = committed
-        self._offsets_of: Final = offsets_of
         self._classic: Final = classic
         self._replaced: Final[set[str]] = set()  # groups whose protocol change is being written
         self._unmatched: Final[dict[str, list[tuple[int, ConsumerHeartbeat]]]] = {}
@@ -113,20 +108,23 @@ class ConsumerSide:
 
     # --- Requests ---
 
-    def take(self, now_ms: int, request_id: int, request: Request | ConsumerHeartbeat) -> bool:
-        """Serve a request about a consumer group, also a new one; return False for all others."""
+    def handle(
+        self, now_ms: int, request_id: int, request: Request | ConsumerHeartbeat
+    ) -> Request | None:
+        """Serve a member's request to a consumer group, also a new one; return all others.
+
+        A request about a group whose protocol changes is refused.
+        """
         group_id = request.group_id
         group = self.coordinator.groups.get(group_id)
         if group_id in self._replaced:
             self._outbox.reply(request_id, request.refuse(BUSY))
-            return True
+            return None
         match request:
             case ConsumerHeartbeat():
                 self._handle_heartbeat(now_ms, request_id, request)
             case _ if group is None:
-                return False
-            case DeleteGroup():
-                self.delete(now_ms, group_id, request_id)
+                return request
             case Join() if group.state is ConsumerGroupState.EMPTY:
                 self._give_way(request_id, request)
             case Join() if self._may_downgrade(group) and (
@@ -136,14 +134,14 @@ class ConsumerSide:
             case Join() | Sync() | Heartbeat() | Leave():
                 self.feed(now_ms, _received(request_id, request))
             case _:
-                return False
-        return True
+                return request
+        return None
 
     def handle_matched(self, now_ms: int, expression: str) -> None:
         """Serve the requests that wait for an expression, once it was matched with all topics."""
         if expression in self._unmatched and self.topics.matching(expression) is not None:
             for request_id, heartbeat in self._unmatched.pop(expression):
-                self.take(now_ms, request_id, heartbeat)
+                self.handle(now_ms, request_id, heartbeat)
         self._pass_jobs_on()
 
     def _must_wait(self, request_id: int, heartbeat: ConsumerHeartbeat) -> bool:
@@ -213,7 +211,7 @@ class ConsumerSide:
             max_size = self._settings.max_size
             converted = to_consumer_records(group, self.topics, max_size=max_size)
         except NotConvertible as error:
-            is_stable = self._classic.is_stable(group)  # else it may soon be convertible
+            is_stable = group.state is GroupState.STABLE  # else it may soon be convertible
             raise RequestRefused(
                 ErrorCode.GROUP_ID_NOT_FOUND if is_stable else BUSY,
                 f"{group.group_id!r} is a classic group that stays one: {error}",
@@ -234,13 +232,15 @@ class ConsumerSide:
 
         self._replace(join.group_id, self._committed.consumer.tombstones(join.group_id), replaced)
 
-    def delete(self, now_ms: int, group_id: str, request_id: int) -> None:
-        """Delete a group without members, and its offsets, in one batch."""
+    def delete(
+        self, now_ms: int, request_id: int, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """Delete a group without members, and its offsets in `partitions`, in one batch."""
         request = DeleteGroup(group_id=group_id)
         if not self.is_in_use(group_id) and self.coordinator.is_writing(group_id):
             self._outbox.reply(request_id, BUSY)
             return
-        offsets = self._committed.tombstones(group_id, self._offsets_of(group_id))
+        offsets = self._committed.tombstones(group_id, partitions)
         self.feed(now_ms, _received(request_id, request), tuple(offsets))
 
     # --- Offsets ---
@@ -306,7 +306,7 @@ class ConsumerSide:
         """Whether settings, size and writes under way let the group become a classic group."""
         return (
             self._settings.may_downgrade
-            and len(group.members) <= self._classic.max_size
+            and len(group.members) <= self._settings.classic_max_size
             and not self.coordinator.is_writing(group.group_id)
             and group.group_id not in self._replaced
         )
