@@ -13,13 +13,6 @@ import pytest
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("walks")]
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs/architecture/index.md").read_text(encoding="utf-8")
-SHORT: Final = {
-    "partitions/": "broker/partitions/",
-    "transactions/": "broker/transactions/",
-    "groups/": "broker/groups/",
-    "quorum/": "metadata_quorum/",
-}
-"""The abbreviations of the page."""
 NAME = re.compile(
     r"`(?P<before>[A-Z]\w+\.\w+)`\s+in\s+`(?P<in>[\w/]+\.py)`"
     r"|`(?P<path>[\w/]+\.py)`(?:\s+\(`(?P<behind>[\w.]+)`\))?"
@@ -44,8 +37,7 @@ def steps(page: str, walk: str) -> Iterator[list[tuple[str, str]]]:
 
 
 def whole(path: str) -> str:
-    short = next((one for one in SHORT if path.startswith(one)), "")
-    return SHORT.get(short, "") + path.removeprefix(short)
+    return re.sub(r"^partitions/", "broker/partitions/", path)  # the page abbreviates it
 
 
 def first_absent(calls: list[str], wanted: list[tuple[str, str]]) -> str:
