@@ -8,15 +8,13 @@ from quorumlog.broker.coordination.core import effects, events
 from quorumlog.broker.coordination.core.coordinator import Coordinator, CoordinatorRequest
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
 from quorumlog.broker.partitions.core.data_path import LocalRead, ProduceResult
+from quorumlog.broker.partitions.log.appends import NO_TIMEOUT_MS
 from quorumlog.broker.partitions.log.local_reads import LocalReads
-from quorumlog.chaos.simulation.worlds.brokers.appending import append
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset, TopicPartition
-from quorumlog.wire.codec.transaction_markers import encode_marker
 
 LOAD_BYTES: Final = 400  # little, so that a load takes several reads
-NO_TIMEOUT_MS: Final = 2_147_483_647
 
 Answer = Callable[[Any], None]
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
@@ -112,24 +110,14 @@ class ShardHost(Generic[CoordinatorT]):
             case effects.AdvanceLogStart() | effects.Report():
                 pass  # no simulated log loses its start
             case effects.AppendMarker():
-                self._append_marker(shard, effect)
+                self._node.appends.append_marker(
+                    self._at,
+                    effect.marker,
+                    done=partial(self._appended, shard, effect.append_id),
+                    transaction_version=effect.transaction_version,
+                )
             case _:
                 assert_never(effect)
-
-    def _append_marker(
-        self, shard: CoordinatorShard[CoordinatorT], effect: effects.AppendMarker
-    ) -> None:
-        now_ms = self._node.machine.now_ms()
-        append(
-            self._node.replicas,
-            self._at,
-            encode_marker(effect.marker, now_ms),
-            partial(self._appended, shard, effect.append_id),
-            now_ms=now_ms,
-            timeout_ms=NO_TIMEOUT_MS,
-            marker=effect.marker,
-            transaction_version=effect.transaction_version,
-        )
 
     def soon(self, action: Callable[..., None], *arguments: object, after_us: int = 0) -> None:
         """Do something as a step of its own, in this life of the process."""
