@@ -106,7 +106,7 @@ class Member(MemberProcess):
         """Do nothing: `boot` has sent the first JoinGroup."""
 
     def stop(self) -> None:
-        """Stop to commit and to leave; stay a member."""
+        """Stop committing and leaving; stay a member."""
         self._is_stopped = True
 
     @property

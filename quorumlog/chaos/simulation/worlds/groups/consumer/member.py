@@ -134,7 +134,7 @@ class GroupMember(MemberProcess):
         """Do nothing: `boot` has sent the first request."""
 
     def stop(self) -> None:
-        """Stop to commit and to leave; stay a member."""
+        """Stop committing and leaving; stay a member."""
         self._is_stopped = True
 
     @property
