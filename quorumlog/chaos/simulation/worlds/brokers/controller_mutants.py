@@ -1,6 +1,6 @@
 """Controllers that break one rule each: the world of a controller and brokers must find them.
 
-Those of unclean elections are here, too, with the follower that does not give up its records.
+Mutants of unclean elections are here, too, also the follower that does not truncate its records.
 """
 
 from collections.abc import Sequence, Set
@@ -35,11 +35,11 @@ from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset
 
-# ruff: noqa: ARG002 - a mutant has the signature of what it replaces
+# ruff: noqa: ARG002 - a mutant has the signature of the method that it replaces
 
 
 def controller_with(broken: type[Any]) -> type[Controller]:
-    """Return a controller that has this rule, or that is this one."""
+    """Return a controller class with this rule; a controller class is returned as it is."""
     if issubclass(broken, Controller):
         return broken
 

@@ -1,4 +1,4 @@
-"""Replicas that break a rule of `log.flush.acks`: they count what is not on the disk yet."""
+"""Replicas that break a rule of `log.flush.acks`: they count unflushed records."""
 
 from dataclasses import replace
 from typing import Any, Final

@@ -1,6 +1,6 @@
 """Replicas that break one rule each: the worlds with brokers must find them.
 
-They do not check themselves, so that it is the oracle that must find them.
+They run without their own invariant checks: the oracle must find them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +34,7 @@ from quorumlog.wire.codec.identifiers import (
     TopicPartition,
 )
 
-# ruff: noqa: ARG002 - a mutant has the signature of what it replaces
+# ruff: noqa: ARG002 - a mutant has the signature of the method that it replaces
 
 
 def _replica(*broken: type[Any]) -> BrokenRules:
@@ -49,7 +49,7 @@ PARTITION_MUTANTS: Final = Mutants(_replica)
 
 @PARTITION_MUTANTS.breaks("a leader commits what only its own log holds")
 class CommitsAlone(HighWatermarkRule):
-    """Commits what the leader alone holds."""
+    """Commits records that only the leader holds."""
 
     def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
         """Break the rule."""
@@ -75,7 +75,7 @@ class LetsLaggardsJoin(IsrRules):
 
 
 class CountsEchoesOfOlderProcesses(Leadership):
-    """Counts a fetch of a process that was replaced."""
+    """Counts a fetch of a replaced process."""
 
     def is_replaced(self, progress: FollowerProgress, event: events.FollowerFetched) -> bool:
         """Break the rule."""
@@ -87,7 +87,7 @@ class CountsEchoesOfOlderProcesses(Leadership):
     also=CountsEchoesOfOlderProcesses,
 )
 class IgnoresBrokerEpochs(IsrRules):
-    """Takes any process of a broker for the one that fetched."""
+    """Proposes any process of a broker, not only the process that fetched."""
 
     def broker_epoch(self, role: Leader, member: BrokerId) -> int:
         """Break the rule."""
@@ -195,7 +195,7 @@ class TakesAnswersToOlderProposals(IsrRules):
 
 @PARTITION_MUTANTS.breaks("a replica falls out of the sweeps for ever: nothing ends its wait")
 class NeverLooksAtTheClock(Leadership):
-    """Takes each replica for settled, whoever has fallen behind."""
+    """Counts each replica as settled, even if it has fallen behind."""
 
     def is_settled(self, role: Leader) -> bool:
         """Break the rule."""
@@ -206,7 +206,7 @@ class NeverLooksAtTheClock(Leadership):
     "a log of a deleted topic is taken up by one with the same name (KAFKA-14616)"
 )
 class TakesUpLogsOfDeletedTopics(LogDirectory):
-    """Believes that what has the name of a partition is its log."""
+    """Opens any log with the name of a partition, whatever its topic id."""
 
     def open(
         self,

@@ -1,4 +1,4 @@
-"""Rules of groups that are broken, one in each class: the world must find them."""
+"""Mutants of the group rules, one broken rule in each class: the world must find them."""
 
 from functools import partial
 from typing import Final

@@ -1,4 +1,4 @@
-"""Rules of offsets in transactions that are broken: the world must find them."""
+"""Mutants of the rules of transactional offsets: the world must find them."""
 
 from collections.abc import Sequence
 from functools import partial

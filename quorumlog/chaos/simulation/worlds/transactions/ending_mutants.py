@@ -1,4 +1,4 @@
-"""Coordinators that break one rule of how transactions end each: the world must find them."""
+"""Coordinators that break one rule of ending transactions each: the world must find them."""
 
 from dataclasses import replace
 from typing import Any, Final

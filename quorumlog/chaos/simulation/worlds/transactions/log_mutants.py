@@ -19,7 +19,7 @@ LOG_MUTANTS: Final = Mutants(broken_replica)
 
 
 class _OtherEntries(Log):
-    """Takes another class for its aborted transactions."""
+    """A log with another class for its aborted transactions."""
 
     aborted_class: ClassVar[type[AbortedTransactions]] = AbortedTransactions
 
@@ -115,7 +115,7 @@ class _StableWithTheMarker(OpenTransactions):
 
 
 class _OtherTransactions(ProducerStates):
-    """Takes another class for its open transactions, also for those that a log says at a start."""
+    """A log with another class for its open transactions, also for those that it recovers."""
 
     transactions_class: ClassVar[type[OpenTransactions]] = OpenTransactions
 

@@ -20,7 +20,7 @@ MARKER_MUTANTS: Final = Mutants(broken_coordinator)
 class _SendsMarkersBeforeTheDecisionIsCommitted(Markers):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._sent_for: set[tuple[str, int]] = set()  # else each answer would send them again
+        self._sent_for: set[tuple[str, int]] = set()  # else each response would send them again
 
     def go_on(self, transaction: Transaction, now_ms: int) -> None:
         is_open = transaction.state is TransactionState.ONGOING and transaction.pending is None

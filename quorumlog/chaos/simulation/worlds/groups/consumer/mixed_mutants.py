@@ -1,4 +1,4 @@
-"""Rules that are broken: of offsets in consumer groups, and of classic members there."""
+"""Mutants of the rules of consumer group offsets and of classic members."""
 
 from dataclasses import replace
 from functools import partial

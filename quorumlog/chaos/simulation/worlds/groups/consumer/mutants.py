@@ -1,4 +1,4 @@
-"""Rules of consumer groups that are broken, one in each class: the world must find them."""
+"""Mutants of the consumer group rules, one broken rule in each class."""
 
 from collections.abc import Iterable, Set
 from dataclasses import replace
@@ -23,7 +23,7 @@ from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
 CONSUMER_MUTANTS: Final = Mutants(partial(with_broken, GROUP_RULES))
 
 
-# --- Partitions that change hands ---
+# --- Partitions that move ---
 
 
 @CONSUMER_MUTANTS.breaks(
