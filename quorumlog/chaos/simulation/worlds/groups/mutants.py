@@ -85,7 +85,7 @@ class _AnswersCommitsEarly(GroupCoordinator):
         return lambda _now_ms, _error_code: None
 
 
-@GROUP_MUTANTS.breaks("an offset is shown before its record is committed (KAFKA-17507)")
+@GROUP_MUTANTS.breaks("an offset is returned before its record is committed (KAFKA-17507)")
 class _ShowsUncommittedOffsets(GroupCoordinator):
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         effects = super().step(now_ms, event)
@@ -96,7 +96,7 @@ class _ShowsUncommittedOffsets(GroupCoordinator):
         return effects
 
 
-@GROUP_MUTANTS.breaks("a member commits for a generation that is over")
+@GROUP_MUTANTS.breaks("a member commits with an old generation")
 class _TakesAnyGeneration(GroupCoordinator):
     def _commit_refusal(
         self, group: Group | None, now_ms: int, request: CommitOffsets
@@ -105,7 +105,7 @@ class _TakesAnyGeneration(GroupCoordinator):
         return ErrorCode.NONE if error_code is ErrorCode.ILLEGAL_GENERATION else error_code
 
 
-@GROUP_MUTANTS.breaks("a member whose session has ended goes on to commit")
+@GROUP_MUTANTS.breaks("a member with an expired session still commits")
 class _TakesFormerMembers(GroupCoordinator):
     def _commit_refusal(
         self, group: Group | None, now_ms: int, request: CommitOffsets
@@ -114,7 +114,7 @@ class _TakesFormerMembers(GroupCoordinator):
         return ErrorCode.NONE if error_code is ErrorCode.UNKNOWN_MEMBER_ID else error_code
 
 
-@GROUP_MUTANTS.breaks("a coordinator that takes over does not know the group's generation")
+@GROUP_MUTANTS.breaks("a new coordinator does not load the group's generation")
 class _ForgetsGenerations(GroupCoordinator):
     def loaded(self, now_ms: int, log_start_offset: int = 0, log_end_offset: int = 0) -> None:
         super().loaded(now_ms, log_start_offset, log_end_offset)
@@ -133,14 +133,12 @@ class _EarlyAssignments(ClassicProtocol):
         super()._store_assignment(group, now_ms, assigned)
 
 
-@GROUP_MUTANTS.breaks("members are told an assignment that may be lost (KAFKA-13614)")
+@GROUP_MUTANTS.breaks("members receive an assignment that is not committed (KAFKA-13614)")
 class _AssignsBeforeItIsStored(BrokenParts):
     part_classes = (_EarlyAssignments,)
 
 
-@GROUP_MUTANTS.breaks(
-    "a coordinator that takes over goes by the first record of an offset, not the last"
-)
+@GROUP_MUTANTS.breaks("a new coordinator loads the first record of an offset, not the last")
 class _LoadsTheOldestOffsets(GroupCoordinator):
     def replay_encoded(self, key: bytes, value: bytes | None) -> None:
         before = {name: dict(offsets) for name, offsets in self.committed.offsets.items()}
@@ -149,16 +147,14 @@ class _LoadsTheOldestOffsets(GroupCoordinator):
             self.committed.offsets[group_id].update(offsets)
 
 
-@GROUP_MUTANTS.breaks(
-    "a coordinator that takes over does not wait until all of its log is committed"
-)
+@GROUP_MUTANTS.breaks("a new coordinator does not wait until its whole log is committed")
 class _ServesBeforeAllIsCommitted(CoordinatorShard[GroupCoordinator]):
     def _is_whole(self, read: LocalRead) -> bool:
         del read
         return True
 
 
-@GROUP_MUTANTS.breaks("a broker that no longer leads goes on to serve its groups")
+@GROUP_MUTANTS.breaks("a broker serves groups after it has lost the leadership")
 class _ServesAfterItResigned(CoordinatorShard[GroupCoordinator]):
     def _handle_resigned(self, leader_epoch: Epoch) -> None:
         pass

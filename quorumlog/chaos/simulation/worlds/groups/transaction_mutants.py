@@ -29,7 +29,9 @@ class _AlwaysStable(TransactionalOffsets):
         return frozenset()
 
 
-@TRANSACTION_MUTANTS.breaks("an offset that a transaction may change is shown as stable (KIP-447)")
+@TRANSACTION_MUTANTS.breaks(
+    "an offset with a pending transactional commit is returned as stable (KIP-447)"
+)
 class _ShowsUnstableOffsets(BrokenParts):
     part_classes = (_AlwaysStable,)
 
@@ -47,13 +49,13 @@ class _VerifiesNothing(BrokenParts):
     part_classes = (_NeverAsks,)
 
 
-@TRANSACTION_MUTANTS.breaks("a coordinator that takes over forgets the transactions that are open")
+@TRANSACTION_MUTANTS.breaks("a new coordinator does not load open transactions")
 class _ForgetsOpenTransactions(GroupCoordinator):
     def replay_transactional(self, header: BatchHeader, records: Sequence[Record]) -> None:
         pass
 
 
-@TRANSACTION_MUTANTS.breaks("a coordinator that takes over counts what is pending")
+@TRANSACTION_MUTANTS.breaks("a new coordinator counts pending transactional offsets as committed")
 class _LoadsPendingAsCommitted(GroupCoordinator):
     def replay_transactional(self, header: BatchHeader, records: Sequence[Record]) -> None:
         for record in () if header.is_control else records:
@@ -66,7 +68,7 @@ class _CommitsAll(CommittedState):
         return super().end_transaction(producer_id, commits=True)
 
 
-@TRANSACTION_MUTANTS.breaks("the offsets of an aborted transaction count")
+@TRANSACTION_MUTANTS.breaks("the offsets of an aborted transaction count as committed")
 class _CountsWhatIsAborted(BrokenParts):
     part_classes = (_CommitsAll,)
 
@@ -82,7 +84,9 @@ class _RepliesEarly(TransactionalOffsets):
         )
 
 
-@TRANSACTION_MUTANTS.breaks("a marker is acknowledged before its offsets count (KAFKA-17507)")
+@TRANSACTION_MUTANTS.breaks(
+    "a marker is acknowledged before its offsets are committed (KAFKA-17507)"
+)
 class _AcknowledgesMarkersEarly(BrokenParts):
     part_classes = (_RepliesEarly,)
 
@@ -92,7 +96,7 @@ class _Idle(CommittedState):
         return self.pending.end(producer_id, commits=commits)
 
 
-@TRANSACTION_MUTANTS.breaks("a marker ends a transaction, and its offsets do not count")
+@TRANSACTION_MUTANTS.breaks("a marker ends a transaction, but its offsets are not committed")
 class _CountsNothing(BrokenParts):
     part_classes = (_Idle,)
 

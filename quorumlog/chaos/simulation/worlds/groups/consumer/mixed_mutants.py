@@ -56,7 +56,7 @@ class _AnyEpochCommits(_AnyCommit):
     refused = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION})
 
 
-@MIXED_MUTANTS.breaks("a member of a consumer group commits at an epoch that is over")
+@MIXED_MUTANTS.breaks("a member of a consumer group commits with an old member epoch")
 class _TakesCommitsOfAnyEpoch(BrokenParts):
     part_classes = (_AnyEpochCommits,)
 
@@ -65,7 +65,7 @@ class _AnyoneCommits(_AnyCommit):
     refused = frozenset({ErrorCode.UNKNOWN_MEMBER_ID})
 
 
-@MIXED_MUTANTS.breaks("a member that was removed from a consumer group commits")
+@MIXED_MUTANTS.breaks("a removed member of a consumer group commits")
 class _TakesCommitsOfTheRemoved(BrokenParts):
     part_classes = (_AnyoneCommits,)
 
@@ -77,7 +77,7 @@ class _AnyTransaction(ConsumerSide):
 
 
 @MIXED_MUTANTS.breaks(
-    "a transaction commits offsets for a member that was removed, or at an old epoch"
+    "a transaction commits offsets for a removed member, or with an old member epoch"
 )
 class _TakesAnyTransaction(BrokenParts):
     part_classes = (_AnyTransaction,)
@@ -102,7 +102,7 @@ class _JoinsWithNothing(ClassicMembers):
             heartbeats.__class__ = kept
 
 
-@MIXED_MUTANTS.breaks("what a classic member says that it has when it joins is ignored")
+@MIXED_MUTANTS.breaks("the owned partitions in a classic member's JoinGroup are ignored")
 class _IgnoresWhatIsOwned(BrokenParts):
     part_classes = (_JoinsWithNothing,)
 
@@ -113,7 +113,7 @@ class _NeverInvites(ClassicMembers):
         return ErrorCode.NONE
 
 
-@MIXED_MUTANTS.breaks("a classic member is never told to join again")
+@MIXED_MUTANTS.breaks("a classic member never receives REBALANCE_IN_PROGRESS")
 class _InvitesNobody(BrokenParts):
     part_classes = (_NeverInvites,)
 
@@ -124,7 +124,7 @@ class _NeverSyncs(ClassicMembers):
         raise RequestRefused(ErrorCode.REBALANCE_IN_PROGRESS, "a mutant")
 
 
-@MIXED_MUTANTS.breaks("no sync of a classic member is answered")
+@MIXED_MUTANTS.breaks("a classic member's SyncGroup gets no response")
 class _AnswersNoSync(BrokenParts):
     part_classes = (_NeverSyncs,)
 
@@ -140,7 +140,7 @@ class _SeesNoProtocol(Heartbeats):
         return super().begin(changes, now_ms, request)
 
 
-@MIXED_MUTANTS.breaks("a classic static member keeps its successor of the consumer protocol out")
+@MIXED_MUTANTS.breaks("a classic static member blocks its successor with the consumer protocol")
 class _KeepsTheSuccessorOut(BrokenParts):
     part_classes = (_SeesNoProtocol,)
 
@@ -155,7 +155,7 @@ class _Hasty(Rebalance):
             super().maybe_complete(group, now_ms)
 
 
-@MIXED_MUTANTS.breaks("a generation of a classic group waits for no static member")
+@MIXED_MUTANTS.breaks("a classic group's generation does not wait for static members")
 class _WaitsForNoStaticMember(BrokenParts):
     part_classes = (_Hasty,)
 
@@ -166,7 +166,7 @@ class _NeverMindsTopics(Joining):
         return group.select_protocol(join) == group.protocol_name
 
 
-@MIXED_MUTANTS.breaks("a static member comes back for other topics without a rebalance")
+@MIXED_MUTANTS.breaks("a static member rejoins with other topics, without a rebalance")
 class _AssignsNoNewTopics(BrokenParts):
     part_classes = (_NeverMindsTopics,)
 
@@ -177,7 +177,7 @@ class _Forgetful(Joining):
         return False
 
 
-@MIXED_MUTANTS.breaks("a static member that comes back need not join to give up what it had")
+@MIXED_MUTANTS.breaks("a rejoining static member need not revoke its partitions")
 class _WaitsForTheReturned(BrokenParts):
     part_classes = (_Forgetful,)
 
@@ -192,7 +192,7 @@ class _TwoForms(ConsumerSide):
         super()._replace(group_id, kept or records, replaced)
 
 
-@MIXED_MUTANTS.breaks("a group that changes its protocol is not deleted in its former form")
+@MIXED_MUTANTS.breaks("a group that changes its protocol writes no tombstones of the old format")
 class _KeepsTheFormerForm(BrokenParts):
     part_classes = (_TwoForms,)
 
@@ -202,7 +202,7 @@ class _Stable(ConsumerSide):
         return tuple(map(_stable, super()._as_consumer_group(group)))
 
 
-@MIXED_MUTANTS.breaks("what a classic member has to give up is free when its group is upgraded")
+@MIXED_MUTANTS.breaks("an upgrade frees the partitions that a classic member has yet to revoke")
 class _FreesTheUnrevoked(BrokenParts):
     part_classes = (_Stable,)
 
@@ -221,7 +221,7 @@ class _EmptyHanded(ConsumerSide):
         return tuple(map(_emptied, super()._as_consumer_group(group)))
 
 
-@MIXED_MUTANTS.breaks("what members have is lost when their group changes its protocol")
+@MIXED_MUTANTS.breaks("a protocol change loses the members' owned partitions")
 class _LosesAssignmentsOnTheWay(BrokenParts):
     part_classes = (_EmptyHanded,)
 
@@ -231,7 +231,7 @@ class _FromTheBeginning(ConsumerSide):
         return tuple(map(_begun_anew, super()._as_consumer_group(group)))
 
 
-@MIXED_MUTANTS.breaks("the epochs of a group begin again when it changes its protocol")
+@MIXED_MUTANTS.breaks("a protocol change resets the epochs of the group")
 class _BeginsEpochsAnew(BrokenParts):
     part_classes = (_FromTheBeginning,)
 

@@ -31,9 +31,7 @@ class _HearsSilence(Heartbeats):
         super().reconcile(changes, member_id, reported or NO_PARTITIONS)
 
 
-@CONSUMER_MUTANTS.breaks(
-    "a heartbeat that does not say what the member has acknowledges a revocation"
-)
+@CONSUMER_MUTANTS.breaks("a heartbeat without owned partitions acknowledges a revocation")
 class _SilenceAcknowledges(BrokenParts):
     part_classes = (_HearsSilence,)
 
@@ -44,7 +42,7 @@ class _HearsNothing(Heartbeats):
         super().reconcile(changes, member_id, NO_PARTITIONS)
 
 
-@CONSUMER_MUTANTS.breaks("a partition is given away before its owner has said that it gave it up")
+@CONSUMER_MUTANTS.breaks("a partition is assigned before its owner has acknowledged the revocation")
 class _RevokesUnasked(BrokenParts):
     part_classes = (_HearsNothing,)
 
@@ -62,7 +60,7 @@ class _TakesTheReport(Heartbeats):
         return replace(after, assigned=after.assigned | reported, assigned_at=assigned_at)
 
 
-@CONSUMER_MUTANTS.breaks("a member is given whatever it reports")
+@CONSUMER_MUTANTS.breaks("a member is assigned the partitions that it reports")
 class _TakesWhatIsReported(BrokenParts):
     part_classes = (_TakesTheReport,)
 
@@ -77,7 +75,7 @@ class _AnyEpoch(Heartbeats):
         return super().begin(changes, now_ms, request)
 
 
-@CONSUMER_MUTANTS.breaks("a heartbeat of an old epoch is served")
+@CONSUMER_MUTANTS.breaks("a heartbeat with an old member epoch is accepted")
 class _BelievesAnyEpoch(BrokenParts):
     part_classes = (_AnyEpoch,)
 
@@ -94,7 +92,7 @@ class _AssignsTwice(Targets):
         return replace(job, assign=assign)
 
 
-@CONSUMER_MUTANTS.breaks("two members have the same partition in a target")
+@CONSUMER_MUTANTS.breaks("a target assignment gives one partition to two members")
 class _AssignsToTwo(BrokenParts):
     part_classes = (_AssignsTwice,)
 
@@ -112,7 +110,7 @@ class _TellsOnce(Heartbeats):
         return answer if is_new else replace(answer, assignment=None)
 
 
-@CONSUMER_MUTANTS.breaks("a member whose answer was lost is not told its assignment again")
+@CONSUMER_MUTANTS.breaks("a member whose response was lost does not receive its assignment again")
 class _TellsNothingAgain(BrokenParts):
     part_classes = (_TellsOnce,)
 
@@ -127,7 +125,7 @@ class _Hasty(ConsumerGroupCoordinator):
         super()._enqueue(changes, None)
 
 
-@CONSUMER_MUTANTS.breaks("a heartbeat is answered before its records are committed")
+@CONSUMER_MUTANTS.breaks("a heartbeat's response is sent before its records are committed")
 class _AnswersBeforeTheCommit(BrokenParts):
     part_classes = (_Hasty,)
 
@@ -138,7 +136,7 @@ class _KeepsAll(ConsumerGroupCoordinator):
             super().rebuild(group_id, now_ms)
 
 
-@CONSUMER_MUTANTS.breaks("what could not be written is not taken back")
+@CONSUMER_MUTANTS.breaks("a failed write is not rolled back")
 class _KeepsWhatWasRefused(BrokenParts):
     part_classes = (_KeepsAll,)
 
@@ -150,7 +148,7 @@ class _Forgetful(ConsumerGroupCoordinator):
         super()._write_on(group_id, writes)
 
 
-@CONSUMER_MUTANTS.breaks("what is decided while a write is under way is not written")
+@CONSUMER_MUTANTS.breaks("decisions made during a pending write are not written")
 class _DropsWhatWaits(BrokenParts):
     part_classes = (_Forgetful,)
 
@@ -165,7 +163,7 @@ class _NoTargets(Targets):
         ]
 
 
-@CONSUMER_MUTANTS.breaks("the target is not in the log")
+@CONSUMER_MUTANTS.breaks("the target assignment is not written to the log")
 class _WritesNoTarget(BrokenParts):
     part_classes = (_NoTargets,)
 
@@ -178,7 +176,7 @@ class _NoSessionAtFirst(ConsumerGroupCoordinator):
         super().rebuild(group_id, now_ms - self._settings.session_timeout_ms + 1)
 
 
-@CONSUMER_MUTANTS.breaks("a coordinator that takes over gives members no session to find it")
+@CONSUMER_MUTANTS.breaks("a new coordinator gives members no session in which to find it")
 class _GivesNoSession(BrokenParts):
     part_classes = (_NoSessionAtFirst,)
 
@@ -189,7 +187,7 @@ class _Timeless(ConsumerGroupCoordinator):
         return NEVER_MS
 
 
-@CONSUMER_MUTANTS.breaks("a member that is silent is never removed")
+@CONSUMER_MUTANTS.breaks("a member without heartbeats is never removed")
 class _EndsNoSession(BrokenParts):
     part_classes = (_Timeless,)
 
@@ -199,7 +197,7 @@ class _EndlessRebalances(MemberDeadlines):
         pass
 
 
-@CONSUMER_MUTANTS.breaks("a member that gives nothing up is never removed")
+@CONSUMER_MUTANTS.breaks("a member that never revokes its partitions is never removed")
 class _EndsNoRebalance(BrokenParts):
     part_classes = (_EndlessRebalances,)
 
@@ -223,7 +221,7 @@ class _Blind(ConsumerGroupCoordinator):
         pass
 
 
-@CONSUMER_MUTANTS.breaks("a group does not look at topics that have changed")
+@CONSUMER_MUTANTS.breaks("a group ignores changed topics")
 class _LooksAtNoTopics(BrokenParts):
     part_classes = (_Blind,)
 
@@ -233,7 +231,7 @@ class _Sizeless(Topics):
         return sum(map(len, {*names} & self.by_name.keys()))
 
 
-@CONSUMER_MUTANTS.breaks("the partitions that a topic grows by are not assigned")
+@CONSUMER_MUTANTS.breaks("the new partitions of a grown topic are not assigned")
 class _SeesNoGrowth(BrokenParts):
     part_classes = (_Sizeless,)
 
@@ -245,7 +243,7 @@ class _QuietDepartures(Membership):
             self._erase(changes, member_id)
 
 
-@CONSUMER_MUTANTS.breaks("the partitions of a member that leaves get no new owner")
+@CONSUMER_MUTANTS.breaks("the partitions of a leaving member get no new owner")
 class _LeavesBeginNoEpoch(BrokenParts):
     part_classes = (_QuietDepartures,)
 
@@ -255,6 +253,6 @@ class _NoPlaces(Membership):
         self.remove(changes, (member.member_id,), 0)
 
 
-@CONSUMER_MUTANTS.breaks("a static member that leaves for a while loses its place")
+@CONSUMER_MUTANTS.breaks("a static member that leaves temporarily loses its assignment")
 class _KeepsNoPlaces(BrokenParts):
     part_classes = (_NoPlaces,)
