@@ -17,9 +17,9 @@ MINUTE_MS: Final = 60 * 1000
 HOUR_MS: Final = 60 * MINUTE_MS
 SEGMENT_BYTES_MIN: Final = 1 << 20  # KIP-1030
 
-NO_DELAY: Final = "the file of a removed segment goes at once: no reader needs it"
+NO_DELAY: Final = "files of removed segments are deleted immediately: no reader needs them"
 NO_PREALLOCATION: Final = "a file grows with its records"
-NO_TIERS: Final = "tiered storage is not there"
+NO_TIERS: Final = "tiered storage is not supported"
 NO_RECOMPRESSION: Final = "a broker keeps batches as the producer compressed them"
 
 

@@ -27,7 +27,7 @@ from quorumlog.cluster.processes import Program
         (["--rate", "nan"], "rate nan"),
         (["--workload-option", "producers=0"], "producers 0: it must be above 0"),
         (["--workload-option", "producers=x"], "producers x: it must be of type int"),
-        (["--workload-option", "speed=1"], "append_read has no option 'speed'; there are rate"),
+        (["--workload-option", "speed=1"], "append_read has no option 'speed'; choose from rate"),
         (["--workload-option", "rate"], "NAME=VALUE"),
         (["--engine", "flink"], "'flink' is not one of"),
         (["--engine", "local", "--master", "local[2]"], "--master applies to Spark only"),

@@ -150,7 +150,7 @@ def test_quotas_are_altered_and_described(run: Run) -> None:
     assert (run("quotas", "describe"), run.said) == ("", "no quotas\n")
     assert "say which entity" in run("quotas", "alter", "--set", "a=1", status=EXIT_USAGE)
     assert "nothing to change" in run("quotas", "alter", *alice, status=EXIT_USAGE)
-    assert "a number is wanted" in run("quotas", "alter", *alice, "--set", "a=b", status=EXIT_USAGE)
+    assert "must be a number" in run("quotas", "alter", *alice, "--set", "a=b", status=EXIT_USAGE)
     assert "INVALID_REQUEST" in run("quotas", "alter", *alice, "--set", "a=1", status=EXIT_FAILED)
 
 

@@ -40,8 +40,8 @@ class BrokerState(Enum):
 
     FENCED = "registered; leads no partition, is in no ISR"
     UNFENCED = "in service"
-    CONTROLLED_SHUTDOWN = "hands over what it leads, then stops"
-    SHUTDOWN_NOW = "leads nothing any more: it is fenced and may stop"
+    CONTROLLED_SHUTDOWN = "hands over its leaderships, then stops"
+    SHUTDOWN_NOW = "leads no partition: it is fenced and may stop"
 
 
 TRANSITIONS: Final[Mapping[BrokerState, frozenset[BrokerState]]] = MappingProxyType(
@@ -293,7 +293,7 @@ def registration_refusal(
         return RegistrationReply(
             error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             error_message=f"Broker {request.broker_id} is in service, and another broker is "
-            "silent: that one must be heard, or leave, before this process takes over",
+            "unheard: it must send a heartbeat, or be fenced, before this process takes over",
         )
     has_its_directory = broker.directory_id in {None, request.directory_id}
     is_successor = broker.control_address == request.control_address and has_its_directory

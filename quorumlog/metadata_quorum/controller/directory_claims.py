@@ -27,7 +27,7 @@ def directory_problem(brokers: Collection[BrokerImage], request: BrokerRegistrat
         shared = sorted(claimed & directories_of(other))
         if shared and other.broker_id != request.broker_id:
             return (
-                f"Log directory {shared[0]} is that of broker {other.broker_id}: "
-                "a copy needs an id of its own in its meta.properties"
+                f"Log directory {shared[0]} belongs to broker {other.broker_id}: "
+                "give the copy a new directory.id in its meta.properties"
             )
     return None

@@ -97,7 +97,7 @@ class VerifiedAppends:
     def _ask(self, key: _Key, batch: AdmittedBatch) -> None:
         driver, header = self._drivers[batch.at], batch.header
         transaction = some(batch.transaction, "a batch that is verified is of a transaction")
-        verifier = some(transaction.verifier, "somebody can be asked")
+        verifier = some(transaction.verifier, "a verified transaction has a verifier")
         guard = driver.producers.guards.take(
             header.producer_id, header.producer_epoch, header.base_sequence, adds=transaction.adds
         )
