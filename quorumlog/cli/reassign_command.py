@@ -18,9 +18,7 @@ from quorumlog.settings.servers import FOLLOWER_THROTTLED_RATE, LEADER_THROTTLED
 from quorumlog.settings.topics import TopicConfig
 
 POLL_S: Final = 0.2
-STALE_S: Final = (
-    5.0  # maximum delay until every broker has the metadata that another broker confirmed
-)
+STALE_S: Final = 5.0  # maximum delay of a broker's metadata behind another broker's
 _GIVING: Final = TopicConfig.leader_replication_throttled_replicas.name
 _GAINING: Final = TopicConfig.follower_replication_throttled_replicas.name
 _RATES: Final = (LEADER_THROTTLED_RATE.name, FOLLOWER_THROTTLED_RATE.name)
@@ -30,23 +28,21 @@ Targets = Mapping[TopicPartition, tuple[int, ...]]
 def reassign(
     topic: Annotated[str, typer.Option(metavar="NAME", help="Topic to move.")],
     brokers: Annotated[
-        str | None,
-        typer.Option(metavar="IDS", help="Target brokers of the replicas, as 2,3,4."),
+        str | None, typer.Option(metavar="IDS", help="Brokers of the replicas, as 2,3,4.")
     ] = None,
     partition: Annotated[
         list[int] | None,
         typer.Option(metavar="N", min=0, help="Only this partition. Repeatable."),
     ] = None,
     cancel: Annotated[
-        bool,
-        typer.Option("--cancel", help="Cancel the reassignment: return to the earlier replicas."),
+        bool, typer.Option("--cancel", help="Return to the earlier replicas.")
     ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Do not wait until the replicas are in sync.")
     ] = False,
     throttle: Annotated[
         int | None,
-        typer.Option(metavar="BYTES", min=1, help="Limit of each broker, in bytes a second."),
+        typer.Option(metavar="BYTES", min=1, help="Bytes a second of each broker."),
     ] = None,
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
@@ -92,7 +88,7 @@ def reassign(
 
 
 def moving_replicas(found: Mapping[int, PartitionView], targets: Targets) -> dict[str, str]:
-    """Return the old and the new replicas of growing partitions, by throttle setting."""
+    """Return the old and new replicas of partitions that gain some, by throttle setting."""
     giving, gaining = [], []
     for at, replicas in targets.items():
         there_are = found[at.partition].replicas if at.partition in found else replicas

@@ -138,9 +138,7 @@ def consume(
     topic: Topic,
     group: Annotated[
         str | None,
-        typer.Option(
-            metavar="GROUP", help="Join this group and continue from its committed offsets."
-        ),
+        typer.Option(metavar="GROUP", help="Join this group; resume at its committed offsets."),
     ] = None,
     start: Annotated[
         str,
@@ -151,8 +149,7 @@ def consume(
         ),
     ] = "end",
     maximum: Annotated[
-        int | None,
-        typer.Option("--max", metavar="N", help="Stop after this number of records.", min=1),
+        int | None, typer.Option("--max", metavar="N", help="Stop after N records.", min=1)
     ] = None,
     key_separator: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Print keys too, followed by this separator.")
