@@ -114,7 +114,9 @@ def test_removed_acls_are_shown_and_mistakes_are_one_line(run: Run) -> None:
     run("acls", "add", "--principal", "User:alice", "--resource", "orders", *both)
     run("acls", "add", "--principal", "User:bob", "--resource", "orders", *both)
     assert "choose the ACLs to remove" in run("acls", "remove", status=EXIT_USAGE)
-    assert "choose the ACLs to remove" in run("acls", "remove", "--all", "--host", "*", status=EXIT_USAGE)
+    assert "choose the ACLs to remove" in run(
+        "acls", "remove", "--all", "--host", "*", status=EXIT_USAGE
+    )
     assert len(document(run, "acls", "remove", "--principal", "User:alice")["removed"]) == 2
     assert len(document(run, "acls", "remove", "--all")["removed"]) == 2
     assert (run("acls", "list"), run.said) == ("", "no ACLs\n")
