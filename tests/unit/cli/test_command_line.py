@@ -31,7 +31,11 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
         (["up", "--config", "novalue", "--dir", "{tmp}"], EXIT_USAGE, "write it as NAME=VALUE"),
         (["up", "--config", "num.partition=1"], EXIT_USAGE, "did you mean num.partitions?"),
         (["up", "--config", "node.id=7"], EXIT_USAGE, "each node has its own"),
-        (["up", "--config", "ssl.keystore.location=k"], EXIT_USAGE, "not supported yet"),
+        (
+            ["up", "--config", "ssl.keystore.location=k"],
+            EXIT_USAGE,
+            "not supported; quorumlog has no TLS",
+        ),
         (["up", "--port", "60000", "--dir", "{tmp}"], EXIT_USAGE, "choose one from 1 to"),
         (["up", "--port", "70000", "--dir", "{tmp}"], EXIT_USAGE, "choose one from 1 to"),
         (["up", "--defaults", "slow", "--dir", "{tmp}"], EXIT_USAGE, "'fast', 'kafka'"),
