@@ -126,7 +126,7 @@ def test_a_mutant_that_seeds_do_not_find_is_found_by_a_script() -> None:
     mutant = MUTANTS.made["high_watermark_from_divergence"]
     cluster = play(TWO_DIVERGING_EPOCHS, ScriptedCluster())
     assert cluster.machines[5].log == cluster.machines[1].log
-    with pytest.raises(InvariantViolation, match="what is committed is not truncated"):
+    with pytest.raises(InvariantViolation, match="committed records are not truncated"):
         play(TWO_DIVERGING_EPOCHS, ScriptedCluster(mutant))
     assert {*FOUND, "high_watermark_from_divergence"} == {*MUTANTS.rules}
 

@@ -86,5 +86,5 @@ async def test_an_effect_of_its_own_is_performed_outside_of_the_step() -> None:
 
 async def test_a_driver_that_does_not_know_the_effect_is_our_bug() -> None:
     driven = await driver(None)
-    with pytest.raises(InvariantViolation, match="knows its own effects"):
+    with pytest.raises(InvariantViolation, match="performs its own effects"):
         driven.feed(Ring())

@@ -145,7 +145,7 @@ class ShardDriver(Generic[CoordinatorT]):
             case effects.AdvanceLogStart(offset=offset):
                 self._replicas.advance_log_start(self._topic_partition, offset)
             case effects.OwnEffect():
-                self._soon(some(self._perform_own, "a driver knows its own effects"), effect)
+                self._soon(some(self._perform_own, "a driver performs its own effects"), effect)
             case effects.Report(text=text, is_problem=is_problem):
                 level = logging.WARNING if is_problem else logging.INFO
                 _logger.log(level, "%s: %s", self._topic_partition, text)

@@ -125,7 +125,8 @@ class ReplicationOracle:
         place = broker_id, at
         before = self.logs[place]
         check(
-            entries == before[: len(entries)], f"recovery: {broker_id} finds in {at} what was not"
+            entries == before[: len(entries)],
+            f"recovery: {broker_id} finds unwritten records in {at}",
         )
         is_whole = len(entries) == len(before) or place in self._shortened
         self._shortened.discard(place)

@@ -111,7 +111,7 @@ class ConsumerGroup:
         if not self._transactions.is_idle():
             return "the transactions to end"
         is_stable = not coordinator.transactional.unstable(GROUP_ID)
-        check(is_stable, "transaction-ends: an offset is pending that nothing ends")
+        check(is_stable, "transaction-ends: an offset stays pending for ever")
         self._oracle.finish(positions_of(coordinator.fetch_offsets(GROUP_ID, None)))
         return ""
 

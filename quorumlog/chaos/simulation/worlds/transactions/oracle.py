@@ -110,7 +110,7 @@ class TransactionOracle:
         tag, what = transaction.tag, "committed" if commits else "aborted"
         if transaction.outcome is None:
             transaction.outcome = commits
-            rule = f"outcome: {tag} is {what} in {at}, its producer never asked for that"
+            rule = f"outcome: {tag} is {what} in {at}, its producer never requested it"
             is_asked = commits in transaction.asked
             check(is_asked or (not commits and self._may_be_aborted(transaction)), rule)
         check(transaction.outcome is commits, f"one-outcome: {tag} is {what} in {at}, not before")
@@ -119,13 +119,13 @@ class TransactionOracle:
         self._has_changed(transaction.instance, self._looked_ms)
         rule = f"fenced-committed: {tag} is committed in {at} after a newer producer had begun"
         check(not (commits and transaction.is_fenced), rule)
-        rule = f"refused-committed: {tag} is committed in {at}, its producer was told it is not"
+        rule = f"refused-committed: {tag} is committed in {at}, its producer got a refusal"
         check(not (commits and transaction.is_refused), rule)
 
     def _check_told(self, transaction: Transaction) -> None:
         told, outcome = transaction.told, transaction.outcome
         is_known = told is not None and outcome is not None
-        rule = f"told: {transaction.tag} is a commit: {outcome}, its producer was told {told}"
+        rule = f"told: {transaction.tag} is a commit: {outcome}, its producer received {told}"
         check(not is_known or told is outcome, rule)
 
     def _may_be_aborted(self, transaction: Transaction) -> bool:
@@ -231,7 +231,7 @@ class TransactionOracle:
             or self._inits.may_be_replaced(instance.producer, coordinator)
         ):
             return
-        rule = f"fenced-wrongly: {instance.name}, {instance.producer}, is told {what}"
+        rule = f"fenced-wrongly: {instance.name}, {instance.producer}, receives {what}"
         is_by_clock = transaction is not None and self._has_lasted(transaction)
         check(is_by_clock, rule)
         if transaction is not None:
@@ -244,7 +244,7 @@ class TransactionOracle:
 
     def mistaken(self, instance: Instance, what: str) -> None:
         """Raise Violation: the coordinator rejected a valid request of a producer."""
-        raise Violation(f"mistaken: {instance.name}, {instance.producer}, is told {what}")
+        raise Violation(f"mistaken: {instance.name}, {instance.producer}, receives {what}")
 
     def stranger(self, transactional_id: str) -> ProducerIdAndEpoch | None:
         """Return a producer epoch that stays unused for long; None if there is none."""

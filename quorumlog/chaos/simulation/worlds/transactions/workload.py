@@ -186,7 +186,7 @@ class Transactions:
     def awaited(self) -> str:
         """Check the visible records, once all is decided and every reader is at the end."""
         if not all(one.is_idle for one in self._producers):
-            return "the producers to end what they do"
+            return "the producers to end their transactions"
         if not self._oracle.is_decided():
             return "markers to decide every transaction"
         host = self._hosts.get(self._leads(STATE))

@@ -180,8 +180,8 @@ class ConsumerOracle:
         self._log.read_on()
         said = self._log.said[client.member_id, epoch]
         is_said = assigned in said if assigned is not None else bool(said)
-        rule = f"told-committed: {client.member_id} is told {_shown(assigned)} in {epoch}"
-        check(is_said, f"{rule}, which the log does not say")
+        rule = f"told-committed: {client.member_id} receives {_shown(assigned)} in {epoch}"
+        check(is_said, f"{rule}, which is not in the log")
         self._takes(client, epoch, assigned, is_replaced=is_replaced)
 
     def synced(
@@ -196,8 +196,8 @@ class ConsumerOracle:
         """Record a SyncGroup response; `ids`: its partitions by id, of topics that exist."""
         self._log.read_on()
         said = self._log.said_by_name[client.member_id, generation_id]
-        rule = f"told-committed: {client.member_id} is told {sorted(named)} in {generation_id}"
-        check(any(named <= one for one in said), f"{rule}, which the log does not say")
+        rule = f"told-committed: {client.member_id} receives {sorted(named)} in {generation_id}"
+        check(any(named <= one for one in said), f"{rule}, which is not in the log")
         self._takes(client, generation_id, ids, is_replaced=is_replaced)
 
     def _takes(
@@ -377,8 +377,8 @@ class ConsumerOracle:
         for where, wanted in () if is_replaced else acknowledged.items():
             if where.topic not in self._deleted:
                 found = self._log.offsets[shown[where].tag] if where in shown else -1
-                rule = f"offset-lost: what is shown of {where} is at {found} in the log"
-                check(found >= wanted, f"{rule}, what was acknowledged at {wanted}")
+                rule = f"offset-lost: the offset returned for {where} is at {found} in the log"
+                check(found >= wanted, f"{rule}, the acknowledged offset at {wanted}")
 
     def finish(self, shown: Positions) -> None:
         """Compare the offsets of the last coordinator with all acknowledged commits."""
@@ -407,7 +407,7 @@ def _since(moment: Moment | None, host: CoordinatorHost, load: Load) -> int:
 
 def _shown(partitions: Partitions | None) -> str:
     if partitions is None:
-        return "nothing new"
+        return "no new partitions"
     return " ".join(sorted(map(_name, partitions)))
 
 

@@ -150,7 +150,7 @@ class ConsumerProtocolGroup:
         """Return a pending task of the members; "" if there is none."""
         members = [member for member in self._members if not member.has_left]
         if not all(member.has_chosen for member in members):
-            return "the members to subscribe to what they read in the end"
+            return "the members to subscribe to their last topics"
         clients = [member.client for member in members]
         if not self._oracle.is_at_rest(clients, self._subscribed(members)):
             had = {client.member_id: self._catalogue.shown(client.has) for client in clients}
@@ -158,7 +158,7 @@ class ConsumerProtocolGroup:
         for member in members:
             if not member.client.has <= self._subscribed([member]):
                 has = self._catalogue.shown(member.client.has)
-                return f"{member.client.member_id} to give up what it does not want; it has {has}"
+                return f"{member.client.member_id} to revoke unsubscribed partitions; it has {has}"
         return ""
 
     def _subscribed(self, members: Iterable[GroupMember]) -> Partitions:
