@@ -10,16 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
-from quorumlog.chaos.history.files import locate_history
-from quorumlog.chaos.history.model import HistoryError
-from quorumlog.chaos.spark.paths import is_remote, local_path
+from quorumlog.chaos.history.files import HistorySource
 from quorumlog.chaos.spark.session import is_given
 
 Engine = Literal["spark", "local"]
 EngineChoice = Literal["auto", "spark", "local"]
 
 BYTES_PER_MESSAGE: Final = 500  # peak memory of a check of a whole table, rounded up
-BYTES_IN_A_FILE: Final = 4  # of a message, compressed, and rather too few: 8 were measured
 MEMORY_SHARE: Final = 0.25  # of the machine; the rest is for other processes
 MESSAGES_OF_A_TABLE: Final = 1_500_000  # beyond, the check in parts is faster and uses less memory
 MESSAGES_FOR_SPARK: Final = 20_000_000  # below, its cores save less than the start of a JVM costs
@@ -27,47 +24,24 @@ CORES_FOR_SPARK: Final = 4  # it needs twice the CPU time: on two cores it is no
 CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 
 
-def choose_engine(path: str | Path, *, master: str | None, cores: int) -> Engine:
-    """Return the engine for the history at `path` on a machine with so many cores.
+def choose_engine(source: HistorySource, *, master: str | None, cores: int) -> Engine:
+    """Return the engine for a history on a machine with so many cores.
 
     Spark for a history of many messages, if Spark is installed and there are enough cores. A named
     Spark master, an active Spark session, or a path that only Spark can read also selects Spark.
     This process reads JSON lines in any case. Raises HistoryError if there is no history, or its
     Parquet file cannot be read.
     """
-    if master is not None or is_given() or is_remote(path):
+    if master is not None or is_given() or source.is_remote:
         return "spark"
-    is_large = messages_in(locate_history(local_path(path))) >= MESSAGES_FOR_SPARK
-    worth_it = is_large and cores >= CORES_FOR_SPARK
+    worth_it = source.messages >= MESSAGES_FOR_SPARK and cores >= CORES_FOR_SPARK
     return "spark" if worth_it and find_spec("pyspark") is not None else "local"
 
 
-def is_one_table(file: Path, memory_bytes: int) -> bool:
-    """Return whether a Parquet file is checked as one table. Raises HistoryError."""
-    messages = messages_in(file)
+def is_one_table(messages: int, memory_bytes: int) -> bool:
+    """Return whether a history of so many messages is checked as one table."""
     fits = messages * BYTES_PER_MESSAGE <= memory_bytes * MEMORY_SHARE
     return fits and messages <= MESSAGES_OF_A_TABLE
-
-
-def messages_in(file: Path) -> int:
-    """Return the number of messages in a Parquet file; 0 for any other file. Raises HistoryError.
-
-    Our files have it in their metadata. For others it is estimated from their size, rather too
-    high: reading the columns from the footer of a damaged file may end the process (pyarrow
-    aborts).
-    """
-    if file.suffix != ".parquet":
-        return 0
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from quorumlog.chaos.history.schema import MESSAGES
-
-    try:
-        said = (pq.read_schema(file).metadata or {}).get(MESSAGES, b"")
-        return int(said) if said.isdigit() else file.stat().st_size // BYTES_IN_A_FILE
-    except (pa.ArrowException, OSError) as error:
-        raise HistoryError(f"{file}: not a history: {error}") from error
 
 
 def machine_memory(cgroup_limit: Path = CGROUP_LIMIT) -> int:

@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from quorumlog.chaos.history import read_history
+from quorumlog.chaos.history import HistorySource, read_history
 from quorumlog.chaos.run_directory import SCHEDULE_FILE, VERDICT_FILE
 from quorumlog.testing.judged import TestVerdict, judge, with_violations, write_report_of
 from quorumlog.testing.marks import ChaosMark
@@ -44,7 +44,7 @@ class ChaosRun:
     @property
     def report(self) -> Path:
         """The file of the report; it is written when it is asked for."""
-        return write_report_of(self.store, self._verdict)
+        return write_report_of(HistorySource(self.store), self._verdict)
 
     def complaint(self) -> str | None:
         """Say that the verdict is not valid, unless the test has looked at it."""

@@ -15,7 +15,7 @@ from quorumlog.chaos.checkers import check_history
 from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.kafka_log import CHECKER
 from quorumlog.chaos.checkers.verdict import Partial
-from quorumlog.chaos.history import HistoryError, parquet
+from quorumlog.chaos.history import HistoryError, HistorySource, parquet
 from quorumlog.chaos.history.pairing import table_of
 from quorumlog.chaos.history.parquet import write_operations
 from quorumlog.chaos.parts import local, plan, sources
@@ -50,7 +50,7 @@ def test_the_verdict_is_that_of_the_whole(
     file = tmp_path / "history.parquet"
     pq.write_table(whole, file, row_group_size=group_rows)
     monkeypatch.setattr(sources, "ROWS_PER_CHUNK", chunk_rows)
-    groups = find_row_groups(file)
+    groups = find_row_groups(HistorySource(file))
     assert groups is not None
     assert len(groups.chunks) > 5
     monkeypatch.setattr(local, "MICRO_PER_PART", groups.micro // parts)
@@ -79,7 +79,7 @@ def test_the_verdict_is_the_same_whether_hot_keys_are_proved_clean_or_not(
 ) -> None:
     file, (checker, proofs) = tmp_path / "history.parquet", hot
     pq.write_table(whole, file, row_group_size=400)
-    groups = find_row_groups(file)
+    groups = find_row_groups(HistorySource(file))
     assert groups is not None
     same(check_in_parts(groups, checker), check_history(whole))
     assert min(proofs[True], proofs[False]) >= 5
@@ -135,7 +135,7 @@ def test_what_no_part_sees_alone_is_an_error_before_any_check(
     monkeypatch.setattr(local, "_check", None)  # it is not reached
     file = tmp_path / "history.parquet"
     pq.write_table(pa.concat_tables([whole.slice(0, 50), whole.slice(100)]), file)
-    groups = find_row_groups(file)
+    groups = find_row_groups(HistorySource(file))
     assert groups is not None
     with pytest.raises(HistoryError, match="operation"):
         check_in_parts(groups, CHECKER)
@@ -147,7 +147,7 @@ def test_a_row_group_that_was_changed_is_an_error(whole: pa.Table, tmp_path: Pat
     data = bytearray(file.read_bytes())
     data[len(data) // 3] ^= 1
     file.write_bytes(data)
-    groups = find_row_groups(file)
+    groups = find_row_groups(HistorySource(file))
     assert groups is not None
     with pytest.raises(HistoryError, match="not a history"):
         check_in_parts(groups, CHECKER)
@@ -162,7 +162,7 @@ def test_neither_row_groups_nor_chunks_grow_with_the_polls(
     write_operations(whole, file, whole.schema.metadata)
     lengths = pc.list_value_length(whole.column("micro")).to_pylist()
     largest = max(lengths)
-    groups = find_row_groups(file)
+    groups = find_row_groups(HistorySource(file))
     assert groups is not None
     tables = [[*sources.read_groups(file, chunk)] for chunk in groups.chunks]
     sizes = [[pc.sum(pc.list_value_length(one["micro"])).as_py() for one in few] for few in tables]
