@@ -1,17 +1,31 @@
-"""Checks a history on disk, by either engine."""
+"""Checks a history on disk: in this process, whole or in parts, or on Spark.
+
+All ways call the same functions, so the choice changes the time and never the verdict. Spark costs
+a JVM and seconds before it begins; then it uses all cores
+(docs/decisions/0025-the-engine-is-chosen-by-size.md, 0081-large-histories-are-checked-in-parts.md).
+"""
 
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final, Literal
 
-from quorumlog.chaos.checkers import Verdict, check_history
+from quorumlog.chaos.checkers import Verdict
 from quorumlog.chaos.checkers.guess import guess_model
 from quorumlog.chaos.checkers.registry import CHECKERS, DEFAULT_MODEL, find_checker
-from quorumlog.chaos.engines import EngineChoice, choose_engine, is_one_table, machine_memory
+from quorumlog.chaos.checking.local import check_here
+from quorumlog.chaos.checking.spark.session import is_given
 from quorumlog.chaos.history import HistoryError, HistorySource
+
+Engine = Literal["spark", "local"]
+EngineChoice = Literal["auto", "spark", "local"]
+
+MESSAGES_FOR_SPARK: Final = 20_000_000  # below, its cores save less than the start of a JVM costs
+CORES_FOR_SPARK: Final = 4  # it needs twice the CPU time: on two cores it is not faster
 
 
 def verify_history(
@@ -41,13 +55,13 @@ def verify_history(
     model = model or _model_of(source)
     try:
         if engine == "spark":
-            from quorumlog.chaos.spark.engine import check_on_spark
+            from quorumlog.chaos.checking.spark.engine import check_on_spark
 
             verdict = check_on_spark(
                 source, model=model, master=master, conf=spark_conf, progress=progress
             )
         else:
-            verdict = _check_here(source, model, progress)
+            verdict = check_here(source, model, progress=progress)
     except HistoryError as error:
         if str(error).startswith((str(source.path), str(source.local_path))):
             raise
@@ -57,16 +71,18 @@ def verify_history(
     return replace(verdict, engine=engine, seconds=time.perf_counter() - started)
 
 
-def _check_here(source: HistorySource, model: str, progress: Callable[[str], None]) -> Verdict:
-    """Check in this process: the whole table, or in parts if it is large."""
-    if not is_one_table(source.messages, machine_memory()):
-        from quorumlog.chaos.parts.local import check_in_parts
-        from quorumlog.chaos.parts.sources import find_row_groups
+def choose_engine(source: HistorySource, *, master: str | None, cores: int) -> Engine:
+    """Return the engine for a history on a machine with so many cores.
 
-        if (groups := find_row_groups(source)) is not None:
-            return check_in_parts(groups, find_checker(model), progress=progress)
-    progress("checking")
-    return check_history(source.table, model)
+    Spark for a history of many messages, if Spark is installed and there are enough cores. A named
+    Spark master, an active Spark session, or a path that only Spark can read also selects Spark.
+    This process reads JSON lines in any case. Raises HistoryError if there is no history, or its
+    Parquet file cannot be read.
+    """
+    if master is not None or is_given() or source.is_remote:
+        return "spark"
+    worth_it = source.messages >= MESSAGES_FOR_SPARK and cores >= CORES_FOR_SPARK
+    return "spark" if worth_it and find_spec("pyspark") is not None else "local"
 
 
 def _model_of(source: HistorySource) -> str:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from quorumlog.chaos.back_ends.back_end import BackEndFailed
+from quorumlog.chaos.checking.spark import SparkUnavailable
 from quorumlog.chaos.drivers.registry import DriverUnavailable
 from quorumlog.chaos.faults.fault import MILLION
 from quorumlog.chaos.figures import faults_text
@@ -23,7 +24,6 @@ from quorumlog.chaos.mutants import mutant_module
 from quorumlog.chaos.run import RunError, RunSettings, RunSummary, run
 from quorumlog.chaos.run_directory import REPORT_FILE
 from quorumlog.chaos.schedule import Option, Schedule, ScheduleError
-from quorumlog.chaos.spark import SparkUnavailable
 from quorumlog.cli import chaos_options as options
 from quorumlog.cli.chaos_list import list_command
 from quorumlog.cli.chaos_serve import serve_command

@@ -27,8 +27,8 @@ from quorumlog.cli.output import (
 
 if TYPE_CHECKING:
     from quorumlog.chaos.checkers import Valid, Verdict
-    from quorumlog.chaos.engines import EngineChoice
     from quorumlog.chaos.history import HistorySource
+    from quorumlog.chaos.verify import EngineChoice
 
 EXIT_STATUS: Final[Mapping["Valid", int]] = {
     True: EXIT_VALID,
@@ -80,8 +80,8 @@ def verify(
 
     Exit status 0: valid. 1: invalid. 2: unknown, which is never printed as valid.
     """
+    from quorumlog.chaos.checking.spark import SparkUnavailable
     from quorumlog.chaos.history import HistoryError, HistorySource
-    from quorumlog.chaos.spark import SparkUnavailable
 
     conf = check_engine(engine, master, spark_conf)
     _check_model(model)
@@ -182,9 +182,9 @@ def check_engine(
 
     Returns Spark's settings.
     """
-    from quorumlog.chaos.spark import SparkUnavailable
-    from quorumlog.chaos.spark.java import find_java
-    from quorumlog.chaos.spark.masters import check_master
+    from quorumlog.chaos.checking.spark import SparkUnavailable
+    from quorumlog.chaos.checking.spark.java import find_java
+    from quorumlog.chaos.checking.spark.masters import check_master
 
     require_checkers()
     if engine == "local" and master is not None:

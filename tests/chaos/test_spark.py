@@ -16,16 +16,16 @@ from quorumlog.chaos.checkers import check_history
 from quorumlog.chaos.checkers.checker import Facts
 from quorumlog.chaos.checkers.checker import facts_of as checked_facts
 from quorumlog.chaos.checkers.kafka_log import CHECKER
+from quorumlog.chaos.checking.parts import plan
+from quorumlog.chaos.checking.spark import engine as spark_engine
+from quorumlog.chaos.checking.spark.engine import check_input, check_on_spark
+from quorumlog.chaos.checking.spark.inputs import remote, remote_metadata
+from quorumlog.chaos.checking.spark.inputs import table_of as input_of
+from quorumlog.chaos.checking.spark.session import spark_session
 from quorumlog.chaos.history import HistoryError, HistorySource, HistoryWriter, read_history
 from quorumlog.chaos.history.pairing import table_of
 from quorumlog.chaos.history.parquet import write_operations
 from quorumlog.chaos.history.schema import facts_of
-from quorumlog.chaos.parts import plan
-from quorumlog.chaos.spark import engine as spark_engine
-from quorumlog.chaos.spark.engine import check_input, check_on_spark
-from quorumlog.chaos.spark.inputs import remote, remote_metadata
-from quorumlog.chaos.spark.inputs import table_of as input_of
-from quorumlog.chaos.spark.session import spark_session
 from quorumlog.chaos.verify import verify_history
 from quorumlog.chaos.workloads.registry import find_workload
 from tests.chaos.test_kafka_vectors import VECTORS, read
@@ -237,7 +237,7 @@ def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:
     without = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     script = (
         "import json, sys\n"
-        "from quorumlog.chaos.spark.java import find_java\n"
+        "from quorumlog.chaos.checking.spark.java import find_java\n"
         "from quorumlog.chaos.verify import verify_history\n"
         "verdict = verify_history(sys.argv[1], master='local[1]')\n"
         "print(json.dumps([str(find_java()), verdict.valid, verdict.engine]))\n"
@@ -280,7 +280,7 @@ def test_transactions_get_the_same_verdict(
 
 INTERRUPTED = """
 import os, signal, sys, threading
-from quorumlog.chaos.spark.session import spark_session
+from quorumlog.chaos.checking.spark.session import spark_session
 
 def interrupt_when_it_works(session):
     tracker = session.sparkContext.statusTracker()

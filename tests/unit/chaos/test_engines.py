@@ -13,12 +13,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from quorumlog.chaos.engines import (
+from quorumlog.chaos.checking.local import (
     BYTES_PER_MESSAGE,
-    CORES_FOR_SPARK,
-    MESSAGES_FOR_SPARK,
     MESSAGES_OF_A_TABLE,
-    choose_engine,
     is_one_table,
     machine_memory,
 )
@@ -27,7 +24,12 @@ from quorumlog.chaos.history.files import BYTES_IN_A_FILE
 from quorumlog.chaos.history.parquet import write_operations
 from quorumlog.chaos.history.schema import MESSAGES
 from quorumlog.chaos.report import write_report
-from quorumlog.chaos.verify import verify_history
+from quorumlog.chaos.verify import (
+    CORES_FOR_SPARK,
+    MESSAGES_FOR_SPARK,
+    choose_engine,
+    verify_history,
+)
 from tests.support.chaos.hand_made_histories import History
 
 
@@ -76,7 +78,7 @@ def test_spark_takes_a_large_history_if_there_are_cores_to_share_it(parquet: Pat
 def test_without_spark_this_process_checks_any_history(
     parquet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quorumlog.chaos.engines.find_spec", lambda _: None)
+    monkeypatch.setattr("quorumlog.chaos.verify.find_spec", lambda _: None)
     large = says(parquet, MESSAGES_FOR_SPARK)
     assert choose_engine(HistorySource(large), master=None, cores=64) == "local"
 
@@ -97,8 +99,8 @@ def test_a_history_that_is_too_large_is_checked_in_parts(
     parquet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = verify_history(parquet, engine="local").as_json()
-    monkeypatch.setattr("quorumlog.chaos.verify.machine_memory", lambda: 1)
-    monkeypatch.setattr("quorumlog.chaos.verify.check_history", None)  # it is not called
+    monkeypatch.setattr("quorumlog.chaos.checking.local.machine_memory", lambda: 1)
+    monkeypatch.setattr("quorumlog.chaos.checking.local.check_history", None)  # it is not called
     in_parts = verify_history(parquet, engine="local").as_json()
     assert {**in_parts, "seconds": 0} == {**whole, "seconds": 0}
 

@@ -5,10 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.chaos.checking.spark import SparkUnavailable
+from quorumlog.chaos.checking.spark.masters import (
+    check_master,
+    driver_host,
+    is_here,
+    is_one_process,
+)
+from quorumlog.chaos.checking.spark.session import in_short
 from quorumlog.chaos.history import HistorySource
-from quorumlog.chaos.spark import SparkUnavailable
-from quorumlog.chaos.spark.masters import check_master, driver_host, is_here, is_one_process
-from quorumlog.chaos.spark.session import in_short
 
 
 @pytest.mark.parametrize(

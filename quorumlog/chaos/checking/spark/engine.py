@@ -1,6 +1,6 @@
 """The check of a history on Spark: surveyed, exploded, split by key, checked.
 
-All steps run the pure functions of `chaos.parts` and `chaos.checkers` on Arrow tables in Python:
+All steps run the pure functions of `checking.parts` and `chaos.checkers` on Arrow tables in Python:
 there is no second implementation that could disagree with the local one. Tasks read row groups of
 the file themselves; the JVM moves only few large blocks of bytes between them, without a query plan
 and without rows. One task checks a key, except a large one: tasks examine ranges of it, and one
@@ -20,10 +20,7 @@ from quorumlog.chaos.checkers.checker import Checker, Facts, Ranges, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.registry import DEFAULT_MODEL, find_checker
 from quorumlog.chaos.checkers.verdict import Partial, Verdict
-from quorumlog.chaos.history.files import HistorySource
-from quorumlog.chaos.history.model import HistoryError
-from quorumlog.chaos.history.schema import OPERATIONS
-from quorumlog.chaos.parts.cutting import (
+from quorumlog.chaos.checking.parts.cutting import (
     Cuts,
     cut_by_key,
     cut_by_process,
@@ -31,12 +28,15 @@ from quorumlog.chaos.parts.cutting import (
     unpack,
     unshared,
 )
-from quorumlog.chaos.parts.plan import Plan, plan_of
-from quorumlog.chaos.parts.sources import find_row_groups
-from quorumlog.chaos.parts.survey import Look, Survey, look, survey_of
-from quorumlog.chaos.spark.executors import executors_expected
-from quorumlog.chaos.spark.inputs import Input, files, remote, remote_metadata, table_of
-from quorumlog.chaos.spark.session import cores, spark_session
+from quorumlog.chaos.checking.parts.plan import Plan, plan_of
+from quorumlog.chaos.checking.parts.row_groups import find_row_groups
+from quorumlog.chaos.checking.parts.survey import Look, Survey, look, survey_of
+from quorumlog.chaos.checking.spark.executors import executors_expected
+from quorumlog.chaos.checking.spark.inputs import Input, files, remote, remote_metadata, table_of
+from quorumlog.chaos.checking.spark.session import cores, spark_session
+from quorumlog.chaos.history.files import HistorySource
+from quorumlog.chaos.history.model import HistoryError
+from quorumlog.chaos.history.schema import OPERATIONS
 
 if TYPE_CHECKING:
     from pyspark import RDD
