@@ -118,7 +118,7 @@ def judge(
     again.
     """
     from quorumlog.chaos.history import HistorySource
-    from quorumlog.chaos.run_directory import REPORT_FILE, VERDICT_FILE
+    from quorumlog.chaos.run.run_directory import REPORT_FILE, VERDICT_FILE
 
     source = HistorySource(directory)
     verdict = _judge(source, model=None, engine=engine, master=master, conf=conf)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from quorumlog.chaos.history import HistorySource, read_history
-from quorumlog.chaos.run_directory import SCHEDULE_FILE, VERDICT_FILE
+from quorumlog.chaos.run.run_directory import SCHEDULE_FILE, VERDICT_FILE
 from quorumlog.testing.judged import TestVerdict, judge, with_violations, write_report_of
 from quorumlog.testing.marks import ChaosMark
 from quorumlog.testing.trial import Trial
@@ -65,7 +65,7 @@ def carry_out(mark: ChaosMark, trial: Trial) -> ChaosRun:
 
 
 def _real(mark: ChaosMark, trial: Trial, seed: int) -> ChaosRun:
-    from quorumlog.chaos.run import run
+    from quorumlog.chaos.run.run import run
 
     trial.command = mark.command(seed)
     run(mark.settings(trial.store, seed), _no_progress)

@@ -46,7 +46,7 @@ def judge(store: Path) -> TestVerdict:
 
     A report is written, too, unless the verdict is valid. Raises HistoryError.
     """
-    from quorumlog.chaos.run_directory import VERDICT_FILE
+    from quorumlog.chaos.run.run_directory import VERDICT_FILE
     from quorumlog.chaos.verify import verify_history
 
     source = HistorySource(store)
@@ -80,6 +80,6 @@ def with_violations(verdict: TestVerdict, violations: Sequence[str]) -> TestVerd
 def write_report_of(source: HistorySource, verdict: Verdict) -> Path:
     """Write the report of a run, and return its path in the run's directory."""
     from quorumlog.chaos.report import write_report
-    from quorumlog.chaos.run_directory import REPORT_FILE
+    from quorumlog.chaos.run.run_directory import REPORT_FILE
 
     return write_report(source, verdict, source.directory / REPORT_FILE)

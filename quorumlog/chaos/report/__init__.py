@@ -7,10 +7,10 @@ size is bounded for every history: plots show aggregates and samples, with a not
 from pathlib import Path
 
 from quorumlog.chaos.checkers import Verdict
-from quorumlog.chaos.cluster_states import read_states
 from quorumlog.chaos.history import HistoryError, HistorySource
 from quorumlog.chaos.report.page import render
 from quorumlog.chaos.report.series import run_series
+from quorumlog.chaos.run.cluster_states import read_states
 
 __all__ = ["write_report"]
 

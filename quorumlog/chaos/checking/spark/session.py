@@ -22,7 +22,7 @@ from quorumlog.chaos.checking.spark.masters import (
     is_here,
     is_one_process,
 )
-from quorumlog.chaos.interruption import Interruption
+from quorumlog.chaos.run.interruption import Interruption
 from quorumlog.extras import install_command
 
 if TYPE_CHECKING:
