@@ -14,7 +14,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Final
 
-from quorumlog.chaos.back_ends.back_end import BackEnd, NodeUnavailable
+from quorumlog.chaos.back_ends.back_end import BackEnd, NodeUnavailable, check_schedule
 from quorumlog.chaos.faults.fault import (
     ALL,
     CLIENT,
@@ -346,18 +346,6 @@ class Nemesis:
         free = [node_id for node_id in running if not self._held.is_held(node_id)]
         role = target if target == "any" else f"any, as no node was {target}"
         return (rng.choice(free or running),), role
-
-
-def check_schedule(schedule: Schedule, back_end: BackEnd) -> None:
-    """Raise FaultUnsupported or ValueError if the back end cannot carry the schedule out."""
-    can = faults_made_of(back_end.operations, back_end.effects)
-    schedule.check_supported(back_end=back_end.name, can=can, why_not=back_end.why_not)
-    node_ids = back_end.node_ids
-    for action in schedule.actions:
-        named = () if isinstance(action.target, str) else action.target
-        for node_id in named:
-            if node_id not in node_ids:
-                raise ValueError(f"the schedule names node {node_id}; there are {_names(node_ids)}")
 
 
 def _resumes(step: AnyStep) -> bool:

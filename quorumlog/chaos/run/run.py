@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from quorumlog.chaos.back_ends.back_end import BackEnd
+from quorumlog.chaos.back_ends.back_end import BackEnd, check_schedule
 from quorumlog.chaos.back_ends.equipment import check_equipment, equipment_for, started
 from quorumlog.chaos.back_ends.registry import open_back_end
 from quorumlog.chaos.drawn_schedule import draw_schedule
@@ -23,7 +23,7 @@ from quorumlog.chaos.drivers.driver import Driver
 from quorumlog.chaos.drivers.registry import check_capable, load_driver
 from quorumlog.chaos.faults.registry import fault_and_role
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
-from quorumlog.chaos.nemesis import Nemesis, check_schedule
+from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.run import cluster_states
 from quorumlog.chaos.run.figures import LoadMeter, figures
 from quorumlog.chaos.run.interruption import Interruption
