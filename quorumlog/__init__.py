@@ -1,7 +1,7 @@
 """A Kafka-compatible cluster that you can break on purpose, with proof of what survived.
 
-The public names are loaded when they are first used: `import quorumlog` costs next to nothing
-and loads neither the broker, nor chaos, nor Spark.
+The public names are loaded when they are first used: `import quorumlog` is cheap, and loads neither
+the broker, nor chaos, nor Spark.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
-"""The text of an address: `host:port`, and `[host]:port` where the host is an address of IPv6.
+"""The text of an address: `host:port`, and `[host]:port` for an IPv6 address.
 
-Without the brackets, most clients read the end of such a host as its port (RFC 3986, 3.2.2).
+Without the brackets, most clients take the end of such a host for its port (RFC 3986, 3.2.2).
 """
 
 

@@ -1,7 +1,7 @@
-"""Where chance comes from: jitter, identifiers, and what an election draws.
+"""The source of random numbers: for jitter, identifiers and election timeouts.
 
-Every part of a node and of a client that needs chance asks here. A simulation puts a seeded
-generator in the place of the system's: then a run is a function of its seed.
+All parts of a node and of a client take random numbers from here. A simulation replaces the
+system's generator by a seeded one: then a run is a function of its seed.
 """
 
 from collections.abc import MutableSequence
@@ -13,7 +13,7 @@ _source: Random = SystemRandom()
 
 def substitute(source: Random) -> None:
     """Draw from this generator from now on, in the whole process."""
-    global _source  # noqa: PLW0603 - the one place that a simulation replaces
+    global _source  # noqa: PLW0603 - replaced by simulations
     _source = source
 
 
@@ -23,7 +23,7 @@ def random_fraction() -> float:
 
 
 def random_bytes(size: int) -> bytes:
-    """Return `size` bytes; from the system they are fit for secrets."""
+    """Return `size` bytes; the system's generator is fit for secrets."""
     return _source.randbytes(size)
 
 

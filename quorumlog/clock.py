@@ -1,4 +1,4 @@
-"""The two clocks. A name tells them apart: `now_ms` is monotonic, `wall_ms` is not.
+"""The two clocks. By convention, `now_ms` is monotonic, and `wall_ms` is not.
 
 A simulation replaces `wall_ns`, for the whole process.
 """
@@ -16,5 +16,5 @@ def monotonic_ms() -> int:
 
 
 def wall_clock_ms() -> int:
-    """Return the ms since 1970: for timestamps of records and what is compared with them."""
+    """Return the ms since 1970: for timestamps of records, and times compared with them."""
     return wall_ns() // 1_000_000

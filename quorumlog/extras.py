@@ -1,4 +1,4 @@
-"""Extras that are not installed: the reason to show, and the command that installs them."""
+"""Missing extras: the reason to show, and the command that installs them."""
 
 import json
 from importlib.metadata import PackageNotFoundError, distribution
@@ -13,7 +13,7 @@ _OF_CHECKS: Final = ("numpy", "pyarrow")
 def why_no_checks() -> str:
     """Return why histories cannot be recorded and checked here, with the command that helps.
 
-    "" if they can: what they need is installed.
+    "" if the required packages are installed.
     """
     for name in _OF_CHECKS:
         if find_spec(name) is None:
@@ -24,8 +24,8 @@ def why_no_checks() -> str:
 def install_command(extra: str) -> str:
     """Return the `pip install` line that adds `extra` to this installation.
 
-    For an installation from a directory (PEP 610's direct_url.json names it), the line names that
-    directory, because no index may have the package.
+    For an installation from a directory (recorded in PEP 610's direct_url.json), the line has that
+    directory, because the package may not be in an index.
     """
     return f"pip install '{_source()}[{extra}]'"
 

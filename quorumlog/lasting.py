@@ -1,6 +1,6 @@
-"""Conditions that last, in a log: the begin, a count once a minute, and the end.
+"""Lasting conditions in a log: a line at the begin, a count once a minute, and a line at the end.
 
-What is tried again and again while a disk is full would else fill the log, and the disk with it.
+Otherwise, retries while a disk is full would fill the log, and the disk with it.
 """
 
 import logging
@@ -11,20 +11,20 @@ REPEAT_MS: Final = 60_000
 
 
 class LastingCondition:
-    """One kind of condition, of several subjects: say, the partitions that cannot be written.
+    """One kind of condition, of several subjects: for example, the unwritable partitions.
 
-    1. `note` writes a line when a subject begins, and one a minute for all while any lasts.
+    1. `note` writes a line when a subject begins, and one per minute for all that last.
     2. `end` writes a line when the last subject has ended.
-    3. A subject that is not noted for two minutes has ended, without a line: so few are kept.
+    3. A subject that is not noted for two minutes is removed, without a line: so few are kept.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger: Final = logger
-        self._noted_ms: Final[dict[Hashable, int]] = {}  # the subjects that last
+        self._noted_ms: Final[dict[Hashable, int]] = {}  # lasting subjects
         self._began_ms = self._wrote_ms = self._count = 0
 
     def __len__(self) -> int:
-        """Return how many subjects last."""
+        """Return the number of lasting subjects."""
         return len(self._noted_ms)
 
     def lasts(self, subject: Hashable = "") -> bool:
@@ -39,7 +39,7 @@ class LastingCondition:
         *,
         failure: BaseException | None = None,
     ) -> None:
-        """Note that the condition is there, and the text that says so.
+        """Record an occurrence of the condition; `text` describes it.
 
         With a `failure` the line is an error, and the first line of a subject has its traceback.
         """
@@ -60,7 +60,7 @@ class LastingCondition:
             self._wrote_ms = now_ms
 
     def end(self, now_ms: int, text: str, subject: Hashable = "") -> None:
-        """Note that the condition of this subject is over, if it was there."""
+        """Record the end of the condition of this subject, if it lasted."""
         if self._noted_ms.pop(subject, None) is not None and not self._noted_ms:
             seconds = (now_ms - self._began_ms) // 1000
             self._logger.info("%s, after %d s and %d times", text, seconds, self._count)

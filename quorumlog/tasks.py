@@ -1,4 +1,4 @@
-"""Background tasks with an owner: kept alive, ended together, and no failure goes unnoticed."""
+"""Background tasks with an owner: kept alive, ended together, every failure reported."""
 
 import asyncio
 import logging
@@ -13,10 +13,10 @@ class Tasks:
     """The tasks of one owner.
 
     1. A task is referenced until it ends: the event loop itself keeps only a weak reference.
-    2. `on_error` is called once for each task that raises, whatever it raises; being cancelled is
-       no failure. It runs in the event loop, when the task has ended.
-    3. No task is left after `stop`, except the one that calls it. `stop` cancels them in the order
-       of their starts.
+    2. `on_error` is called once for each task that raises any error; a cancellation is no failure.
+       It runs in the event loop, when the task has ended.
+    3. No task is left after `stop`, except its caller. `stop` cancels them in the order of their
+       starts.
     """
 
     def __init__(self, on_error: OnError) -> None:
@@ -27,7 +27,7 @@ class Tasks:
         return len(self._running)
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run `work` in the background. The caller may cancel or await the task, and need not."""
+        """Run `work` in the background. The caller may cancel or await the task."""
         task = asyncio.get_running_loop().create_task(work)
         self._running[task] = None
         task.add_done_callback(self._ended)
@@ -58,7 +58,7 @@ class Tasks:
 
 
 def log_failure(logger: logging.Logger, what: str) -> OnError:
-    """Return an `on_error` that logs the failure with its traceback, for work nothing waits for."""
+    """Return an `on_error` that logs the failure with its traceback, for unawaited work."""
 
     def log(error: BaseException) -> None:
         logger.error("%s failed: %s", what, error, exc_info=error)

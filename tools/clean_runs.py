@@ -1,14 +1,14 @@
-"""Run the sound product under faults, many times: nothing may be reported.
+"""Run the unmodified product under faults, many times: every verdict must be valid.
 
     python -m tools.clean_runs nodes --seeds 0:2000         whole nodes in simulation
     python -m tools.clean_runs transactions --seeds 0:2000  the same, with transactions and groups
     python -m tools.clean_runs real --seeds 1:31            real processes
-    python -m tools.clean_runs kills --seeds 0:20           nodes die again and again, replicas move
+    python -m tools.clean_runs kills --seeds 0:20           nodes die repeatedly, replicas move
 
-Each seed says which workload runs, and on real processes with which client and faults. `kills`
-runs rounds of `tools.kill_rounds`, and says in the end how often what happened in the valid ones.
+The seed determines the workload and, on real processes, the client and the faults. `kills` runs
+rounds of `tools.kill_rounds`, and prints the counts of all events in the valid rounds at the end.
 
-Each run is a line of --out (clean_runs.jsonl): an interrupted command goes on behind the last one.
+Each run is a line of --out (clean_runs.jsonl): an interrupted command resumes behind the last line.
 Exit status 1 if a run was not valid.
 """
 
@@ -67,15 +67,15 @@ def workload_of(seed: int) -> str:
 
 
 def transactions_workload_of(seed: int) -> str:
-    """Return the workload of a seed of `transactions`: all of them in turn."""
+    """Return the workload of a seed of `transactions`: all workloads in turn."""
     return TRANSACTION_WORKLOADS[seed % len(TRANSACTION_WORKLOADS)]
 
 
 def nodes_settings(seed: int, workload: str) -> NodesSettings:
-    """Return what a seed of whole nodes runs; one of seven has many partitions of many segments.
+    """Return the settings of a seed of whole nodes; every seventh has many partitions and segments.
 
-    A fetch of more than a few partitions leaves out those without news, and a segment that is not
-    the last is read by a thread at first.
+    They reach more code: a fetch of many partitions omits unchanged partitions, and the first read
+    of a full segment runs in a thread.
     """
     settings = settings_of(seed, workload=workload)
     if seed % _MANY_PARTITIONS_EVERY == 0:
@@ -84,12 +84,12 @@ def nodes_settings(seed: int, workload: str) -> NodesSettings:
 
 
 def nodes(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Run seeds of whole nodes; yield what came of each."""
+    """Run seeds of whole nodes; yield their results."""
     return _whole_nodes([nodes_settings(seed, workload_of(seed)) for seed in seeds])
 
 
 def transactions(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Run seeds of whole nodes with transactions and KIP-848 groups; yield what came of each."""
+    """Run seeds of whole nodes with transactions and KIP-848 groups; yield their results."""
     return _whole_nodes([nodes_settings(seed, transactions_workload_of(seed)) for seed in seeds])
 
 
@@ -111,7 +111,7 @@ def _whole_nodes(wanted: Sequence[NodesSettings]) -> Iterator[dict[str, Any]]:
 
 
 def real_command(seed: int) -> list[str]:
-    """Return the command of a run on real processes: all of it follows from the seed."""
+    """Return the command of a run on real processes: a function of the seed."""
     workloads = ("append_read", *OTHER_WORKLOADS)
     workload = workloads[seed % len(workloads)]
     drivers = DRIVERS.get(workload, ("client",))
@@ -122,14 +122,14 @@ def real_command(seed: int) -> list[str]:
 
 
 def real(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Run real processes; yield what came of each."""
+    """Run real processes; yield the results."""
     for seed in seeds:
         with tempfile.TemporaryDirectory(prefix="quorumlog-clean-") as scratch:
             yield _carried_out(seed, real_command(seed), Path(scratch) / "run")
 
 
 def kills(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Run real processes that are killed all the time; keep the files of what is not valid."""
+    """Run real processes that are killed repeatedly; keep the files of runs that are not valid."""
     for seed in seeds:
         with tempfile.TemporaryDirectory(prefix="quorumlog-round-") as scratch:
             run = Path(scratch) / "run"
@@ -141,7 +141,7 @@ def kills(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
 
 
 def _carried_out(seed: int, wanted: list[str], run: Path) -> dict[str, Any]:
-    """Run a command; return what to note."""
+    """Run a command; return its result for the output line."""
     _, *arguments = wanted
     out = ["--out", str(run), "--engine", "local", "--json"]
     command = [sys.executable, "-m", "quorumlog", *arguments, *out]
@@ -163,7 +163,7 @@ RUNS: Final = {"nodes": nodes, "transactions": transactions, "real": real, "kill
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what is asked for; return the exit status."""
+    """Run the command line's seeds; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -193,5 +193,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    logging.getLogger("quorumlog").setLevel(logging.ERROR)  # clients warn that no broker answers
+    logging.getLogger("quorumlog").setLevel(logging.ERROR)  # clients warn of dead brokers
     sys.exit(main(sys.argv[1:]))

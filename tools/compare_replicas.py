@@ -1,14 +1,14 @@
-"""Compare the logs of all replicas of a cluster that is stopped: committed records are equal.
+"""Compare the logs of all replicas of a stopped cluster: committed records must be equal.
 
     python -m tools.compare_replicas DIR      DIR: of `quorumlog up`, or of a chaos run
 
-A log that is not compacted must be the same bytes in every replica, from the latest log start to
-the least high watermark. A compacted one, which each replica cleans by itself, must have the same
-newest record of each key; where the high watermarks differ, one replica may have removed what
-another still has to have, so such logs are not compared. The metadata log must be the same bytes
-up to the least end. A replica without a high watermark, or one of 0 beside records, is a
-difference: nothing of it would be compared. Exit status 1 if replicas differ, 64 if there is
-nothing to compare.
+A log that is not compacted must have the same bytes in every replica, from the latest log start to
+the smallest high watermark. Each replica cleans a compacted log by itself: all must have the same
+newest record of each key. If their high watermarks differ, one replica may have removed records
+that another must still have, so such logs are not compared. The metadata log must have the same
+bytes up to the smallest end. A replica without a high watermark, or with high watermark 0 beside
+replicas with records, is a difference: its records could not be compared. Exit status 1 if replicas
+differ, 64 if there are no replicas to compare.
 """
 
 import argparse
@@ -33,10 +33,10 @@ EXIT_USAGE: Final = 64
 
 
 class Outcome(NamedTuple):
-    """What came of a comparison.
+    """The result of a comparison.
 
-    how: the replicas differ, or why they are not compared; "": they are equal. same: how many
-    batches, or keys, are.
+    how: the difference, or why the replicas are not compared; "": they are equal. same: the number
+    of equal batches or keys.
     """
 
     how: str = ""
@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
 
 
 class Replica(NamedTuple):
-    """The log of a partition on one node; high_watermark: None if it has none."""
+    """The log of a partition on one node; high_watermark: None without one."""
 
     directory: Path
     log_start_offset: int
@@ -61,7 +61,7 @@ class Replica(NamedTuple):
                     yield header.base_offset, content[position : position + header.size_in_bytes]
 
     def end_offset(self) -> int:
-        """Return where it ends."""
+        """Return the log end offset."""
         end = 0
         for path in sorted(self.directory.glob("*.log")):
             end = max(end, int(path.stem))
@@ -79,7 +79,7 @@ class Replica(NamedTuple):
 
 
 def replicas_of(directory: Path) -> Mapping[str, Sequence[Replica]]:
-    """Return the replicas of each partition, by its name."""
+    """Return the replicas of each partition, by the partition's name."""
     found = defaultdict[str, list[Replica]](list)
     for data in sorted(directory.glob("**/node-*/data")):
         starts, marks, cleaned = (
@@ -99,7 +99,7 @@ def replicas_of(directory: Path) -> Mapping[str, Sequence[Replica]]:
 
 
 def difference(name: str, replicas: Sequence[Replica]) -> Outcome:
-    """Return how replicas differ, if they do."""
+    """Compare the replicas of a partition."""
     log_ends = [replica.end_offset() for replica in replicas]
     marks = [replica.high_watermark for replica in replicas]
     ends = log_ends if name.startswith(METADATA_TOPIC) else [mark or 0 for mark in marks]
@@ -123,7 +123,7 @@ def difference(name: str, replicas: Sequence[Replica]) -> Outcome:
 
 
 def compare(directory: Path) -> Mapping[str, str]:
-    """Return how the replicas of each compared partition differ, by its name; "": not at all."""
+    """Return the difference of the replicas of each compared partition, by name; "": equal."""
     outcomes = {
         name: difference(name, replicas)
         for name, replicas in sorted(replicas_of(directory).items())
@@ -133,7 +133,7 @@ def compare(directory: Path) -> Mapping[str, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compare, and tell; return the exit status."""
+    """Compare, and print the result; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

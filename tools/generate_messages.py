@@ -2,20 +2,21 @@
 
     python tools/generate_messages.py
 
-kio has one dataclass per message and version; we want one class per message. Rules of the union:
-  1. Fields stand in wire order; each says in which versions it exists, is nullable and is tagged.
-  2. Names are Kafka's. kio drops the unit of what it types as timedelta or datetime: `_ms` is put
-       back, so
-     `timeout` is `timeout_ms` and `max_timestamp` is `max_timestamp_ms`. kio's other names already
-     are Kafka's.
+A message has a module if product code (`quorumlog/`) imports that module: to begin with a message,
+write its import, then run this.
+
+kio has one dataclass per message and version; quorumlog has one class per message. Rules of the
+union:
+  1. Fields are in wire order; each has the versions in which it exists, is nullable and is tagged.
+  2. Names are Kafka's. kio drops the unit of a field of type timedelta or datetime; `_ms` is added
+     again: `timeout` becomes `timeout_ms`, `max_timestamp` becomes `max_timestamp_ms`.
   3. A struct name that request and response share is prefixed with `Request` or `Response` in both.
-  4. Default: Kafka's own where it has one, else null where every version allows it (but never for
-       an array),
-     else zero, "", b"" or []. The default of a tagged struct is None: absent.
-What does not fit (a gap in versions, a change of type) raises InvariantViolation rather than be
-guessed at.
+  4. Default: Kafka's own if it has one, else null if every version allows it (but never for an
+     array), else zero, "", b"" or []. The default of a tagged struct is None: absent.
+A message that breaks the rules (a gap in versions, a change of type) raises InvariantViolation.
 """
 
+import ast
 import dataclasses
 import datetime
 import importlib
@@ -83,7 +84,7 @@ class StructUnion:
         self.order: list[str] = []
 
     def add(self, version: int, shapes: Mapping[str, Shape]) -> None:
-        """Take in one version; versions come newest first."""
+        """Add one version; versions come newest first."""
         at = 0
         for name, shape in shapes.items():
             if name in self.fields:
@@ -96,7 +97,7 @@ class StructUnion:
 
 
 class MessageUnion:
-    """All versions of one message, with its structs (those that others need come first)."""
+    """All versions of one message, with its structs (each after the structs that it contains)."""
 
     def __init__(
         self, classes: Mapping[int, type[Any]], prefix: str, shared: Iterable[str]
@@ -115,7 +116,7 @@ class MessageUnion:
             self._add(version, classes[version])
 
     def name_of(self, struct: type[Any]) -> str:
-        """Return the name of our class for a struct of kio's."""
+        """Return the name of the generated class for a struct of kio."""
         name: str = struct.__name__
         return self.prefix + name if name in self.shared else name
 
@@ -131,7 +132,7 @@ class MessageUnion:
         union.add(version, shapes)
 
     def in_order(self) -> Iterator[StructUnion]:
-        """Yield the structs, each after those it is made of; the message itself is the last."""
+        """Yield the structs, each after the structs that it contains; the message is the last."""
         done: set[str] = set()
 
         def visit(name: str) -> Iterator[StructUnion]:
@@ -179,7 +180,7 @@ def shapes_of(struct: type[Any]) -> Iterator[tuple[str, Shape]]:
 
 
 def plain_default(default: object, wire_type: str, *, is_array: bool) -> object:
-    """Return kio's default as a plain value; MISSING where Kafka gives none."""
+    """Return kio's default as a plain value; MISSING if Kafka has none."""
     if is_array:
         return default
     if default is None and wire_type == "uuid":
@@ -214,7 +215,7 @@ class FieldText:
 
 
 def field_text(message: MessageUnion, name: str, shapes: Mapping[int, Shape]) -> FieldText:
-    """Return everything that a class says of one field."""
+    """Return the source text of one field."""
     first = shapes[max(shapes)]
     types = {(shape.wire_type, shape.is_array, shape.tag) for shape in shapes.values()}
     structs = {shape.struct and shape.struct.__name__ for shape in shapes.values()}
@@ -303,8 +304,32 @@ def load(name: str) -> dict[EntityType, dict[int, type[Any]]]:
 
 
 def struct_names(classes: Mapping[int, type[Any]]) -> set[str]:
-    """Return the names of the structs that a message is made of."""
+    """Return the names of the structs in a message."""
     return {struct.kafka_name for struct in MessageUnion(classes, "", ()).in_order()}
+
+
+def named_messages(product: Path) -> set[str]:
+    """Return the modules of messages that code below `product` imports, in any form of import."""
+    package = "quorumlog.wire.codec.messages."
+    imported: set[str] = set()
+    for path in product.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "codec.messages" in text else ():
+            match node:
+                case ast.ImportFrom(module=str(module), names=names):
+                    imported |= {f"{module}.{one.name}" for one in names}
+                case ast.Import(names=names):
+                    imported |= {one.name for one in names}
+                case _:
+                    pass
+    below = (name.removeprefix(package) for name in imported if name.startswith(package))
+    return {name.partition(".")[0] for name in below} & schema_name_map.keys()
+
+
+def api_name(name: str) -> str:
+    """Return Kafka's name of an API: "SaslHandshake" for sasl_handshake."""
+    requests = load(name)[EntityType.request]
+    return requests[max(requests)].__name__.removesuffix("Request")
 
 
 def api_text(name: str, api_key: int) -> tuple[str, str]:
@@ -315,7 +340,7 @@ def api_text(name: str, api_key: int) -> tuple[str, str]:
     shared = struct_names(requests) & struct_names(responses)
     request = MessageUnion(requests, "Request", shared)
     response = MessageUnion(responses, "Response", shared)
-    kafka_name = requests[request.last].__name__.removesuffix("Request")
+    kafka_name = api_name(name)
     for of_version in requests.values():
         header = 2 if of_version.__flexible__ else 1
         require(of_version.__header_schema__.__version__ == header, "the header follows the body")
@@ -327,7 +352,7 @@ def api_text(name: str, api_key: int) -> tuple[str, str]:
 
 
 def data_text(name: str) -> str:
-    """Return the module of a message that is no request or response."""
+    """Return the module of a message that is neither request nor response."""
     message = MessageUnion(load(name)[EntityType.data], "", ())
     kafka_name = message.classes[message.last].__name__
     title = f"{kafka_name}, versions {message.versions[0]} to {message.last}."
@@ -335,7 +360,7 @@ def data_text(name: str) -> str:
 
 
 def module_text(title: str, lines: list[str]) -> str:
-    """Return a whole module: only what it uses is imported."""
+    """Return a whole module, with the imports that it uses."""
     body = "\n".join(lines)
     marks = {name: f" {name}" for name in ("EMPTY", "ZERO_UUID", "Records")}
     marks |= {name: f"({name})" for name in ("Message", "Response", "Struct")}
@@ -347,7 +372,9 @@ def module_text(title: str, lines: list[str]) -> str:
 
 
 INDEX_HEAD: Final = '''\
-"""Every API that we have messages for, by key. A module is imported when it is first needed.
+"""The APIs that have messages here, by key. A module is imported when it is first needed.
+
+UNUSED_APIS: the names of Kafka's other APIs, which no product code sends or answers.
 
 Generated by tools/generate_messages.py: change that, not this.
 """
@@ -363,37 +390,36 @@ class Api(NamedTuple):
     versions: range
 
 
-APIS: Final = {
-'''
+APIS: Final = {'''
 
 
 def generate(directory: Path) -> None:
-    """Write every module into `directory`, formatted."""
-    index = []
+    """Write the modules of the messages that the product names into `directory`, formatted."""
+    named = named_messages(ROOT / "quorumlog")
+    apis, unused = [], []
     for api_key, name in sorted(api_key_map.items()):
-        text, line = api_text(name, api_key)
-        (directory / f"{name}.py").write_text(text, encoding="utf-8")
-        index.append(line)
-    for name in sorted(schema_name_map.keys() - set(api_key_map.values())):
-        if EntityType.data in next(iter(schema_name_map[name].values())):
-            (directory / f"{name}.py").write_text(data_text(name), encoding="utf-8")
-    index_text = INDEX_HEAD + "\n".join(index) + "\n}\n"
-    (directory / "__init__.py").write_text(index_text, encoding="utf-8")
+        if name in named:
+            text, line = api_text(name, api_key)
+            (directory / f"{name}.py").write_text(text, encoding="utf-8")
+            apis.append(line)
+        else:
+            unused.append(f'    {api_key}: "{api_name(name)}",')
+    for name in sorted(named - {*api_key_map.values()}):
+        (directory / f"{name}.py").write_text(data_text(name), encoding="utf-8")
+    index = [INDEX_HEAD, *apis, "}", "UNUSED_APIS: Final = {", *unused, "}", ""]
+    (directory / "__init__.py").write_text("\n".join(index), encoding="utf-8")
     command = [sys.executable, "-m", "ruff", "format", "--quiet", "--config", "pyproject.toml"]
-    # Our own formatter, on our own files.
+    # A fixed formatter, on generated files.
     subprocess.run([*command, str(directory)], check=True, cwd=ROOT)  # noqa: S603 - see above
 
 
 def main() -> None:
-    """Replace what is checked in, file by file: each is whole at any time."""
+    """Replace the checked-in modules, file by file, each atomically."""
     with TemporaryDirectory(dir=DIRECTORY.parent) as draft:
         generate(Path(draft))
-        for path in Path(draft).glob("*.py"):
-            path.replace(DIRECTORY / path.name)
-        written = {f"{name}.py" for name in schema_name_map} | {"__init__.py"}
-    for old in DIRECTORY.glob("*.py"):
-        if old.name not in written:
-            old.unlink()
+        written = {path.replace(DIRECTORY / path.name) for path in Path(draft).glob("*.py")}
+    for old in {*DIRECTORY.glob("*.py")} - written:
+        old.unlink()
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""One kill round: real nodes are killed all the time under load, while all else goes on.
+"""One kill round: real nodes are killed repeatedly under load and administration.
 
-The workload of the round is judged by its checker, the topics of `tools.round_work` by themselves,
-and all replicas of the stopped cluster are compared. A round proves something only if nodes were
-killed, replicas moved, topics grew, logs were cleaned and cut meanwhile: else it says what lacks.
+Its checker judges the workload of the round, `tools.round_work` its own topics, and all replicas of
+the stopped cluster are compared. A round is a proof only if meanwhile nodes were killed, replicas
+moved, topics grew, and logs were cleaned and cut; otherwise its result names the missing events.
 """
 
 import json
@@ -30,14 +30,14 @@ CONFIG: Final = {
     "log.cleaner.min.cleanable.ratio": "0.1",
     "log.retention.check.interval.ms": "300",
 }
-FEW_RECORDS: Final = {"compacted_register": {"log.segment.bytes": "4000"}}  # to be cleaned at all
+FEW_RECORDS: Final = {"compacted_register": {"log.segment.bytes": "4000"}}  # to fill segments
 NEEDED: Final = ("kills", "reassign", "grow", "cleaned", "cut", "partitions")
-"""What a round counts that must have happened; the last are those whose replicas are compared."""
+"""The counts of a round that must not be 0; the last: partitions with compared replicas."""
 _BROKERS: Final = 3
 
 
 def settings_of(seed: int, out: Path, duration_s: float = 30.0) -> RunSettings:
-    """Return what a round runs: all of it follows from the seed."""
+    """Return the settings of a round: a function of the seed."""
     workload = WORKLOADS[seed % len(WORKLOADS)]
     return RunSettings(
         out=out,
@@ -50,7 +50,7 @@ def settings_of(seed: int, out: Path, duration_s: float = 30.0) -> RunSettings:
 
 
 def carry_out(settings: RunSettings) -> dict[str, Any]:
-    """Carry out a round; return what to note of it."""
+    """Execute a round; return its result."""
     noted: dict[str, Any] = {"seed": settings.seed, "workload": settings.workload}
     work = RoundWork(settings.topic, settings.out / CLUSTER_DIRECTORY, brokers=_BROKERS)
 
@@ -64,7 +64,7 @@ def carry_out(settings: RunSettings) -> dict[str, Any]:
         try:
             run(settings, progress)
         finally:
-            work.give_up()  # the cluster is gone; there is nothing to give up after `finish`
+            work.give_up()  # the cluster is gone; no effect after `finish`
         verdict = verify_history(settings.out, engine="local")
     except (BackEndFailed, ClusterError, RunError, HistoryError, KafkaError, OSError) as error:
         return {**noted, "valid": "no result", "why": [f"{type(error).__name__}: {error}"]}
@@ -83,7 +83,7 @@ def carry_out(settings: RunSettings) -> dict[str, Any]:
 
 
 def judged(noted: Mapping[str, Any], findings: list[str]) -> dict[str, Any]:
-    """Return what is noted: not valid with a finding, and no proof if something did not happen."""
+    """Return the result: not valid with findings, and "no proof" without the NEEDED events."""
     if findings:
         return {**noted, "valid": False, "why": [*noted["why"], *findings]}
     lacks = [f"there was no {name}" for name in NEEDED if not noted["counts"].get(name)]
@@ -93,14 +93,14 @@ def judged(noted: Mapping[str, Any], findings: list[str]) -> dict[str, Any]:
 
 
 def killed(history: str) -> int:
-    """Count the SIGKILLs of nodes that the nemesis has told."""
+    """Count the SIGKILLs of nodes in the nemesis's rows of a history."""
     events = map(json.loads, history.splitlines()[1:])
     steps = [one for one in events if one.get("process") == -1 and "kill" in one.get("f", "")]
     return sum(len(str(one.get("node", "")).split(",")) for one in steps)
 
 
 def totals(rounds: list[Mapping[str, Any]]) -> dict[str, int]:
-    """Add up what happened in the rounds that were valid."""
+    """Add up the counts of the valid rounds."""
     valid = [one for one in rounds if one["valid"] is True]
     counts = sum((Counter(one.get("counts", {})) for one in valid), Counter[str]())
     return {"rounds": len(valid), **counts}

@@ -1,4 +1,4 @@
-"""The page docs/recall.md, from what the search has found."""
+"""The page docs/recall.md, from the results of the search."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -59,7 +59,7 @@ def page(recall: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 def cheapest(
     mutant: str, found: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the first subject that finds it, and what was noted there."""
+    """Return the first subject that finds the mutant, and its result."""
     for subject in subjects_of(mutant):
         if found.get(subject, {}).get("seed") is not None:
             return subject, found[subject]
@@ -91,7 +91,7 @@ def _real_rows() -> Iterator[str]:
 
 
 def _sound() -> Iterator[str]:
-    """Say what the same options gave without a mutant."""
+    """Yield the lines on runs with the same options without a mutant."""
     told = [
         told for name, one in read_real().items() if name in sound_runs() for told in one["told_by"]
     ]

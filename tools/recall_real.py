@@ -1,4 +1,4 @@
-"""Planted bugs on real processes: with which options `chaos run` finds each, and how often."""
+"""Planted bugs on real processes: the options by which `chaos run` finds each, and how often."""
 
 import json
 import shlex
@@ -41,11 +41,11 @@ REAL_OPTIONS: Final[dict[str, str]] = {
     "truncates_to_its_high_watermark": "--fault kill_all,pause_kill --duration 20s --partitions 1",
 }
 
-Found = dict[str, dict[str, Any]]  # mutant -> its options, and what told of it in each run
+Found = dict[str, dict[str, Any]]  # mutant -> its options, and the first anomaly of each run
 
 
 def read_real() -> Found:
-    """Return what was found so far with the options of today."""
+    """Return the recorded results of the current options."""
     known: Found = json.loads(FILE.read_text()) if FILE.exists() else {}
     return {
         name: known[name]
@@ -55,7 +55,7 @@ def read_real() -> Found:
 
 
 def sound_runs() -> list[str]:
-    """Return the names under which the same options without a mutant are noted."""
+    """Return the names of the runs with the same options without a mutant."""
     return [f"sound: {options}" for options in dict.fromkeys(REAL_OPTIONS.values())]
 
 
@@ -65,20 +65,20 @@ def options_of(name: str) -> str:
 
 
 def real_command(name: str, seed: int) -> list[str]:
-    """Return the command that a person types."""
+    """Return the command, as a user types it."""
     mutant = ["--mutant", name] if name in REAL_OPTIONS else []
     options = shlex.split(options_of(name))
     return ["quorumlog", "chaos", "run", *mutant, *options, "--seed", str(seed)]
 
 
 def carry_out(names: Sequence[str]) -> None:
-    """Make the runs that are missing, one after the other; write the file after each."""
+    """Execute the missing runs, one after the other; write the file after each."""
     found = read_real()
     missing = [
         (name, seed)
         for seed in range(1, REAL_RUNS + 1)
         for name in names
-        if seed == 1 or name in REAL_OPTIONS  # a sound run is made once
+        if seed == 1 or name in REAL_OPTIONS  # a run without a mutant is made once
         if len(found.get(name, {"told_by": []})["told_by"]) < seed
     ]
     for name, seed in track(missing, "on real processes", console=Console(stderr=True)):

@@ -24,14 +24,14 @@ from quorumlog.cluster import ClusterShape
 NODES: Final = "nodes"
 _WORLD_MS: Final = 10_000
 _LONGER_MS: Final = {"adds_before_it_may_vote": 60_000, "frees_the_unrevoked": 60_000}
-"""Of a world, where the bug needs longer: disks are lost once each log names the voters; few groups
-are upgraded while one of their members gives partitions up."""
+"""Durations of a world for bugs that need longer: disks are lost once each log has the voters; few
+groups are upgraded while one of their members revokes partitions."""
 NODES_MS: Final = 12_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesOptions:
-    """What a seed of whole nodes is run with, where the defaults cannot show the bug."""
+    """Options of a seed of whole nodes, if the defaults cannot show the bug."""
 
     workload: str = "append_read"
     faults: tuple[str, ...] | None = None
@@ -39,7 +39,7 @@ class NodesOptions:
     shape: ClusterShape = field(default_factory=ClusterShape)
 
     def arguments(self) -> list[str]:
-        """Return them as the command takes them."""
+        """Return the options as arguments of the command."""
         arguments = [] if self.workload == "append_read" else ["--workload", self.workload]
         arguments += [] if self.faults is None else ["--faults", ",".join(self.faults)]
         for setting in self.config:
@@ -130,14 +130,14 @@ NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
 
 
 def subjects_of(mutant: str) -> list[str]:
-    """Return what can run it in simulation, the cheapest first."""
+    """Return the simulations that can run a mutant, the cheapest first."""
     return [*(name for name, world in WORLDS.items() if mutant in world.mutants), NODES]
 
 
 def simulated_command(mutant: str, subject: str, seed: int, *, is_sound: bool = False) -> str:
-    """Return the command that a person types for an attempt in simulation.
+    """Return the command of an attempt in simulation, as a user types it.
 
-    is_sound: the same run of the product itself.
+    is_sound: the same run without the mutant.
     """
     command = ["quorumlog", "simulate", subject, "--seed", str(seed)]
     command += [] if is_sound else ["--mutant", mutant]
@@ -147,9 +147,9 @@ def simulated_command(mutant: str, subject: str, seed: int, *, is_sound: bool = 
 
 
 def simulated(mutant: str, subject: str, seed: int, *, is_sound: bool = False) -> str:
-    """Run one seed; return the rule or the anomaly that tells of the bug, "" if none does.
+    """Run one seed; return the rule or the anomaly that shows the bug, "" if none does.
 
-    is_sound: run the product itself, with the mutant's options.
+    is_sound: run the product without the mutant, with the mutant's options.
     """
     planted = None if is_sound else mutant
     if subject != NODES:

@@ -1,13 +1,13 @@
 """Find every planted bug by the cheapest run that shows it, and write the table of docs/recall.md.
 
-`python -m tools.recall_table` goes on from tests/data/recall.json: it searches what has not been
-found yet, seed by seed, the cheapest subject first, and writes the file after each step.
+`python -m tools.recall_table` resumes from tests/data/recall.json: it searches for the bugs not yet
+found, seed by seed, the cheapest subject first, and writes the file after each step.
 
-    --mutants A,B      only these, from the beginning
-    --subjects nodes   only in these: worlds, or `nodes`
+    --mutants A,B      only these mutants, from the beginning
+    --subjects nodes   only in these subjects: worlds, or `nodes`
     --only real        on real processes: tests/data/recall_real.json
-    --seeds N          how many seeds of each world (400), of whole nodes (40)
-    --check            run again the one stated run of each, and the same of the product itself;
+    --seeds N          number of seeds of each world (400), of whole nodes (40)
+    --check            repeat the recorded run of each mutant, and the same run without the mutant;
                        exit status 1 if a bug is not found, or if the product fails
     --page             write docs/recall.md only
 """
@@ -37,7 +37,7 @@ _WORLD_SEEDS: Final = 400
 _STEP: Final = {NODES: 4}  # seeds in one piece of work
 _WORLD_STEP: Final = 20
 
-Recall = dict[str, dict[str, dict[str, Any]]]  # mutant -> subject -> what came of it
+Recall = dict[str, dict[str, dict[str, Any]]]  # mutant -> subject -> result
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Piece:
 
 
 def search(piece: Piece) -> dict[str, Any]:
-    """Run the seeds up to the first that finds it; return what to note."""
+    """Run the seeds up to the first that finds the bug; return the result."""
     for seed in range(piece.first, piece.end):
         if told_by := simulated(piece.mutant, piece.subject, seed):
             return {"seed": seed, "tried": seed + 1, "told_by": told_by}
@@ -59,24 +59,24 @@ def search(piece: Piece) -> dict[str, Any]:
 
 
 def read() -> Recall:
-    """Return what was found so far."""
+    """Return the recorded results."""
     known: Recall = json.loads(FILE.read_text()) if FILE.exists() else {}
     return {name: known.get(name, {}) for name in MUTANTS}
 
 
 def write(recall: Recall) -> None:
-    """Keep what was found."""
+    """Write the results."""
     FILE.write_text(json.dumps(recall, indent=1) + "\n")
 
 
 def next_piece(
     mutant: str, found: dict[str, dict[str, Any]], subjects: Sequence[str], seeds: int | None
 ) -> Piece | None:
-    """Return what to try next for a mutant; None: it is found, or all was tried."""
+    """Return the next seeds for a mutant; None: it is found, or all seeds were tried."""
     for subject in subjects_of(mutant):
         noted = found.get(subject, {"seed": None, "tried": 0})
         if noted["seed"] is not None and not subjects:
-            return None  # a cheaper subject has it
+            return None  # a cheaper subject found it
         wanted = seeds or _SEEDS.get(subject, _WORLD_SEEDS)
         is_wanted = not subjects or subject in subjects
         if is_wanted and noted["seed"] is None and noted["tried"] < wanted:
@@ -88,7 +88,7 @@ def next_piece(
 def work(
     recall: Recall, names: Sequence[str], following: Callable[[str], Piece | None], workers: int
 ) -> None:
-    """Do all pieces of work, those of one mutant one after the other."""
+    """Do all pieces of work, in parallel; the pieces of one mutant in order."""
     pieces = list(filter(None, map(following, names)))
     with (
         ProcessPoolExecutor(workers) as pool,
@@ -115,7 +115,7 @@ def work(
 
 
 def lost(recall: Recall, names: Sequence[str]) -> Iterator[str]:
-    """Run again the stated run of each mutant; yield those that it does not find any more."""
+    """Repeat the recorded run of each mutant; yield the mutants that are not found any more."""
     for name in names:
         for subject in subjects_of(name):
             noted = recall[name].get(subject, {})
@@ -128,9 +128,10 @@ def lost(recall: Recall, names: Sequence[str]) -> Iterator[str]:
 
 
 def unsound(recall: Recall, names: Sequence[str]) -> Iterator[str]:
-    """Run the product itself as the stated runs do; yield the runs that fail.
+    """Repeat the recorded runs without their mutants; yield the runs that fail.
 
-    A bug that is found where the product fails, too, proves nothing. Equal runs are made once.
+    If the product fails, too, the run does not prove that it finds the bug. Equal runs are executed
+    once.
     """
     known: set[str] = set()
     for name in names:
@@ -146,7 +147,7 @@ def unsound(recall: Recall, names: Sequence[str]) -> Iterator[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what is asked; return the exit status."""
+    """Execute the command line; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_AS_WRITTEN)
     parser.add_argument("--mutants", default="")
     parser.add_argument("--subjects", default="")

@@ -1,10 +1,10 @@
-"""Record what real clients send, for tests/property/test_client_frames.py to change.
+"""Record the requests of real clients, for tests/property/test_client_frames.py to mutate.
 
-    python -m tools.record_client_frames    writes tests/data/client_frames/<client>.bin anew
+    python -m tools.record_client_frames    rewrites tests/data/client_frames/<client>.bin
 
-Each client writes in transactions and reads in a group against one broker in this process; that of
-librdkafka by the protocol of KIP-848. A file has frames as they are on the wire, with their
-lengths: of each API and version the first two that differ in size.
+Each client writes in transactions and reads in a group, with one broker in this process; the client
+of librdkafka uses the protocol of KIP-848. A file has frames as on the wire, with their lengths: of
+each API and version the first two frames of different size.
 """
 
 import asyncio
@@ -141,7 +141,7 @@ async def record(client: Callable[[str], Awaitable[None]]) -> list[bytes]:
 
 
 def chosen(frames: list[bytes]) -> list[bytes]:
-    """Return a few of each API and version, in their order."""
+    """Return a few frames of each API and version, in order."""
     kinds: Counter[bytes] = Counter()
     sizes: set[tuple[bytes, int]] = set()
     kept = []
@@ -155,7 +155,7 @@ def chosen(frames: list[bytes]) -> list[bytes]:
 
 
 def main() -> int:
-    """Record all clients; say what was kept."""
+    """Record all clients; print the number of frames."""
     DIRECTORY.mkdir(exist_ok=True)
     for name, client in CLIENTS.items():
         frames = chosen(asyncio.run(record(client)))

@@ -1,9 +1,10 @@
-"""What goes on while the nodes of a kill round die: an administrator works, and logs get shorter.
+"""The work beside the kills of a kill round: an administrator's steps, and logs that are shortened.
 
 One topic loses its oldest segments by size, and records by DeleteRecords; another is compacted.
-Both get records all the time, and know by themselves what must be there at the end: each
-acknowledged record from the log start on; of the compacted one, or a newer one of its key. Replicas
-of all topics move, topics grow, leaders are elected, copies are throttled. All of it is counted.
+Both receive records all the time, and a journal of each determines the records at the end: each
+acknowledged record from the log start on; in the compacted topic, it or a newer record of its key.
+Replicas of all topics move, topics grow, leaders are elected, copies are throttled. Every event is
+counted.
 """
 
 import asyncio
@@ -34,26 +35,26 @@ _CONFIGS: Final[Mapping[str, Mapping[str, str | int]]] = {
     COMPACTED: {"cleanup.policy": "compact"},
 }
 _LEFT_BYTES_MIN: Final = RETENTION_BYTES - 2 * SEGMENT_BYTES
-"""What retention leaves; records that were not acknowledged may have gone from the end since."""
+"""The minimum left by retention; unacknowledged records may have been truncated since."""
 _PARTITIONS: Final = 3
 _KEYS: Final = 12
 _PADDING: Final = bytes(1_500)
-_BURST: Final = 12  # records that are in flight at once
+_BURST: Final = 12  # records in flight at once
 _PAUSE_S: Final = 0.15  # between bursts
 _STEP_S: Final = 0.3  # between the administrator's steps
-_LOOK_S: Final = 0.3  # between looks at the disks
+_LOOK_S: Final = 0.3  # between checks of the disks
 _THROTTLED_BYTES_PER_S: Final = 50_000
 _CHURN_PER_S: Final = 3
 _CALL_TIMEOUT_S: Final = 5.0
 _SETTLE_TIMEOUT_S: Final = 60.0
 _READ_TIMEOUT_S: Final = 60.0
-_FINDINGS_MAX: Final = 10  # of a topic
-_KEPT_BEHIND: Final = 20  # records that DeleteRecords leaves, of those acknowledged
+_FINDINGS_MAX: Final = 10  # per topic
+_KEPT_BEHIND: Final = 20  # acknowledged records left by DeleteRecords
 _STEPS: Final = ("reassign", "reassign", "grow", "reassign", "delete", "elect", "throttle")
 
 
 class Logs(NamedTuple):
-    """What a reader finds in a topic: the number at each place, and where logs start and end."""
+    """The records of a topic, by partition and offset, and the start and end of each log."""
 
     numbers: Mapping[tuple[TopicPartition, int], int]
     starts: Mapping[TopicPartition, int]
@@ -62,14 +63,14 @@ class Logs(NamedTuple):
 
 @dataclass(slots=True)
 class Journal:
-    """What a topic was told, and what came of it. Values are numbers; none is sent twice."""
+    """A topic's acknowledged and deleted records. Values are numbers, each sent only once."""
 
     is_compacted: bool
     acknowledged: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
     deleted: dict[TopicPartition, int] = field(default_factory=lambda: defaultdict(int))
 
     def findings(self, logs: Logs) -> Iterator[str]:
-        """Yield what is wrong with what was read."""
+        """Yield the contradictions between the journal and the records read."""
         found, starts, ends = logs
         for number in (n for n, times in Counter(found.values()).items() if times > 1):
             yield f"number {number} is there twice"
@@ -90,11 +91,11 @@ class Journal:
 class RoundWork:
     """The work of one round, in a thread of its own.
 
-    `start` it, `finish` it when nothing dies any more, and `give_up` when the cluster is gone.
+    `start` it, `finish` it after the last fault, and `give_up` when the cluster is gone.
     """
 
     def __init__(self, topic: str, cluster: Path, *, brokers: int) -> None:
-        """`topic`: that of the workload. `cluster`: the directory of its nodes."""
+        """`topic`: the workload's. `cluster`: the directory of its nodes."""
         self.counts: Final = Counter[str]()
         self.findings: Final[list[str]] = []
         self._topic: Final = topic
@@ -109,13 +110,13 @@ class RoundWork:
         self._bootstrap = ""
 
     def start(self, bootstrap: str) -> None:
-        """Begin."""
+        """Start the work."""
         self._bootstrap = bootstrap
         self._thread = threading.Thread(target=self._run, name="round work")
         self._thread.start()
 
     def finish(self) -> None:
-        """End the work, wait until all is in sync, and look at the logs. Raises what went wrong."""
+        """End the work, wait until all replicas are in sync, check the logs. Raises its error."""
         self._is_over.set()
         if self._thread is not None:
             self._thread.join()
@@ -171,7 +172,7 @@ class RoundWork:
     # --- the administrator ---
 
     async def _administer(self, administrators: list[Administrator]) -> None:
-        """Do one step after the other; one that the cluster refuses does not count."""
+        """Do one step after the other; refused steps do not count."""
         for step in itertools.cycle(_STEPS):
             if self._is_over.is_set():
                 return
@@ -192,7 +193,7 @@ class RoundWork:
             await asyncio.sleep(_STEP_S)
 
     async def _asked(self, step: str) -> int:
-        """Elect the preferred leaders, or delete records; return what was done."""
+        """Elect the preferred leaders, or delete records; return the number of changes."""
         async with Admin(self._bootstrap) as admin:
             if step == "elect":
                 outcomes = await admin.elect_leaders()
@@ -211,7 +212,7 @@ class RoundWork:
     # --- records ---
 
     async def _append(self, topic: str) -> None:
-        """Append bursts; after a failure by another producer."""
+        """Append bursts; after a failure, with a new producer."""
         while not self._is_over.is_set():
             with suppress(*REFUSED):
                 async with Producer(self._bootstrap, linger_ms=5) as producer:
@@ -254,11 +255,11 @@ class RoundWork:
                     for record in records:
                         number = int((record.value or b"").partition(b" ")[0])
                         found[at, record.offset] = number
-            starts = await consumer.beginning_offsets(logs)  # last: they may have moved meanwhile
+            starts = await consumer.beginning_offsets(logs)  # last: they may advance meanwhile
         return Logs(found, starts, ends)
 
     async def _until_in_sync(self) -> None:
-        """Return when nothing moves any more, and each replica is in sync; else note a finding."""
+        """Wait until all moves have ended and all replicas are in sync; else add a finding."""
         left: object = "the cluster does not answer"
         with suppress(TimeoutError):
             async with asyncio.timeout(_SETTLE_TIMEOUT_S):
@@ -270,10 +271,10 @@ class RoundWork:
                 return
         self.findings.append(f"not in sync after {_SETTLE_TIMEOUT_S:g} s: {left}")
 
-    # --- what the nodes do by themselves ---
+    # --- the nodes' own actions ---
 
     async def _watch_disks(self) -> None:
-        """Count how often a replica removes its oldest segments, and cleans its log."""
+        """Count the removals of oldest segments, and the cleanings, by any replica."""
         known = Counter[str]()
         while not self._is_over.is_set():
             seen = dict(_first_offsets(self._cluster))
@@ -301,10 +302,10 @@ async def _not_in_sync(admin: Admin) -> list[str]:
 
 
 def _first_offsets(cluster: Path) -> Iterator[tuple[str, int]]:
-    """Yield (what and where, offset) of each replica: where its log begins, how far it is clean."""
+    """Yield (kind and path, offset) of each replica: its log start, and its first dirty offset."""
     for data in cluster.glob("node-*/data"):
         for log in data.glob(f"{RETAINED}-*"):
-            with suppress(OSError, ValueError):  # it goes, or is being made
+            with suppress(OSError, ValueError):  # it is being removed or created
                 yield f"cut {log}", min(int(one.stem) for one in log.glob("*.log"))
         with suppress(OSError):
             for at, offset in read_offset_checkpoint(RealDisk(), str(data), CLEANED_FILE).items():

@@ -1,12 +1,12 @@
-"""Errors of a cluster on this machine: one line each, which says what to do."""
+"""Errors of a cluster on this machine: one line each, with the remedy."""
 
 
 class ClusterError(Exception):
-    """The cluster cannot do what was asked; the message says what to do about it."""
+    """A call on the cluster failed; the message gives the remedy."""
 
 
 class InvalidArgument(ClusterError, ValueError):
-    """An argument or a setting is invalid. Nothing was started and nothing was written."""
+    """An argument or a setting is invalid. No node was started and no file written."""
 
 
 class NodeFailed(ClusterError):

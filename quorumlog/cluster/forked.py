@@ -1,4 +1,4 @@
-"""Nodes that `quorumlog.node.fork_server` forks for us: they are its children, not ours.
+"""Nodes forked by `quorumlog.node.fork_server`: children of that process, not of this one.
 
 docs/decisions/0143-nodes-that-start-together-share-their-imports.md
 """
@@ -24,15 +24,15 @@ from quorumlog.node.fork_server import NodePlan, Plan
 
 _READ_BYTES: Final = 4096
 _TOGETHER_MIN: Final = 2
-_ROOM: Final = " " * 4000  # for the words of a node in `ps`
+_ROOM: Final = " " * 4000  # for the command line of a node in `ps`
 _prepared: "Final[list[ForkServer]]" = []
 
 
 def spawn_together(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
     """Start the processes of several nodes; `wait_ready` of each must be called.
 
-    Two or more of them share their imports, where the system is Linux and nothing else was asked
-    for them. Raises NodeFailed if one cannot be started; the others may run then.
+    On Linux, two or more plain nodes share their imports. Raises NodeFailed if one cannot be
+    started; the others may run then.
     """
     plain = [node for node in nodes if node.is_plain] if sys.platform == "linux" else []
     if len(plain) < _TOGETHER_MIN:
@@ -46,14 +46,14 @@ def spawn_together(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
 
 
 def preloaded_for(program: Program) -> list[str]:
-    """Return the modules that its nodes share: another program may want to change some first."""
+    """Return the modules to import before the forks; another program may have to patch some."""
     return ["quorumlog.node.preloaded"] if program.is_ours else []
 
 
 def prepare() -> None:
-    """Let the modules of nodes that start soon be imported, beside what this process does first.
+    """Start a fork server early: it imports the modules of nodes while this process goes on.
 
-    It costs a process, which ends if the next start does not need it, or with this process.
+    The server ends if the next start does not need it, or with this process.
     """
     if sys.platform == "linux" and not _prepared:
         program = Program()
@@ -101,9 +101,9 @@ def _fork(nodes: Sequence[NodeProcess], limit: TimeLimit) -> None:
 
 
 class ForkServer:
-    """The process that forks the nodes of one plan, and tells how they end. Any thread may ask.
+    """The process that forks the nodes of one plan, and reports their ends. Thread-safe.
 
-    It ends with the last of its nodes, or when this process ends or forgets it.
+    It ends with the last of its nodes, with this process, or when this object is deleted.
     """
 
     def __init__(self, interpreter: Sequence[str], preloaded: Sequence[str]) -> None:
@@ -116,7 +116,7 @@ class ForkServer:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # the log of the first node, once there is a plan
                 bufsize=0,
-                start_new_session=True,  # a Ctrl-C at the terminal is ours to handle
+                start_new_session=True,  # this process handles a Ctrl-C at the terminal
             )
         self._its_output: Final = some(self.process.stdout, "it is a pipe")
         self._count = 0
@@ -127,23 +127,23 @@ class ForkServer:
         self._has_ended = False
 
     def drop(self) -> None:
-        """End it, before it has forked any node."""
+        """Kill the server before it has forked a node."""
         self._its_input.close()
         with self.process:
             self.process.kill()
 
     def fork(self, plan: Plan) -> None:
-        """Let it fork these nodes; `wait_forked` must be called."""
+        """Send the plan of the nodes to fork; `wait_forked` must be called."""
         self._count = len(plan["nodes"])
         line = json.dumps(plan).encode() + b"\n"
-        with suppress(BrokenPipeError, ConnectionResetError):  # it has ended: `wait_forked` sees it
+        with suppress(BrokenPipeError, ConnectionResetError):  # it has ended: see `wait_forked`
             sent = socket.send_fds(self._its_input, [line], plan["descriptors"])
             self._its_input.sendall(line[sent:])
 
     def wait_forked(self, limit: TimeLimit) -> None:
-        """Wait until it has forked all nodes, or has ended, or the time is over.
+        """Wait until the server has forked all nodes, or has ended, or the time is over.
 
-        Whatever ends the wait, it forks no more nodes afterwards: `children` are all there are.
+        After the wait it forks no more nodes: `children` is complete.
         """
         try:
             while self._is_forking and not limit.is_over():
@@ -160,11 +160,11 @@ class ForkServer:
 
     @property
     def children(self) -> "Sequence[ForkedChild]":
-        """The processes that were forked, in the order of the plan."""
+        """The forked processes, in the order of the plan."""
         return self._children
 
     def status_of(self, child: "ForkedChild", wait_s: float) -> int | None:
-        """Return how a process has ended; None: it has not, also not within a moment's wait."""
+        """Return the exit status of a process; None: it still runs after at most `wait_s`."""
         if child.pid not in self._statuses:
             self._look(wait_s)
         return self._statuses.get(child.pid)
@@ -182,7 +182,7 @@ class ForkServer:
                 self._take(**json.loads(line))
             if not chunk or len(self._statuses) == self._count:
                 self._its_input.close()
-                with self.process:  # closes its pipe, and waits for it: it is at its end
+                with self.process:  # closes its pipe, and waits for its end
                     self._has_ended = True
 
     def _take(self, pid: int, status: int | None = None) -> None:
@@ -192,7 +192,7 @@ class ForkServer:
             self._statuses[pid] = status
 
     def _look_without_it(self, wait_s: float) -> None:
-        """Look once it was killed: its nodes that have ended, too, ended as it did."""
+        """Check the nodes after the server's end: ended nodes get the server's exit status."""
         for child in self._children:
             if child.pid not in self._statuses and not child.is_seen:
                 self._statuses[child.pid] = self.process.returncode
@@ -202,7 +202,7 @@ class ForkServer:
 
 
 def _wait_for_an_end(pids: Iterable[int], wait_s: float) -> None:
-    """Wait until one of these processes, which are not our children, has ended; or for so long."""
+    """Wait at most `wait_s` until one of these processes, which are no children, has ended."""
     with ExitStack() as stack:
         descriptors = []
         for pid in pids:
@@ -215,7 +215,7 @@ def _wait_for_an_end(pids: Iterable[int], wait_s: float) -> None:
 
 
 class ForkedChild:
-    """A process that was forked, with what `subprocess.Popen` has for a child of ours."""
+    """A forked process, with the interface of `subprocess.Popen`."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self.pid: Final = pid
@@ -224,15 +224,15 @@ class ForkedChild:
 
     @property
     def is_seen(self) -> bool:
-        """Whether the system still shows this process."""
+        """Whether this process still exists."""
         return self._started is not None and process_identity.is_running(self.pid, self._started)
 
     def poll(self) -> int | None:
-        """Return how it has ended, below 0 by a signal; None: it runs."""
+        """Return its exit status, below 0 by a signal; None: it runs."""
         return self._server.status_of(self, 0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it has ended; return how. Raises subprocess.TimeoutExpired."""
+        """Wait for its end; return its exit status. Raises subprocess.TimeoutExpired."""
         until_s = None if timeout is None else time.monotonic() + timeout
         while (status := self._server.status_of(self, LOOK_EVERY_S)) is None:
             if until_s is not None and time.monotonic() >= until_s:

@@ -1,18 +1,19 @@
 """The directory of a local cluster: its files, and how they are created.
 
-    DIR/cluster.json           the nodes of the cluster, and the settings it was made with
-    DIR/control.secret         what its nodes show each other: readable by their owner alone
+    DIR/cluster.json           the nodes of the cluster, and its settings
+    DIR/control.secret         the shared secret of its nodes: readable by their owner alone
     DIR/node-<id>/             one node: node.properties, node.log (its output), node.pid
     DIR/node-<id>/data/        its log directory: meta.properties, the metadata log, partitions
 
-A directory that holds a cluster is started again with what is in it; settings given then are laid
-over the recorded ones, and recorded once all nodes are ready with them. A cluster that was never
-ready, nor used, binds nothing: the next start plans it anew
+The next start of a cluster uses its recorded nodes and settings. New settings override the recorded
+settings, and are recorded once all nodes are ready with them. A cluster that was neither ready nor
+used is not kept: the next start plans it again
 (docs/decisions/0037-a-cluster-is-one-once-it-was-ready.md).
 """
 
 import json
 import os
+import secrets
 import shutil
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,29 @@ from quorumlog.addresses import address_text, host_and_port
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.ports import free_ports
 from quorumlog.cluster.roles import BROKER
-from quorumlog.cluster.secret import make_secret, secret_file
+
+SECRET_FILE: Final = "control.secret"  # noqa: S105 - the name of a file
+_SECRET_BYTES: Final = 32
+
+
+def make_secret(directory: Path) -> None:
+    """Write a new secret into the cluster's directory, unless it has one. Raises OSError."""
+    path = directory / SECRET_FILE
+    if path.exists():
+        return
+    unfinished = directory / f"{SECRET_FILE}.tmp"
+    unfinished.unlink(missing_ok=True)
+    handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(secrets.token_urlsafe(_SECRET_BYTES) + "\n")
+    unfinished.replace(path)
+
+
+def secret_file(directory: Path) -> Path | None:
+    """Return the absolute path of the cluster's secret; None if the cluster has none."""
+    path = (directory / SECRET_FILE).resolve()
+    return path if path.exists() else None
+
 
 CLUSTER_FILE: Final = "cluster.json"
 METADATA_LOG: Final = "__cluster_metadata-0"  # in each node's log directory
@@ -32,7 +55,7 @@ FORMAT: Final = 1
 FIRST_ID: Final = 1
 LAST_ID: Final = 2**31 - 1  # a node id is an int32
 CONTROL_PORT_STEP: Final = 10_000  # `--port 9092`: Kafka on 9092, control on 19092
-_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - of what is everywhere
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - of all interfaces
 
 FAST_DEFAULTS: Final[Mapping[str, str]] = {
     "broker.heartbeat.interval.ms": "500",
@@ -48,10 +71,10 @@ FAST_DEFAULTS: Final[Mapping[str, str]] = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1",
     "transaction.state.log.num.partitions": "8",
 }
-"""What `--defaults fast` changes of Kafka's defaults, so that failover is quick on one machine.
+"""Changes of Kafka's defaults by `--defaults fast`, for a quick failover on one machine.
 
-A broker waits longer for its first registration than in Kafka: nothing starts it again here, and
-after a loss of all nodes a machine may be busy for minutes. `LocalCluster` has limits of its own.
+A broker waits longer for its first registration than in Kafka: it is not restarted automatically,
+and after a loss of all nodes a machine may be busy for minutes. `LocalCluster` has its own limits.
 """
 
 
@@ -61,7 +84,7 @@ class NodeSpec:
 
     id: int
     roles: tuple[str, ...]  # "broker", "controller"
-    kafka: str  # host:port; of a node that is no broker, nothing listens there
+    kafka: str  # host:port; without the role broker, there is no listener
     control: str  # host:port
 
     @property
@@ -74,8 +97,8 @@ class NodeSpec:
 class ClusterSpec:
     """The nodes of a cluster and their settings. Recorded in cluster.json.
 
-    `was_ready`: all its nodes have been ready once. Before that, it may be planned anew.
-    `detours`: properties of single nodes for as long as this object lives; not recorded.
+    `was_ready`: all its nodes have been ready once. Before that, it may be planned again.
+    `detours`: unrecorded properties of single nodes, by node id.
     """
 
     cluster_id: str
@@ -86,7 +109,7 @@ class ClusterSpec:
 
     @property
     def bootstrap(self) -> str:
-        """The Kafka addresses of all brokers, as clients want them."""
+        """The Kafka addresses of all brokers, as clients take them."""
         return ",".join(self.client_address(node) for node in self.nodes if node.is_broker)
 
     def client_address(self, node: NodeSpec) -> str:
@@ -104,7 +127,7 @@ class ClusterSpec:
         return self.detours.get(node.id, {}).get("control.listener", node.control)
 
     def node(self, node_id: int) -> NodeSpec:
-        """Return one node. Raises ClusterError with the ids there are."""
+        """Return one node. Raises ClusterError with the existing ids."""
         for node in self.nodes:
             if node.id == node_id:
                 return node
@@ -120,11 +143,11 @@ def plan(
     config: Mapping[str, str],
     first_id: int = FIRST_ID,
 ) -> ClusterSpec:
-    """Lay out a new cluster: one node per entry of `roles`; port 0 takes free ports.
+    """Plan a new cluster: one node per entry of `roles`; port 0 chooses free ports.
 
     The node ids count up from `first_id`. The Kafka ports count up from `port`, and each control
-    port is CONTROL_PORT_STEP above the Kafka port of its node. Where the Kafka listeners are on all
-    addresses, the control listeners are on the loopback one: all nodes are on this machine. Raises
+    port is CONTROL_PORT_STEP above the Kafka port of its node. If the Kafka listeners are on all
+    interfaces, the control listeners are on loopback: all nodes are on this machine. Raises
     InvalidArgument.
     """
     count, host = len(roles), host.strip("[]")
@@ -176,9 +199,9 @@ def save(directory: Path, spec: ClusterSpec) -> None:
 
 
 def found(directory: Path, spec: ClusterSpec) -> None:
-    """Create what only a new cluster gets: its secret, and the mark of voters that never voted.
+    """Create the secret of a new cluster, and the markers of its voters, which have never voted.
 
-    A voter that finds neither mark nor votes has lost its disk. Raises ClusterError.
+    A voter without marker and votes has lost its disk. Raises ClusterError.
     """
     from quorumlog.metadata_quorum.settings import NEW_CLUSTER_FILE
 
@@ -204,7 +227,7 @@ def write_properties(directory: Path, spec: ClusterSpec, nodes: Iterable[NodeSpe
 
 
 def _replace(path: Path, text: str) -> None:
-    """Give a file this content, on the disk and at once: a reader sees the old or the new one."""
+    """Replace a file's content, durably and atomically."""
     new = path.with_name(f"{path.name}.new")
     try:
         if path.exists() and path.read_text(encoding="utf-8") == text:
@@ -222,7 +245,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _flush_directory(directory: Path) -> None:
-    """Make the names in a directory survive a loss of power."""
+    """Make the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -231,7 +254,7 @@ def _flush_directory(directory: Path) -> None:
 
 
 def holds_partitions(directory: Path, spec: ClusterSpec) -> bool:
-    """Tell whether a node has the log of a partition: the cluster was used."""
+    """Return whether a node has the log of a partition: then the cluster was used."""
     return any(
         path.is_dir() and path.name != METADATA_LOG
         for node in spec.nodes
@@ -263,7 +286,7 @@ def wipe(directory: Path, node_id: int) -> None:
 
 
 def load(directory: Path) -> ClusterSpec:
-    """Read cluster.json. Raises ClusterError if there is none, or it is not one of ours."""
+    """Read cluster.json. Raises ClusterError if it is missing or invalid."""
     path = directory / CLUSTER_FILE
     try:
         document: dict[str, Any] = json.loads(path.read_text())
@@ -283,7 +306,7 @@ def load(directory: Path) -> ClusterSpec:
             cluster_id=str(document["cluster_id"]),
             nodes=nodes,
             config=config,
-            was_ready=bool(document.get("was_ready", True)),  # earlier versions did not say
+            was_ready=bool(document.get("was_ready", True)),  # earlier versions lack it
         )
     except FileNotFoundError:
         raise ClusterError(f"{directory} holds no cluster; `quorumlog up` makes one") from None
@@ -294,10 +317,10 @@ def load(directory: Path) -> ClusterSpec:
 def node_properties(
     directory: Path, spec: ClusterSpec, node: NodeSpec, *, settings: bool = True
 ) -> Iterable[tuple[str, str]]:
-    """Everything that one node is told, under Kafka's names where Kafka has one.
+    """Yield the properties of one node, under Kafka's names where they exist.
 
-    Without `settings`, only what is its own: its id, its addresses, and the voters. Detours replace
-    what they name; so do the settings, of the listener of a node that is alone.
+    Without `settings`, only its own: its id, its addresses, and the voters. Detours override them;
+    so do the settings of the listener in a cluster of one node.
     """
     detours = spec.detours.get(node.id, {})
     for name, value in _own_properties(directory, spec, node):
@@ -337,7 +360,7 @@ def data_directory(directory: Path, node_id: int) -> Path:
 
 
 def directory_id(directory: Path, node_id: int) -> bytes | None:
-    """Return the id of a node's log directory; None: it has none yet, as if it were wiped."""
+    """Return the id of a node's log directory; None: it is new or wiped."""
     from quorumlog.storage.io.checkpoints import read_meta_properties, uuid_from_text
     from quorumlog.storage.io.disk import RealDisk
 

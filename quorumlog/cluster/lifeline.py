@@ -1,8 +1,8 @@
-"""The pipe that tells nodes when the process that started them has ended.
+"""The pipe by which nodes detect the end of the process that started them.
 
-A node that is not detached holds the read end, and this process alone the write end: it writes
-nothing, and the kernel closes it however the process ends, by SIGKILL too. The node then reads the
-end of the file and stops.
+A node that is not detached holds the read end, and this process alone the write end. It never
+writes; the kernel closes the write end however the process ends, also by SIGKILL. The node then
+reads the end of the file and stops.
 """
 
 import os
@@ -11,8 +11,8 @@ _ends: tuple[int, int] | None = None  # (read, write): one pipe for all nodes of
 
 
 def read_end() -> int:
-    """Return the descriptor to hand to a node that shall end with this process."""
-    global _ends  # noqa: PLW0603 - it belongs to the process, as its end does
+    """Return the descriptor for a node that must end with this process."""
+    global _ends  # noqa: PLW0603 - the pipe belongs to the process
     if _ends is None:
         _ends = os.pipe()
         os.set_blocking(_ends[0], False)
@@ -20,7 +20,7 @@ def read_end() -> int:
 
 
 def _let_go() -> None:
-    """Close both ends in a forked child: it may outlive the process that the nodes belong to."""
+    """Close both ends in a forked child: it may outlive this process, the nodes' owner."""
     global _ends  # noqa: PLW0603 - as above
     if _ends is not None:
         for descriptor in _ends:

@@ -31,10 +31,10 @@ class LocalCluster:
     """Start, stop, kill and pause the nodes of one cluster directory.
 
     Use it as a context manager: `with LocalCluster(nodes=3) as cluster: ... cluster.bootstrap`.
-    Without `directory` it lives in a temporary one, which goes when the block ends.
+    Without `directory` it has a temporary directory, which is removed at the end of the block.
     Its nodes end with this process, however that ends, unless they are `detached`.
-    All methods block; all raise ClusterError with a line that says what to do, and InvalidArgument
-    for what makes no sense.
+    All methods block; all raise ClusterError with a line that gives the remedy, and InvalidArgument
+    for invalid arguments.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class LocalCluster:
         node_module: str = "quorumlog.node",
         detached: bool = False,
     ) -> None:
-        """Plan a new cluster, or open the one that `directory` holds (its nodes are kept).
+        """Plan a new cluster, or open the cluster in `directory` (with its recorded nodes).
 
-        `controllers` and `brokers`, given together, make nodes of one role each; else every one
-        of `nodes` has both; the ids count up from `first_id`. `config` has Kafka's names and
-        texts, and an empty text takes a recorded setting back; `defaults` is "fast" or "kafka".
-        `node_module` is run as the node's program: one that breaks a rule tests the tests.
+        `controllers` and `brokers`, given together, make nodes of one role each; without them,
+        each of `nodes` has both roles. Ids count up from `first_id`. `config` has Kafka's names
+        and texts; an empty text removes a recorded setting. `defaults` is "fast" or "kafka".
+        `node_module` is run as the node's program: a mutant that breaks a rule tests the tests.
         `detached` nodes outlive this process.
         """
         temporary = not directory
@@ -65,7 +65,7 @@ class LocalCluster:
         self.directory: Final = path
         self._owner_pid: Final = os.getpid()
         self._program: Final = Program(module=node_module, detached=detached, temporary=temporary)
-        self._failed: ClusterSpec | None = None  # planned here before, never ready, to be cleared
+        self._failed: ClusterSpec | None = None  # an earlier plan, never ready: to be cleared
         self._is_planned_here = False  # a new cluster
         found = _found(path)
         if found is not None and (found.was_ready or self._is_used(found)):
@@ -89,7 +89,7 @@ class LocalCluster:
         return NodeProcess(self.directory, spec.cluster_id, shown, self._program)
 
     def _is_used(self, spec: ClusterSpec) -> bool:
-        """Tell whether a cluster that was never ready holds data, or is being started."""
+        """Return whether a cluster that was never ready holds data, or is being started."""
         return (
             layout.holds_partitions(self.directory, spec)
             or any(self._process_of(spec, node).pid is not None for node in spec.nodes)
@@ -121,37 +121,37 @@ class LocalCluster:
         return not self.spec.was_ready
 
     def take_detours(self, detours: Mapping[int, Mapping[str, str]]) -> None:
-        """Give single nodes properties, by id, that are not recorded: before the start.
+        """Set unrecorded properties of single nodes, by id, before the start.
 
-        They lead connections through something that is not there any more once this process ends.
+        They route connections through forwarders or namespaces, which end with this process.
         """
         self.spec = replace(self.spec, detours=detours)
 
     def launch_by(self, node_id: int, launch: Launch) -> None:
-        """Launch the processes of a node in this way from now on; it is not recorded."""
+        """Launch the processes of a node by `launch` from now on; it is not recorded."""
         self._process(node_id).launch = launch
 
     def check(self) -> list[str]:
-        """Check the settings, by the nodes' own rules; return those without effect here, sorted.
+        """Check the settings by the nodes' own rules; return the names without effect, sorted.
 
-        Raises InvalidArgument. Nothing is written.
+        Raises InvalidArgument. No file is written.
         """
         return settings_check.check(self.directory, self.spec)
 
     def start(self, *, timeout_s: float = READY_TIMEOUT_S, say: Say = say_nothing) -> float:
         """Start every node that does not run; return the seconds until all were ready.
 
-        Ready: every broker is unfenced and there is an active controller. If a node fails, no node
-        makes any progress for `timeout_s`, or a signal comes, the ones started here are killed. The
-        settings are recorded once all are ready with them. `say` is told what a long start is at.
-        Raises InvalidArgument, and ClusterError for a port in use, before anything is written.
+        Ready: every broker is unfenced and there is an active controller. The nodes started here
+        are killed if one of them fails, if none makes progress for `timeout_s`, or on a signal. The
+        settings are recorded once all nodes are ready. `say` receives the progress of a long start.
+        Raises InvalidArgument, and ClusterError for a port in use, before any file is written.
         """
         started_s = time.monotonic()
         idle = [node for node in self.spec.nodes if self._processes[node.id].pid is None]
         self.check()
         for node in idle:
             self._require_ports(node)
-        registry.running()  # clears what killed processes left
+        registry.running()  # removes leftovers of killed processes
         self._prepare(idle)
         limit = self._time_limit(timeout_s, [node.id for node in idle], say)
         try:
@@ -163,12 +163,12 @@ class LocalCluster:
         except BaseException:
             for node in idle:
                 self._end(node.id, signal.SIGKILL)
-            registry.running()  # forgets them
+            registry.running()  # removes their entries
             raise
         return time.monotonic() - started_s
 
     def _prepare(self, idle: list[NodeSpec]) -> None:
-        """Write what the idle nodes read; a cluster that exists keeps its recorded settings."""
+        """Write the files of the idle nodes; an existing cluster keeps its recorded settings."""
         if self._program.temporary and not self.directory.exists():
             self.directory.mkdir(mode=0o700)
             atexit.register(self._dispose)
@@ -183,7 +183,7 @@ class LocalCluster:
             layout.write_properties(self.directory, self.spec, idle)
 
     def _require_ports(self, node: NodeSpec) -> None:
-        """Raise ClusterError if the node could not listen: it names the port and its process."""
+        """Raise ClusterError, with port and process, if a port of the node is in use."""
         kafka = self.spec.kafka_address(node)
         kafka_port, control_port = host_and_port(kafka)[1], host_and_port(node.control)[1]
         is_derived = control_port == kafka_port + layout.CONTROL_PORT_STEP
@@ -200,7 +200,7 @@ class LocalCluster:
                 )
 
     def _way_out(self, pid: int | None) -> str:
-        """Say what to do about a port that a process has."""
+        """Return the remedy for a port that a process uses."""
         for entry in registry.running():
             if entry.pid == pid:
                 return (
@@ -219,7 +219,7 @@ class LocalCluster:
     ) -> None:
         """Start one node again; with `wait`, return when it is unfenced.
 
-        Raises NodeFailed if it ends, or makes no progress for `timeout_s`; then it is left alone.
+        Raises NodeFailed if it ends, or makes no progress for `timeout_s`; it is not killed.
         """
         process, node = self._process(node_id), self.spec.node(node_id)
         if process.pid is None:
@@ -238,9 +238,9 @@ class LocalCluster:
             self._process(node_id).wait_ended(self._time_limit(STOP_TIMEOUT_S, [node_id]))
 
     def stop_node(self, node_id: int, *, say: Say = say_nothing) -> None:
-        """Stop one node cleanly: it hands over what it leads first.
+        """Stop one node cleanly: it hands over its leaderships first.
 
-        Raises NodeFailed if it makes no progress for STOP_TIMEOUT_S; then it is left alone.
+        Raises NodeFailed if it makes no progress for STOP_TIMEOUT_S; it is not killed.
         """
         limit = self._time_limit(STOP_TIMEOUT_S, [node_id], say)
         self._process(node_id).signal(signal.SIGTERM)
@@ -254,7 +254,7 @@ class LocalCluster:
         layout.wipe(self.directory, node_id)
 
     def pause(self, node_id: int) -> None:
-        """SIGSTOP: its connections stay open and nothing answers."""
+        """SIGSTOP: its connections stay open, without responses."""
         self._process(node_id).signal(signal.SIGSTOP)
 
     def resume(self, node_id: int) -> None:
@@ -262,11 +262,10 @@ class LocalCluster:
         self._process(node_id).signal(signal.SIGCONT)
 
     def stop(self, *, say: Say = say_nothing) -> tuple[int, ...]:
-        """Stop every node cleanly, together; kill the rest once none makes any progress.
+        """Stop all nodes cleanly, at once; kill the rest after STOP_TIMEOUT_S without progress.
 
-        That is when no node has told any for STOP_TIMEOUT_S. Returns the ids of the nodes that
-        were killed. A node that ends by itself meanwhile is stopped like the others. `say` is told
-        what a long stop is at, and which nodes were killed.
+        Returns the ids of the killed nodes. A node that ends by itself meanwhile counts as stopped.
+        `say` receives the progress of a long stop, and the killed nodes.
         """
         running = self.running()
         limit = self._time_limit(STOP_TIMEOUT_S, running, say)
@@ -294,7 +293,7 @@ class LocalCluster:
         return TimeLimit(timeout_s, files, say)
 
     def _dispose(self) -> None:
-        """Leave nothing of a temporary cluster. A fork of the process that has it does nothing."""
+        """Kill the nodes of a temporary cluster and remove it; no effect in a forked child."""
         atexit.unregister(self._dispose)
         if os.getpid() == self._owner_pid:
             for node in self.spec.nodes:
@@ -307,11 +306,11 @@ class LocalCluster:
         return self._process(node_id).pid
 
     def exit_status(self, node_id: int) -> int | None:
-        """Return how the node ended that was started here, below 0 by a signal; None: it runs."""
+        """Return the exit status of a node started here, below 0 by a signal; None: it runs."""
         return self._process(node_id).exit_status
 
     def last_words(self, node_id: int) -> str:
-        """Say how a node that has ended did so, by the last line of its output.
+        """Return how a node ended, with the last line of its output.
 
         Raises ClusterError if it runs.
         """
@@ -322,15 +321,15 @@ class LocalCluster:
         return self._processes[node_id]
 
     def node_status(self, node_id: int) -> dict[str, Any] | None:
-        """Ask a node about itself and the cluster (GET /api/v1/status); None: no answer."""
+        """Return a node's view of itself and the cluster (GET /api/v1/status); None: no answer."""
         return _status_at(self.spec.control_address(self.spec.node(node_id)))
 
     def state(self, node_id: int) -> NodeState:
-        """Return the state of a node's process; NO_ANSWER if it runs: it is not asked."""
+        """Return the state of a node's process; NO_ANSWER if it runs: no request is sent."""
         return self._process(node_id).state()
 
     def _views(self, addresses: Mapping[int, str]) -> dict[int, dict[str, Any]]:
-        """Ask nodes about the cluster, all at once; those that do not answer are left out."""
+        """Request the views of nodes, all at once; nodes without an answer are left out."""
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
@@ -338,10 +337,10 @@ class LocalCluster:
         return {node_id: answer for node_id, answer in answers.items() if answer is not None}
 
     def status(self) -> dict[str, Any]:
-        """Describe the cluster as its best-informed running node sees it, and which nodes run.
+        """Describe the nodes, and the cluster in the view of the node with the newest metadata.
 
-        `quorum`: which voters answer, whether they are a majority, and whose view it is. Without a
-        majority `controller_id` is None, and `topics` are the past. `state`: see NodeState.
+        `quorum`: the voters that answer, whether they are a majority, and the node of the view.
+        Without a majority `controller_id` is None, and `topics` are outdated. `state`: NodeState.
         """
         states = {node.id: self.state(node.id) for node in self.spec.nodes}
         asked = {
@@ -354,7 +353,7 @@ class LocalCluster:
         best = None if best_id is None else views[best_id]
         configured = [node.id for node in self.spec.nodes if "controller" in node.roles]
         voters = cluster_status.voters_of(best, configured)
-        views |= self._views(  # voters that joined by hand
+        views |= self._views(  # voters that were added by hand
             {node_id: at for node_id, at in voters.items() if at and node_id not in states}
         )
         states |= dict.fromkeys(views, NodeState.RUNNING)
@@ -382,7 +381,7 @@ class LocalCluster:
     def describe_node(self, node: NodeSpec) -> dict[str, Any]:
         """Return a node and its process as plain values, ready for JSON.
 
-        A node that is no broker has no Kafka listener: `kafka` is None.
+        A node without the role broker has no Kafka listener: `kafka` is None.
         """
         return {
             **asdict(node),
@@ -392,7 +391,7 @@ class LocalCluster:
         }
 
     def running(self) -> list[int]:
-        """Return the ids of the nodes that run."""
+        """Return the ids of the running nodes."""
         return [node.id for node in self.spec.nodes if self.pid(node.id) is not None]
 
     def __enter__(self) -> Self:
@@ -418,15 +417,15 @@ class LocalCluster:
 
 
 def _temporary_path() -> Path:
-    """Choose a directory that is made when the cluster starts."""
+    """Choose a directory, to be created when the cluster starts."""
     return (
         Path(tempfile.gettempdir()).absolute() / f"{registry.TEMPORARY_PREFIX}{os.urandom(8).hex()}"
     )
 
 
 def _status_at(address: str) -> dict[str, Any] | None:
-    """Ask the control listener at `host:port` for its node's status; None: no answer."""
-    import http.client  # to start a cluster needs no HTTP
+    """Request the status from the control listener at `host:port`; None: no answer."""
+    import http.client  # not at the top: a start of a cluster does not need it
 
     host, port = host_and_port(address)
     connection = http.client.HTTPConnection(host, port, timeout=_STATUS_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Records of a node that is down, cut off so that the node cannot notice it."""
+"""Undetectable loss of records on a node that is down."""
 
 import os
 from mmap import ACCESS_READ, mmap
@@ -16,9 +16,9 @@ from quorumlog.wire.codec.records import iterate_headers
 
 
 def lose_records(directory: Path, node_id: int) -> None:
-    """Cut off the newer half of each partition's log of a node, unnoticed. Raises ClusterError.
+    """Cut off the newer half of each partition's log of a node. Raises ClusterError.
 
-    The node cannot notice it: each log ends with a whole batch, and the checkpoints are empty.
+    The node cannot detect it: each log ends with a whole batch, and the checkpoints are empty.
     """
     data = data_directory(directory, node_id)
     try:
@@ -36,7 +36,7 @@ def lose_records(directory: Path, node_id: int) -> None:
 
 
 def _whole_batches(segment: Path, size: int) -> int:
-    """Return how many of the first `size` bytes are whole batches."""
+    """Return the number of bytes of whole batches within the first `size` bytes."""
     if not size:
         return 0
     with (

@@ -1,4 +1,4 @@
-"""Ports of this machine: which are free, and which process listens on the others."""
+"""Ports of this machine: choice of free ports, and the process that listens on a port."""
 
 import errno
 import os
@@ -13,17 +13,17 @@ from quorumlog.cluster.errors import ClusterError
 
 FREE_PORTS: Final = range(15_000, 30_000)
 AT_ONCE_MAX: Final = 500
-_BLOCK: Final = 50  # ports that one process has for its clusters; the first one shows that
-_BLOCKS_MAX: Final = 20  # of one process; then those of stopped clusters are used again
+_BLOCK: Final = 50  # ports reserved for one process by a socket that is bound to the first
+_BLOCKS_MAX: Final = 20  # per process; then ports of stopped clusters are reused
 _PROC: Final = Path("/proc")
 _LISTEN: Final = "0A"  # the state in /proc/net/tcp
 
 
 class _Blocks:
-    """The ports that this process may choose from, in blocks that no other process has.
+    """The ports that this process may choose from, in blocks reserved for it.
 
-    A process that has a block holds its first port for as long as it lives. So no other process
-    gives away a port whose node is not started yet, or is down for a while.
+    A process binds the first port of its blocks until it ends. So other processes do not choose a
+    port whose node is not started yet, or is down for a while.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class _Blocks:
         self._given: Final[list[int]] = []
 
     def candidates(self, host: str) -> Iterator[int]:
-        """Yield ports, those first that were not given before."""
+        """Yield ports, unused ports first, then ports that were chosen before."""
         given_before = random.SystemRandom().sample(self._given, len(self._given))
         while self._fresh or (len(self._guards) < _BLOCKS_MAX and self._take_block(host)):
             port = self._fresh.pop()
@@ -41,7 +41,7 @@ class _Blocks:
         yield from given_before
 
     def _take_block(self, host: str) -> bool:
-        """Take a block that no process has; return whether there was one."""
+        """Reserve a free block; return whether there was one."""
         starts = range(FREE_PORTS.start, FREE_PORTS.stop, _BLOCK)
         for start in random.SystemRandom().sample(starts, len(starts)):
             guard = _bound_alone(host, start)
@@ -52,7 +52,7 @@ class _Blocks:
         return False
 
     def let_go(self) -> None:
-        """Close the descriptors, as in a forked child: the blocks are its parent's."""
+        """Close the descriptors in a forked child: the blocks belong to its parent."""
         for guard in self._guards:
             os.close(guard)
         for numbers in (self._guards, self._fresh, self._given):
@@ -65,13 +65,13 @@ os.register_at_fork(after_in_child=_blocks.let_go)
 
 
 def family_of(host: str) -> socket.AddressFamily:
-    """Return the family of sockets that bind a host: IPv6 for an address of it, else IPv4."""
+    """Return the address family of a host: IPv6 for an IPv6 address, else IPv4."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _bound_alone(host: str, port: int) -> socket.socket | None:
-    """Return a socket that has the port, or None if any other has it, or a part of it yet."""
-    probe = socket.socket(family_of(host))  # no SO_REUSEADDR: it takes no port that closes yet
+    """Return a socket that is bound to the port, or None if another socket still uses it."""
+    probe = socket.socket(family_of(host))  # no SO_REUSEADDR: a closing connection counts as use
     try:
         probe.bind((host, port))
     except OSError:
@@ -83,9 +83,9 @@ def _bound_alone(host: str, port: int) -> socket.socket | None:
 def free_ports(host: str, count: int) -> list[int]:
     """Choose ports of `host` that have no listener now. Raises ClusterError.
 
-    The range is not the one that the kernel gives to outgoing connections: the kernel could hand
-    out one of ours before the node has bound it. Other processes that choose by this function
-    choose other ports. If a process of another kind takes one meanwhile, the node says so.
+    The range excludes the kernel's ports of outgoing connections: the kernel could use a chosen
+    port before the node binds it. Other processes that call this function choose other ports. If
+    another program binds a chosen port first, the node's error names it.
     """
     ports: list[int] = []
     with _choosing:
@@ -99,7 +99,7 @@ def free_ports(host: str, count: int) -> list[int]:
 
 
 class Obstacle(NamedTuple):
-    """Why a node cannot listen at an address; `pid`: the process that does, if it can be seen."""
+    """Why a node cannot listen at an address; `pid`: the listening process, if visible."""
 
     reason: str
     pid: int | None = None
@@ -123,9 +123,9 @@ def obstacle(host: str, port: int) -> Obstacle | None:
 
 
 def listener(port: int, *, proc: Path = _PROC) -> tuple[int, str] | None:
-    """Return (id, command) of the process that listens on `port`, or None if it cannot be seen.
+    """Return (id, command) of the process that listens on `port`, or None if it is not visible.
 
-    It can be seen on Linux, for processes of the same user.
+    On Linux, processes of the same user are visible.
     """
     inodes = {inode for table in ("tcp", "tcp6") for inode in _inodes(proc / "net" / table, port)}
     if not inodes:

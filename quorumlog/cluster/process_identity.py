@@ -1,7 +1,7 @@
 """The identity of a process: its process id, and when it started.
 
-The system gives a process id to another process some time after the first has ended. The time of
-the start tells the two apart.
+The system reuses a process id some time after its process has ended. The start time distinguishes
+the two processes.
 """
 
 import os
@@ -17,9 +17,9 @@ _STATE, _START_TIME = 0, 19  # fields of /proc/PID/stat behind the command's nam
 
 
 def started(pid: int) -> str | None:
-    """Return when a process started, as a text to compare, or None if there is no such process.
+    """Return the start time of a process, as a text to compare, or None without such a process.
 
-    A process that has ended counts as gone, although its parent has not waited for it yet.
+    An ended process counts as gone, even if its parent has not waited for it yet.
     """
     if not _PROC.joinpath("self", "stat").exists():
         return _started_by_ps(pid)
@@ -31,7 +31,7 @@ def started(pid: int) -> str | None:
 
 
 def is_paused(pid: int) -> bool:
-    """Tell whether a process is stopped by a signal (SIGSTOP): state T."""
+    """Return whether a process is stopped by a signal (SIGSTOP): state T."""
     if not _PROC.joinpath("self", "stat").exists():
         return _ask_ps(pid).startswith("T")
     try:
@@ -41,7 +41,7 @@ def is_paused(pid: int) -> bool:
 
 
 def is_running(pid: int, start: str) -> bool:
-    """Tell whether the process that had this id and started then still runs."""
+    """Return whether the process with this id and start time still runs."""
     return started(pid) == start
 
 
@@ -59,11 +59,11 @@ def _started_by_ps(pid: int) -> str | None:
 
 
 def _ask_ps(pid: int) -> str:
-    """Return the state and the time of the start by `ps`, as macOS has no /proc; "": no answer."""
+    """Return state and start time from `ps`, as macOS has no /proc; "": `ps` shows no process."""
     command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
     environment = {**os.environ, "LC_ALL": "C"}
     try:
-        answer = subprocess.run(  # noqa: S603 - our own words and a number
+        answer = subprocess.run(  # noqa: S603 - fixed words and a number
             command,
             env=environment,
             capture_output=True,

@@ -1,10 +1,10 @@
-"""One node as a process of this machine: starts it, signals it, tells whether it runs.
+"""One node as a process of this machine: starts it, signals it, checks whether it runs.
 
-A node holds a lock on its `node.pid` for as long as it lives, however it ends. So "is it running"
-needs no guess about recycled process ids: if the lock can be had, it is not.
+A node holds a lock on its `node.pid` until its process ends, in whatever way. So the check needs no
+guess about recycled process ids: if the lock is free, the node does not run.
 
 A node that is not detached ends with the process that started it: `lifeline`. Nodes do not import
-what lies in the working directory (`python -P`): a `queue.py` there is not the standard library's.
+modules from the working directory (`python -P`): a `queue.py` there is not the standard library's.
 """
 
 import json
@@ -34,11 +34,11 @@ _EXIT_POLL_S: Final = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """The program that runs as a node, and for how long.
+    """The program that runs as a node, and its lifetime.
 
     `module`: the Python module; words behind its name are its first arguments.
     `detached`: the node outlives the process that starts it.
-    `temporary`: the directory of the cluster goes with that process.
+    `temporary`: the directory of the cluster is removed at the end of that process.
     """
 
     module: str = "quorumlog.node"
@@ -47,13 +47,13 @@ class Program:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is a part of this package."""
+        """Whether the module belongs to this package."""
         return self.module.partition(".")[0] == "quorumlog"
 
     @property
     def interpreter(self) -> list[str]:
         """The start of a command line: the name of a module follows."""
-        # A module of the user's may lie in the working directory, which -P leaves out.
+        # -P leaves out the working directory, which may contain a user's module.
         return [sys.executable, *(["-P"] if self.is_ours else []), "-m"]
 
     @property
@@ -66,8 +66,8 @@ class Program:
 class Launch:
     """How the process of one node is launched, beside its program.
 
-    `prefix`: a command that becomes the node's, in the same process. `environment`: variables that
-    are added to ours.
+    `prefix`: a command that executes the node's command in its own process. `environment`:
+    variables added to this process's.
     """
 
     prefix: tuple[str, ...] = ()
@@ -75,17 +75,17 @@ class Launch:
 
 
 class Child(Protocol):
-    """What `subprocess.Popen` and a process that was forked for us have in common."""
+    """A child process: a `subprocess.Popen`, or a process of the fork server."""
 
     @property
     def pid(self) -> int:
         """The id of the process."""
 
     def poll(self) -> int | None:
-        """Return how it has ended, below 0 by a signal; None: it runs."""
+        """Return its exit status, below 0 by a signal; None: it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it has ended; return how. Raises subprocess.TimeoutExpired."""
+        """Wait for its end; return its exit status. Raises subprocess.TimeoutExpired."""
 
 
 class NodeProcess:
@@ -109,7 +109,7 @@ class NodeProcess:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but its program and its arguments makes its process."""
+        """Whether its process is launched without prefix and environment."""
         return self.launch == Launch()
 
     @property
@@ -123,7 +123,7 @@ class NodeProcess:
         return int(text) if text else None
 
     def state(self) -> NodeState:
-        """Return the state of the process; NO_ANSWER while it runs: it was not asked."""
+        """Return the state of the process; NO_ANSWER while it runs: no request is sent."""
         pid = self.pid
         if pid is not None:
             is_paused = process_identity.is_paused(pid)
@@ -147,7 +147,7 @@ class NodeProcess:
     def spawn(self, *, report_ready: bool = True) -> None:
         """Start the process and return at once.
 
-        With `report_ready`, `wait_ready` must be called: it tells what became of the node.
+        With `report_ready`, `wait_ready` must be called, to wait for the node.
         """
         with self.starting(report_ready=report_ready) as (arguments, descriptors):
             with self.log.open("ab") as log:
@@ -158,13 +158,13 @@ class NodeProcess:
                     stdout=log,
                     stderr=log,
                     pass_fds=descriptors,
-                    start_new_session=True,  # a Ctrl-C at the terminal is ours to handle
+                    start_new_session=True,  # this process handles a Ctrl-C at the terminal
                 )
             self.adopt(child)
 
     @contextmanager
     def starting(self, *, report_ready: bool = True) -> Iterator[tuple[list[str], list[int]]]:
-        """Yield the arguments of a process to start, and those of them that are descriptors."""
+        """Yield the arguments of a process to start, and the descriptors that they name."""
         if self.pid is not None:
             raise ClusterError(f"node {self.node_id} runs already, as process {self.pid}")
         blank(progress_file(self._pid_file))
@@ -189,7 +189,7 @@ class NodeProcess:
         self._ready_fd = read_fd
 
     def adopt(self, child: Child) -> None:
-        """Take a process that was started with what `starting` has yielded; record it."""
+        """Own and record a process that was started with the results of `starting`."""
         self._child = child
         registry.add(
             registry.Entry(
@@ -206,14 +206,14 @@ class NodeProcess:
         )
 
     def wait_ready(self, limit: TimeLimit) -> dict[str, Any]:
-        """Wait for the node's one line that it is ready; return it.
+        """Wait for the line of JSON that a ready node writes; return its content.
 
         Raises NodeFailed with the end of the node's output if it ended, or was too slow.
         """
         if self._ready_fd is None:
             raise ClusterError(f"node {self.node_id} was not started here")
         fd, self._ready_fd = self._ready_fd, None
-        child = self._child  # another thread may start the next one meanwhile
+        child = self._child  # another thread may start the next process meanwhile
         try:
             line = b""
             while not line.endswith(b"\n"):
@@ -236,22 +236,22 @@ class NodeProcess:
         return answer
 
     def late(self, limit: TimeLimit) -> NodeFailed:
-        """Return the error that it was not ready in time, with the reasons that it gives."""
+        """Return the error of a node that is not ready in time, with its own reasons."""
         reasons = "; ".join(limit.reasons(self.node_id)) or f"it {limit.lack(self.node_id)}"
         lack = f"node {self.node_id} is not ready: {reasons}"
         return NodeFailed(f"{lack}; see {self.log}")
 
     def failed(self, child: Child | None) -> NodeFailed:
-        """Return the error that it ended before it was ready, once the process has ended."""
+        """Wait for the process's end; return the error of a node that ended before it was ready."""
         return NodeFailed(self._last_words_of(child))
 
     @property
     def exit_status(self) -> int | None:
-        """How the process that was started here ended, below 0 by a signal; None: it has not."""
+        """Exit status of the process started here, below 0 by a signal; None: it runs."""
         return None if self._child is None else self._child.poll()
 
     def last_words(self) -> str:
-        """Say how a node that has ended did so: its last line is meant for people.
+        """Return how a node ended: its exit status and the last line of its output.
 
         Raises ClusterError if it runs.
         """
@@ -275,7 +275,7 @@ class NodeProcess:
             raise ClusterError(f"node {self.node_id} does not run")
 
     def signal_if_running(self, number: Signals) -> bool:
-        """Send a signal, unless the node does not run, or ends meanwhile; return whether it ran."""
+        """Send a signal if the node runs; return whether it was sent."""
         pid = self.pid
         if pid is None:
             return False
@@ -286,15 +286,15 @@ class NodeProcess:
         return True
 
     def wait_ended(self, limit: TimeLimit) -> bool:
-        """Wait until the process is gone; return whether it is."""
+        """Wait for the process's end, up to the limit; return whether it has ended."""
         while not self._has_ended():
             if limit.is_over():
                 return False
         return True
 
     def _has_ended(self) -> bool:
-        """Wait a moment for the process to go; return whether it is gone."""
-        if self._child is None:  # its lock is all that we can watch
+        """Wait a moment for the process's end; return whether it has ended."""
+        if self._child is None:  # not started here: only its lock shows its end
             if self._is_locked():
                 time.sleep(_EXIT_POLL_S)
             return not self._is_locked()

@@ -2,10 +2,10 @@
 
     $XDG_STATE_HOME/quorumlog/nodes/<cluster id>-<node id>-<process id>.json   (else ~/.local/state)
 
-So `status --all` and `down --all` find every cluster, also one whose directory was removed. A file
-names the process by its id and the time of its start: a process that was given the same id later is
-not taken for the node. The next reader removes the files of nodes that have ended, and temporary
-directories whose owners have ended.
+So `status --all` and `down --all` find every cluster, also after its directory was removed. A file
+identifies the process by its id and start time: a later process with the same id is not taken for
+the node. The next reader removes the files of nodes that have ended, and temporary directories
+whose owners have ended.
 """
 
 import json
@@ -27,21 +27,21 @@ _log = logging.getLogger("quorumlog.cluster")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One node that was started, with all that is needed to find it again."""
+    """One started node, with the identity of its process and its owner."""
 
     directory: str  # absolute
     cluster_id: str
     node_id: int
-    kafka: str  # host:port; empty for a node that is no broker
+    kafka: str  # host:port; empty for a node without the role broker
     pid: int
     started: str  # process_identity.started(pid)
     owner_pid: int  # the process that started it
     owner_started: str
-    temporary: bool  # the directory goes with the owner
+    temporary: bool  # the directory is removed when the owner has ended
 
     @property
     def is_running(self) -> bool:
-        """Whether exactly this process still runs."""
+        """Whether this very process still runs."""
         return process_identity.is_running(self.pid, self.started)
 
     @property
@@ -51,9 +51,9 @@ class Entry:
 
 
 def home() -> Path | None:
-    """Return the directory of the files, or None where this user has no home directory."""
+    """Return the directory of the files, or None if this user has no home directory."""
     state = os.environ.get("XDG_STATE_HOME", "")
-    if Path(state).is_absolute():  # its specification: a relative one is to be ignored
+    if Path(state).is_absolute():  # its specification: ignore a relative path
         return Path(state) / "quorumlog" / "nodes"
     try:
         return Path.home() / ".local" / "state" / "quorumlog" / "nodes"
@@ -64,8 +64,8 @@ def home() -> Path | None:
 def add(entry: Entry) -> None:
     """Record a node that was just started.
 
-    A home directory that cannot be written costs the node its place in `status --all`, no more: a
-    warning says so.
+    If the home directory is not writable, only `status --all` lacks the node, and a warning is
+    logged.
     """
     directory = home()
     if directory is None:
@@ -86,7 +86,7 @@ def add(entry: Entry) -> None:
 
 @cache
 def _warn(reason: str) -> None:
-    """Say it once, and not for every node."""
+    """Log a reason once, not for every node."""
     _log.warning("`quorumlog status --all` will not show the nodes started here: %s", reason)
 
 
@@ -98,7 +98,7 @@ def forget(cluster_id: str) -> None:
 
 
 def running() -> list[Entry]:
-    """Return the nodes of this user that run, by directory and id; clean up after the others."""
+    """Return this user's running nodes, by directory and id; clean up after the others."""
     found = []
     orphaned = set[tuple[str, str]]()
     for path in _files():
@@ -130,12 +130,12 @@ def _files() -> Iterator[Path]:
         return
     try:
         yield from sorted(path for path in directory.iterdir() if path.suffix == _SUFFIX)
-    except OSError:  # nothing was ever written down here, or nothing can be read
+    except OSError:  # it does not exist yet, or is not readable
         return
 
 
 def _read(path: Path) -> Entry | None:
-    """Read one file; a damaged file is removed, because it is of no use."""
+    """Read one file; remove it if it is damaged."""
     try:
         return _parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -150,7 +150,7 @@ def _read(path: Path) -> Entry | None:
 
 
 def _parse(text: str) -> Entry:
-    """Read what `add` wrote. Raises ValueError or TypeError."""
+    """Parse the content written by `add`. Raises ValueError or TypeError."""
     entry = Entry(**json.loads(text))
     for field in fields(entry):
         if type(getattr(entry, field.name)) is not field.type:
@@ -161,5 +161,5 @@ def _parse(text: str) -> Entry:
 def _unlink(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
-    except OSError as error:  # it stays, and finds nothing
+    except OSError as error:  # the file stays, without effect
         _log.debug("%s: %s", path, error)

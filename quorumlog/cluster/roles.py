@@ -1,4 +1,4 @@
-"""How many nodes a new cluster has, and which roles each of them: broker, controller or both."""
+"""The number of nodes of a new cluster, and the roles of each: broker, controller or both."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,10 +11,10 @@ CONTROLLER: Final = "controller"
 
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
-    """The nodes of a cluster, in numbers. Raises InvalidArgument for what cannot be.
+    """The numbers of nodes of a cluster. Raises InvalidArgument for impossible numbers.
 
-    `controllers` and `brokers`, given together, are nodes of one role each; else every one of
-    `nodes` has both.
+    `controllers` and `brokers`, given together, are nodes of one role each; without them, each of
+    `nodes` has both roles.
     """
 
     nodes: int = 3
@@ -38,11 +38,11 @@ class ClusterShape:
 
     @property
     def broker_count(self) -> int:
-        """How many nodes hold data partitions."""
+        """The number of nodes that hold data partitions."""
         return sum(BROKER in roles for roles in self.roles)
 
     def options(self) -> list[str]:
-        """Return the options of the command line that ask for this shape; the default has none."""
+        """Return the command line options of this shape; the default shape has none."""
         if self.brokers is not None:
             return ["--controllers", str(self.controllers), "--brokers", str(self.brokers)]
         return [] if self == ClusterShape() else ["--nodes", str(self.nodes)]

@@ -1,6 +1,6 @@
 """Finds all running clusters of this user by the registry, and stops them by their processes.
 
-A cluster whose directory was removed is found, too: nothing here needs a directory.
+No directory is needed: a cluster whose directory was removed is found, too.
 """
 
 import os
@@ -22,7 +22,7 @@ _POLL_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningCluster:
-    """A cluster with at least one running node. `nodes`: the running ones, by id."""
+    """A cluster with at least one running node. `nodes`: the running nodes, by id."""
 
     directory: Path
     cluster_id: str
@@ -30,12 +30,12 @@ class RunningCluster:
 
     @property
     def bootstrap(self) -> str:
-        """`host:port,...` of the brokers that run."""
+        """`host:port,...` of the running brokers."""
         return ",".join(node.kafka for node in self.nodes if node.kafka)
 
 
 def running(directory: Path | None = None) -> list[RunningCluster]:
-    """Return all running clusters, or those of one directory, by directory."""
+    """Return all running clusters, or the clusters of one directory, sorted by directory."""
     entries = registry.running()
     if directory is not None:
         wanted = str(directory.absolute())
@@ -80,7 +80,7 @@ def _time_limit(cluster: RunningCluster, say: Say) -> TimeLimit:
 
 
 def _signal(node: Entry, number: signal.Signals) -> None:
-    if not node.is_running:  # its id may be another process's by now
+    if not node.is_running:  # another process may have its id by now
         return
     try:
         os.kill(node.pid, number)

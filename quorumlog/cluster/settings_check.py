@@ -1,7 +1,7 @@
-"""Checks the settings of a cluster before anything is written or started.
+"""Checks the settings of a cluster before any file is written or node started.
 
-The check is the node's own: a cluster that passes starts with these settings, and one that does not
-leaves no trace.
+The check is the node's own: a cluster that passes starts with these settings, and a cluster that
+fails leaves no trace.
 """
 
 import os
@@ -41,9 +41,9 @@ OF_EACH_NODE: Final[Mapping[str, str]] = MappingProxyType(
         "peer.kafka.addresses": _BY_HAND,
     }
 )
-"""The settings that cannot be the same on all nodes -> what to do instead.
+"""The settings that cannot be the same on all nodes -> the alternative.
 
-`broker.rack` is none of them: all nodes of this machine may be in the same rack.
+`broker.rack` is not among them: all nodes of this machine may be in the same rack.
 """
 _OF_ONE_NODE: Final = frozenset(
     {"listeners", "advertised.listeners", "peer.control.addresses", "peer.kafka.addresses"}
@@ -51,10 +51,10 @@ _OF_ONE_NODE: Final = frozenset(
 
 
 def laid_over(recorded: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return `recorded` with `given` laid over it; an empty value takes a setting back.
+    """Return `recorded` overridden by `given`; an empty value removes a setting.
 
-    Raises InvalidArgument for what no properties file can hold, and for a name to take back that is
-    neither recorded nor known.
+    Raises InvalidArgument for a value with a line break, and for the removal of a setting that is
+    neither recorded nor valid.
     """
     merged = dict(recorded)
     for name, value in given.items():
@@ -68,9 +68,9 @@ def laid_over(recorded: Mapping[str, str], given: Mapping[str, str]) -> dict[str
 
 
 def require_kept(recorded: Mapping[str, str], given: Mapping[str, str]) -> None:
-    """Refuse a new min.insync.replicas in the files of a cluster whose metadata has the number.
+    """Refuse to change min.insync.replicas in the files of a cluster: its metadata has the value.
 
-    Raises InvalidArgument with the command that changes the number in the metadata.
+    Raises InvalidArgument with the command that changes the metadata.
     """
     name = "min.insync.replicas"
     value = given.get(name, recorded.get(name, ""))
@@ -83,9 +83,9 @@ def require_kept(recorded: Mapping[str, str], given: Mapping[str, str]) -> None:
 
 
 def _require_common(given: Mapping[str, str], *, is_alone: bool) -> None:
-    """Refuse a setting that each node must have for itself. `given`: name -> where it was given.
+    """Refuse a setting that is specific to each node. `given`: name -> its source.
 
-    Raises InvalidArgument with the way out.
+    Raises InvalidArgument with the alternative.
     """
     for name in sorted(given.keys() & OF_EACH_NODE.keys()):
         if is_alone and name in _OF_ONE_NODE:
@@ -106,11 +106,11 @@ def _require_known(name: str) -> None:
 
 
 def check(directory: Path, spec: ClusterSpec) -> list[str]:
-    """Check every node's settings; return those that have no effect here, sorted.
+    """Check every node's settings; return the names without effect here, sorted.
 
     Raises InvalidArgument, with the setting's name. The environment counts, as it does for a node.
     """
-    from quorumlog.node import config  # it loads the settings classes of every part of a node
+    from quorumlog.node import config  # slow: it loads the settings classes of all parts of a node
 
     environment = config.from_environment(os.environ)
     given = {**dict.fromkeys(environment, _IN_ENVIRONMENT), **dict.fromkeys(spec.config, "")}

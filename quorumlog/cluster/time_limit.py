@@ -1,4 +1,4 @@
-"""A time limit for nodes that start or stop: each progress that a node makes begins it anew.
+"""A time limit for nodes that start or stop: each progress of a node restarts it.
 
 docs/decisions/0052-time-limits-of-nodes-are-renewed-by-progress.md
 """
@@ -12,18 +12,18 @@ from quorumlog.node.progress import final_reason_in, progress_file, reasons_in
 
 LOOK_EVERY_S: Final = 0.1
 SAY_EVERY_S: Final = 5.0
-Say = Callable[[str], None]  # tells a person one line
+Say = Callable[[str], None]  # shows one line to the user
 
 
 def say_nothing(_: str) -> None:
-    """Drop the line: no person waits."""
+    """Drop the line: no user waits."""
 
 
 class TimeLimit:
-    """Over when none of the nodes has told any progress for `timeout_s`.
+    """Over when none of the nodes has reported progress for `timeout_s`.
 
-    `pid_files`: the `node.pid` of each node that is waited for, by id. `say` is told every
-    SAY_EVERY_S, while there is progress, what is waited for.
+    `pid_files`: the `node.pid` of each awaited node, by id. `say` receives the progress, at most
+    every SAY_EVERY_S.
     """
 
     def __init__(self, timeout_s: float, pid_files: Mapping[int, Path], say: Say) -> None:
@@ -31,12 +31,12 @@ class TimeLimit:
         self._files: Final = {node_id: progress_file(path) for node_id, path in pid_files.items()}
         self._say: Final = say
         self._texts = {node_id: self._read(node_id).partition("\n")[0] for node_id in self._files}
-        self._told: Final[set[int]] = set()  # the nodes whose texts are of this start or stop
+        self._told: Final[set[int]] = set()  # nodes whose texts are from this start or stop
         now_s = time.monotonic()
         self._looked_s = self._renewed_s = self._said_s = now_s
 
     def is_over(self) -> bool:
-        """Look for progress, though not at every call; return whether the time is over."""
+        """Check the progress, though not at every call; return whether the time is over."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_EVERY_S or now_s - self._renewed_s >= self.timeout_s:
             self._looked_s = now_s
@@ -56,27 +56,27 @@ class TimeLimit:
             self._say(f"waiting for node {node_id}: {text}")
 
     def say_killed(self, node_id: int) -> None:
-        """Tell that the node is killed, since the time is over."""
+        """Show that the node was killed, since the time is over."""
         self._say(
             f"node {node_id} {self.lack(node_id)}, and was killed: "
             "its logs will be checked at its next start"
         )
 
     def lack(self, node_id: int) -> str:
-        """Return what the node did not do in time: what goes behind "node 1"."""
+        """Return the missing progress of a node, as a text to follow "node 1"."""
         last = f' after "{self._texts[node_id]}"' if node_id in self._told else ""
         return f"made no progress for {self.timeout_s:g} s{last}"
 
     def reasons(self, node_id: int) -> list[str]:
-        """Return why the node is not ready, as it says."""
+        """Return the node's own reasons why it is not ready."""
         return reasons_in(self._read(node_id))
 
     def final_reason(self, node_id: int) -> str | None:
-        """Return why the node cannot get ready, as it says; None: it may."""
+        """Return the node's own reason why it can never get ready; None: it may."""
         return final_reason_in(self._read(node_id))
 
     def _read(self, node_id: int) -> str:
         try:
             return self._files[node_id].read_text(errors="replace")
-        except OSError:  # the node has not made it yet, or its directory is gone
+        except OSError:  # the node has not created it yet, or its directory is gone
             return ""

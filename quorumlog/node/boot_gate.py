@@ -1,4 +1,4 @@
-"""Holds back the images from before this process registered its broker.
+"""Holds back images until one has this process's registration.
 
 docs/decisions/0002-a-broker-acts-on-metadata-only-once-registered.md
 """
@@ -15,8 +15,8 @@ from quorumlog.wire.codec.identifiers import BrokerId
 class BootGate:
     """An ImagePublisher in front of others.
 
-    Invariant: the first image that they see shows this process's registration. They get it as one
-    delta from nothing, and then every later image.
+    Invariant: their first image has this process's registration. They receive it with a delta from
+    the empty image, and then every later image.
     """
 
     def __init__(self, broker_id: BrokerId, publishers: Sequence[ImagePublisher]) -> None:
@@ -27,7 +27,7 @@ class BootGate:
         self._image = ClusterImage()
 
     def registered(self, broker_epoch: int) -> None:
-        """Note the epoch of this process's registration; an image may show it already."""
+        """Set the epoch of this process's registration; the last image may have it already."""
         self._broker_epoch = broker_epoch
         self._maybe_open()
 

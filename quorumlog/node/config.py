@@ -1,9 +1,9 @@
 """The configuration of a node: read from a file, the environment and flags, checked, and built.
 
 Later sources win: defaults, file, environment (`QUORUMLOG_CONFIG_NUM_PARTITIONS=...`), flags. An
-unknown name is an error that suggests the nearest known one, because clusters lose data by mistyped
-settings that are ignored. A node takes a setting of Apache Kafka that has no effect here and
-reports it; it refuses a setting that asks for protection: `settings.kafka_names`.
+unknown name is an error that suggests the nearest valid name, because clusters lose data by
+mistyped settings that are ignored. A node accepts and reports a setting of Apache Kafka that has no
+effect here; it refuses a setting that would enable protection: `settings.kafka_names`.
 """
 
 import difflib
@@ -30,12 +30,12 @@ from quorumlog.storage.core.settings import LogSettings
 
 ENVIRONMENT_PREFIX: Final = "QUORUMLOG_CONFIG_"
 _ROLES: Final = frozenset({"broker", "controller"})
-_CLUSTER_ID: Final = re.compile(r"[!-\[\]-~]+")  # survives meta.properties: no blank, no backslash
-_EVERYWHERE: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - refused as an address to tell
+_CLUSTER_ID: Final = re.compile(r"[!-\[\]-~]+")  # safe in meta.properties: no blank, no backslash
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - refused as an advertised address
 
 
 class ConfigError(ValueError):
-    """A setting is missing, unknown or makes no sense; the message names it."""
+    """A setting is missing, unknown or invalid; the message names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +60,14 @@ class NodeConfig:
     advertised: Address
     control: Address
     voters: Mapping[int, str]  # node id -> host:port of its control listener; at kraft.version 0
-    bootstrap: tuple[str, ...]  # host:port of control listeners, to ask for the leader
+    bootstrap: tuple[str, ...]  # host:port of control listeners, for finding the leader
     log_dirs: tuple[Path, ...]  # all directories of logs
-    log_dir: Path  # the one of them that has the metadata log
-    rack: str | None  # told to clients; KIP-392
-    peer_control: Mapping[int, str]  # instead of what other nodes advertise: id -> host:port
+    log_dir: Path  # the log directory of the metadata log
+    rack: str | None  # sent to clients; KIP-392
+    peer_control: Mapping[int, str]  # overrides advertised addresses: id -> host:port
     peer_kafka: Mapping[int, str]
     shared_secret_file: Path | None
-    static: StaticConfig  # the texts of all this, as DescribeConfigs shows them
+    static: StaticConfig  # all values as text, for DescribeConfigs
     broker: BrokerSettings
     lifecycle: LifecycleSettings
     controller: ControllerSettings
@@ -76,7 +76,7 @@ class NodeConfig:
 
     @property
     def control_address(self) -> str:
-        """The control listener's address for other nodes, also if it listens everywhere."""
+        """The control listener's address for other nodes, even if it listens on all interfaces."""
         here = str(self.control)
         return self.voters.get(self.node_id, here) if self.control.host in _EVERYWHERE else here
 
@@ -103,21 +103,21 @@ READERS: Final = (
     LogSettings,
 )
 SETTINGS: Final = table_of(*READERS)
-"""The settings of a node, by name: those that its parts read, and those that hold for topics."""
+"""The settings of a node, by name: of its parts, and defaults of topics."""
 _ALIASES: Final[Mapping[str, ServerSetting[Any]]] = {
     alias.name: setting for setting in SETTINGS.values() for alias in setting.aliases
 }
 
 
 def known_names() -> list[str]:
-    """Return every name that changes something; of several for one setting, the first."""
+    """Return the names of all settings with an effect; the first name if one has several."""
     return [name for name, setting in SETTINGS.items() if not setting.without_effect]
 
 
 def read_properties(path: Path) -> dict[str, str]:
     """Read `name=value` lines; `#` starts a comment line. Raises ConfigError with the line.
 
-    A name that occurs twice is refused: one of the two values would be ignored.
+    A duplicate name is refused: one of its values would be ignored.
     """
     values: dict[str, str] = {}
     try:
@@ -143,7 +143,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Pick the settings out of the environment."""
+    """Return the settings in the environment."""
     return {
         name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", "."): value
         for name, value in environ.items()
@@ -152,11 +152,11 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_names(values: Mapping[str, str]) -> None:
-    """Raise ConfigError for the first name that is refused.
+    """Raise ConfigError for the first refused name.
 
-    The error about an unknown name suggests the nearest known one. A setting that would protect
-    the node is refused, unless its value asks for no protection: a node without protection must
-    not look protected.
+    The error about an unknown name suggests the nearest valid name. A setting that would protect
+    the node is refused, unless its value disables protection: a node without protection must not
+    look protected.
     """
     known = {*SETTINGS, *_ALIASES, *WITHOUT_EFFECT}
     for name, value in values.items():
@@ -172,7 +172,7 @@ def check_names(values: Mapping[str, str]) -> None:
 
 
 def without_effect(values: Mapping[str, str]) -> list[str]:
-    """Return those of the names, sorted, that Apache Kafka knows and that change nothing here."""
+    """Return the names, sorted, that are settings of Apache Kafka without effect here."""
     rows = {**SETTINGS, **_ALIASES}.items()
     return sorted(values.keys() - {name for name, row in rows if not row.without_effect})
 
@@ -227,7 +227,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
 
 
 def _check_roles(config: NodeConfig) -> None:
-    """Refuse a voter without the role controller, and a controller that finds no quorum."""
+    """Refuse a voter without the role controller, and a controller without a way to the quorum."""
     is_voter, is_controller = config.node_id in config.voters, "controller" in config.roles
     may_become_voter = is_controller and bool(config.bootstrap)
     if is_voter != is_controller and not may_become_voter:
@@ -239,7 +239,7 @@ def _check_roles(config: NodeConfig) -> None:
 
 
 def _check_together(config: NodeConfig) -> None:
-    """Refuse values that are valid one by one but do not work together."""
+    """Refuse values that are valid by themselves but not together."""
     if config.advertised.host in _EVERYWHERE:
         raise ConfigError(
             f"listeners={config.kafka}: clients cannot connect to that; set advertised.listeners"
@@ -275,9 +275,9 @@ def _log_dirs(text: str) -> tuple[Path, ...]:
 
 
 def _metadata_dir(text: str | None, log_dirs: tuple[Path, ...]) -> Path:
-    """Return where the metadata log is.
+    """Return the directory of the metadata log.
 
-    # DEVIATION: Kafka's may be a directory outside log.dirs.
+    # DEVIATION: in Kafka it may be outside log.dirs.
     # docs/decisions/0103-each-log-directory-fails-alone.md
     """
     if not text:

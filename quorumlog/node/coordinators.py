@@ -17,7 +17,7 @@ from quorumlog.tasks import OnError
 
 
 class Coordinators:
-    """They hear from the replicas which partitions this broker leads."""
+    """Both coordinators; the replicas notify them of the partitions that this broker leads."""
 
     def __init__(
         self,
@@ -42,12 +42,11 @@ class Coordinators:
             settings=config.broker,
             verifier=self.transactions.verifier,
             on_fatal=on_fatal,
-            coordinator=substitutes.coordinator,
-            shard=substitutes.coordinator_shard,
+            rules=substitutes.group_rules,
         )
         replicas.add_leadership_listener(self.groups)
         replicas.add_leadership_listener(self.transactions)
 
     def reach_own_broker(self, context: BrokerContext) -> None:
-        """Let them ask the broker that they are on without a socket, from now on."""
+        """Let transaction coordinators call their own broker without a socket, from now on."""
         self.transactions.reach_itself_by(partial(OwnConnection.open, context))

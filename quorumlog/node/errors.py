@@ -2,4 +2,4 @@
 
 
 class StartFailed(Exception):
-    """The node cannot run here, now; the message says what to do."""
+    """The node cannot run here, now; the message gives the remedy."""

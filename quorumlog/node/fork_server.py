@@ -1,17 +1,17 @@
-"""Starts several nodes that share the cost of their imports, and tells how they end. For Linux.
+"""Starts several nodes that share the cost of their imports, and reports their ends. For Linux.
 
-`python -m quorumlog.node.fork_server MODULES ROOM` imports the modules, whose names have commas
-between them. Then it reads a line of JSON from standard input, which is a socket: a `Plan`, and
-with it the descriptors that its nodes keep. It forks one process for each node. Each becomes what
-it would be if it were started by itself: it has a session, an output and words in `ps` of its own,
-and ends for itself. ROOM is text of any kind: the words of a node may be as long as ours.
-Standard output gets one line of JSON for each process, in order: {"pid"}, and one for each that has
-ended: {"pid", "status"}. The status is below 0 if a signal ended it.
+`python -m quorumlog.node.fork_server MODULES ROOM` imports the modules, a list separated by commas.
+Then it reads a line of JSON from standard input, which is a socket: a `Plan`, sent with the
+descriptors that its nodes keep. It forks one process for each node. Each process is equivalent to
+one started by itself: it has its own session, output and command line in `ps`, and its own end.
+ROOM is arbitrary text: the command line of a node may be as long as this process's.
+It writes one line of JSON to standard output for each process, in order: {"pid"}, and one for each
+that has ended: {"pid", "status"}. The status is below 0 if a signal ended it.
 
 It ends with the last node; or when its standard input is closed, that is, with the process that
-started it. The nodes go on then.
+started it. The nodes then continue.
 
-Invariants: there is one thread when it forks, and nothing was decided or opened for any node.
+Invariants: it has one thread when it forks, and has neither decided nor opened anything for a node.
 """
 
 import fcntl
@@ -31,18 +31,18 @@ from typing import Final, TypedDict
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _WOKEN_BYTES: Final = 4096
 _READ_BYTES: Final = 65_536
-_DESCRIPTORS_MAX: Final = 253  # that Linux takes along with one message
-_ARGUMENTS_START: Final = 45  # of /proc/self/stat, behind the command's name; the next is their end
+_DESCRIPTORS_MAX: Final = 253  # Linux's limit for one message
+_ARGUMENTS_START: Final = 45  # index in /proc/self/stat behind the command's name; the end is next
 
 
 class NodePlan(TypedDict):
-    """One process. `command`: as if it were started by itself, `module` and what follows last."""
+    """One process. `command`: its words in `ps`, as of a process started by itself."""
 
     command: list[str]
     module: str
     arguments: list[str]
     log: str  # its output is appended to this file
-    descriptors: list[int]  # those that it keeps, beside standard input and output
+    descriptors: list[int]  # kept open, beside standard input and output
 
 
 class Plan(TypedDict):
@@ -59,7 +59,7 @@ def main(modules: Sequence[str]) -> None:
     if received is None:
         return
     plan, sent = received
-    log = _opened(plan["nodes"][0]["log"])  # what keeps the nodes from being forked
+    log = _opened(plan["nodes"][0]["log"])  # for errors before the forks
     os.dup2(log, _STDERR)
     os.close(log)
     if failure is not None:
@@ -71,7 +71,7 @@ def main(modules: Sequence[str]) -> None:
         pid = os.fork()
         if not pid:
             _become(node, sent)
-            # Leaves this module for good: the module ends the process, by SystemExit or an error.
+            # Does not return: the node's module ends the process, by SystemExit or an error.
             runpy.run_module(node["module"], run_name="__main__", alter_sys=True)
             return
         pids.append(pid)
@@ -82,7 +82,7 @@ def main(modules: Sequence[str]) -> None:
 
 
 def _import(modules: Iterable[str]) -> Exception | None:
-    """Import the modules; return what was raised. It is told when there is a log."""
+    """Import the modules; return the exception, which is raised once there is a log."""
     try:
         for module in modules:
             importlib.import_module(module)
@@ -92,7 +92,7 @@ def _import(modules: Iterable[str]) -> Exception | None:
 
 
 def _receive() -> tuple[Plan, dict[int, int]] | None:
-    """Return the plan, and what its descriptors are here; None: there will be no plan."""
+    """Return the plan, and its descriptors' numbers here; None: the starter sends no plan."""
     control = socket.socket(fileno=_STDIN)
     line, received = b"", list[int]()
     try:
@@ -109,7 +109,7 @@ def _receive() -> tuple[Plan, dict[int, int]] | None:
 
 
 def _moved_above(plan: Plan, received: Iterable[int]) -> Iterator[int]:
-    """Move descriptors above all numbers of the plan, so that each number is free for its own."""
+    """Move descriptors above all numbers in the plan, so that those numbers are free."""
     first = max(plan["descriptors"], default=_STDERR) + 1
     for descriptor in received:
         yield fcntl.fcntl(descriptor, fcntl.F_DUPFD, first)
@@ -117,12 +117,12 @@ def _moved_above(plan: Plan, received: Iterable[int]) -> Iterator[int]:
 
 
 def _is_closed(descriptor: int) -> bool:
-    """Tell whether the other end is closed: nothing is written there after the plan."""
+    """Return whether the other end is closed: it writes nothing after the plan."""
     return bool(select.select([descriptor], [], [], 0)[0])
 
 
 def _tell(**what: int) -> None:
-    with suppress(BrokenPipeError):  # no process wants to know any more
+    with suppress(BrokenPipeError):  # the starter has ended
         os.write(_STDOUT, json.dumps(what).encode() + b"\n")
 
 
@@ -147,7 +147,7 @@ def _become(node: NodePlan, sent: Mapping[int, int]) -> None:
 
 
 def _show_in_ps(command: Sequence[str]) -> None:
-    """Write a command over the one that this process was started with, which has room for it."""
+    """Overwrite the command line of this process, as far as there is room."""
     text = b"".join(os.fsencode(word) + b"\0" for word in command)
     try:
         fields = Path("/proc/self/stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -156,15 +156,15 @@ def _show_in_ps(command: Sequence[str]) -> None:
             memory.seek(start)
             memory.write(text[: end - start - 1].ljust(end - start, b"\0"))
     except (OSError, ValueError):
-        return  # it is for people only: `ps` shows what started the node
+        return  # for people only: `ps` then shows the fork server's command
 
 
 def _tell_ends(pids: Iterable[int]) -> None:
-    """Tell how each process ended, until the last one has ended, or the starter has."""
+    """Report the end of each process, until the last has ended, or the starter."""
     woken, wakes = os.pipe()
     for descriptor in (woken, wakes):
         os.set_blocking(descriptor, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # a signal without a handler wakes nothing
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler it does not wake
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
     left = [*pids]
     while left := [pid for pid in left if not _has_ended(pid)]:

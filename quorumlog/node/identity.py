@@ -1,8 +1,8 @@
 """The identity of each log directory (its node and its id), and of the boot of the machine.
 
 A directory without `meta.properties` is new, and gets an id of its own; the controller compares
-the ids when a broker registers, and so learns that a disk was replaced (KIP-858). One that holds
-logs is not new: with another id it would count as emptied.
+the ids when a broker registers, and so detects a replaced disk (KIP-858). A directory with logs is
+not new: with another id it would count as emptied.
 """
 
 import logging
@@ -29,19 +29,19 @@ from quorumlog.storage.io.reserve import keep_reserve
 from quorumlog.wire.codec.identifiers import BrokerId
 
 BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
-_LOG: Final = re.compile(r".+-\d+")  # a partition's directory; the metadata's too
+_LOG: Final = re.compile(r".+-\d+")  # a partition's directory, also the metadata's
 _logger: Final = logging.getLogger(__name__)
 
 
 class TextFile(Protocol):
-    """What is read as a whole: a `Path`, or what stands for one."""
+    """A file that is read as a whole: a `Path` or a substitute."""
 
     def read_text(self) -> str:
         """Return the content. Raises OSError."""
 
 
 class OwnDirectory(NamedTuple):
-    """A log directory of this node. `directory_id`: None if the disk refuses it."""
+    """A log directory of this node. `directory_id`: None if the directory failed."""
 
     path: str
     directory_id: str | None
@@ -50,16 +50,16 @@ class OwnDirectory(NamedTuple):
 def check_identities(
     disk: Disk, config: NodeConfig, refused: Collection[Path] = ()
 ) -> list[OwnDirectory]:
-    """Make sure that every log directory is this node's. Raises StartFailed.
+    """Check that every log directory belongs to this node. Raises StartFailed.
 
-    One that the disk refuses, now or before (`refused`), stays out, but for that of the metadata
-    log, without which there is no node. The ids of new ones are durable on return. Raises
-    DiskExhausted for want of room: a full disk refuses nothing for good.
+    A directory that fails, now or before (`refused`), stays offline; but without the metadata log's
+    directory the node cannot start. The ids of new directories are durable on return. Raises
+    DiskExhausted without space: a full disk is not a failed one.
     """
     own: list[OwnDirectory] = []
     for path in config.log_dirs:
         try:
-            if path in refused:  # it was said why
+            if path in refused:  # the reason is already logged
                 own.append(OwnDirectory(str(path), None))
                 continue
             directory_id = _check_identity(disk, config, str(path))
@@ -103,12 +103,12 @@ def _check_identity(disk: Disk, config: NodeConfig, log_dir: str) -> str:
 
 
 def is_new_cluster(disk: Disk, config: NodeConfig) -> bool:
-    """Tell whether the log directory was made for a voter of a new cluster. Raises OSError."""
+    """Return whether the log directory was made for a voter of a new cluster. Raises OSError."""
     return disk.exists(f"{config.log_dir}/{NEW_CLUSTER_FILE}")
 
 
 def forget_new_cluster(disk: Disk, config: NodeConfig) -> None:
-    """Remove the mark of a new cluster: the election state is on the disk now.
+    """Remove the marker of a new cluster: the election state is on the disk now.
 
     Durable on return. Raises StorageError.
     """
@@ -122,7 +122,7 @@ def forget_new_cluster(disk: Disk, config: NodeConfig) -> None:
 
 
 def read_boot_id(file: TextFile) -> str | None:
-    """Return the id of this boot of the machine; None where the system has none to read."""
+    """Return the id of this boot of the machine; None if the system does not provide it."""
     try:
         return file.read_text().strip() or None
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""The sockets of a node: bound before anything starts, listening once the node can answer."""
+"""The sockets of a node: bound before the start, listening once the node can serve."""
 
 import socket
 
@@ -9,7 +9,7 @@ from quorumlog.node.errors import StartFailed
 
 
 def bind(name: str, address: Address) -> socket.socket:
-    """Bind without listening: a port in use is found before anything starts.
+    """Bind without listening, to detect a port in use before the start.
 
     Until `listen`, connections are refused. Raises StartFailed.
     """
@@ -25,7 +25,7 @@ def bind(name: str, address: Address) -> socket.socket:
 
 
 def listen(name: str, bound: socket.socket) -> None:
-    """Let connections come in.
+    """Accept connections from now on.
 
     Raises StartFailed: another process may have bound the same port, and listened first.
     """

@@ -1,8 +1,8 @@
 """The outermost frame of a node: arguments, configuration, signals, exit status.
 
-Exit status: 0 the node stopped as asked; 1 it cannot run here (a port in use, the directory of
-another node, a disk that fails); 64 the configuration is invalid; 70 an invariant did not hold,
-or an unexpected error. The last line of the output gives the reason.
+Exit status: 0 the node stopped on a signal; 1 it cannot run here (a port in use, the directory of
+another node, a failing disk); 64 the configuration is invalid; 70 an invariant did not hold, or an
+unexpected error. The last line of the output gives the reason.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import gc
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -26,7 +27,6 @@ from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.lock import AlreadyRunning, hold
 from quorumlog.node.node import Node
-from quorumlog.node.open_files import raise_open_files_limit
 from quorumlog.node.parent import Parent
 from quorumlog.node.progress import note_end, progress_file, report
 from quorumlog.node.room import Room, StartEnded
@@ -35,6 +35,7 @@ from quorumlog.storage.errors import DiskExhausted, StorageError, lacks_room
 from quorumlog.storage.io.checkpoints import LOCK_FILE
 from quorumlog.tasks import Tasks, log_failure
 
+MACOS_LIMIT: Final = 10_240  # its OPEN_MAX: it refuses higher soft limits, whatever the hard limit
 EXIT_OK: Final = 0
 EXIT_CANNOT_RUN: Final = 1
 EXIT_CONFIG: Final = 64
@@ -48,7 +49,7 @@ _locks: Final[dict[Path, TextIO]] = {}  # of this process; the kernel releases t
 
 
 def main(arguments: Sequence[str], substitutes: Substitutes | None = None) -> int:
-    """Run one node until it is told to stop; return the exit status.
+    """Run one node until a signal stops it; return the exit status.
 
     `substitutes` is for tests: a mutant of the chaos lab breaks one rule that way.
     """
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str], substitutes: Substitutes | None = None) -> in
 def _run_node(
     config: NodeConfig, substitutes: Substitutes, given: argparse.Namespace, parent: Parent
 ) -> int:
-    """Run the node, which locks what belongs to it; return the exit status."""
+    """Lock the node's directories and run it; return the exit status."""
     try:
         return _run(lambda: _serve(config, substitutes, given, parent))
     except CANNOT_RUN as error:
@@ -100,7 +101,7 @@ def _run_node(
 
 
 async def _lock_directories(config: NodeConfig) -> list[Path]:
-    """Lock every log directory; return those that the disk refuses, never that of the metadata.
+    """Lock every log directory; return the failed ones, never the metadata's directory.
 
     Raises AlreadyRunning, OSError; DiskExhausted: then it may be repeated.
     """
@@ -128,7 +129,7 @@ async def _hold(path: Path) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Treats wrong arguments as a wrong configuration: the same exit status."""
+    """Treats invalid arguments as an invalid configuration: the same exit status."""
 
     def error(self, message: str) -> NoReturn:
         raise configuration.ConfigError(message)
@@ -201,7 +202,7 @@ async def _serve(
     parent.watch(stop)
     reports = Tasks(log_failure(_logger, "saying how far the node is"))
     try:
-        # Held until the process ends: this tells `up` that we run, the others guard the data.
+        # Held until the process ends: this lock shows `up` that the node runs, others guard data.
         if given.pid_file is not None:
             await room.wait_for(partial(_hold, given.pid_file))
             reports.start(report(progress_file(given.pid_file), progress))
@@ -212,7 +213,7 @@ async def _serve(
     except StartEnded as end:
         _logger.warning("%s", end)
         return EXIT_OK
-    gc.freeze()  # what was opened by now lives as long as the process
+    gc.freeze()  # all objects so far live as long as the process
     ready = asyncio.create_task(_report_ready(node, given.ready_fd))
     stopped = asyncio.create_task(stopping.wait())
     try:
@@ -229,14 +230,14 @@ async def _serve(
         if node.fatal.done():
             await end_tasks()
     if node.fatal.done():
-        node.fatal.result()  # raises what ended it: StartFailed too, if it came late
+        node.fatal.result()  # raises the error that ended it, also a late StartFailed
     return EXIT_OK
 
 
 async def end_tasks() -> None:
-    """Cancel all that a failed node was at, and what starts on the way out: `asyncio.run` does not.
+    """Cancel all tasks of a failed node, also those that start meanwhile; `asyncio.run` does not.
 
-    Else the loop would be closed with tasks pending, and say so behind the reason of the end.
+    Otherwise the loop would be closed with pending tasks, and log that behind the error's reason.
     """
     for _ in range(END_ROUNDS):
         others = asyncio.all_tasks() - {asyncio.current_task()}
@@ -252,7 +253,7 @@ def end_if_it_is_our_bug(
     loop: asyncio.AbstractEventLoop,
     context: dict[str, Any],
 ) -> None:
-    """Log what a callback, or a task that is not awaited, raised; an InvariantViolation ends us."""
+    """Log the error of a callback or an unawaited task; an InvariantViolation ends the node."""
     loop.default_exception_handler(context)
     error = context.get("exception")
     if isinstance(error, InvariantViolation):
@@ -267,5 +268,30 @@ async def _report_ready(node: Node, ready_fd: int | None) -> None:
         try:
             os.write(ready_fd, line.encode() + b"\n")
             os.close(ready_fd)
-        except OSError as error:  # the process that started us waits no more: we serve all the same
+        except OSError as error:  # the starter does not wait any more: the node serves all the same
             _logger.warning("no process reads that the node is ready: %s", error.strerror)
+
+
+def raise_open_files_limit() -> int:
+    """Raise this process's soft limit of open files to the hard limit; return the new limit.
+
+    Systems set the soft limit low (1024, macOS 256) for programs that use `select`. If the limit
+    cannot be raised, that is logged.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in (hard, MACOS_LIMIT):
+        if not _is_more(wanted, soft):
+            break
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError) as error:
+            _logger.warning("open files: %d, and not more (%d): %s", soft, wanted, error)
+        else:
+            return wanted
+    return soft
+
+
+def _is_more(wanted: int, soft: int) -> bool:
+    if soft == resource.RLIM_INFINITY:
+        return False
+    return wanted == resource.RLIM_INFINITY or wanted > soft

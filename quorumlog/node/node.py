@@ -1,6 +1,6 @@
-"""One node of a cluster: the metadata quorum, and a broker if its roles say so.
+"""One node of a cluster: the metadata quorum, and a broker if it has that role.
 
-Started in this order, stopped in the other:
+Started in this order, stopped in reverse:
 
     1. the ports are bound, the log directories are checked, the quorum reads its log
     2. the control listener: RPCs of the quorum, /healthz, /readyz, /api/v1/status
@@ -10,10 +10,14 @@ Started in this order, stopped in the other:
 
 import asyncio
 import logging
-from collections.abc import Collection
+import re
+import stat
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
+
+from aiohttp import web
 
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
@@ -23,19 +27,20 @@ from quorumlog.node.errors import StartFailed
 from quorumlog.node.listeners import listen
 from quorumlog.node.node_broker import NodeBroker
 from quorumlog.node.room import Room, StartEnded
-from quorumlog.node.routes import add_routes
-from quorumlog.node.secret import read_secret
 from quorumlog.node.substitutes import Substitutes
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
 
+_SECRET: Final = re.compile(r"[!-~]{16,1024}")  # valid in an HTTP header
+_READABLE_BY_OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
+_SETTING: Final = "control.shared.secret.file"
 _logger: Final = logging.getLogger(__name__)
 
 
 class Node:
-    """Made by `main`, started once, stopped once.
+    """Created by `main`, started once, stopped once.
 
     `ready` is set when the broker is unfenced, or, without that role, when the quorum has a leader.
     `fatal` ends with the error after which the process must stop.
@@ -49,11 +54,11 @@ class Node:
         room: Room,
         refused: Collection[Path] = (),
     ) -> "Node":
-        """Bind its ports and read its disk. Raises StartFailed.
+        """Create a node: bind its ports and read its disk. Raises StartFailed.
 
         `refused`: the log directories that could not be locked.
         """
-        disk = substitutes.open_disk()  # once: it bounds how many files are open
+        disk = substitutes.open_disk()  # once: a disk limits the number of open files
 
         async def make() -> Node:
             return cls(config, substitutes, disk, room, refused)
@@ -68,7 +73,7 @@ class Node:
         room: Room,
         refused: Collection[Path],
     ) -> None:
-        """Use `made`. After DiskExhausted nothing is bound."""
+        """Use `made`. After DiskExhausted no port is bound."""
         self.config: Final = config
         self.ready: Final = asyncio.Event()
         self.fatal: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
@@ -105,7 +110,7 @@ class Node:
         add_routes(self.quorum.app, is_ready=self.ready.is_set, describe=self.describe)
 
     async def start(self) -> None:
-        """Start everything, or nothing. Raises StartFailed; `ready` comes later."""
+        """Start all parts, or none. Raises StartFailed; `ready` is set later."""
         try:
             await self._room.wait_for(self._forget_new_cluster)
             listen("control.listener", self._control)
@@ -119,11 +124,11 @@ class Node:
         except StartFailed as error:
             await self._give_up()
             if isinstance(error, StartEnded) and self.fatal.done():
-                self.fatal.result()  # raises what has ended the wait
+                self.fatal.result()  # raises the error that ended the wait
             raise
 
     async def _give_up(self) -> None:
-        """Close all, after an error that is worth more than what the closing may raise."""
+        """Close all parts after an error; an error of a close is only logged."""
         try:
             await self.quorum.stop(resign=False)
         except StorageError as error:
@@ -140,7 +145,7 @@ class Node:
             raise StartFailed(str(error)) from error
 
     async def stop(self) -> None:
-        """Hand over what this node leads, then stop everything, cleanly."""
+        """Hand over this node's leaderships, then stop all parts cleanly."""
         await self._tasks.stop()
         if self.broker is not None:
             await self.broker.stop()
@@ -160,9 +165,9 @@ class Node:
         )
 
     def progress(self) -> str:
-        """Say how far a start or a stop is, and why the node is not ready.
+        """Return the progress of a start or a stop, and the reasons why the node is not ready.
 
-        The same first line as before: no progress was made.
+        An unchanged first line means no progress.
         """
         text = "" if self.broker is None else self.broker.replicas.descriptions.progress()
         if self.ready.is_set():
@@ -212,3 +217,55 @@ def _open_quorum(
         raise
     except StorageError as error:
         raise StartFailed(str(error)) from error
+
+
+def read_secret(path: Path | None) -> str | None:
+    """Return the secret in the file, without surrounding blanks; None if no file is set.
+
+    Raises StartFailed, without the content of the file.
+    """
+    if path is None:
+        return None
+    try:
+        text = path.read_text(encoding="ascii").strip()
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise StartFailed(f"{_SETTING}={path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        text, mode = "", 0
+    if _SECRET.fullmatch(text) is None:
+        raise StartFailed(
+            f"{_SETTING}={path}: "
+            "the file must hold 16 to 1024 printable ASCII characters, no blanks"
+        )
+    if mode & _READABLE_BY_OTHERS:
+        _logger.warning("%s=%s: other users can read the secret; chmod 600 it", _SETTING, path)
+    return text
+
+
+def add_routes(
+    app: web.Application, *, is_ready: Callable[[], bool], describe: Callable[[], dict[str, Any]]
+) -> None:
+    """Add these routes to those of the quorum's RPCs."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        """Return 200 as long as the process works."""
+        return web.Response(text="ok\n")
+
+    async def readyz(_: web.Request) -> web.Response:
+        """Return 200 once the node is ready: its broker is unfenced, or its quorum has a leader."""
+        if is_ready():
+            return web.Response(text="ready\n")
+        return web.Response(text="not ready\n", status=503)
+
+    async def status(_: web.Request) -> web.Response:
+        """Return this node's view of the cluster."""
+        return web.json_response(describe())
+
+    app.add_routes(
+        [
+            web.get("/healthz", healthz),
+            web.get("/readyz", readyz),
+            web.get("/api/v1/status", status),
+        ]
+    )

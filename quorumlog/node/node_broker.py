@@ -1,11 +1,11 @@
-"""The broker of a node: its parts, and what flows between them.
+"""The broker of a node: its parts, and the calls between them.
 
     images of the quorum ─▶ BootGate ─▶ Replicas, GroupService, TransactionService, ImageWatch
-    clients ─▶ Server ─▶ handlers ─▶ those, and the controller
+    clients ─▶ Server ─▶ handlers ─▶ these parts, and the controller
     TransactionService ─▶ brokers: their leaders write markers, their coordinators verify
     BrokerLifecycle ─▶ the controller: registration and heartbeats
 
-No part acts on an image before one shows this process's registration:
+All parts wait for the first image with this process's registration:
 docs/decisions/0002-a-broker-acts-on-metadata-only-once-registered.md.
 """
 
@@ -39,10 +39,10 @@ CONTROLLED_SHUTDOWN_MS: Final = 2_000
 
 
 class NodeBroker:
-    """Made, started and stopped by its node.
+    """Created, started and stopped by its node.
 
     Sets `ready` when clients are served and the broker is unfenced. Each failure after which the
-    process must stop goes to `on_fatal`.
+    process must stop is passed to `on_fatal`.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class NodeBroker:
         quorum.add_publisher(self.lifecycle)
 
     async def open_directories(self) -> None:
-        """Read what the log directories say. Raises StartFailed; DiskExhausted: do it again."""
+        """Read the files of the log directories. Raises StartFailed; DiskExhausted: call again."""
         try:
             await self.replicas.start()
         except DiskExhausted:
@@ -116,7 +116,7 @@ class NodeBroker:
             raise StartFailed(str(error)) from error
 
     async def start(self, listener: socket.socket) -> None:
-        """Open the logs and register: the directories are open. `ready` comes later."""
+        """Open the logs and register, after `open_directories`. `ready` is set later."""
         self._tasks.start(_raise_failure(self.replicas.failure))
         self._tasks.start(_raise_failure(self.lifecycle.failure))
         self._tasks.start(self._serve(listener))
@@ -127,7 +127,7 @@ class NodeBroker:
         )
 
     async def stop(self) -> None:
-        """Hand over leaderships, answer every open request, close every log."""
+        """Hand over leaderships, respond to every open request, close every log."""
         await self._tasks.stop()
         await self.lifecycle.stop(timeout_ms=CONTROLLED_SHUTDOWN_MS)
         await self.server.stop()
@@ -140,7 +140,7 @@ class NodeBroker:
         self.gate.registered(broker_epoch)
 
     async def _serve(self, listener: socket.socket) -> None:
-        """Serve clients once this broker's metadata is current; be ready once it may lead."""
+        """Serve clients once this broker's metadata is current; set `ready` once it may lead."""
         await self.gate.opened.wait()
         listen("listeners", listener)
         await self.server.serve(listener)

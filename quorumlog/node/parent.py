@@ -66,8 +66,9 @@ class Parent:
     def clean_up(self) -> None:
         """Clean up in place of the ended process, as the last act of a node.
 
-        Paused nodes of the cluster go on, since a stopped process cannot see its pipe. A temporary
-        directory is removed; what another node still writes there goes when that node ends.
+        Paused nodes of the cluster are continued, since a stopped process cannot watch its pipe. A
+        temporary directory is removed; each node that still writes there removes it again at its
+        end.
         """
         if not self.has_ended:
             return
@@ -79,7 +80,7 @@ class Parent:
 
 def _wake_siblings(pid_file: Path) -> None:
     for sibling in sorted(pid_file.parent.parent.glob(f"*/{pid_file.name}")):
-        if sibling == pid_file:  # to close it would give up our own lock
+        if sibling == pid_file:  # closing it would release this node's own lock
             continue
         try:
             with sibling.open() as file:

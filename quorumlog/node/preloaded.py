@@ -1,20 +1,20 @@
-"""Imports all that a node needs, at the least cost: before anything else of it is imported."""
+"""Imports all modules of a node, at the least cost. Import this module first."""
 
-import encodings.idna  # noqa: F401 - with the first address that is looked up
+import encodings.idna  # noqa: F401 - the first lookup of an address needs it
 import gc
 import os
 from contextlib import suppress
 
-gc.disable()  # hardly anything of what is imported is garbage: to look for it is a tenth of a start
-# aiohttp reads the system's certificates twice when it is imported; a node speaks no TLS.
+gc.disable()  # imports leave hardly any garbage: collections would take a tenth of a start
+# aiohttp reads the system's certificates twice when it is imported; a node does not use TLS.
 os.environ["SSL_CERT_FILE"] = os.devnull
 
-from quorumlog.node.main import main  # noqa: E402 - what is above must be before
+from quorumlog.node.main import main  # noqa: E402 - the lines above must run first
 
 with suppress(ImportError):
-    import uvloop  # noqa: F401 - with the event loop
+    import uvloop  # noqa: F401 - the event loop needs it
 
 __all__ = ["main"]
 
-gc.freeze()  # all of it lives as long as the process: the collector need not visit it
+gc.freeze()  # all imports live as long as the process: the collector need not visit them
 gc.enable()

@@ -1,9 +1,9 @@
-"""What a node that starts or stops says of its progress: a text in a file beside its `node.pid`.
+"""The progress of a node's start or stop: a text in a file beside its `node.pid`.
 
 The first line is the progress. The lines behind it give the reasons why the node is not ready.
-A process that ends by itself writes its exit status in the end.
-The process that waits for the node reads it. It is no answer of the control listener, which does
-not serve yet, or no more, at every moment at which a node may be slow.
+A process that ends by itself writes its exit status in the end. The process that waits for the node
+reads the file. The control listener cannot serve this text: a node may also be slow before it
+listens, or after it has stopped.
 docs/decisions/0052-time-limits-of-nodes-are-renewed-by-progress.md
 """
 
@@ -22,32 +22,32 @@ _ENDED: Final = "ended with status "
 
 
 class Obstacles:
-    """The reasons why a node is not ready, by what each is about. Any part may note one."""
+    """The reasons why a node is not ready, by subject. Any part of the node may add one."""
 
     def __init__(self) -> None:
         self._reasons: Final[dict[str, str]] = {}
 
     def note(self, about: str, reason: str, *, is_final: bool = False) -> None:
-        """Note a reason, in place of the one before, as a sentence without its end.
+        """Set the reason of a subject: a sentence without a full stop.
 
-        `is_final`: the node cannot get ready, whatever comes: who waits for it is to give up.
+        `is_final`: the node can never get ready: a process that waits for it should give up.
         """
         line = " ".join(reason.split())
         self._reasons[about] = f"{_FINAL}{line}" if is_final else line
 
     def show(self, about: str, reason: str | None) -> None:
-        """Note a reason, or forget the one before; None: there is none."""
+        """Set the reason of a subject, or clear it (None)."""
         if reason is None:
             self.clear(about)
         else:
             self.note(about, reason)
 
     def clear(self, about: str) -> None:
-        """Forget the reason."""
+        """Remove the reason of a subject."""
         self._reasons.pop(about, None)
 
     def below(self, progress: str) -> str:
-        """Return the text of the file with this progress; empty if there is nothing to say."""
+        """Return the text of the file with this progress; empty without progress and reasons."""
         return "\n".join([progress, *self._reasons.values()])
 
 
@@ -62,16 +62,16 @@ def final_reason_in(text: str) -> str | None:
 
 
 def note_end(path: Path, status: int) -> None:
-    """Write how the process ends, below an empty progress. A killed one writes nothing.
+    """Write the exit status, below an empty progress. A killed process does not write it.
 
-    An error of the disk is of no consequence: the node then counts as killed.
+    Errors of the disk are ignored: the node then counts as killed.
     """
     with suppress(OSError), _blank(path) as file:
         file.write(f"\n{_ENDED}{status}\n".encode())
 
 
 def exit_status_in(text: str) -> int | None:
-    """Return how the last process has ended, by the text of its file; None: it does not say."""
+    """Return the last process's exit status from the text of its file; None without one."""
     line = text.strip()
     number = line.removeprefix(_ENDED)
     return int(number) if line != number and number.isdecimal() else None
@@ -84,7 +84,7 @@ def progress_file(pid_file: Path) -> Path:
 
 @contextmanager
 def suppress_no_room() -> Iterator[None]:
-    """Go on after an error that says that the disk is full, and after no other."""
+    """Suppress the error of a full disk, and no other."""
     try:
         yield
     except OSError as error:
@@ -93,9 +93,9 @@ def suppress_no_room() -> Iterator[None]:
 
 
 def blank(path: Path) -> None:
-    """Take the text away, so that nothing is read that an earlier process has written.
+    """Blank the text of an earlier process.
 
-    Blank lines stay, and with them the room of the file on a disk that is full. Raises OSError.
+    The file keeps its size, by blank lines, so that it has space on a full disk. Raises OSError.
     """
     with suppress_no_room():
         _blank(path).close()
@@ -122,15 +122,15 @@ def _blank(path: Path) -> FileIO:
 
 
 async def report(path: Path, progress: Callable[[], str]) -> None:
-    """Write each new text of `progress`, but no empty one, until cancelled. Raises OSError.
+    """Write each new, non-empty text of `progress`, until cancelled. Raises OSError.
 
-    On a full disk it writes as soon as there is room.
+    On a full disk it writes as soon as there is space.
 
-    The file is overwritten in place: a reader may see a text that is half overwritten. To rename a
-    new file, or to empty one that holds a text, makes some file systems wait for the disk, which
-    may be what keeps the node busy.
+    The file is overwritten in place: a reader may see a half overwritten text. Some file systems
+    would wait for the disk to rename a new file or to truncate the old one, and a slow disk may be
+    the reason why the node is slow.
     """
-    import asyncio  # the process that waits for a node has no use for it
+    import asyncio  # not at the top: the process that waits for a node does not need it
 
     told = ""
     with await _begun(path) as file:

@@ -1,4 +1,4 @@
-"""What a node tells its broker of the log directories, and the controller of its broker."""
+"""The log directories of a node's broker, and the broker's registration with the controller."""
 
 from collections.abc import Sequence
 
@@ -21,9 +21,9 @@ def log_directories(
     substitutes: Substitutes,
     announced: BrokerRegistration,
 ) -> LogDirectories:
-    """Return the log directories, those that the disk has refused by their names only.
+    """Return the log directories; failed directories are included by their names only.
 
-    `announced`: the registration of this process, which the directories are to name.
+    `announced`: the registration of this process; the directories record its incarnation.
     """
     usable = []
     for path, directory_id in directories:
@@ -39,7 +39,7 @@ def log_directories(
 def registration(
     config: NodeConfig, directories: Sequence[OwnDirectory], substitutes: Substitutes
 ) -> BrokerRegistration:
-    """Return what a process says of itself when it registers."""
+    """Return the registration of this process's broker."""
     metadata_dir = str(config.log_dir)
     directory_id = next(its_id for path, its_id in directories if path == metadata_dir)
     return BrokerRegistration(

@@ -1,7 +1,7 @@
-"""The room that a node waits for while it starts.
+"""Waiting for disk space and file handles during a node's start.
 
-A step of the start that finds no room on a disk, or no file handle, is repeated until it succeeds:
-the node must not end, because room comes back, and then no person may be there to start it.
+A step of the start that lacks disk space or a file handle is repeated until it succeeds: the node
+must not end, because space may return when no person is there to start it again.
 docs/decisions/0150-a-voter-without-room-refuses-and-lives.md
 """
 
@@ -25,11 +25,11 @@ _logger: Final = logging.getLogger("quorumlog.node")
 
 
 class StartEnded(StartFailed):
-    """The node was to stop while its start waited for room."""
+    """The node was stopped while its start waited for space."""
 
 
 class Room:
-    """Repeats the steps of one start. `obstacles` has the reason while one waits."""
+    """Repeats the steps of one start. `obstacles` has the reason while a step waits."""
 
     def __init__(self) -> None:
         self.obstacles: Final = Obstacles()
@@ -37,13 +37,13 @@ class Room:
         self._condition: Final = LastingCondition(_logger)
 
     def end(self) -> None:
-        """Wait no more, now or later."""
+        """End the current wait, and all later ones."""
         self._ended.set()
 
     async def wait_for(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Do a step until no DiskExhausted comes of it; return its result.
+        """Repeat a step until it raises no DiskExhausted; return its result.
 
-        Raises StartEnded after `end`, if the step still finds no room; and what the step raises.
+        Raises StartEnded after `end`, if the step still lacks space; and other errors of the step.
         """
         wait_s = FIRST_WAIT_S
         while True:

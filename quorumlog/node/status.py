@@ -11,7 +11,7 @@ from quorumlog.node.config import NodeConfig
 def describe(
     config: NodeConfig, quorum: MetadataQuorum, *, is_ready: bool, requests: Mapping[int, int]
 ) -> dict[str, Any]:
-    """Return this node's view. `requests`: how many its broker has served, by API key."""
+    """Return this node's view. `requests`: number of requests served by its broker, by API key."""
     image = quorum.image
     return {
         "node_id": config.node_id,

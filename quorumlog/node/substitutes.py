@@ -3,10 +3,8 @@
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
-from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.rules import GROUP_RULES, GroupRules
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
@@ -23,20 +21,20 @@ from quorumlog.storage.io.disk import Disk, RealDisk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Substitutes:
-    """The defaults are the real parts. What replaces them is trusted: it is not checked.
+    """The defaults are the real parts. Substitutes are trusted, without checks.
 
     partition_rules: the rules of every replica; a mutant of the chaos lab breaks one.
-    handlers: what answers each API, by its key.
+    handlers: the handler of each API, by API key.
     open_disk: opens the disk that holds `log.dirs`.
-    new_logs: opens the logs of partitions, given what LogDirectory is given.
-    new_surroundings: makes the surroundings of replicas, given the fields of Surroundings.
-    bind: binds a listener, given its setting's name and its address. Raises StartFailed.
+    new_logs: opens the logs of partitions, with the arguments of LogDirectory.
+    new_surroundings: makes the surroundings of replicas, from the fields of Surroundings.
+    bind: binds a listener, from its setting's name and its address. Raises StartFailed.
     quorum: the parts of the metadata quorum and of its controller.
-    coordinator, coordinator_shard: what a group coordinator is made of.
+    group_rules: the rules of every group coordinator.
     transaction_rules: the rules of every transaction coordinator.
-    boot_id_file: tells the boots of this machine apart.
+    boot_id_file: has the id of this boot of the machine.
 
-    Chance and wall-clock time are those of the whole process: `quorumlog.chance` and
+    Chance and wall-clock time belong to the whole process: `quorumlog.chance` and
     `quorumlog.clock` have one place each where they are replaced.
     """
 
@@ -47,7 +45,6 @@ class Substitutes:
     new_surroundings: Callable[..., Surroundings] = Surroundings
     bind: Callable[[str, Address], socket.socket] = bind
     quorum: QuorumParts = REAL_PARTS
-    coordinator: type[GroupCoordinator] = GroupCoordinator
-    coordinator_shard: type[CoordinatorShard[Any]] = CoordinatorShard
+    group_rules: GroupRules = GROUP_RULES
     transaction_rules: TransactionRules = SOUND
     boot_id_file: TextFile = BOOT_ID_FILE

@@ -1,7 +1,8 @@
 """The settings of a single consumer group (KIP-848). Source: Kafka 4.2's GroupConfig.
 
-Where a group sets none, the setting of the node that the row names holds. Two others bound it: the
-controller refuses values beyond its own bounds, and a coordinator goes no further than its own.
+For a setting that a group does not set, the node's setting `server` of the row applies. Two more
+settings of nodes bound it: the controller refuses values beyond its own bounds, and a coordinator
+clamps values to its own bounds.
 
 # DEVIATION: Kafka 4.3 has consumer.assignment.interval.ms and consumer.assignor.offload.enable.
 # docs/decisions/0138-a-group-has-settings-of-its-own.md
@@ -63,7 +64,7 @@ _LIMITS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSetting(ServerSetting[int]):
-    """One row. `server`, `least`, `most`: the settings of a node behind it, and that bound it."""
+    """One row. `server`, `least`, `most`: names of the node's settings for default and bounds."""
 
     server: str
     least: str
@@ -89,7 +90,7 @@ HEARTBEAT: Final = _behind(HEARTBEAT_INTERVAL, HEARTBEAT_INTERVAL_MIN, HEARTBEAT
 GROUP_SETTINGS: Final[Mapping[str, GroupSetting]] = MappingProxyType(
     {setting.name: setting for setting in (HEARTBEAT, SESSION)}
 )
-"""Every row by the name of its setting."""
+"""Every row, by the name of its setting."""
 
 
 _ABSENT: Final[Mapping[str, str]] = MappingProxyType(
@@ -129,7 +130,7 @@ _ABSENT: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def unknown_name(name: str) -> str:
-    """Say why a group cannot have a setting that is no row of ours, by Kafka 4.3's names."""
+    """Return the error message for a setting without a row, by Kafka 4.3's names."""
     subject = _ABSENT.get(name)
     if subject is None:
         return f"Unknown group config name: {name}"
@@ -137,17 +138,17 @@ def unknown_name(name: str) -> str:
 
 
 def group_limits(reader: object) -> Mapping[str, int]:
-    """Return the values of an object that reads settings: those behind groups and their bounds."""
+    """Return the defaults and bounds of groups' settings from an object that reads settings."""
     return {name: int(text) for name, text in texts_of(reader).items() if name in _LIMITS}
 
 
 def bounds_problem(
     values: Mapping[str, int], limits: Mapping[str, int], prefix: str = ""
 ) -> str | None:
-    """Say why a group cannot have these values, by the names of its settings; None: it can.
+    """Return why a group cannot have these values, by name of its setting; None: it can.
 
-    `limits`: those of a node; its defaults count for what the group does not set. `prefix`: what
-    the text has before the names of settings.
+    `limits`: of a node; they include the defaults of settings that the group does not set.
+    `prefix`: precedes the names of settings in the text.
     """
     in_force = {name: limits[row.server] for name, row in GROUP_SETTINGS.items()}
     in_force.update(values)

@@ -3,8 +3,8 @@
 A `server.properties` or the environment of a container that was written for Apache Kafka must
 start a node. So a node accepts such a name and warns. A name that Kafka alters while a broker runs
 (KIP-226) has a type and a range here: it can be altered here, too, without effect. A node refuses a
-setting of TLS, SASL or authorization whose value asks for protection, because it has none.
-Settings that hold for topics are in `topics`, with or without effect.
+setting of TLS, SASL or authorization whose value enables protection, because it has none.
+Defaults of topics are in `topics`, with or without effect.
 Source: Kafka's documentation, "Broker Configs" of 4.0 to 4.3.
 """
 
@@ -17,7 +17,7 @@ from quorumlog.settings import kinds
 from quorumlog.settings.kinds import INT_MAX, LONG_MAX, ConfigType, Kind
 from quorumlog.settings.topics import NO_TIERS
 
-# What the names stand for -> the names. A name that takes effect one day leaves this table.
+# Subject -> names. A name that gets an effect must leave this table.
 GROUPS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "the cleaner is one thread, at half a core, with memory of its own choice": """
@@ -136,7 +136,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
 WITHOUT_EFFECT: Final[Mapping[str, str]] = MappingProxyType(
     {name: reason for reason, names in GROUPS.items() for name in names.split()}
 )
-"""Name -> why it has no effect."""
+"""Name -> reason why it has no effect."""
 
 
 class KindAndDefault(NamedTuple):
@@ -223,14 +223,14 @@ NO_PROTECTION: Final = (
 
 
 def is_protection(name: str) -> bool:
-    """Whether a name is about TLS, SASL, authorization or another protection."""
+    """Whether a name is a setting of TLS, SASL, authorization or another protection."""
     return name in _PROTECTION_NAMES or name.startswith(_PROTECTION_PREFIXES)
 
 
 def asks_for_nothing(name: str, value: str) -> bool:
-    """Whether the value of a protection's setting asks for what is there anyway: plain text.
+    """Whether the value of a protection's setting means plain text: no protection.
 
-    `listener.security.protocol.map` has "LISTENER:PROTOCOL,...", the others one word.
+    `listener.security.protocol.map` has "LISTENER:PROTOCOL,...", the other settings one word.
     """
     if name != "listener.security.protocol.map":
         return value.strip() in _PLAIN
@@ -238,7 +238,7 @@ def asks_for_nothing(name: str, value: str) -> bool:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that resembles `name` most, if one does.
+    """Return the candidate that resembles `name` most; None if none is similar.
 
     It compares only names of similar length and the same first letter: each costs 10 us.
     """

@@ -1,7 +1,7 @@
 """The kinds of values of settings: type, check and normal form.
 
-Values are read as Java reads them: without blanks around them, booleans in any case, digits of any
-script. Problems are told in Kafka's words (`ConfigDef`).
+Values are parsed as in Java: without surrounding blanks, booleans in any case, digits of any
+script. Error messages are Kafka's (`ConfigDef`).
 """
 
 import re
@@ -13,8 +13,8 @@ from typing import Final, Generic, TypeVar
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
-_BLANKS: Final = "".join(map(chr, range(ord(" ") + 1)))  # what Java's `trim` takes away
-# Narrower than `int` and `float`: neither 1_0 nor nan is a number to Java's parsers.
+_BLANKS: Final = "".join(map(chr, range(ord(" ") + 1)))  # the characters that Java's `trim` removes
+# Narrower than `int` and `float`: Java's parsers accept neither 1_0 nor nan.
 _WHOLE: Final = re.compile(r"[+-]?\d+")
 _DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _COMMA: Final = re.compile(r"\s*,\s*")
@@ -37,15 +37,15 @@ class ConfigType(IntEnum):
 
 
 class BadValue(ValueError):
-    """A text is no value of a setting; the message says why."""
+    """A text is no valid value of a setting; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind(Generic[T]):
     """A type with its check.
 
-    `normalize` returns a text in the one form in which it is kept and described, or raises
-    BadValue. `parse` turns a text in that form into a value.
+    `normalize` returns a text in its normal form, which is stored and described, or raises
+    BadValue. `parse` converts a text in normal form to a value.
     """
 
     type: ConfigType
@@ -58,7 +58,7 @@ class Kind(Generic[T]):
 
 
 def text_of(value: object) -> str:
-    """Return a value as a properties file has it, and as Kafka describes it."""
+    """Return the text of a value, as in a properties file and in DescribeConfigs."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value).replace("e+", "E") if isinstance(value, float) else str(value)
@@ -71,7 +71,7 @@ def whole(config_type: ConfigType, least: int, most: int) -> Kind[int]:
         text = text.strip(_BLANKS)
         try:
             number = int(text) if _WHOLE.fullmatch(text) else None
-        except ValueError:  # more digits than Python reads, and than any setting may have
+        except ValueError:  # more digits than Python parses, and than any setting allows
             number = None
         if number is None:
             raise BadValue("Not a number")
@@ -85,7 +85,7 @@ def whole(config_type: ConfigType, least: int, most: int) -> Kind[int]:
 
 
 def choice(*values: str) -> Kind[str]:
-    """Return the kind of a text that is one of these."""
+    """Return the kind of a text that is one of these values."""
 
     def normalize(text: str) -> str:
         text = text.strip(_BLANKS)
@@ -97,7 +97,7 @@ def choice(*values: str) -> Kind[str]:
 
 
 def items(*values: str, least: int = 0) -> Kind[str]:
-    """Return the kind of a list, with commas between, of `least` of these values, or more."""
+    """Return the kind of a comma-separated list of at least `least` of these values."""
 
     def normalize(text: str) -> str:
         parts = _COMMA.split(text.strip(_BLANKS))
@@ -164,6 +164,6 @@ POSITIVE: Final = Kind(type=ConfigType.DOUBLE, normalize=_positive, parse=float)
 RATIO: Final = Kind(type=ConfigType.DOUBLE, normalize=_ratio, parse=float)
 TEXT: Final = Kind(type=ConfigType.STRING, normalize=_any, parse=str)
 REPLICAS: Final = Kind(type=ConfigType.LIST, normalize=_replicas, parse=str)
-"""Replicas, each as partition:broker, with commas between; or * for all."""
+"""Replicas, as a comma-separated list of partition:broker; or * for all."""
 TEXTS: Final = Kind(type=ConfigType.LIST, normalize=_any, parse=str)
-"""A list with commas between; what may be in it, its reader checks."""
+"""A comma-separated list; its reader checks the items."""

@@ -1,7 +1,7 @@
-"""The settings that a node gets when it starts, under Kafka's names.
+"""The settings of a node, under Kafka's names, read when it starts.
 
-The classes that read settings have them as fields, made here: `integer`, `long`, `flag`, `behind`
-and `row`. So a field is a row, too. What changes while a node runs: DYNAMIC.
+The classes that read settings have them as fields, created here by `integer`, `long`, `flag`,
+`behind` and `row`. So a field is a row, too. Settings that can change while a node runs: DYNAMIC.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,21 +28,21 @@ _ROW: Final = "row"  # in a field's metadata
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSetting(Generic[T]):
-    """One row. `default` None: there is none. `without_effect`: why nothing goes by the value.
+    """One row. `default`: None without one. `without_effect`: why the value has no effect.
 
-    `aliases`: other names, the first to be set counts where the setting itself is not set.
+    `aliases`: other names; if the setting itself is not set, the first alias that is set applies.
     """
 
     kind: Kind[T]
     default: str | None
     documentation: str
-    name: str = ""  # in a field: its name with dots
+    name: str = ""  # "" in a field: the field's name, with dots
     aliases: tuple[Alias, ...] = ()
     without_effect: str = ""
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, as in DescribeConfigs (KIP-226)."""
+    """The source of a value, as in DescribeConfigs (KIP-226)."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -53,7 +53,7 @@ class ConfigSource(IntEnum):
 
 
 class Level(NamedTuple):
-    """One of the values that a setting would have, by itself or by another name of it."""
+    """A candidate for a setting's value: its name or alias, its text and its source."""
 
     name: str
     value: str
@@ -61,7 +61,7 @@ class Level(NamedTuple):
 
 
 def row(setting: ServerSetting[T]) -> T:
-    """Return the field that a row stands for; its default is the row's."""
+    """Return the dataclass field of a row, with the row's default."""
     default = setting.kind.read(setting.default or "")
     return field(default=default, metadata={_ROW: setting})
 
@@ -89,9 +89,9 @@ def flag(default: bool, documentation: str) -> bool:
 
 
 def behind(setting: TopicSetting[T], kind: Kind[T] | None = None) -> T:
-    """Return the field that holds for topics that do not set `setting`.
+    """Return the field of the node's setting for topics that do not set `setting`.
 
-    `kind`, if the node takes other values than topics do.
+    `kind`: if the node accepts other values than topics do.
     """
     return row(_behind(setting, kind))
 
@@ -107,7 +107,7 @@ def _behind(setting: TopicSetting[T], kind: Kind[T] | None = None) -> ServerSett
     )
 
 
-# The controller and the brokers both read these.
+# Both the controller and the brokers read these settings.
 NUM_PARTITIONS: Final = ServerSetting(
     name="num.partitions",
     kind=kinds.whole(ConfigType.INT, 1, INT_MAX),
@@ -225,11 +225,11 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
     ),
     _identity("broker.rack", kinds.TEXT, "The rack or zone of the node, which clients are told."),
 )
-"""The identity and the addresses of a node; `node.config` checks their forms."""
+"""The identity and the addresses of a node; `node.config` checks their formats."""
 
 
 def rows_of(group: type[Any]) -> dict[str, ServerSetting[Any]]:
-    """Return the rows of a class that reads settings, by the names of its fields."""
+    """Return the rows of a class that reads settings, by field name."""
     rows = {}
     for one in fields(group):
         setting: ServerSetting[Any] | None = one.metadata.get(_ROW)
@@ -240,10 +240,9 @@ def rows_of(group: type[Any]) -> dict[str, ServerSetting[Any]]:
 
 
 def table_of(*groups: type[Any]) -> Mapping[str, ServerSetting[Any]]:
-    """Return the rows of these classes and those that every node has.
+    """Return the rows of these classes and the rows that every node has, by name.
 
-    Every node has IDENTITY, the rows behind the settings of topics, and the rows without effect
-    that can be altered.
+    Every node has IDENTITY, the defaults of topics, and the alterable settings without effect.
     """
     rows = [*IDENTITY, *(_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server)]
     rows += _altered_without_effect()
@@ -275,20 +274,20 @@ def texts_of(*settings: Any) -> dict[str, str]:
 
 
 def explanation(setting: ServerSetting[Any] | TopicSetting[Any]) -> str:
-    """Return what a client or a reader is told about a setting."""
+    """Return the documentation of a setting, and why it has no effect, for clients and readers."""
     reason = setting.without_effect
     return setting.documentation + (f" No effect here: {reason}." if reason else "")
 
 
 class StaticConfig:
-    """The configuration that a node got at its start, of the settings in a table.
+    """The configuration of a node at its start, for the settings in a table.
 
-    `texts` has the value in force of each setting that has one, `given` what the node was told, by
-    the name that it was told: both in the form in which they are described.
+    `texts`: the value in force of each setting that has one. `given`: the values that were set, by
+    the name or alias used. Both are in normal form.
     """
 
     def __init__(self, table: Mapping[str, ServerSetting[Any]], given: Mapping[str, str]) -> None:
-        """Check all of `given` that the table knows. Raises BadValue, which names the setting."""
+        """Check the values in `given` that the table has. Raises BadValue, naming the setting."""
         self.table: Final = table
         self.given: Final[dict[str, str]] = {}
         self.texts: Final[dict[str, str]] = {}
@@ -310,17 +309,17 @@ class StaticConfig:
         return texts[0] if texts else setting.default
 
     def group(self, group: type[T]) -> T:
-        """Return an object that reads settings, with the values that are in force."""
+        """Return an object of a class that reads settings, with the values in force."""
         rows = rows_of(group).items()
         return group(**{field: row.kind.parse(self.texts[row.name]) for field, row in rows})
 
     def levels(self, name: str) -> list[Level]:
-        """Return the values that a setting is given, the first of them in force, and its defaults.
+        """Return the values that are set for a setting, the first in force, and its defaults.
 
-        The defaults of a setting with aliases are theirs, and count where the node sets one of
-        its names: of log.roll.ms, Kafka has no default, and of log.roll.hours it has 168.
+        The defaults of a setting with aliases are the aliases' defaults; they are included if the
+        node sets one of its names: Kafka's log.roll.ms has no default, log.roll.hours has 168.
 
-        # DEVIATION: Kafka drops the levels before the first that has the name itself.
+        # DEVIATION: Kafka drops the levels before the first level with the name itself.
         # docs/decisions/0049-a-setting-is-one-row-and-shows-what-is-in-force.md
         """
         setting = self.table[name]
@@ -344,8 +343,8 @@ class StaticConfig:
 def dynamic_settings() -> dict[str, ServerSetting[Any]]:
     """Return the settings that can be altered while a broker runs, with and without effect.
 
-    # DEVIATION: Kafka alters addresses and security, too, and limits by how much a number of
-    # threads changes.
+    # DEVIATION: Kafka also alters addresses and security, and limits each change of a number of
+    # threads.
     # docs/decisions/0091-a-brokers-settings-of-topics-change-while-it-runs.md
     """
     rows = [_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server]
@@ -359,15 +358,15 @@ DYNAMIC: Final[Mapping[str, ServerSetting[Any]]] = MappingProxyType(dynamic_sett
 
 
 def read_only_names(table: Mapping[str, ServerSetting[Any]]) -> frozenset[str]:
-    """Return every name that a node with these rows reads, or ignores, at its start alone."""
+    """Return every name that a node with these rows reads, or ignores, only at its start."""
     aliases = {alias.name for setting in table.values() for alias in setting.aliases}
     return frozenset({*table, *aliases, *WITHOUT_EFFECT} - {*DYNAMIC})
 
 
 def why_not_altered(names: Iterable[str], read_only: frozenset[str]) -> str | None:
-    """Return why a running broker cannot get values for these names; None: it can.
+    """Return why these names cannot be altered on a running broker; None: they can.
 
-    A setting that would protect is refused with the reason that a node gives at its start.
+    A setting of protection is refused for the same reason as at a node's start.
     """
     names = sorted(names)
     fixed = [name for name in names if name in read_only]
@@ -377,9 +376,9 @@ def why_not_altered(names: Iterable[str], read_only: frozenset[str]) -> str | No
 
 
 def in_force(altered: Mapping[str, str]) -> dict[str, str]:
-    """Return the altered settings that a node goes by, with their values in normal form.
+    """Return the altered settings that a node applies, with their values in normal form.
 
-    A controller of another release may have kept a name as unknown, and its value unchecked.
+    A controller of another release may have stored an unknown name, with an unchecked value.
     """
     valid = {}
     for name, value in altered.items():
@@ -390,10 +389,10 @@ def in_force(altered: Mapping[str, str]) -> dict[str, str]:
 
 
 class BrokerConfig:
-    """The configuration of a broker that is in force: as it started, and what was altered since.
+    """The configuration of a broker in force: its static configuration and dynamic changes.
 
-    `own` was altered for this broker, `cluster` for all. A setting that is read at the start alone
-    keeps its value, whatever a controller of another release has altered.
+    `own`: changes for this broker; `cluster`: for all brokers. A read-only setting keeps its static
+    value, even if a controller of another release has altered it.
     """
 
     def __init__(
@@ -410,9 +409,9 @@ class BrokerConfig:
         )
 
     def levels(self, name: str) -> list[Level]:
-        """Return the values that a setting is given, the first in force, and its defaults.
+        """Return the values that are set for a setting, the first in force, and its defaults.
 
-        `name` is in `table` or in `unknown`: the names that were altered and that nothing reads.
+        `name` is in `table` or in `unknown`: altered names that no part of the broker reads.
         """
         if name not in self.table:
             return [Level(name, of[name], source) for of, _, source in self._altered if name in of]
@@ -424,7 +423,7 @@ _ANY_WHOLE: Final = kinds.whole(ConfigType.LONG, -LONG_MAX, LONG_MAX)
 
 
 def _understood(setting: ServerSetting[Any], text: str, unit: int | None) -> tuple[str, str]:
-    """Return a text as it was understood, and as a value of the setting. Raises BadValue."""
+    """Return a text in normal form, and converted to the setting's unit. Raises BadValue."""
     if unit is None:
         value = setting.kind.normalize(text)
         return value, value

@@ -1,7 +1,7 @@
 """The settings of a topic: Kafka's names, types and defaults. Source: Kafka 4.3's LogConfig.
 
-A topic may set any of them, at its creation or while it lives. Where it does not, its leader goes
-by the setting of the node that the row names (Kafka's ServerTopicConfigSynonyms).
+A topic may set any of them, at its creation or later. For a setting that it does not set, its
+leader uses the node's setting named by the row (Kafka's ServerTopicConfigSynonyms).
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ NO_RECOMPRESSION: Final = "a broker keeps batches as the producer compressed the
 class Alias(NamedTuple):
     """Another name of a node's setting. Its value times `unit` is the value of the setting.
 
-    A number below zero says "no limit" in every unit. `default` is what Kafka describes.
+    A number below zero means "no limit" in every unit. `default`: as Kafka describes it.
     """
 
     name: str
@@ -36,11 +36,11 @@ class Alias(NamedTuple):
 
 @dataclass(eq=False)
 class TopicSetting(Generic[T]):
-    """One row. Read from a TopicConfig, it is the value in force there.
+    """One row. Read from a TopicConfig object, the attribute is the value in force.
 
-    `server`: the setting of a node that holds for topics that do not set this one; "": none.
-    `aliases`: other names of that one, the first to be set wins. `without_effect`: why nothing goes
-    by the value; "": something does.
+    `server`: the node's setting for topics that do not set this one; "": none. `aliases`: other
+    names of the node's setting, the first that is set wins. `without_effect`: why the value has no
+    effect; "": it has one.
     """
 
     kind: Kind[T]
@@ -53,7 +53,7 @@ class TopicSetting(Generic[T]):
     name: str = field(default="", init=False)
 
     def __set_name__(self, owner: type[object], name: str) -> None:
-        """Take Kafka's dotted name from that of the attribute."""
+        """Derive Kafka's dotted name from the attribute's name."""
         self.name = name.replace("_", ".")
 
     @overload
@@ -63,7 +63,7 @@ class TopicSetting(Generic[T]):
     def __get__(self, config: "TopicConfig", owner: type[object]) -> T: ...
 
     def __get__(self, config: "TopicConfig | None", owner: type[object]) -> Self | T:
-        """Return the row of the class, the value in force of a configuration."""
+        """Return the row itself (from the class), or its value in force (from a configuration)."""
         return self if config is None else self.kind.parse(config.text(self))
 
 
@@ -80,10 +80,10 @@ def _long(default: int, documentation: str, least: int, **more: Any) -> TopicSet
 
 
 class TopicConfig:
-    """The configuration of one topic, as a node takes it.
+    """The configuration of one topic on a node.
 
-    `own`: what the topic sets. `defaults`: the values of the node's settings, by their names; where
-    one is missing, Kafka's default holds.
+    `own`: the settings of the topic. `defaults`: the values of the node's settings, by name; for a
+    missing name, Kafka's default applies.
     """
 
     __slots__ = ("_defaults", "_own")
@@ -93,7 +93,7 @@ class TopicConfig:
         self._defaults: Final = defaults
 
     def text(self, setting: TopicSetting[Any]) -> str:
-        """Return the value in force, in the form in which DescribeConfigs shows it."""
+        """Return the value in force as text, as in DescribeConfigs."""
         own = self._own.get(setting.name)
         return self._defaults.get(setting.server, setting.default) if own is None else own
 
@@ -292,7 +292,7 @@ class TopicConfig:
         least=SEGMENT_BYTES_MIN,
         server="log.segment.bytes",
     )
-    # DEVIATION: Kafka takes 4 to 11, too. No index entry fits: our logs refuse to open.
+    # DEVIATION: Kafka also accepts 4 to 11. No index entry fits, so that a log could not open.
     # docs/decisions/0015-a-configuration-that-cannot-work-is-refused.md
     segment_index_bytes = _int(
         10 << 20,
@@ -326,4 +326,4 @@ class TopicConfig:
 TOPIC_SETTINGS: Final[Mapping[str, TopicSetting[Any]]] = {
     row.name: row for row in vars(TopicConfig).values() if isinstance(row, TopicSetting)
 }
-"""Every row by the name of its setting."""
+"""Every row, by the name of its setting."""

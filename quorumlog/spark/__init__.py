@@ -14,7 +14,7 @@ __all__ = ["register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("quorumlog")` known to this session. Raises ImportError without PySpark."""
+    """Register `format("quorumlog")` in this session. Raises ImportError without PySpark."""
     from quorumlog.spark.source import QuorumlogSource
 
     spark.dataSource.register(QuorumlogSource)

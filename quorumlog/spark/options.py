@@ -1,6 +1,6 @@
-"""The options of a read: those of Spark's own Kafka source, checked before anything is asked.
+"""The options of a read, as in Spark's own Kafka source; checked before the first request.
 
-What this source does not do is refused, never ignored.
+Unsupported options are refused, never ignored.
 """
 
 import difflib
@@ -18,7 +18,7 @@ _OFFSET_DEFAULTS: Final = {  # (starting, ending), by whether it is a stream
     False: ("earliest", "latest"),
     True: ("latest", None),
 }
-# Of the client, by their names in Kafka. The rest of its settings the source sets itself.
+# Settings of the client, by their names in Kafka. The source sets the other settings itself.
 _NUMBERS: Final = (
     "default.api.timeout.ms",
     "fetch.max.bytes",
@@ -46,10 +46,10 @@ Place = int | dict[str, dict[int, int]]  # EARLIEST, LATEST, or by topic and par
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What to read, from where, in which portions.
+    """The topics, offsets and portions of a read.
 
     topics: whole topics, or `partitions` by topic; one of them is empty.
-    starting, ending: EARLIEST, LATEST, or an offset of each partition, which may be these, too.
+    starting, ending: EARLIEST, LATEST, or for each partition an offset, EARLIEST or LATEST.
     rows_per_trigger, rows_per_task: 0 for no limit.
     client: keyword arguments of the consumer.
     """
@@ -68,7 +68,7 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str], *, is_stream: bool) -> SourceOptions:
-    """Read the options of a DataFrameReader. Raises ValueError with what to write instead."""
+    """Parse the options of a DataFrameReader. Raises ValueError with the valid form."""
     known = {name.lower(): name for name in (*_OWN, *_KAFKA)}
     options: dict[str, str] = {}
     for name, value in given.items():
@@ -100,7 +100,7 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool) -> SourceOptions
 
 
 def has_headers(given: Mapping[str, str]) -> bool:
-    """Tell whether the schema has the column headers. Raises ValueError."""
+    """Return whether the schema has the column headers. Raises ValueError."""
     found = next((value for name, value in given.items() if name.lower() == "includeheaders"), None)
     given = {} if found is None else {"includeHeaders": found}
     return _flag("includeHeaders", given, default=False)

@@ -1,4 +1,4 @@
-"""Ranges of offsets: what a batch reads, cut into tasks and limited to a number of rows. Pure."""
+"""Ranges of offsets of a batch, cut into tasks and limited to a number of rows. Pure."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from quorumlog.client.records import TopicPartition
 from quorumlog.spark.options import EARLIEST, LATEST, Place
 
 Offsets = dict[TopicPartition, int]
-Document = dict[str, dict[str, int]]  # how Spark keeps offsets in its checkpoints: JSON
+Document = dict[str, dict[str, int]]  # the offsets in Spark's checkpoints: JSON
 
 
 class OffsetRange(NamedTuple):
@@ -19,7 +19,7 @@ class OffsetRange(NamedTuple):
 
 
 def offsets_of(document: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """Return what a checkpoint holds."""
+    """Return the offsets in a checkpoint."""
     return {
         TopicPartition(topic, int(number)): offset
         for topic, partitions in document.items()
@@ -28,7 +28,7 @@ def offsets_of(document: Mapping[str, Mapping[str, int]]) -> Offsets:
 
 
 def document_of(offsets: Mapping[TopicPartition, int]) -> Document:
-    """Return what a checkpoint shall hold: by topic and partition, in order."""
+    """Return offsets for a checkpoint: by topic and partition, in order."""
     document: Document = {}
     for (topic, number), offset in sorted(offsets.items()):
         document.setdefault(topic, {})[str(number)] = offset
@@ -36,7 +36,7 @@ def document_of(offsets: Mapping[TopicPartition, int]) -> Document:
 
 
 def resolve(place: Place, beginnings: Offsets, ends: Offsets) -> Offsets:
-    """Return the offset of each partition at `place`. Raises ValueError if it names others."""
+    """Return each partition's offset at `place`. Raises ValueError if it has other partitions."""
     if isinstance(place, int):
         return dict(beginnings if place == EARLIEST else ends)
     named = {
@@ -55,9 +55,9 @@ def resolve(place: Place, beginnings: Offsets, ends: Offsets) -> Offsets:
 
 
 def limited(start: Offsets, end: Offsets, rows: int) -> Offsets:
-    """Return an end that is at most `rows` offsets after `start`, in proportion to what waits.
+    """Return ends at most `rows` offsets after `start`, in proportion to each partition's backlog.
 
-    A partition that has any gets at least one, in order, as long as there are rows: none starves.
+    Each partition with a backlog gets at least one row, in order, as long as there are rows.
     """
     waiting = {one: max(0, end[one] - start.get(one, end[one])) for one in sorted(end)}
     total = sum(waiting.values())
@@ -73,7 +73,7 @@ def limited(start: Offsets, end: Offsets, rows: int) -> Offsets:
 
 
 def between(start: Offsets, end: Offsets, *, rows_per_task: int = 0) -> list[OffsetRange]:
-    """Return what lies between, one range for each partition, or more of `rows_per_task` each."""
+    """Return the ranges from `start` to `end`: one per partition, or several of `rows_per_task`."""
     return [
         part
         for partition in sorted(end)

@@ -1,4 +1,4 @@
-"""What the source asks a cluster: which partitions and offsets there are, and their records."""
+"""The requests of the source to a cluster: partitions, offsets and records."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 _logger: Final = logging.getLogger(__name__)
 _POLL_MS: Final = 500
 _RECORDS_PER_BATCH: Final = 10_000
-_FETCH_BYTES: Final = 4 << 20  # of a task, which reads one partition
+_FETCH_BYTES: Final = 4 << 20  # per task; a task reads one partition
 
 _HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _COLUMNS: Final = {
@@ -34,11 +34,11 @@ _US_PER_MS: Final = 1000
 
 
 class DataLost(Exception):
-    """Offsets that were to be read are no longer there."""
+    """Offsets of the query have been removed."""
 
 
 def open_consumer(options: SourceOptions) -> SyncConsumer:
-    """Return a consumer without a group: Spark keeps the offsets. Raises KafkaError."""
+    """Return a consumer without a group: Spark stores the offsets. Raises KafkaError."""
     client: ConsumerOptions = {
         "max_partition_fetch_bytes": _FETCH_BYTES,
         "client_id": "quorumlog-spark",
@@ -50,7 +50,7 @@ def open_consumer(options: SourceOptions) -> SyncConsumer:
 
 
 def partitions_of(consumer: SyncConsumer, options: SourceOptions) -> list[TopicPartition]:
-    """Return the partitions to read. Raises KafkaError for a topic that is not there."""
+    """Return the partitions to read. Raises KafkaError for a missing topic."""
     wanted = options.partitions or {
         topic: consumer.partitions_for(topic) for topic in options.topics
     }
@@ -60,16 +60,16 @@ def partitions_of(consumer: SyncConsumer, options: SourceOptions) -> list[TopicP
 def ends_of(
     consumer: SyncConsumer, partitions: Iterable[TopicPartition]
 ) -> tuple[Offsets, Offsets]:
-    """Return the first offset of each partition, and the next one to become visible."""
+    """Return the beginning and the end offset of each partition."""
     names = list(partitions)
     return consumer.beginning_offsets(names), consumer.end_offsets(names)
 
 
 def read_range(options: SourceOptions, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range. Offsets without a record (markers, compaction) are passed.
+    """Yield the records of a range. Offsets without a record (markers, compaction) are skipped.
 
-    Raises KafkaError, TimeoutError if nothing comes for `poll_timeout_ms`, and DataLost if records
-    have gone, unless the options say that they may.
+    Raises KafkaError, TimeoutError after `poll_timeout_ms` without progress, and DataLost if
+    records were removed, unless the options allow that.
     """
     name, start, end = wanted
     with open_consumer(options) as consumer:
@@ -101,7 +101,7 @@ def read_range(options: SourceOptions, wanted: OffsetRange) -> Iterator[pa.Recor
 def _after_loss(
     consumer: SyncConsumer, options: SourceOptions, wanted: OffsetRange, position: int
 ) -> int | None:
-    """Return where to read on; None if nothing of the range is left. Raises DataLost."""
+    """Return the next offset to read; None if no record of the range is left. Raises DataLost."""
     name = wanted.partition
     (beginning,), (log_end,) = (found.values() for found in ends_of(consumer, [name]))
     said = (

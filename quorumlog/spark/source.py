@@ -1,6 +1,6 @@
 """The classes that Spark calls: in the driver to plan, in a task to read.
 
-They follow Spark's own Kafka source: its columns, its options, its offsets in checkpoints.
+Columns, options and the offsets in checkpoints are as in Spark's own Kafka source.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,24 +63,24 @@ class QuorumlogSource(DataSource):
         return SCHEMA + (HEADERS if has_headers(self.options) else "")
 
     def reader(self, schema: "StructType") -> "BatchReader":
-        """Return what plans and reads a batch. Raises ValueError."""
+        """Return the reader of a batch. Raises ValueError."""
         del schema
         return BatchReader(parse_options(self.options, is_stream=False))
 
     def streamReader(self, schema: "StructType") -> "StreamReader":  # noqa: N802 - Spark's name
-        """Return what plans and reads a stream. Raises ValueError."""
+        """Return the reader of a stream. Raises ValueError."""
         del schema
         return StreamReader(parse_options(self.options, is_stream=True))
 
 
 class BatchReader(DataSourceReader):
-    """Reads from the starting to the ending offsets, as they are when the query is planned."""
+    """Reads from the starting to the ending offsets, resolved when the query is planned."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options: Final = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks. Raises KafkaError, and ValueError for offsets that do not fit."""
+        """Return the tasks. Raises KafkaError, and ValueError for offsets of other partitions."""
         options = self._options
         with open_consumer(options) as consumer:
             beginnings, ends = ends_of(consumer, partitions_of(consumer, options))
@@ -97,7 +97,7 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what has come since the last batch, `maxOffsetsPerTrigger` rows at most.
+    """Reads the records since the last batch, at most `maxOffsetsPerTrigger` rows.
 
     Partitions that are added to a topic are read from their beginning.
     """
@@ -107,12 +107,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
 
     def initialOffset(self) -> Document:  # noqa: N802 - Spark's name
-        """Return where a new query begins. Raises KafkaError and ValueError."""
+        """Return the start offsets of a new query. Raises KafkaError and ValueError."""
         beginnings, ends = self._ask()
         return document_of(resolve(self._options.starting, beginnings, ends))
 
     def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802 - Spark's
-        """Return where the next batch ends. Raises KafkaError and DataLost."""
+        """Return the end offsets of the next batch. Raises KafkaError and DataLost."""
         beginnings, ends = self._ask()
         if self._target is not None:
             ends = {**ends, **self._target}
@@ -132,14 +132,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(rows) if rows else ReadAllAvailable()
 
     def reportLatestOffset(self) -> Document | None:  # noqa: N802 - Spark's name
-        """Return the ends of the partitions, for the progress of the query."""
+        """Return the end offsets of the partitions, for the progress of the query."""
         try:
             return document_of(self._ask()[1])
         except KafkaError:
             return None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Remember the ends: such a query reads up to here and then ends."""
+        """Store the current end offsets: such a query reads up to them, and then ends."""
         self._target = self._ask()[1]
 
     def partitions(self, start: Document, end: Document) -> Sequence[InputPartition]:

@@ -1,1 +1,1 @@
-"""Bytes on disk: logs, indexes, checkpoints, recovery, and the Disk seam under them."""
+"""Bytes on disk: logs, indexes, checkpoints, recovery, and the `Disk` interface under them."""

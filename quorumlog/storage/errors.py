@@ -1,4 +1,4 @@
-"""What storage refuses, and what its callers answer with."""
+"""Errors of storage, and the error codes that its callers return for them."""
 
 from collections.abc import Callable
 from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
@@ -10,22 +10,22 @@ PASSING: Final = NO_ROOM | NO_HANDLES
 
 
 class StorageError(Exception):
-    """The disk refused, or holds what cannot be. Callers answer KAFKA_STORAGE_ERROR."""
+    """The disk failed, or its data are inconsistent. Callers return KAFKA_STORAGE_ERROR."""
 
 
 class DiskExhausted(StorageError):
-    """There is no room, or no file handle, for now. It says nothing of the files: try again."""
+    """The disk is full, or file handles ran out, for now. The files are unharmed: try again."""
 
 
 class CorruptCheckpoint(StorageError):
-    """A small file is not whole. The message names it and says what to do about it."""
+    """A small file is not whole. The message names the file and the remedy."""
 
 
 class DamagedLog(StorageError):
-    """Records are gone that were there for certain. Nothing was cut; the message says where.
+    """Records below the recovery point are lost. The log is unchanged; the message has the place.
 
-    `end_offset`: the log is whole below it. `last_epoch`: the leader epoch of the last batch below
-    it that was checked, -1 if none was.
+    `end_offset`: the log is whole below it. `last_epoch`: the leader epoch of the last checked
+    batch below it, -1 without one.
     """
 
     def __init__(self, message: str, *, end_offset: int = 0, last_epoch: int = -1) -> None:
@@ -35,10 +35,10 @@ class DamagedLog(StorageError):
 
 
 class LacksRecords(StorageError):
-    """A log is not whole, and the metadata does not say that others have what it lacks.
+    """A log is not whole, and the metadata does not prove that other replicas have its records.
 
-    Nothing was changed: the controller must have a report of the log first. The log is whole below
-    `end_offset`; the last record below it is of `last_epoch`, -1 if there is none.
+    The log is unchanged: the controller must receive a report of it first. The log is whole below
+    `end_offset`; the last record below it has `last_epoch`, -1 without one.
     """
 
     def __init__(self, message: str, *, end_offset: int = 0, last_epoch: int = -1) -> None:
@@ -48,14 +48,14 @@ class LacksRecords(StorageError):
 
 
 class OffsetOutOfRange(Exception):
-    """A read outside [log_start_offset, log_end_offset]. Callers answer OFFSET_OUT_OF_RANGE."""
+    """A read outside [log_start_offset, log_end_offset]. Callers return OFFSET_OUT_OF_RANGE."""
 
 
 class NotInMemory(Exception):
-    """A read that must not wait for the disk would have to: `bring_in` what it needs, and repeat.
+    """A read without waiting needs the disk: call `bring_in`, then repeat the read.
 
-    `bring_in` is for another thread, while nothing cuts or closes the log. It returns what the
-    log's own thread is to call then. It raises OSError, StorageError.
+    `bring_in` runs in another thread, while the log is neither truncated nor closed. It returns a
+    callback for the log's own thread. It raises OSError, StorageError.
     """
 
     def __init__(self, bring_in: Callable[[], Callable[[], None]]) -> None:
@@ -64,11 +64,11 @@ class NotInMemory(Exception):
 
 
 class UnexpectedOffset(Exception):
-    """A follower was given batches that do not continue its log: fetch again from its end."""
+    """A follower received batches that do not continue its log: fetch again from its end."""
 
 
 class OlderEpoch(UnexpectedOffset):
-    """The next batch is of an older `epoch` than the log's last one: the logs diverge below it."""
+    """The next batch has an older `epoch` than the log's last one: the logs diverge below it."""
 
     def __init__(self, message: str, epoch: int) -> None:
         super().__init__(message)
@@ -76,11 +76,11 @@ class OlderEpoch(UnexpectedOffset):
 
 
 class RecordsTooLarge(Exception):
-    """One append that no segment can hold. Callers answer RECORD_LIST_TOO_LARGE."""
+    """An append that is too large for any segment. Callers return RECORD_LIST_TOO_LARGE."""
 
 
 def lacks_room(error: BaseException | None) -> bool:
-    """Tell whether a room or a handle was all that lacked: in work that can begin anew, try again.
+    """Return whether only disk space or file handles were missing: restartable work tries again.
 
     Such an error is no DiskExhausted where the work was left half done.
     """
@@ -92,6 +92,6 @@ def lacks_room(error: BaseException | None) -> bool:
 
 
 def storage_error(message: str, error: OSError) -> StorageError:
-    """Return the StorageError for what the system said; raise it `from error`."""
+    """Return the StorageError for an OSError; raise it `from error`."""
     is_passing = error.errno in PASSING
     return DiskExhausted(message) if is_passing else StorageError(message)

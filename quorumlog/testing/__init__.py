@@ -1,7 +1,7 @@
 """The pytest plugin: clusters to test against, faults in the middle of a test, proof by a history.
 
-pytest loads `plugin` by its entry point; what a test does not use is not imported.
-docs/testing.md teaches it. The names here are for annotations, and two functions that wait.
+pytest loads `plugin` by its entry point; unused parts are not imported. Guide: docs/testing.md.
+The names here are for annotations, except two functions that wait.
 """
 
 from typing import TYPE_CHECKING

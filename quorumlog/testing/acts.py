@@ -1,4 +1,4 @@
-"""What a verb of the nemesis gives back, with an event loop or without."""
+"""The results of the nemesis's verbs, with an event loop or without."""
 
 import asyncio
 from collections.abc import Callable, Generator
@@ -11,19 +11,19 @@ NodeIds = tuple[int, ...]
 
 
 class NoSuchNode(Exception):
-    """No node holds the role; the message says which one, and what was known."""
+    """No node holds the role; the message has the role and the state of the nodes."""
 
 
 class NoSuchLink(Exception):
-    """A fault on links would break nothing, as in a cluster of one node."""
+    """A fault on links would have no effect, as in a cluster of one node."""
 
 
 MISTAKES: Final = (ValueError, NoSuchNode, NoSuchLink, NodeUnavailable)
-"""Errors whose message says all: the traceback ends with the line of the test."""
+"""Errors whose message suffices: the traceback ends with the line of the test."""
 
 
 def is_mistake(info: Any) -> bool:
-    """Return whether pytest shows no frame of ours for this ExceptionInfo."""
+    """Return whether pytest hides the plugin's frames for this ExceptionInfo."""
     return info is None or isinstance(info.value, MISTAKES)
 
 
@@ -31,7 +31,7 @@ __tracebackhide__ = is_mistake  # of every function in this module
 
 
 class Act:
-    """One verb of the nemesis. Without an event loop it is done; a coroutine may await it.
+    """One verb of the nemesis. Without an event loop it is finished; a coroutine may await it.
 
     `seen` is called before its error is raised to the test.
     """
@@ -42,7 +42,7 @@ class Act:
 
     @property
     def node_ids(self) -> NodeIds:
-        """The nodes that it was done to. Waits until it is done."""
+        """The affected nodes. Waits until the verb is finished."""
         self._seen()
         try:
             return self._future.result()
@@ -61,7 +61,7 @@ class Act:
 class Passing:
     """A fault for the time of a block: `with nemesis.paused(...)`, or `async with`.
 
-    The block gets the ids of the nodes.
+    The block receives the ids of the nodes.
     """
 
     def __init__(self, begin: Callable[[], Act], end: Callable[[NodeIds], Act]) -> None:

@@ -1,4 +1,4 @@
-"""The run that `@pytest.mark.chaos` asks for: carried out before the body of the test."""
+"""The run of `@pytest.mark.chaos`: executed before the body of the test."""
 
 import json
 import warnings
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class ChaosRun:
-    """What became of a run.
+    """The result of a run.
 
-    A test that asks for `verdict` judges it itself; any other fails if the verdict is not valid.
-    seed, store: the seed, and the directory of the run's files. digest: of all that happened in a
+    A test that reads `verdict` judges it itself; any other test fails if the verdict is not valid.
+    seed, store: the seed, and the directory of the run's files. digest: of all events of a
     simulated run; "" on real processes.
     """
 
@@ -32,22 +32,22 @@ class ChaosRun:
 
     @property
     def verdict(self) -> TestVerdict:
-        """The verdict. `verdict.valid` is true only if all promises are proved kept."""
+        """The verdict. `verdict.valid` is true only if all promises are proved."""
         self._is_looked_at = True
         return self._verdict
 
     @property
     def history(self) -> "pa.Table":
-        """What the clients saw, as an Arrow table of one row per operation."""
+        """The clients' operations, as an Arrow table of one row per operation."""
         return read_history(self.store)
 
     @property
     def report(self) -> Path:
-        """The file of the report; it is written when it is asked for."""
+        """The file of the report; the first access writes it."""
         return write_report_of(HistorySource(self.store), self._verdict)
 
     def complaint(self) -> str | None:
-        """Say that the verdict is not valid, unless the test has looked at it."""
+        """Return an error if the verdict is not valid and the test has not read it."""
         if self._is_looked_at or self._verdict.valid:
             return None
         return "the chaos run is not valid"
@@ -57,7 +57,7 @@ class ChaosRun:
 
 
 def carry_out(mark: ChaosMark, trial: Trial) -> ChaosRun:
-    """Carry out and judge the run of a test. Raises what `chaos.run.run` raises, or RunFailed."""
+    """Execute and judge the run of a test. Raises RunFailed, and the errors of `chaos.run.run`."""
     seed = trial.seed(mark.seed)
     chaos_run = _simulated(mark, trial, seed) if mark.simulated else _real(mark, trial, seed)
     trial.judges.append(chaos_run.complaint)
@@ -80,7 +80,7 @@ def _simulated(mark: ChaosMark, trial: Trial, seed: int) -> ChaosRun:
     trial.store.mkdir(parents=True)
     settings = mark.simulation(trial.store, seed)
     (trial.store / SCHEDULE_FILE).write_text(settings.schedule.to_json(), encoding="utf-8")
-    with warnings.catch_warnings():  # Python warns of a fork beside threads; pyarrow has some
+    with warnings.catch_warnings():  # Python warns of a fork beside threads, here pyarrow's
         warnings.simplefilter("ignore", DeprecationWarning)
         result = run_one(settings)
     trial.verdict = verdict = with_violations(judge(trial.store), result.violations)

@@ -1,4 +1,4 @@
-"""A clean state in a cluster that tests share: nothing that an earlier test left is there."""
+"""A clean state in a shared cluster: without topics, groups and transactions of earlier tests."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +15,7 @@ _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 class StillUsed(Exception):
-    """A group has members: a client of an earlier test is open."""
+    """A group has members: a client of an earlier test is still open."""
 
 
 def clean(cluster: "LocalCluster") -> None:
@@ -28,7 +28,7 @@ def clean(cluster: "LocalCluster") -> None:
         for transaction in admin.transactions.list(states=_OPEN):
             name = transaction.transactional_id
             with SyncProducer(cluster.bootstrap, transactional_id=name) as producer:
-                producer.init_transactions()  # aborts what is open
+                producer.init_transactions()  # aborts the open transaction
         for group in admin.list_consumer_groups():
             _delete_group(admin, group.group_id)
         if names := [name for name in admin.list_topics() if is_of_users(name)]:
@@ -53,5 +53,5 @@ def _delete_group(admin: SyncAdmin, group_id: str) -> None:
                 f"group {group_id} has members: a consumer of an earlier test is open; close each"
                 " at the end of its test"
             ) from error
-        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:  # it went by itself
+        if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:  # it was deleted meanwhile
             raise

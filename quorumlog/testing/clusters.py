@@ -1,4 +1,4 @@
-"""The cluster of a test, or of several."""
+"""The cluster of one test or several tests."""
 
 import os
 import shutil
@@ -23,13 +23,13 @@ _LINES_MAX: Final = 5
 _LINE_CHARS_MAX: Final = 300
 
 CLUSTERS: Final = pytest.StashKey[list[LocalCluster]]()
-"""Clusters that a test made besides `quorumlog_cluster`."""
+"""Clusters that a test created besides `quorumlog_cluster`."""
 
 
 def cluster_for_one(
     trial: Trial, options: Mapping[str, Any], *, with_links: bool
 ) -> Iterator[LocalProcesses]:
-    """Yield a cluster that ends with the test; its directory is a part of the test's.
+    """Yield a cluster that ends with the test; its directory is inside the test's.
 
     `with_links`: behind forwarders, so that its network can be cut.
     """
@@ -50,9 +50,9 @@ class MakeCluster:
         self._stack: Final = stack
 
     def __call__(self, **options: Any) -> LocalCluster:
-        """Start a cluster of these arguments of LocalCluster. Raises ClusterError."""
+        """Start a cluster with these arguments of LocalCluster. Raises ClusterError."""
         self._trial.store.mkdir(parents=True, exist_ok=True)
-        number = len(self._made) + 2  # the first is quorumlog_cluster
+        number = len(self._made) + 2  # number 1 is quorumlog_cluster
         cluster = LocalCluster(self._trial.store / f"{CLUSTER_DIRECTORY}-{number}", **options)
         self._stack.enter_context(started(cluster, Equipment()))
         self._made.append(cluster)
@@ -84,7 +84,7 @@ def cluster_for_many(
 
 
 def last_lines(cluster: LocalCluster) -> Iterator[str]:
-    """Yield where a cluster's files are, and the last lines of each node's log."""
+    """Yield a cluster's directory, and the last lines of each node's log."""
     yield f"in {cluster.directory}"
     for node in cluster.nodes:
         with suppress(OSError), log_file(cluster.directory, node.id).open("rb") as log:
@@ -95,12 +95,12 @@ def last_lines(cluster: LocalCluster) -> Iterator[str]:
 
 
 def watch(cluster: LocalCluster, trial: Trial) -> None:
-    """Let the test fail if a node has ended by itself, as with an invariant that broke."""
+    """Make the test fail if a node ends by itself, as with a broken invariant."""
     trial.judges.append(lambda: _end_of_its_own(cluster))
 
 
 def _end_of_its_own(cluster: LocalCluster) -> str | None:
-    """Return the last words of the first node that ended with an error, and by no signal."""
+    """Return the last output of the first node that ended with an error, and not by a signal."""
     for node in cluster.nodes:
         if (cluster.exit_status(node.id) or 0) > 0:
             return cluster.last_words(node.id)
@@ -108,7 +108,7 @@ def _end_of_its_own(cluster: LocalCluster) -> str | None:
 
 
 def _new_directory(base: Path, worker: str) -> Path:
-    """Make and return a directory that no other cluster has."""
+    """Create and return a directory that no other cluster has."""
     base.mkdir(parents=True, exist_ok=True)
     name = "-".join(filter(None, ("shared", CLUSTER_DIRECTORY, worker)))
     number = 0

@@ -16,18 +16,18 @@ _TIMEOUT_S: Final = 30.0
 
 
 class _NumberingConsumer:
-    """A consumer whose records hold the numbers of their values."""
+    """A consumer that replaces the values of records by their numbers."""
 
     def __init__(self, consumer: DriverConsumer, number_of: Callable[[bytes], int]) -> None:
         self._consumer: Final = consumer
         self._number_of: Final = number_of
 
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
-        """Take these partitions from their beginning."""
+        """Assign these partitions, from their beginning."""
         await self._consumer.assign(topic, partitions)
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return what arrived, with numbers instead of values."""
+        """Return the next records, with numbers instead of values."""
         return [
             record._replace(value=str(self._number_of(record.value)).encode())
             for record in await self._consumer.poll(timeout_ms)
@@ -38,7 +38,7 @@ class _NumberingConsumer:
         return await self._consumer.end_offsets(topic, partitions)
 
     async def close(self) -> None:
-        """Let go of all resources."""
+        """Release all resources."""
         await self._consumer.close()
 
 
@@ -50,7 +50,7 @@ class _NumberingDriver(ClientDriver):
         self._number_of: Final = number_of
 
     async def consumer(self, bootstrap: str, client_id: str) -> DriverConsumer:  # type: ignore[override]
-        """Make a consumer. Raises ConnectionError if no broker answers."""
+        """Create a consumer. Raises ConnectionError if no broker answers."""
         return _NumberingConsumer(await super().consumer(bootstrap, client_id), self._number_of)
 
 
@@ -64,8 +64,8 @@ def read_to_the_end(
 ) -> None:
     """Read the topics of these keys to their ends, twice, as processes from `first_process`.
 
-    A topic that the cluster does not have is left out, and so is what cannot be read in time: the
-    verdict is not valid then.
+    Missing topics, and records that cannot be read in time, are left out: the verdict is then not
+    valid.
     """
     topics = sorted({key.rpartition("-")[0] for key in keys})
     with SyncAdmin(bootstrap) as admin:

@@ -1,8 +1,8 @@
-"""Records what the clients of a test did, and lets the checkers judge it.
+"""Records the operations of a test's clients, and runs the checkers on them.
 
-The test tells each operation: it begins when the block is entered, and ends with `ok`, `fail` or,
-if the block says nothing or raises, as unknown (`info`). `verdict` heals the cluster, reads every
-partition that was named to its end, twice, and judges.
+The test records each operation: it begins when the block is entered, and ends with `ok`, `fail` or,
+if the block calls neither or raises, as unknown (`info`). `verdict` heals the cluster, reads every
+recorded partition to its end, twice, and runs the checkers.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ _META: Final = {"workload": "a test's own clients", "model": "kafka_log"}
 
 
 class HistoryClosed(Exception):
-    """The history was judged: it takes no more operations."""
+    """The history was judged: it accepts no more operations."""
 
 
 class RecordedOperation:
     """One operation of a client, from the beginning of the block to its end.
 
-    Invariant: it ends once. A block that raises ends it as unknown, unless the error says that it
-    is definite (`KafkaError.definite`): then it failed. The error goes on.
+    Invariant: it ends once. A block that raises ends it as unknown, unless the error is definite
+    (`KafkaError.definite`): then it failed. The error propagates.
     """
 
     def __init__(self, history: "History", f: str, lane: Hashable, meant: list[Message]) -> None:
@@ -64,10 +64,10 @@ class RecordedOperation:
             self._end("info", self._meant, reason)
 
     def ok(self, records: object = (), *, offset: int | None = None) -> None:
-        """Say that it succeeded: the `offset` of a send, or the records of a poll.
+        """Record its success: the `offset` of a send, or the records of a poll.
 
-        Records are what quorumlog's, aiokafka's, kafka-python's or confluent-kafka's poll returns,
-        or tuples of key, offset and value.
+        Records are the result of a poll of quorumlog, aiokafka, kafka-python or confluent-kafka, or
+        tuples of key, offset and value.
         """
         if self._f == "send":
             if offset is None or offset < 0:
@@ -77,11 +77,11 @@ class RecordedOperation:
             self._end("ok", self._history.messages_of(records))
 
     def fail(self, error: object = "") -> None:
-        """Say that it certainly had no effect, and never will; if in doubt, say `unknown`."""
+        """Record that it has no effect, now or later; if in doubt, call `unknown`."""
         self._end("fail", self._meant, str(error))
 
     def unknown(self, error: object = "") -> None:
-        """Say that it may or may not have happened: a timeout, a lost connection."""
+        """Record that its effect is unknown: a timeout, a lost connection."""
         self._end("info", self._meant, str(error))
 
     def _end(self, outcome: str, messages: list[Message], error: str = "") -> None:
@@ -94,11 +94,11 @@ class RecordedOperation:
 
 
 class History:
-    """The history of one test. Any thread, and any coroutine, may record.
+    """The history of one test. Threads and coroutines may record at the same time.
 
-    Sends may overlap; a client that reads does one thing at a time: `client` names it, and without
-    a name each thread and each task is one. `value_of` reads the recorded value from the value of
-    a record, if that is not the value itself.
+    Sends may overlap. The operations of one reading client must not: `client` names it; by default
+    each thread and each task counts as a client. `value_of` extracts the recorded value from the
+    value of a record; by default they are equal.
     """
 
     def __init__(
@@ -116,10 +116,10 @@ class History:
         self._judging: Final = threading.Lock()
         self._values: Final = RecordedValues()
         self._sent: Final[set[tuple[str, int]]] = set()
-        self._idle: Final[list[int]] = []  # processes that send, and do nothing now
+        self._idle: Final[list[int]] = []  # sending processes without an open operation
         self._readers: Final[dict[Hashable, int]] = {}
         self._busy: Final[set[Hashable]] = set()
-        self._begun: Final[dict[int, set[str]]] = {}  # by reader: keys whose beginning is known
+        self._begun: Final[dict[int, set[str]]] = {}  # by reader: keys with a recorded start
         self._next_process = 0
         self._is_closed = False
         self._verdict: TestVerdict | None = None
@@ -138,8 +138,8 @@ class History:
     def send(self, key: object, value: object) -> RecordedOperation:
         """Return a block in which one record is sent: `with history.send(key, 7) as op: ...`.
 
-        key: the topic-partition, such as `orders-0`. value: each is sent once per key; a retry is
-        a part of the same block. Raises ValueError.
+        key: the topic-partition, such as `orders-0`. value: unique per key; a retry belongs into
+        the same block. Raises ValueError.
         """
         name = key_of(key)
         with self._lock:
@@ -157,22 +157,22 @@ class History:
         return RecordedOperation(self, "poll", _reader(client), [])
 
     def assign(self, keys: Iterable[object], *, client: Hashable = None) -> None:
-        """Say that a client reads these partitions from now on, each from its beginning."""
+        """Record that a client reads these partitions from now on, each from its beginning."""
         self._move("assign", keys, client)
 
     def seek(self, keys: Iterable[object], *, client: Hashable = None) -> None:
-        """Say that a client's position in these partitions is another than its polls tell."""
+        """Record that a client's position in these partitions has changed apart from its polls."""
         self._move("seek", keys, client)
 
     def recorded(self, client: object) -> Any:
-        """Return quorumlog's Producer, SyncProducer, Consumer or SyncConsumer, recorded.
+        """Return a recording wrapper of a Producer, SyncProducer, Consumer or SyncConsumer.
 
         It sends by `send_and_wait` and reads by `poll`. Raises TypeError for other clients.
         """
         return recorded(self, client)
 
     def forget_positions(self, *, client: Hashable = None) -> None:
-        """Say that a client may read on anywhere, in every partition."""
+        """Record that a client may read on at any offset, in every partition."""
         with self._lock:
             process = self._readers.get(_reader(client))
             if process is not None:
@@ -185,7 +185,7 @@ class History:
         return self._judged()
 
     def _complaint(self) -> str | None:
-        """Say that the verdict is not valid, unless the test has looked at it."""
+        """Return an error if the verdict is not valid and the test has not read it."""
         if self._is_looked_at or self._next_process == 0 or self._judged().valid:
             return None
         return "the recorded history is not valid"
@@ -194,7 +194,7 @@ class History:
         with self._judging:
             if self._verdict is None:
                 if self._nemesis is not None:
-                    self._nemesis.heal_now()  # it records that, in another thread
+                    self._nemesis.heal_now()  # another thread records the heal
                 self._read_to_the_end()
                 with self._lock:
                     self._is_closed = True
@@ -229,7 +229,7 @@ class History:
         messages: list[Message],
         error: str,
     ) -> None:
-        """Write the end of an operation. After an unknown one, its process does nothing more."""
+        """Write the end of an operation. An unknown end is the last row of its process."""
         with self._lock:
             self._require_open()
             self._busy.discard(lane)
@@ -244,7 +244,7 @@ class History:
             self._writer.append(process, outcome, f, messages, error=error)
 
     def messages_of(self, records: object) -> list[Message]:
-        """Return records as the history holds them."""
+        """Return records as messages of the history."""
         with self._lock:
             return [
                 Message(read.key, read.offset, self._values.number(read.value))
@@ -252,10 +252,10 @@ class History:
             ]
 
     def _end_poll(self, process: int, f: str, messages: list[Message]) -> None:
-        """Write a poll's end; before records of a key where the reader began anywhere, a seek.
+        """Write a poll's end; before records of a key with an unrecorded start, write a seek.
 
-        A reader that began in the middle proves nothing about what lies below. So the poll is
-        written as two, and the seek stands between them.
+        A reader that began in the middle proves nothing about records below. So the poll is written
+        as two polls, with the seek between them.
         """
         known = self._begun.setdefault(process, set())
         new = {message.key for message in messages} - known
@@ -316,7 +316,7 @@ class History:
 
 
 def _reader(client: Hashable) -> Hashable:
-    """Return what names a client that reads: by default the thread and the task."""
+    """Return the identity of a reading client: by default its thread and task."""
     if client is not None:
         return "named", client
     try:

@@ -1,4 +1,4 @@
-"""Judges the history of a test."""
+"""The verdict on the history of a test."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from quorumlog.testing.trial import WORDS
 
 
 class _Unknown(str):
-    """The value "unknown": false, so that `assert verdict.valid` does not take it for valid."""
+    """The value "unknown": false, so that `assert verdict.valid` fails."""
 
     __slots__ = ()
 
@@ -24,16 +24,16 @@ UNKNOWN: Final = cast(Valid, _Unknown("unknown"))
 
 
 class TestVerdict(Verdict):
-    """A verdict as a test sees it: `valid` is true only if it is True.
+    """A verdict for tests: `valid` is truthy only if it is True.
 
-    Its repr is what pytest prints for a failed assertion.
+    pytest prints its repr for a failed assertion.
     """
 
-    __test__ = False  # no class of tests
+    __test__ = False  # pytest must not collect it
 
     @property
     def anomalies(self) -> tuple[str, ...]:
-        """The names of what was found, root causes first."""
+        """The names of the anomalies, root causes first."""
         return tuple(result.name for result in self.results)
 
     def __repr__(self) -> str:
@@ -59,7 +59,7 @@ def judge(store: Path) -> TestVerdict:
 
 
 def for_test(verdict: Verdict) -> TestVerdict:
-    """Return the verdict as a test sees it."""
+    """Return the verdict as a TestVerdict."""
     values: dict[str, Any] = {each.name: getattr(verdict, each.name) for each in fields(verdict)}
     if values["valid"] == UNKNOWN:
         values["valid"] = UNKNOWN
@@ -67,7 +67,7 @@ def for_test(verdict: Verdict) -> TestVerdict:
 
 
 def with_violations(verdict: TestVerdict, violations: Sequence[str]) -> TestVerdict:
-    """Return a verdict that also counts the rules which simulated nodes have violated."""
+    """Return a verdict that includes the rules violated by simulated nodes."""
     if not violations:
         return verdict
     found = [
@@ -78,7 +78,7 @@ def with_violations(verdict: TestVerdict, violations: Sequence[str]) -> TestVerd
 
 
 def write_report_of(source: HistorySource, verdict: Verdict) -> Path:
-    """Write the report of a run, and return its path in the run's directory."""
+    """Write the report of a history into its directory; return its path."""
     from quorumlog.chaos.report import write_report
     from quorumlog.chaos.run.run_directory import REPORT_FILE
 

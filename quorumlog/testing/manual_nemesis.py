@@ -1,7 +1,8 @@
 """Breaks a cluster by hand, in the middle of a test, and heals it at the test's end.
 
-Each verb is carried out by a back end of the lab, on an event loop in another thread. Code without
-an event loop gets the verb done; a coroutine gets something to await, and its own loop goes on.
+Each verb is executed by a back end of the lab, on an event loop in another thread. Code without an
+event loop waits for the verb's end; a coroutine receives an awaitable, so that its own loop runs
+on.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ Record = Callable[[str, str, str], object]
 Target = str | int | Sequence[int]
 """A role, `all`, the id of a node, or several ids."""
 
-_ROLE_TIMEOUT_S: Final = 15.0  # an election may be under way
+_ROLE_TIMEOUT_S: Final = 15.0  # an election may be running
 _ROLE_POLL_S: Final = 0.05
 _BROKEN_BY: Final = {"start": "kill", "resume": "pause"}
 
@@ -54,7 +55,7 @@ __tracebackhide__ = is_mistake  # of every function in this module
 
 
 class _Imposed(NamedTuple):
-    """A fault on links that lasts. `owner`: the block that ends it, or an object of its own."""
+    """A lasting fault on links. `owner`: the block that ends it, or an object of its own."""
 
     fault: StepFault
     scene: Scene
@@ -64,12 +65,11 @@ class _Imposed(NamedTuple):
 class ManualNemesis:
     """The verbs of a test.
 
-    Verbs are carried out one after the other, in the order of the calls. A node that is chosen by
-    a role is chosen at that moment, by what the cluster says of itself, among the running nodes
-    that are not paused. `topic` is the one whose leaders and followers are meant; None: each of
-    `topics()`.
-    Leaving the block heals; but if the cluster ends with the test (`outlives` is False), what is
-    dead stays dead.
+    Verbs are executed one after the other, in the order of the calls. A role is resolved at that
+    moment, by the cluster's own status, to a running node that is not paused. `topic`: the topic of
+    the leaders and followers; None: each of `topics()`.
+    The end of the block heals; but if the cluster ends with the test (`outlives` is False), dead
+    nodes stay dead.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class ManualNemesis:
         self._rng: Final = random.Random(seed)  # noqa: S311 - a test must be repeatable
         self._in_line: Final = asyncio.Lock()
         self._begun: Final[list[Future[NodeIds]]] = []
-        self._number = 0  # of the last fault, as the rows of the history have it
-        # By the operation that undoes it: the nodes that are broken, and the number of the fault.
+        self._number = 0  # of the last fault, as in the rows of the history
+        # By undoing operation: the broken nodes -> the number of their fault.
         self._broken: Final[dict[str, dict[int, int]]] = {"start": {}, "resume": {}}
-        self._imposed: Final[dict[int, _Imposed]] = {}  # what holds on links, by its number
+        self._imposed: Final[dict[int, _Imposed]] = {}  # faults on links, by number
         self._loop: LoopThread | None = None
 
     def __enter__(self) -> Self:
@@ -106,7 +106,7 @@ class ManualNemesis:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Heal; then raise the error of a verb that no code has awaited."""
+        """Heal; then raise the error of an unawaited verb."""
         loop = self._loop
         if loop is None:
             return
@@ -119,9 +119,9 @@ class ManualNemesis:
             future.result()
 
     def complaint(self) -> str | None:
-        """Wait for the verbs that no code has awaited; return the error of the first that failed.
+        """Wait for all unawaited verbs; return the error of the first failed one.
 
-        It is reported once: by this, or at the end of the block.
+        The error is reported once: here, or at the end of the block.
         """
         errors = [error for future in self._begun if (error := future.exception()) is not None]
         self._begun.clear()
@@ -130,39 +130,39 @@ class ManualNemesis:
         return f"a verb of the nemesis that was not awaited has failed: {errors[0]}"
 
     def kill(self, target: Target = "any", *, topic: str | None = None) -> Act:
-        """SIGKILL to the nodes; they are gone when it is done, and stay so until `start`."""
+        """SIGKILL to the nodes; they are dead at the verb's end, until `start`."""
         return self._begin(self._break("kill", target, topic), target)
 
     def pause(self, target: Target = "any", *, topic: str | None = None) -> Act:
-        """SIGSTOP to the nodes: their connections stay open, and nothing answers."""
+        """SIGSTOP to the nodes: their connections stay open, without responses."""
         return self._begin(self._break("pause", target, topic), target)
 
     def resume(self, target: int | Sequence[int] | None = None) -> Act:
-        """SIGCONT to the nodes; None: to all that are paused."""
+        """SIGCONT to the nodes; None: to all paused nodes."""
         return self._begin(self._mend("resume", target), target)
 
     def start(self, target: int | Sequence[int] | None = None) -> Act:
-        """Start the nodes again and wait until they take part; None: all that do not run."""
+        """Start the nodes again and wait until they take part; None: all dead nodes."""
         return self._begin(self._mend("start", target), target)
 
     def heal(self) -> Act:
-        """Resume and start whatever is broken, and wait until every node takes part."""
+        """End all faults, resume and start all nodes, and wait until every node takes part."""
         return self._begin(self._healed())
 
     def killed(self, target: Target = "any", *, topic: str | None = None) -> Passing:
-        """Return a block at whose end the nodes that it killed are started."""
+        """Return a block that kills the nodes, and starts them at its end."""
         return Passing(lambda: self.kill(target, topic=topic), self.start)
 
     def paused(self, target: Target = "any", *, topic: str | None = None) -> Passing:
-        """Return a block at whose end the nodes that it paused are resumed."""
+        """Return a block that pauses the nodes, and resumes them at its end."""
         return Passing(lambda: self.pause(target, topic=topic), self.resume)
 
     def inflict(
         self, fault: str, target: Target, *, topic: str | None = None, **parameters: int | str
     ) -> Act:
-        """Let a fault on links begin, by its name in `quorumlog chaos list`; `mend` ends it.
+        """Begin a fault on links, by its name in `quorumlog chaos list`; `mend` ends it.
 
-        `client` is a target, too. Raises ValueError for a fault or a parameter that there is not.
+        `client` is a target, too. Raises ValueError for an unknown fault or parameter.
         """
         kind = link_fault(fault, parameters)
         return self._begin(self._impose(kind, target, topic, object()), target)
@@ -172,7 +172,7 @@ class ManualNemesis:
         return self.inflict("isolate_role", target, topic=topic)
 
     def partition(self, target: Target, *, topic: str | None = None) -> Act:
-        """Cut the nodes off from all other nodes; clients reach all of them."""
+        """Cut the nodes off from all other nodes; clients still reach all nodes."""
         return self.inflict("partition_one", target, topic=topic)
 
     def delay(
@@ -183,18 +183,18 @@ class ManualNemesis:
         spread_ms: int = 80,
         topic: str | None = None,
     ) -> Act:
-        """Let what the nodes send, and what is sent to them, take longer."""
+        """Delay all bytes that the nodes send and receive."""
         times = {"min_us": min_ms * 1000, "spread_us": spread_ms * 1000}
         return self.inflict("delay", target, topic=topic, **times)
 
     def mend(self) -> Act:
-        """End every fault on links: what waited arrives now."""
+        """End every fault on links: held back bytes arrive now."""
         return self._begin(self._lift())
 
     def inflicted(
         self, fault: str, target: Target, *, topic: str | None = None, **parameters: int | str
     ) -> Passing:
-        """Return a block for whose time a fault on links lasts."""
+        """Return a block during which a fault on links lasts."""
         kind, of_block = link_fault(fault, parameters), object()
         return Passing(
             lambda: self._begin(self._impose(kind, target, topic, of_block), target),
@@ -202,19 +202,19 @@ class ManualNemesis:
         )
 
     def isolated(self, target: Target, *, topic: str | None = None) -> Passing:
-        """Return a block for whose time the nodes are isolated."""
+        """Return a block during which the nodes are isolated."""
         return self.inflicted("isolate_role", target, topic=topic)
 
     def partitioned(self, target: Target, *, topic: str | None = None) -> Passing:
-        """Return a block for whose time the nodes are cut off from all other nodes."""
+        """Return a block during which the nodes are cut off from all other nodes."""
         return self.inflicted("partition_one", target, topic=topic)
 
     def holders(self, role: str, *, topic: str | None = None) -> NodeIds:
-        """Return the nodes that hold a role now, as the best-informed node sees it. Blocks."""
+        """Return the nodes that hold a role now, by the node with the newest metadata. Blocks."""
         return self._blocking(self._holders(_known(role), topic))
 
     def heal_now(self) -> None:
-        """Heal, and block until it is done, in a coroutine too."""
+        """Heal, and block until the end, also in a coroutine."""
         self._blocking(self._healed())
 
     def _begin(self, work: Coroutine[Any, Any, NodeIds], target: Target | None = None) -> Act:
@@ -228,7 +228,7 @@ class ManualNemesis:
         return Act(future, partial(self._see, future))
 
     def _check(self, work: Coroutine[Any, Any, NodeIds], target: Target | None) -> None:
-        """Raise for a target that there cannot be, at the line of the call also if no await is."""
+        """Raise for an invalid target at the line of the call, even if the verb is not awaited."""
         try:
             if isinstance(target, str):
                 if target != CLIENT:
@@ -240,7 +240,7 @@ class ManualNemesis:
             raise error.with_traceback(None) from None
 
     def _see(self, future: "Future[NodeIds]") -> None:
-        """Note that the test learns how a verb has ended."""
+        """Record that the test receives the result of a verb."""
         if future in self._begun:
             self._begun.remove(future)
 
@@ -270,7 +270,7 @@ class ManualNemesis:
         node_ids, role = await self._resolve(target, topic)
         self._number += 1
         self._record(f, _names(node_ids), details_of(self._number, f, role))
-        if f == "kill":  # what is dead is not paused
+        if f == "kill":  # a dead node is not paused
             self._undone("resume", node_ids, f"ended by #{self._number} kill")
         self._broken[UNDONE_BY[f]].update(dict.fromkeys(node_ids, self._number))
         await self._back_end.perform(f, node_ids)
@@ -285,7 +285,7 @@ class ManualNemesis:
         return node_ids
 
     def _undone(self, undo: str, node_ids: Sequence[int], remark: str = "") -> None:
-        """Record the end of what these nodes suffered, in a row for each fault."""
+        """Record the end of the faults of these nodes, in a row for each fault."""
         ended: dict[int, list[int]] = {}
         for node_id in node_ids:
             number = self._broken[undo].pop(node_id, None)
@@ -321,7 +321,7 @@ class ManualNemesis:
         return node_ids
 
     async def _lift(self, owner: object = None) -> NodeIds:
-        """Lift the rules of this owner; None: all."""
+        """Lift the rules of this owner; None: of all owners."""
         lifted: set[int] = set()
         for number, imposed in [*self._imposed.items()]:
             if owner is not None and imposed.owner is not owner:
@@ -337,7 +337,7 @@ class ManualNemesis:
         return tuple(sorted(lifted))
 
     async def _healed(self, *, starts: bool = True) -> NodeIds:
-        """Mend what is broken, and start what was ended by other hands, too."""
+        """Undo all faults, and start all dead nodes, also those not killed by this nemesis."""
         lifted = await self._lift()
         running = await self._back_end.running()
         paused = tuple(node_id for node_id in sorted(self._paused) if node_id in running)
@@ -363,7 +363,7 @@ class ManualNemesis:
         return named
 
     async def _resolve(self, target: Target, topic: str | None) -> tuple[NodeIds, str]:
-        """Return the nodes that are meant, and the role; wait for a role that is in election."""
+        """Return the nodes of a target, and the role; wait while a role has no holder."""
         if not isinstance(target, str):
             return self._named(target), "named"
         if target == CLIENT:
@@ -403,7 +403,7 @@ class ManualNemesis:
 
 
 def link_fault(name: str, parameters: Mapping[str, int | str]) -> StepFault:
-    """Return a fault on links. Raises ValueError for a fault or a parameter that there is not."""
+    """Return a fault on links. Raises ValueError for an unknown fault or parameter."""
     there_are = {known: kind for known, kind in STEP_FAULTS.items() if kind.imposes}
     kind = registered(there_are, name.replace("-", "_"), "fault on links")
     known = dict.fromkeys(each.name for each in fields(kind))
@@ -421,7 +421,7 @@ def _in_coroutine() -> bool:
 
 
 def _known(role: str) -> str:
-    """Return the role. Raises ValueError with the roles there are."""
+    """Return the role. Raises ValueError, with all roles, for an unknown one."""
     registered(dict.fromkeys((*NODE_ROLES, ALL)), role, "role")
     return role
 

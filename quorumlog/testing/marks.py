@@ -27,11 +27,10 @@ _ANY: Final = "any"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosMark:
-    """What the marks of a test ask for, as `chaos run` and `simulate nodes` have it.
+    """The arguments of a test's marks: options of `chaos run` or `simulate nodes`.
 
-    simulated: whole nodes in one process, under virtual time. seed: None leaves it to the plugin.
-    faults: None is a choice that the seed makes, in simulation only. partitions: 0 is 3, or 2 in
-    simulation.
+    simulated: whole nodes in one process, under virtual time. seed: None: the plugin chooses.
+    faults: None: the seed chooses, in simulation only. partitions: 0 is 3, or 2 in simulation.
     """
 
     workload: str = "append_read"
@@ -42,14 +41,14 @@ class ChaosMark:
     options: Mapping[str, "Option"] = field(default_factory=dict)
     simulated: bool = False
     nodes: int = 3
-    controllers: int | None = None  # with `brokers`, instead of `nodes`: nodes of one role each
+    controllers: int | None = None  # with `brokers`, instead of `nodes`: one role each
     brokers: int | None = None
     partitions: int = 0
     config: Mapping[str, str] = field(default_factory=dict)
     mutant: str | None = None
 
     def shape(self) -> "ClusterShape":
-        """Return how many nodes of which roles there are. Raises ValueError."""
+        """Return the number of nodes of each role. Raises ValueError."""
         from quorumlog.cluster import ClusterShape
 
         return ClusterShape(self.nodes, self.controllers, self.brokers)
@@ -110,7 +109,7 @@ class ChaosMark:
         )
 
     def simulation_command(self, seed: int) -> tuple[str, ...]:
-        """Return the same for simulated nodes."""
+        """Return the command line of the same simulated run without pytest."""
         faults = None if self.faults is None else ",".join(self.faults) or "none"
         return (
             *("quorumlog", "simulate", "nodes", "--seed", str(seed)),
@@ -132,9 +131,9 @@ _ARGUMENTS: Final = tuple(
 
 
 def read_mark(item: pytest.Item, *, with_seed: bool = True) -> ChaosMark | None:
-    """Return what the marks of a test ask for; None: it has none. The nearest mark wins.
+    """Return the merged arguments of a test's marks; None without a mark. The nearest mark wins.
 
-    `with_seed`: check what depends on the seed, too. Raises UsageError that names the test and the
+    `with_seed`: also check rules that depend on the seed. Raises UsageError with the test and the
     argument.
     """
     marks = list(item.iter_markers(CHAOS))
@@ -189,7 +188,7 @@ def _check_type(name: str, value: object) -> None:
 
 
 def _names(value: object) -> tuple[str, ...] | None:
-    """Return the names of faults, given as one text or as a list of texts; None: any."""
+    """Return the names of faults, from one text or a list of texts; None: any."""
     if value == _ANY:
         return None
     if value in ("none", ""):
@@ -207,7 +206,7 @@ def duration_s(value: object) -> float:
         unit = next((unit for unit in _UNITS_S if value.endswith(unit)), "")
         number, factor = value.removesuffix(unit), _UNITS_S.get(unit, 1.0)
     try:
-        seconds = float(number) * factor  # type: ignore[arg-type]  # what is no number raises
+        seconds = float(number) * factor  # type: ignore[arg-type]  # other types raise
     except (TypeError, ValueError):
         seconds = -1.0
     if isinstance(value, bool) or not 0 < seconds < inf:
@@ -216,7 +215,7 @@ def duration_s(value: object) -> float:
 
 
 def check_mark(mark: ChaosMark, seed: int | None) -> None:
-    """Raise ValueError for what no run can have; with a seed, also for what it cannot have."""
+    """Raise ValueError for an invalid mark; with a seed, also if the seed does not fit it."""
     from pathlib import Path
 
     from quorumlog.chaos.drawn_schedule import draw_schedule

@@ -17,10 +17,10 @@ _SEEDS: Final = 1_000_000  # a drawn seed is below this: short enough to be type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the person who runs pytest asks for.
+    """The plugin's options of a run of pytest.
 
-    seed: takes the place of the seed of every test. store: where runs are kept instead of in
-    pytest's temporary directory. keep: passing runs stay, too.
+    seed: replaces the seed of every test. store: the directory of runs; by default, in pytest's
+    temporary directory. keep: also keep passing runs.
     """
 
     cluster_scope: Scope
@@ -33,7 +33,7 @@ OPTIONS: Final = pytest.StashKey[Options]()
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Tell pytest the options there are."""
+    """Register the options."""
     group = parser.getgroup("quorumlog", "quorumlog: clusters, faults and histories")
     scope = f"how long a cluster lives: {', '.join(SCOPES)} (default: function)"
     parser.addini(_SCOPE_SETTING, scope, default="function")
@@ -52,9 +52,9 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def read_options(config: pytest.Config) -> Options:
-    """Return the options. Raises UsageError for what makes no sense.
+    """Return the options. Raises UsageError for invalid values.
 
-    A drawn seed takes the place of the word `random`, so that workers of xdist get it, too.
+    A drawn seed replaces the word `random`, so that workers of xdist receive it, too.
     """
     option = config.option
     if option.quorumlog_seed == "random":
@@ -83,5 +83,5 @@ def _seed(text: str | None) -> int | None:
 
 
 def did_you_mean(name: str, known: tuple[str, ...]) -> str:
-    """Return a proposal for a mistyped name, or ""."""
+    """Return a suggestion for a mistyped name, or ""."""
     return "".join(f" - did you mean {like}?" for like in get_close_matches(name, known, n=1))

@@ -1,6 +1,6 @@
 """The plugin: options, the mark `chaos`, fixtures. It is loaded whenever pytest starts.
 
-It imports nothing but pytest and small modules beside it; whatever a test does not use stays out.
+It imports only pytest and small modules beside it; fixtures import the rest when a test uses them.
 """
 
 import time
@@ -29,12 +29,12 @@ _CHAOS_RUN: Final = "chaos_run"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Tell pytest our options."""
+    """Register the plugin's options."""
     add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the options, and tell pytest the mark."""
+    """Read the options, and register the mark."""
     config.stash[OPTIONS] = read_options(config)
     config.addinivalue_line(
         "markers",
@@ -49,23 +49,23 @@ def _is_worker(config: pytest.Config) -> bool:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Show the seed that is given or drawn."""
+    """Show the given or drawn seed."""
     seed = config.stash[OPTIONS].seed
     return None if seed is None else f"quorumlog: seed {seed}"
 
 
 def _names(marker: pytest.Mark) -> tuple[str, ...]:
-    """Return the names that a mark `parametrize` gives values to."""
+    """Return the names of the arguments of a mark `parametrize`."""
     names = marker.args[0] if marker.args else marker.kwargs.get("argnames", ())
     return tuple(name.strip() for name in names.split(",")) if isinstance(names, str) else (*names,)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """In a worker of xdist, let a wrong mark be an error of the collection.
+    """Give parameters of `quorumlog_cluster_options` that fixture's scope; check marks under xdist.
 
-    A usage error would end the worker, and xdist would report its loss instead of the reason.
-    Before that, give parameters of `quorumlog_cluster_options` the scope of that fixture.
+    In a worker of xdist, an invalid mark becomes an error of the collection: a usage error would
+    end the worker, and xdist would report its loss instead of the reason.
     """
     for marker in metafunc.definition.iter_markers("parametrize"):
         if "quorumlog_cluster_options" in _names(marker):
@@ -85,8 +85,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Check every mark before a test runs, and give each marked test its run.
 
-    A mistake that depends on the seed, as a duration too short for a fault, is an error of that
-    test.
+    A mistake that depends on the seed, such as a duration too short for a fault, is an error of
+    that test.
     """
     for item in items:
         is_marked = read_mark(item, with_seed=False) is not None
@@ -96,7 +96,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Let a test fail whose verdict is not valid, if it did not look at it itself."""
+    """Fail a test whose verdict is not valid, unless the test read the verdict itself."""
     trial = item.stash.get(TRIAL, None)
     if trial is not None:
         trial.began_s = time.monotonic()
@@ -109,7 +109,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Say below a failure what was found, where it is kept, and what repeats it."""
+    """Show the findings, their directory and the command to repeat them below a failure."""
     del call
     report = yield
     trial = item.stash.get(TRIAL, None)
@@ -129,7 +129,7 @@ def pytest_runtest_makereport(
 
 
 def _last_lines(item: pytest.Item) -> Iterator[str]:
-    """Yield the last lines of the nodes' logs, of the clusters that a test uses."""
+    """Yield the last lines of the nodes' logs in the clusters of a test."""
     if {"quorumlog_cluster", "quorumlog_make_cluster"} & {*getattr(item, "fixturenames", ())}:
         from quorumlog.testing.clusters import CLUSTERS, last_lines
 
@@ -142,7 +142,7 @@ def _last_lines(item: pytest.Item) -> Iterator[str]:
 def quorumlog_trial(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Trial]:
-    """Yield what the other fixtures of the test share: its seed, and where its files are."""
+    """Yield the seed and the directory of the test, for its other fixtures."""
     trial = Trial(request.node, tmp_path_factory.getbasetemp())
     trial.make_room()
     request.node.stash[TRIAL] = trial
@@ -151,7 +151,7 @@ def quorumlog_trial(
 
 
 def _require_checks() -> None:
-    """Fail the test in one line if its history could not be checked: an extra is missing."""
+    """Fail the test with one line if an extra for checking histories is missing."""
     from quorumlog.extras import why_no_checks
 
     if reason := why_no_checks():
@@ -160,7 +160,7 @@ def _require_checks() -> None:
 
 @pytest.fixture
 def chaos_run(request: pytest.FixtureRequest, quorumlog_trial: Trial) -> "ChaosRun":
-    """Return the run that the mark `chaos` of the test asks for, carried out and judged."""
+    """Return the finished run of the test's mark `chaos`, with its verdict."""
     _require_checks()
     from quorumlog.testing.chaos_run import carry_out
 
@@ -178,7 +178,7 @@ def chaos_run(request: pytest.FixtureRequest, quorumlog_trial: Trial) -> "ChaosR
 
 @pytest.fixture(scope="session")
 def quorumlog_cluster_options() -> dict[str, Any]:
-    """Return arguments of LocalCluster; a conftest.py overrides it: nodes, config, defaults."""
+    """Return arguments of LocalCluster: nodes, config, defaults; a conftest.py overrides it."""
     return {}
 
 
@@ -193,7 +193,7 @@ def quorumlog_back_end(
     tmp_path_factory: pytest.TempPathFactory,
     quorumlog_cluster_options: dict[str, Any],
 ) -> Iterator["LocalProcesses"]:
-    """Yield a cluster with what breaks it; behind forwarders if a test with a nemesis uses it."""
+    """Yield a cluster that can be broken; behind forwarders if a test with a nemesis uses it."""
     from quorumlog.testing.clusters import cluster_for_many, cluster_for_one
 
     if request.scope == "function":
@@ -217,7 +217,7 @@ def quorumlog_cluster(quorumlog_back_end: "LocalProcesses") -> "LocalCluster":
 
 @pytest.fixture
 def topic_options() -> dict[str, Any]:
-    """Return arguments of NewTopic; a test module overrides it: num_partitions, configs."""
+    """Return arguments of NewTopic: num_partitions, configs; a test module overrides it."""
     return {}
 
 
@@ -228,7 +228,7 @@ def topic(
     quorumlog_trial: Trial,
     topic_options: dict[str, Any],
 ) -> "FreshTopic":
-    """Return the name of a new topic, which begins with the name of the test."""
+    """Return the name of a new topic; it begins with the name of the test."""
     from quorumlog.testing.topics import create_topic, fresh_name
 
     _prepare(request, quorumlog_cluster, quorumlog_trial)
@@ -247,7 +247,7 @@ def make_topic(
 
 
 def _prepare(request: pytest.FixtureRequest, cluster: "LocalCluster", trial: Trial) -> None:
-    """Watch a cluster that outlives the test, and clean it before a topic is made, if asked."""
+    """Watch a shared cluster, and clean it before topics are created if the test requires that."""
     from quorumlog.testing.clusters import watch
 
     if request.config.stash[OPTIONS].cluster_scope != "function":
@@ -269,7 +269,7 @@ def clean_cluster(quorumlog_cluster: "LocalCluster") -> "LocalCluster":
 def quorumlog_make_cluster(
     request: pytest.FixtureRequest, quorumlog_trial: Trial
 ) -> Iterator["MakeCluster"]:
-    """Yield a factory of more clusters, which end with the test: `...(nodes=1)`."""
+    """Yield a factory of further clusters, which end with the test: `...(nodes=1)`."""
     from quorumlog.testing.clusters import MakeCluster
 
     with ExitStack() as stack:
@@ -287,7 +287,7 @@ def quorumlog_admin(quorumlog_cluster: "LocalCluster") -> Iterator["SyncAdmin"]:
 
 @pytest.fixture
 def quorumlog_producer(quorumlog_cluster: "LocalCluster") -> Iterator["SyncProducer"]:
-    """Yield a producer; a record that a test leaves behind fails after 30 s."""
+    """Yield a producer; a record that is unacknowledged after 30 s fails."""
     from quorumlog.client.sync import SyncProducer
 
     options: ProducerOptions = {"request_timeout_ms": 10_000, "delivery_timeout_ms": 30_000}
@@ -299,7 +299,7 @@ def quorumlog_producer(quorumlog_cluster: "LocalCluster") -> Iterator["SyncProdu
 def quorumlog_consumer(
     request: pytest.FixtureRequest, quorumlog_cluster: "LocalCluster"
 ) -> Iterator["SyncConsumer"]:
-    """Yield a consumer that begins at the earliest record, with a group of the test's own."""
+    """Yield a consumer that begins at the earliest record, in a group of its own."""
     from quorumlog.client.sync import SyncConsumer
     from quorumlog.testing.topics import fresh_name
 
@@ -315,7 +315,7 @@ def quorumlog_consumer(
 def nemesis(
     request: pytest.FixtureRequest, quorumlog_back_end: "LocalProcesses", quorumlog_trial: Trial
 ) -> Iterator["ManualNemesis"]:
-    """Yield what breaks the cluster by hand; everything is healed at the end of the test."""
+    """Yield the nemesis of the cluster; all faults are healed at the end of the test."""
     from quorumlog.testing.manual_nemesis import ManualNemesis
     from quorumlog.testing.topics import topics_of
 
@@ -337,7 +337,7 @@ def nemesis(
 
 @pytest.fixture
 def history(request: pytest.FixtureRequest, quorumlog_trial: Trial) -> Iterator["History"]:
-    """Yield what records the operations of the test's own clients, and judges them."""
+    """Yield the history that records the operations of the test's clients, and judges them."""
     if read_mark(request.node, with_seed=False) is not None:
         pytest.fail(
             "@pytest.mark.chaos has a history of its own: ask for the fixture `chaos_run`"

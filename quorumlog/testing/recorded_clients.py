@@ -1,6 +1,6 @@
 """Quorumlog's own clients, with every send and every poll in the history of the test.
 
-Each hands everything on to the client that it wraps, but for what would go past the history.
+Each delegates to the client that it wraps, and refuses calls that the history could not record.
 """
 
 from collections.abc import Hashable
@@ -46,7 +46,7 @@ class _RecordedClient:
 
 class _RecordedProducer(_RecordedClient):
     def send(self, *_: object, **__: object) -> None:
-        """Refuse: the history would not hear of the end. Raises TypeError."""
+        """Refuse: the history could not record the result. Raises TypeError."""
         raise TypeError("a recorded producer sends by send_and_wait")
 
     def _operation(
@@ -88,7 +88,7 @@ class RecordedSyncProducer(_RecordedProducer):
 
 
 class _RecordedConsumer(_RecordedClient):
-    """Notices when the position may have changed: the history must not take it for a gap."""
+    """Reports changes of the position, so that the history does not take them for gaps."""
 
     def __init__(self, history: Recorder, client: Any) -> None:
         super().__init__(history, client)
@@ -110,7 +110,7 @@ class RecordedConsumer(_RecordedConsumer):
     """A Consumer that reads by `poll`."""
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Any:
-        """Return what arrived."""
+        """Return the next records."""
         with self._history.poll(client=self) as operation:
             polled = await self._client.poll(timeout_ms, max_records)
             self._note_assignment()
@@ -122,7 +122,7 @@ class RecordedSyncConsumer(_RecordedConsumer):
     """A SyncConsumer that reads by `poll`."""
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Any:
-        """Return what arrived."""
+        """Return the next records."""
         with self._history.poll(client=self) as operation:
             polled = self._client.poll(timeout_ms, max_records)
             self._note_assignment()
@@ -139,7 +139,7 @@ _WRAPPERS: Final[dict[type, type[_RecordedClient]]] = {
 
 
 def recorded(history: Recorder, client: object) -> Any:
-    """Return a client that records what it does. Raises TypeError for another kind of client."""
+    """Return a recording wrapper of a client. Raises TypeError for another kind of client."""
     for kind, wrapper in _WRAPPERS.items():
         if isinstance(client, kind):
             return wrapper(history, client)

@@ -1,14 +1,14 @@
-"""The values of a user's records as the whole numbers that a history holds.
+"""The values of a user's records as whole numbers, for a history.
 
-7, "7" and b"7" are the number 7. Any other text or bytes gets a number of its own, far above those
-that users choose.
+7, "7" and b"7" are the number 7. Any other text or bytes gets a number of its own, far above the
+numbers that users choose.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 _FIRST_DRAWN: Final = 1 << 53
-_DIGITS_MAX: Final = 15  # such a number is below _FIRST_DRAWN
+_DIGITS_MAX: Final = 15  # numbers of so many digits are below _FIRST_DRAWN
 
 
 class ReadRecord(NamedTuple):
@@ -26,7 +26,7 @@ class RecordedValues:
         self._numbers: Final[dict[str, int]] = {}
 
     def number(self, value: object) -> int:
-        """Return the number of a value. Raises TypeError for what a record cannot hold."""
+        """Return the number of a value. Raises TypeError for other types."""
         if isinstance(value, bool) or not isinstance(value, int | str | bytes | None):
             raise TypeError(
                 f"value {value!r}: a whole number, text or bytes are expected; say by "
@@ -39,14 +39,14 @@ class RecordedValues:
         return self._numbers.setdefault(text, _FIRST_DRAWN + len(self._numbers))
 
     def is_plain(self, value: object) -> bool:
-        """Tell whether the number of a value is what it says."""
+        """Return whether a value is itself its number."""
         return self.number(value) < _FIRST_DRAWN
 
 
 def key_of(where: object) -> str:
-    """Return the topic-partition as a history names it: `orders-0`.
+    """Return the key of a topic-partition in a history: `orders-0`.
 
-    where: that text, a topic of the fixture `topic` with one partition, or an object with `topic`
+    where: such a key, a topic of the fixture `topic` with one partition, or an object with `topic`
     and `partition`. Raises ValueError or TypeError.
     """
     partitions = getattr(where, "partitions", None)
@@ -65,11 +65,11 @@ def key_of(where: object) -> str:
 def read_records(
     records: object, value_of: Callable[[Any], object] | None = None
 ) -> Iterator[ReadRecord]:
-    """Yield what a client has returned, in its order.
+    """Yield the records that a client has returned, in their order.
 
     Records are (key, offset, value), or have topic, partition, offset and value as attributes or
     as methods (confluent-kafka); alone, in a list, or in a dict of lists by partition. Raises
-    TypeError or ValueError for anything else.
+    TypeError or ValueError for other arguments.
     """
     for record in _flat(records):
         if isinstance(record, tuple) and len(record) == 3:
@@ -95,6 +95,6 @@ def _flat(records: object) -> Iterator[object]:
 
 
 def _field(record: object, name: str) -> object:
-    """Return an attribute, or what the method of that name returns."""
+    """Return an attribute, or the result of the method of that name."""
     found = getattr(record, name, None)
     return found() if callable(found) else found

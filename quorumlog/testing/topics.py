@@ -17,24 +17,24 @@ _REPLICAS: Final = 3
 
 
 class FreshTopic(str):
-    """The name of a topic that was made for a test; it knows how many partitions it has."""
+    """The name of a topic that was created for a test, with its number of partitions."""
 
     __slots__ = ("partitions",)
     partitions: int
 
     def __new__(cls, name: str, partitions: int) -> Self:
-        """Return the name."""
+        """Return the name of a topic with this number of partitions."""
         topic = super().__new__(cls, name)
         topic.partitions = partitions
         return topic
 
     def key(self, partition: int) -> str:
-        """Return what a history calls this partition: `<topic>-<partition>`."""
+        """Return the key of a partition in a history: `<topic>-<partition>`."""
         return f"{self}-{partition}"
 
 
 class MakeTopic:
-    """Makes topics for one test."""
+    """Creates topics for one test."""
 
     def __init__(self, cluster: "LocalCluster", test_name: str) -> None:
         self._cluster: Final = cluster
@@ -48,11 +48,11 @@ class MakeTopic:
         replication_factor: int | None = None,
         configs: Mapping[str, str | int | float | bool] | None = None,
     ) -> FreshTopic:
-        """Create a topic of this name; None: a new one, after the test.
+        """Create a topic of this name; None: a new name that begins with the test's.
 
-        Returns when every running broker has its leaders. replication_factor: 3, or as many as
-        there are brokers. Raises KafkaError: TOPIC_ALREADY_EXISTS, unless the test uses
-        `clean_cluster`, and others.
+        Returns when every running broker has its leaders. replication_factor: None is 3, or the
+        number of brokers if smaller. Raises KafkaError, for example TOPIC_ALREADY_EXISTS, unless
+        the test uses `clean_cluster`.
         """
         options: dict[str, Any] = {"num_partitions": partitions, "configs": configs or {}}
         if replication_factor is not None:
@@ -63,7 +63,7 @@ class MakeTopic:
 def create_topic(cluster: "LocalCluster", name: str, options: Mapping[str, Any]) -> FreshTopic:
     """Create a topic; return when every running broker has its leaders.
 
-    Without options it has one partition, on three brokers or as many as there are. Raises
+    Without options it has one partition, on three brokers, or on all of fewer brokers. Raises
     KafkaError, and TypeError for an option that NewTopic does not have.
     """
     brokers = sum(node.is_broker for node in cluster.nodes)
@@ -79,7 +79,7 @@ def topics_of(cluster: "LocalCluster") -> list[str]:
 
 
 def is_of_users(topic: str) -> bool:
-    """Return whether a topic is none of Kafka's own."""
+    """Return whether a topic is not one of Kafka's internal topics."""
     return not topic.startswith("__")
 
 
@@ -89,5 +89,5 @@ def fresh_name(test_name: str) -> str:
 
 
 def topic_name(test_name: str) -> str:
-    """Return the name of a test as Kafka allows it in the name of a topic."""
+    """Return the name of a test, in the characters that Kafka allows in a topic's name."""
     return re.sub(r"[^a-zA-Z0-9._]+", "_", test_name).strip("_.")[:_NAME_MAX] or "test"

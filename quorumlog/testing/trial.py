@@ -1,7 +1,7 @@
-"""One test that uses the lab: its seed, the directory of what it leaves, what to say if it fails.
+"""One test that uses the lab: its seed, its directory, and its output below a failure.
 
-The directory is laid out as that of `quorumlog chaos run`: history, verdict, report, cluster. It
-goes when the test has passed.
+The directory has the layout of a `quorumlog chaos run`: history, verdict, report, cluster. It is
+removed when the test has passed.
 """
 
 import os
@@ -28,47 +28,47 @@ _BASE: Final = "quorumlog"  # in pytest's temporary directory
 
 
 class Trial:
-    """What the fixtures of one test share."""
+    """The shared state of one test's fixtures."""
 
     def __init__(self, item: pytest.Item, base: Path) -> None:
         self._item: Final = item
         self.name: Final = item.nodeid
         self._options: Final = item.config.stash[OPTIONS]
         self.store: Final = store_directory(self._options, base) / directory_name(item.nodeid)
-        self.record: Callable[[str, str, str], object] | None = None  # of the history, if any
+        self.record: Callable[[str, str, str], object] | None = None  # into the test's history
         self.verdict: Verdict | None = None
-        self.command: tuple[str, ...] | None = None  # what repeats it; None: pytest does
+        self.command: tuple[str, ...] | None = None  # repeats the run; None: pytest does
         self.has_failed = False
-        self.judges: list[Callable[[], str | None]] = []  # each says what is wrong, if anything
-        self.began_s = time.monotonic()  # the body of the test
-        self._acts_done: Final[list[tuple[float, str, str, str]]] = []  # of the nemesis
+        self.judges: list[Callable[[], str | None]] = []  # each returns an error, or None
+        self.began_s = time.monotonic()  # the start of the test's body
+        self._acts_done: Final[list[tuple[float, str, str, str]]] = []  # the nemesis's acts
         self._seed: int | None = None
 
     def seed(self, of_mark: int | None = None) -> int:
-        """Return the seed; from here on the test is known to depend on it."""
+        """Return the seed, and record that the test depends on it."""
         if self._seed is None or of_mark is not None:
             self._seed = seed_of(self._item, of_mark)
         return self._seed
 
     def note(self, f: str, node: str, details: str) -> None:
-        """Note an act of the nemesis: for the report of a failure, and in the history, if any."""
+        """Record an act of the nemesis, for the failure's report and in the history, if any."""
         self._acts_done.append((time.monotonic() - self.began_s, f, node, details))
         if self.record is not None:
             self.record(f, node, details)
 
     def complaints(self) -> Iterator[str]:
-        """Yield what is wrong although the body of the test has passed."""
+        """Yield the errors of a test whose body has passed."""
         for judge in self.judges:
             if complaint := judge():
                 yield complaint
 
     @property
     def is_kept(self) -> bool:
-        """Whether the directory stays."""
+        """Whether the directory is kept."""
         return self.has_failed or self._options.keep
 
     def properties(self) -> list[tuple[str, object]]:
-        """Return what JUnit's file tells of the test."""
+        """Return the properties of the test in JUnit's file."""
         told: list[tuple[str, object]] = []
         if self._seed is not None:
             told.append(("quorumlog_seed", self._seed))
@@ -79,7 +79,7 @@ class Trial:
         return told
 
     def lines(self) -> list[str]:
-        """Return what to say below a failure."""
+        """Return the lines to show below a failure."""
         lines = [] if self.verdict is None else describe(self.verdict)
         lines += self._acts()
         if self.store.exists():
@@ -114,7 +114,7 @@ class Trial:
         return ("pytest", f"{file}::{rest}", *seed)
 
     def make_room(self) -> None:
-        """Remove what an earlier run of this test left. Raises ValueError for what is not ours."""
+        """Remove the files of an earlier run of this test. Raises ValueError for foreign files."""
         from quorumlog.chaos.run.run_directory import make_room
 
         make_room(self.store)
@@ -130,9 +130,9 @@ WORDS: Final = {"True": "VALID", "False": "INVALID", "unknown": "UNKNOWN"}
 
 
 def seed_of(item: pytest.Item, of_mark: int | None) -> int:
-    """Return the seed of --quorumlog-seed, else of the mark, else a number made of the test's name.
+    """Return the seed of --quorumlog-seed, else of the mark, else a hash of the test's name.
 
-    So a test meets the same faults in each run, and two tests meet different ones.
+    So a test meets the same faults in each run, and two tests meet different faults.
     """
     given = item.config.stash[OPTIONS].seed
     if given is None:
@@ -146,7 +146,7 @@ def store_directory(options: Options, base: Path) -> Path:
 
 
 def directory_name(nodeid: str) -> str:
-    """Return the name of a test as the name of a directory. Two tests never have the same."""
+    """Return the directory name of a test, unique for each test."""
     plain = re.sub(r"[^\w.]+", "-", nodeid).strip("-")
     if len(plain) <= _NAME_MAX and re.fullmatch(r"[\w./]+\.py(::\w+)+", nodeid):
         return plain
@@ -154,7 +154,7 @@ def directory_name(nodeid: str) -> str:
 
 
 def describe(verdict: "Verdict") -> list[str]:
-    """Return a verdict in a few lines: what, how often, and the first witness of each anomaly."""
+    """Return a verdict in a few lines: each anomaly with its count and its first witness."""
     lines = [f"{WORDS[str(verdict.valid)]}: {verdict.operations} operations"]
     lines += [f"  unknown: {reason}" for reason in verdict.unknown_because]
     for result in verdict.results:

@@ -1,4 +1,4 @@
-"""Waits of tests: for the leaders of a topic, and for a group that has read all there is."""
+"""Waits of tests: for the leaders of a topic, and for a group without lag."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ def wait_until(condition: Callable[[], bool], reason: Callable[[], str], timeout
 def wait_for_leaders(
     cluster: "LocalCluster", topic: str, *, timeout_s: float = TIMEOUT_S
 ) -> list[int]:
-    """Return the leader of each partition once every running broker has the same, that run.
+    """Return the leaders of all partitions once all running brokers agree on running leaders.
 
     Raises TookTooLong.
     """
@@ -56,9 +56,9 @@ def wait_for_leaders(
 def wait_until_lag_is_zero(
     cluster: "LocalCluster", group_id: str, *, timeout_s: float = TIMEOUT_S
 ) -> None:
-    """Return when the group has committed the end of each partition of which it committed any.
+    """Return when the group's committed offsets are the ends of their partitions.
 
-    The ends are those of `read_uncommitted`. Raises TookTooLong with the lags.
+    The ends are the high watermarks (`read_uncommitted`). Raises TookTooLong with the lags.
     """
     lags: dict[str, int] = {}
     with SyncAdmin(cluster.bootstrap) as admin, SyncConsumer(cluster.bootstrap) as consumer:
@@ -75,7 +75,7 @@ def wait_until_lag_is_zero(
 
 
 def _leaders(status: Mapping[str, Any] | None, name: str) -> list[int]:
-    """Return the leaders that a broker knows; none if one of them is not known."""
+    """Return the leaders in a broker's status; an empty list if one is missing."""
     known = [] if status is None else status["topics"].get(name, {"partitions": []})["partitions"]
     leaders = [int(partition["leader"]) for partition in known]
     return leaders if all(leader >= 0 for leader in leaders) else []

@@ -1,1 +1,1 @@
-"""Kafka bytes <-> values. Knows nothing of this cluster."""
+"""Kafka's protocol: bytes <-> values, independent of this cluster."""

@@ -1,1 +1,1 @@
-"""Pure: where to look, what to keep, what a torn file still holds."""
+"""Pure rules of a log: index lookups, appends, retention, compaction, recovery of torn files."""

@@ -1,12 +1,12 @@
 """The aborted transactions of a log: for `.txnindex` files, and for fetches of `read_committed`.
 
-A file has a head: int16 version, uint32 CRC32C of all that follows, int64 offset of the newest
-marker of an aborted transaction in the segments before. An entry has 34 bytes, as Kafka's
+A file has a header: int16 version, uint32 CRC32C of all bytes that follow, int64 offset of the
+newest abort marker in the segments before. An entry has 34 bytes, as Kafka's
 `AbortedTxn` (version 0): int16 version, int64 producer id, first offset, offset of the marker, last
 stable offset once the marker was written. The entries are in the order of their markers. Byte
 layout: docs/log-format.md.
 
-# DEVIATION: Kafka's file has no head: a missing file, or a damaged one, shows aborted records.
+# DEVIATION: Kafka's file has no header: a missing or damaged file shows aborted records.
 # docs/decisions/0154-a-file-that-decides-has-a-checksum.md
 """
 
@@ -31,14 +31,14 @@ _LAST_OFFSET_AT: Final = 18
 
 
 class CorruptTransactionIndex(ValueError):
-    """The file is not whole: its entries are learnt from the log instead."""
+    """The file is not whole: its entries are rebuilt from the log."""
 
 
 class AbortedTransaction(NamedTuple):
-    """Offsets [first_offset, last_offset]; the last one is that of the marker.
+    """Offsets [first_offset, last_offset]; `last_offset` is the marker's.
 
-    `last_stable_offset`: where the first transaction begins that was open when the marker was
-    written, or the offset behind the marker. What ends later begins there or above.
+    `last_stable_offset`: the first offset of the oldest transaction still open once the marker was
+    written, or the offset behind the marker. Transactions that end later begin there or above.
     """
 
     producer_id: int
@@ -48,17 +48,17 @@ class AbortedTransaction(NamedTuple):
 
 
 def encode_index(aborted: Iterable[AbortedTransaction], newest_before: int) -> bytes:
-    """Return the content of a file. `newest_before`: the last marker in the segments before."""
+    """Return the content of a file. `newest_before`: the last abort marker in earlier segments."""
     entries = b"".join([_ENTRY.pack(VERSION, *one) for one in aborted])
     body = _NEWEST_BEFORE.pack(newest_before) + entries
     return _HEAD.pack(_HEAD_VERSION, crc32c(body)) + body
 
 
 def split_index(content: bytes) -> tuple[int, bytes]:
-    """Return `newest_before`, and the entries. Raises CorruptTransactionIndex.
+    """Return `newest_before`, and the bytes of the entries. Raises CorruptTransactionIndex.
 
-    A file of Kafka, or of a former release, begins with its first entry. One without any may have
-    been cut.
+    A file of Kafka, or of a former release, begins with its first entry. Such a file without
+    entries may have been cut.
     """
     if len(content) >= HEAD_BYTES:
         version, checksum = _HEAD.unpack_from(content)
@@ -95,11 +95,11 @@ def _last_offset(entry: bytes) -> int:
 
 
 class AbortedTransactions:
-    """Those of one log, in memory: about 75 bytes each.
+    """The aborted transactions of one log, in memory: about 75 bytes each.
 
     Invariant: they are in the order of their markers, which are below the log's end.
-    One thread changes them; another may read at the same time: a list that was read from is never
-    cut, but replaced.
+    One thread changes them while another may read: removals replace the list, and never shorten
+    the list that a reader may hold.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction] = ()) -> None:
@@ -109,7 +109,7 @@ class AbortedTransactions:
         return len(self._entries)
 
     def add(self, aborted: AbortedTransaction) -> None:
-        """Note a transaction whose marker is the newest of all."""
+        """Append a transaction; its marker is the newest of all."""
         self._entries.append(_ENTRY.pack(VERSION, *aborted))
 
     def newest_below(self, offset: int) -> int:
@@ -119,14 +119,14 @@ class AbortedTransactions:
         return _last_offset(entries[slot - 1]) if slot else NONE_ABORTED
 
     def within(self, base_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return those whose markers are in [base_offset, end_offset)."""
+        """Return the transactions whose markers are in [base_offset, end_offset)."""
         entries = self._entries
         start = bisect_left(entries, base_offset, key=_last_offset)
         end = bisect_left(entries, end_offset, start, key=_last_offset)
         return [_decoded(entry) for entry in entries[start:end]]
 
     def reaching_into(self, from_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return those with records that a reader of [from_offset, end_offset) must leave out."""
+        """Return the transactions whose records a read of [from_offset, end_offset) leaves out."""
         found: list[AbortedTransaction] = []
         entries = self._entries
         for slot in range(bisect_left(entries, from_offset, key=_last_offset), len(entries)):
@@ -138,17 +138,17 @@ class AbortedTransactions:
         return found
 
     def cut(self, end_offset: int) -> None:
-        """Forget those whose markers are not below `end_offset`."""
+        """Remove the transactions whose markers are at or above `end_offset`."""
         self._entries = self._entries[: bisect_left(self._entries, end_offset, key=_last_offset)]
 
     def drop_below(self, base_offset: int) -> None:
-        """Forget those whose markers are below `base_offset`."""
+        """Remove the transactions whose markers are below `base_offset`."""
         self._entries = self._entries[bisect_left(self._entries, base_offset, key=_last_offset) :]
 
     def replace(
         self, base_offset: int, end_offset: int, aborted: Sequence[AbortedTransaction]
     ) -> None:
-        """Let these be all whose markers are in [base_offset, end_offset)."""
+        """Replace the transactions whose markers are in [base_offset, end_offset)."""
         start = bisect_left(self._entries, base_offset, key=_last_offset)
         end = bisect_left(self._entries, end_offset, start, key=_last_offset)
         new = [_ENTRY.pack(VERSION, *one) for one in aborted]

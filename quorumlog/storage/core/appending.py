@@ -1,4 +1,4 @@
-"""What may be appended: batches stamped by us as leader, or stamped by a leader and checked here.
+"""Checks of an append: batches stamped here as leader, or stamped by another leader.
 
 Only headers are read. Sources: Kafka's `UnifiedLog.append`; KAFKA-18723.
 """
@@ -28,7 +28,7 @@ _BASE_OFFSET: Final = Struct(">q")  # the first field of a batch
 
 
 class AppendInfo(NamedTuple):
-    """What one append has added: offsets [first, last]; nothing if size is 0."""
+    """The result of one append: offsets [first, last]; empty if size is 0."""
 
     first_offset: Offset
     last_offset: Offset
@@ -37,7 +37,7 @@ class AppendInfo(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Whole batches to write: their bytes, where each ends, and what they come to."""
+    """Whole batches to write: their bytes, their spans, and their totals."""
 
     chunks: Sequence[Buffer]
     spans: Sequence[BatchSpan]
@@ -60,10 +60,10 @@ def stamped_by_leader(
     leader_epoch: int,
     latest_epoch: int,
 ) -> Append:
-    """Give one batch the next offsets and this epoch. Only its header is copied.
+    """Stamp one batch with the next offsets and this leader epoch. Only its header is copied.
 
-    `header`: that of the batch, if the caller has read it. Raises CorruptBatch unless there is just
-    one whole batch.
+    `header`: the header of the batch, if the caller has read it. Raises CorruptBatch unless `batch`
+    is exactly one whole batch.
     """
     if leader_epoch < latest_epoch:
         require(False, "a leader's epoch is not older than its log")
@@ -88,11 +88,11 @@ def stamped_by_another(
     latest_epoch: int,
     may_have_gaps: bool,
 ) -> Append | None:
-    """Check batches as a leader has sent them; None if there is nothing to append.
+    """Check batches as a leader has sent them; None if no batch is to be appended.
 
-    A partial batch at the end is left out; so is a batch of a newer epoch than leader_epoch, with
-    all after it: it came from a leader that is not followed yet. Raises CorruptBatch,
-    UnexpectedOffset (OlderEpoch: of the first batch), RecordsTooLarge.
+    A partial batch at the end is left out. So are a batch of a newer epoch than leader_epoch and
+    all batches after it: they come from a leader that this replica does not follow yet. Raises
+    CorruptBatch, UnexpectedOffset (OlderEpoch for the first batch), RecordsTooLarge.
     """
     records = _from(next_offset, records)
     base_offset, end = UNKNOWN_OFFSET, 0
@@ -127,10 +127,10 @@ def stamped_by_another(
 
 
 def earlier_beginning(records: Buffer, *, next_offset: int, leader_epoch: int) -> Offset | None:
-    """Return the base offset of the first batch if it has `next_offset`, not as its first offset.
+    """Return the base offset of the first batch if `next_offset` is inside, but not its first.
 
-    None: it begins elsewhere, is partial, or of a newer epoch than that of the leader that is
-    followed. Raises CorruptBatch.
+    None: the batch does not span `next_offset`, is partial, or has a newer epoch than
+    `leader_epoch`, the epoch of the followed leader. Raises CorruptBatch.
     """
     view = memoryview(records)
     if len(view) < HEADER_BYTES:
@@ -144,10 +144,10 @@ def earlier_beginning(records: Buffer, *, next_offset: int, leader_epoch: int) -
 
 
 def _from(next_offset: int, records: memoryview) -> memoryview:
-    """Let an empty batch that stands for offsets before and after `next_offset` begin there.
+    """Replace a leading empty batch that spans `next_offset` by one that begins there.
 
     Compaction joins the batches that it removes, so a cleaned log may have one batch where the log
-    of a follower that lags ends between two. Other batches begin where they began at first.
+    of a lagging follower ends between two. Batches with records keep their base offset.
     """
     if len(records) < HEADER_BYTES or _BASE_OFFSET.unpack_from(records)[0] >= next_offset:
         return records  # nearly always

@@ -1,6 +1,6 @@
-"""What a cleaner must know of transactions: aborted records go, and a marker goes last of all.
+"""Transactions during compaction: aborted records go; a marker goes after all its records.
 
-Feed it every batch of the log in order, from the first one that there is. Source: Kafka's
+Feed it every batch of the log in order, from the start of the log. Source: Kafka's
 `CleanedTransactionMetadata`; KAFKA-8351, 13727, 14055.
 """
 
@@ -14,20 +14,21 @@ from quorumlog.wire.codec.transaction_markers import TransactionMarker
 
 
 class CleanedTransactions:
-    """The transactions that reach into the batch at hand.
+    """The transactions that span the current batch.
 
-    `kept_aborted`: those whose readers still need them: a batch of theirs was here until now.
+    `kept_aborted`: aborted transactions of which the log had a batch before this cleaning; readers
+    may still need their index entries.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self.kept_aborted: Final[list[AbortedTransaction]] = []
         by_first = sorted(aborted, key=attrgetter("first_offset"), reverse=True)
-        self._to_come: Final = by_first  # the next one last
-        self._aborted: Final[dict[int, AbortedTransaction]] = {}  # by producer
-        self._has_batch: Final[set[int]] = set()  # producers, since their last marker
+        self._to_come: Final = by_first  # the next transaction is last
+        self._aborted: Final[dict[int, AbortedTransaction]] = {}  # by producer id
+        self._has_batch: Final[set[int]] = set()  # producer ids with a batch since their marker
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Take in a batch of records; whether its transaction was aborted."""
+        """Pass a batch of records; return whether its transaction was aborted."""
         self._advance(header.last_offset)
         if not header.is_transactional:
             return False
@@ -37,7 +38,7 @@ class CleanedTransactions:
     def is_last_of_its_transaction(
         self, header: BatchHeader, marker: TransactionMarker | None
     ) -> bool:
-        """Take in a control batch; whether nothing else is left of what it has ended."""
+        """Pass a control batch; return whether no other batch of its transaction is left."""
         self._advance(header.last_offset)
         if marker is None:
             return True

@@ -33,7 +33,7 @@ def _digest(key: bytes) -> bytes:
 class NewestOffsets:
     """The newest offset of each key in the dirty part of a log: at most `keys_max` keys.
 
-    Keys are told apart by a digest of 16 bytes. `end_offset`: every record below it is known.
+    Keys are compared by a digest of 16 bytes. `end_offset`: every record below it is included.
     """
 
     end_offset: int
@@ -41,9 +41,9 @@ class NewestOffsets:
     _offsets: dict[bytes, int] = field(default_factory=dict)
 
     def take(self, batch: Buffer, header: BatchHeader, *, is_aborted: bool = False) -> bool:
-        """Take in the batch that follows; False, and no change, if there may be no room for it.
+        """Add the next batch; False, and no change, if its keys may exceed `keys_max`.
 
-        A record that is aborted replaces none.
+        An aborted record replaces no older record.
         """
         is_full = len(self._offsets) + header.record_count > self.keys_max
         if is_full and self._offsets:
@@ -64,10 +64,10 @@ class NewestOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningRules:
-    """What of a log is cleaned, and when. Times are of the wall clock."""
+    """Decides which records of a batch stay. Times are wall-clock ms."""
 
-    first_dirty_offset: int  # what is below has been cleaned
-    end_offset: int  # exclusive: what is not below is left alone
+    first_dirty_offset: int  # records below it have been cleaned
+    end_offset: int  # exclusive: records from here on are left alone
     wall_ms: int
     delete_retention_ms: int
     producers_since_ms: int  # the last batch of a producer stays if it is not older
@@ -75,9 +75,9 @@ class CleaningRules:
     def is_kept(
         self, record: RawRecord, offset: int, newest: NewestOffsets, horizon_ms: int | None
     ) -> bool:
-        """Whether a record stays. horizon_ms: the delete horizon of its batch, if it has one.
+        """Whether a record stays. horizon_ms: the delete horizon of its batch, or None.
 
-        A record without a key comes from the time before the topic was compacted: it goes.
+        A record without a key was written before the topic was compacted: it goes.
         """
         if record.key is None or newest.is_replaced(record.key, offset):
             return False
@@ -92,12 +92,11 @@ class CleaningRules:
         is_last: bool,
         is_aborted: bool = False,
     ) -> Buffer | None:
-        """Return what stays of a batch: the same object if all does, None if nothing does.
+        """Return the cleaned batch: the same object if all records stay, None if the batch goes.
 
-        is_last: it is the last of its producer, and stays, even without records, so that a
-        repetition is known. A tombstone that stays gives its batch a delete horizon: a reader that
-        began before has so long to see it. Of an aborted batch no record stays. Raises
-        CorruptBatch.
+        is_last: the last batch of its producer. It stays, even without records, so that a
+        duplicate is recognized. A tombstone that stays gives its batch a delete horizon: earlier
+        readers have until then to read it. An aborted batch loses all records. Raises CorruptBatch.
         """
         is_unknown = header.next_offset > newest.end_offset
         if header.is_control or is_unknown:
@@ -122,10 +121,10 @@ class CleaningRules:
     def cleaned_marker(
         self, batch: Buffer, header: BatchHeader, *, is_last: bool, is_needed: bool
     ) -> Buffer | None:
-        """Return what stays of a control batch: the same object if all does, None if nothing does.
+        """Return the cleaned control batch: the same object if it stays as it is, None if it goes.
 
-        is_needed: there are batches that it has ended. Without any it gets a delete horizon, as a
-        tombstone, for the readers that have begun before (KIP-534). Raises CorruptBatch.
+        is_needed: batches of its transaction are left. Otherwise the marker gets a delete horizon,
+        like a tombstone, for readers that began before (KIP-534). Raises CorruptBatch.
         """
         if is_needed or not header.record_count:
             return batch if is_needed or is_last else None
@@ -140,7 +139,7 @@ class CleaningRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dirtiness:
-    """How much of a log is to be cleaned: bytes, and up to where."""
+    """The clean and the dirty part of a log, in bytes; `end_offset` (exclusive) ends the dirty."""
 
     first_dirty_offset: int
     end_offset: int
@@ -149,15 +148,15 @@ class Dirtiness:
 
     @property
     def ratio(self) -> float:
-        """The dirty part of what may be cleaned."""
+        """The dirty bytes as a fraction of the clean and dirty bytes."""
         return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
 
     def is_due(
         self, *, min_ratio: float, max_lag_ms: int, first_dirty_ms: int, wall_ms: int
     ) -> bool:
-        """Whether enough is dirty, or the first of it is older than `max_lag_ms` (KIP-354).
+        """Whether the dirty ratio suffices, or the first dirty record is too old (KIP-354).
 
-        first_dirty_ms: NO_TIMESTAMP if nothing says how old it is; then the ratio decides alone.
+        first_dirty_ms: its timestamp, or NO_TIMESTAMP; then the ratio decides alone.
         """
         is_overdue = first_dirty_ms > NO_TIMESTAMP and wall_ms - first_dirty_ms > max_lag_ms
         return self.dirty_bytes > 0 and (self.ratio >= min_ratio or is_overdue)
@@ -201,7 +200,7 @@ class CleanableRange:
         )
 
     def decided_end(self, high_watermark: int, last_stable_offset: int) -> int:
-        """Return the offset (exclusive) up to which a record may replace another.
+        """Return the offset (exclusive) below which a record may replace an older one.
 
         A record of an open transaction must not: its transaction may be aborted.
         """

@@ -1,4 +1,4 @@
-"""The last batch of each producer in a log: a cleaner keeps it, so that a repetition is known."""
+"""The last batch of each producer in a log: the cleaner keeps it to recognize duplicates."""
 
 from typing import Final, NamedTuple
 
@@ -8,11 +8,11 @@ from quorumlog.wire.codec.records import BatchHeader
 class _Last(NamedTuple):
     epoch: int
     base_offset: int
-    has_records: bool  # else it is a marker: then no batch of this epoch is known
+    has_records: bool  # False for a marker: no batch of records of this epoch came before it
 
 
 class LastBatches:
-    """By producer: its last batch of records in its newest epoch, or its last marker if none is.
+    """Per producer: the last batch of records in its newest epoch, or else its last marker.
 
     Kafka's `lastRecordsOfActiveProducers`.
     """
@@ -21,7 +21,7 @@ class LastBatches:
         self._last: Final[dict[int, _Last]] = {}
 
     def take(self, header: BatchHeader) -> None:
-        """Note the batch that follows in the log."""
+        """Record the next batch of the log."""
         if header.producer_id < 0:
             return
         known = self._last.get(header.producer_id)

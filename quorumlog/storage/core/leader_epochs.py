@@ -1,4 +1,4 @@
-"""Where each leader epoch starts in a log, and so where two logs part.
+"""The start offset of each leader epoch in a log: they show where two logs diverge.
 
 Sources: KIP-101, KIP-279; Kafka's `LeaderEpochFileCache`.
 """
@@ -18,7 +18,7 @@ class EpochEntry(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The answer to "where does this epoch end?": exclusive; (-1, -1) if it cannot be known."""
+    """An epoch and its end offset, exclusive; (-1, -1) if the log cannot determine them."""
 
     epoch: Epoch
     end_offset: Offset
@@ -40,24 +40,24 @@ class LeaderEpochs:
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
-        """All of them, oldest first."""
+        """All entries, oldest first."""
         return self._entries
 
     @property
     def latest_epoch(self) -> Epoch:
-        """NO_EPOCH if there is none."""
+        """The newest epoch; NO_EPOCH if there is none."""
         return self._entries[-1].epoch if self._entries else NO_EPOCH
 
     def epoch_at(self, offset: int) -> Epoch:
-        """Return the epoch in which `offset` was, or would be, written; NO_EPOCH if not known."""
+        """Return the epoch in which `offset` was, or would be, written; NO_EPOCH if below all."""
         slot = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[slot - 1].epoch if slot else NO_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """Find the largest known epoch <= `epoch`, and where it ends.
+        """Return the largest entry's epoch <= `epoch`, and its end offset.
 
-        An epoch older than all we know ends where the first known one starts; a newer one than
-        all we know is unknown.
+        An epoch older than every entry ends where the first entry starts. The end of an epoch
+        newer than every entry is unknown.
         """
         if epoch == NO_EPOCH:
             return UNKNOWN_END
@@ -70,9 +70,9 @@ class LeaderEpochs:
         return EpochEnd(floor_epoch, self._entries[higher].start_offset)
 
     def assigned(self, epoch: int, start_offset: int) -> "LeaderEpochs":
-        """Return these and (epoch, start_offset), without the entries that contradict it.
+        """Return a copy with (epoch, start_offset), without the entries that contradict it.
 
-        An epoch that is already the latest keeps its start, unless the new one is smaller.
+        An epoch that is already the latest keeps its start, unless `start_offset` is smaller.
         """
         require(epoch >= 0 and start_offset >= 0, "an epoch and its start are not negative")
         if self._entries:
@@ -89,14 +89,14 @@ class LeaderEpochs:
         return LeaderEpochs((*self._entries[:keep], entry))
 
     def truncated_from_end(self, end_offset: int) -> "LeaderEpochs":
-        """Without the epochs that start at or after `end_offset`."""
+        """Return a copy without the epochs that start at or after `end_offset`."""
         if not self._entries or self._entries[-1].start_offset < end_offset:
             return self
         kept = tuple(entry for entry in self._entries if entry.start_offset < end_offset)
         return LeaderEpochs(kept)
 
     def truncated_from_start(self, start_offset: int) -> "LeaderEpochs":
-        """Without what lies below `start_offset`; the epoch in force there starts there."""
+        """Return a copy from `start_offset` on: the epoch of that offset now starts there."""
         if not self._entries or self._entries[0].start_offset >= start_offset:
             return self
         slot = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)

@@ -1,6 +1,6 @@
-"""The two sparse indexes of a segment, and where in the segment they send a reader.
+"""The two sparse indexes of a segment: from offsets and timestamps to positions.
 
-An index is a hint: it may lack entries, never lie. What does not add up is refused (CorruptIndex)
+An index may lack entries, but its entries are right. An inconsistent file is refused (CorruptIndex)
 and rebuilt from the log. Both are held in memory as columns, 8 and 12 bytes per entry, and written
 whole. Byte layouts: docs/log-format.md (Kafka's `OffsetIndex`, `TimeIndex`).
 """
@@ -31,14 +31,14 @@ class IndexEntry(NamedTuple):
 
 
 class TimeEntry(NamedTuple):
-    """The largest timestamp so far, in ms, and the last offset of the batch that first had it."""
+    """The largest timestamp so far, in ms, and the last offset of the first batch that has it."""
 
     timestamp: int
     last_offset: int
 
 
 def _rising_length(column: "array[int]") -> int:
-    """Return how many values rise strictly, from the first on."""
+    """Return the number of leading values that rise strictly."""
     pairs = map(operator.lt, column, islice(column, 1, None))
     if all(pairs):  # nearly always, and four times as fast
         return len(column)
@@ -63,7 +63,7 @@ class OffsetIndex:
         return len(self._positions)
 
     def append(self, last_offset: int, position: int) -> None:
-        """Note that the batch ending in `last_offset` starts at `position`."""
+        """Add an entry: the batch that ends with `last_offset` starts at `position`."""
         self._relative_offsets.append(last_offset - self._base_offset)
         self._positions.append(position)
 
@@ -72,12 +72,12 @@ class OffsetIndex:
         return self._entry(len(self._positions) - 1)
 
     def ending_by(self, offset: int) -> IndexEntry | None:
-        """Find the newest noted batch all of whose offsets are <= `offset`."""
+        """Return the newest entry whose batch has only offsets <= `offset`."""
         relative_offset = max(-1, offset - self._base_offset)
         return self._entry(bisect_right(self._relative_offsets, relative_offset) - 1)
 
     def starting_by(self, position: int) -> IndexEntry | None:
-        """Find the newest noted batch that starts at or before `position`."""
+        """Return the newest entry whose batch starts at or before `position`."""
         return self._entry(bisect_right(self._positions, position) - 1)
 
     def truncate_to(self, offset: int) -> None:
@@ -147,7 +147,7 @@ class TimeIndex:
         return len(self._timestamps)
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Note a new maximum; what is not new is left out."""
+        """Add an entry if `timestamp` exceeds the newest entry's."""
         if not self._timestamps or timestamp > self._timestamps[-1]:
             self._timestamps.append(timestamp)
             self._relative_offsets.append(offset - self._base_offset)
@@ -157,7 +157,7 @@ class TimeIndex:
         return self._entry(len(self._timestamps) - 1)
 
     def reached_by(self, timestamp: int) -> TimeEntry | None:
-        """Find the newest entry of at most `timestamp`: nothing before its batch has as much."""
+        """Return the newest entry <= `timestamp`: records before its batch are all smaller."""
         return self._entry(bisect_right(self._timestamps, timestamp) - 1)
 
     def truncate_to(self, offset: int) -> None:

@@ -1,13 +1,13 @@
-"""The bytes of a `<offset>.snapshot` file: which producers a log knew when it ended at that offset.
+"""The bytes of a `<offset>.snapshot` file: the producer state of a log that ends at that offset.
 
-Kafka's format, version 1 (`ProducerStateManager`): int16 version, uint32 CRC32C of all that
-follows, int32 count, then 46 bytes per entry. Byte layout: docs/log-format.md.
+Kafka's format, version 1 (`ProducerStateManager`): int16 version, uint32 CRC32C of all bytes that
+follow, int32 count, then 46 bytes per entry. Byte layout: docs/log-format.md.
 
 # DEVIATION: Kafka writes one entry per producer, for its last batch. We write up to five, the
-# oldest first: Kafka takes the last one it reads of a producer.
+# oldest first: Kafka uses the last entry of a producer.
 # docs/decisions/0048-a-producer-snapshot-holds-every-remembered-batch.md
-# DEVIATION: the newest marker of an aborted transaction, int64, is behind the entries if there is
-# one. docs/decisions/0154-a-file-that-decides-has-a-checksum.md
+# DEVIATION: the offset of the newest abort marker, int64, follows the entries if there is a marker.
+# docs/decisions/0154-a-file-that-decides-has-a-checksum.md
 """
 
 import struct
@@ -29,18 +29,18 @@ _NEWEST_ABORTED: Final = struct.Struct(">q")
 
 
 class CorruptSnapshot(ValueError):
-    """The file is not whole: the producers are learnt from the log instead."""
+    """The file is not whole: the producer state is rebuilt from the log."""
 
 
 class SnapshotEntry(NamedTuple):
-    """One batch of a producer; `last_sequence` is -1 if only markers of the producer are known."""
+    """One batch of a producer; `last_sequence` is -1 if the log has only its markers."""
 
     producer_id: int
     producer_epoch: int
     last_sequence: int
     last_offset: int  # -1 without a batch
-    offset_delta: int  # of the batch's last record to its first
-    timestamp: int  # ms: when the producer was last heard of
+    offset_delta: int  # from the batch's first record to its last
+    timestamp: int  # ms: of the producer's last batch or marker
     coordinator_epoch: int = -1
     transaction_offset: int = -1
 
@@ -55,7 +55,7 @@ def encode_snapshot(entries: Iterable[SnapshotEntry], newest_aborted: int = NONE
 
 
 def decode_snapshot(content: bytes) -> tuple[Sequence[SnapshotEntry], int]:
-    """Return the entries, and the newest marker or NONE_ABORTED. Raises CorruptSnapshot."""
+    """Return the entries, and the newest abort marker or NONE_ABORTED. Raises CorruptSnapshot."""
     if len(content) < _HEAD.size + _COUNT.size:
         raise CorruptSnapshot(f"{len(content)} bytes")
     version, checksum = _HEAD.unpack_from(content)

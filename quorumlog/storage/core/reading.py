@@ -1,4 +1,4 @@
-"""What a read of a log returns, and how a long read tells its progress."""
+"""Limits, result and progress callback of a read of a log."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,11 +6,11 @@ from typing import NamedTuple
 from quorumlog.wire.codec.identifiers import Offset
 
 NoteRead = Callable[[int], None]
-"""Is told how many bytes were read."""
+"""Receives the number of bytes read."""
 
 
 class ReadLimits(NamedTuple):
-    """What a read may return: see `Log.read`."""
+    """Limits of one read: see `Log.read`."""
 
     max_bytes: int
     end_offset: int
@@ -19,7 +19,7 @@ class ReadLimits(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """Whole batches, and the offset to read on from."""
+    """Whole batches, and the offset of the next read."""
 
     records: bytes | bytearray
     next_offset: Offset

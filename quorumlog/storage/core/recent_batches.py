@@ -1,7 +1,6 @@
-"""The last batches of each idempotent producer, noted while a log is checked after a crash.
+"""The last batches of each idempotent producer, collected while a log is checked after a crash.
 
-What is known of producers follows from these as from all batches, so that a start need not read the
-log a second time.
+They yield the same producer state as all batches, so that a start reads the log only once.
 """
 
 from collections import deque
@@ -15,10 +14,10 @@ PRODUCERS_MAX: Final = 10_000  # with more, the log is read a second time
 
 
 class RecentBatches:
-    """Of the batches from `from_offset` to the end of what was checked.
+    """The last batches of each producer among the checked batches from `from_offset` on.
 
-    Of transactions nothing is known here, and so of no producer if there are any: where one begins
-    is not among its last batches, and how it ends is in a record.
+    They suffice only in a log without transactions: the first batch of a transaction may be older
+    than the last batches, and its outcome is inside a record. `since` then returns None.
     """
 
     def __init__(self, from_offset: int) -> None:
@@ -28,7 +27,7 @@ class RecentBatches:
         self._by_producer: Final[dict[int, deque[BatchHeader]]] = {}
 
     def take(self, header: BatchHeader) -> None:
-        """Note the batch that follows; it has a producer."""
+        """Add the next batch; it has a producer id."""
         if header.is_transactional or header.is_control:
             self.has_transactions, self._is_whole = True, False
         recent = self._by_producer.get(header.producer_id)
@@ -41,7 +40,7 @@ class RecentBatches:
         recent.append(header)
 
     def take_all(self, later: "RecentBatches") -> None:
-        """Note what is known of the segment that follows."""
+        """Add the batches of the next segment."""
         self.has_transactions = self.has_transactions or later.has_transactions
         noted = later.since(later.from_offset)
         if noted is None:
@@ -50,7 +49,7 @@ class RecentBatches:
             self.take(header)
 
     def since(self, offset: int) -> list[BatchHeader] | None:
-        """Return the last batches from `offset` on, in order; None if not all of them are known."""
+        """Return the last batches from `offset` on, in order; None if some may be missing."""
         if offset < self.from_offset or not self._is_whole:
             return None
         return [header for header in self._noted() if header.base_offset >= offset]

@@ -1,9 +1,9 @@
-"""Where a segment stops being whole: decided batch by batch, from its bytes alone.
+"""The end of the whole part of a segment: decided batch by batch, from its bytes alone.
 
-A batch counts if it is entire, its CRC holds, its offsets follow the batch before it, and its
-leader epoch is not older, nor newer than the last leader's. The rules beyond the CRC exist
-because neither the base offset nor the leader epoch is under it, and because remnants of an older
-tail have a perfectly good CRC.
+A batch is valid if it is entire, its CRC holds, its offsets follow the batch before it, and its
+leader epoch is neither older than that batch's nor newer than the last leader's. The CRC does not
+suffice: it covers neither the base offset nor the leader epoch, and remnants of an older tail have
+a valid CRC.
 Source: Kafka's `LogSegment.recover`.
 """
 
@@ -40,13 +40,13 @@ class SegmentScan:
         previous_epoch: int = NO_EPOCH,
         newest_epoch: int = MAX_EPOCH,
     ) -> None:
-        """`newest_epoch`: no record was written in a newer one."""
+        """`newest_epoch`: the newest leader epoch in which a record can have been written."""
         self.index: Final = SegmentIndex(base_offset, settings)
         self.epoch_starts: Final[list[tuple[int, int]]] = []  # (leader epoch, first offset)
         self.recent: Final = RecentBatches(base_offset)
-        self.fault: str | None = None  # why the bytes from index.size on do not count
-        self.is_torn = False  # they are the beginning of a batch, as a kill may leave it
-        self.bytes_wanted = 0  # what the next chunk must hold at least
+        self.fault: str | None = None  # why the bytes from index.size on are invalid
+        self.is_torn = False  # those bytes are the beginning of a batch, as a kill may leave it
+        self.bytes_wanted = 0  # the minimum size of the next chunk
         self._size = size
         self._may_have_gaps = settings.may_have_gaps
         self._epoch = previous_epoch
@@ -54,16 +54,16 @@ class SegmentScan:
 
     @property
     def is_over(self) -> bool:
-        """Whether all is read, or all that counts."""
+        """Whether the segment is read to its end or to its first invalid byte."""
         return self.fault is not None or self.index.size == self._size
 
     @property
     def last_epoch(self) -> int:
-        """The leader epoch of the last whole batch, or of the segment before."""
+        """The leader epoch of the last valid batch, or of the segment before."""
         return self._epoch
 
     def feed(self, chunk: memoryview) -> None:
-        """Take in the bytes from `index.size` on: as many as there are, at least bytes_wanted."""
+        """Check the bytes from `index.size` on: any number of them, at least bytes_wanted."""
         left = self._size - self.index.size
         position = 0
         while position < len(chunk):

@@ -1,6 +1,6 @@
-"""Which segments of a log are too old or too many: where the log starts without them.
+"""Retention by age and size: the new start of a log.
 
-Only whole segments go, oldest first, and only below the high watermark. Source: Kafka's
+Only whole segments are removed, oldest first, and only below the high watermark. Source: Kafka's
 `UnifiedLog.deleteOldSegments`.
 """
 
@@ -24,14 +24,14 @@ class SegmentFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionLimits:
-    """How many bytes a log keeps, and for how long; UNLIMITED: all of them, for ever."""
+    """Maximum bytes and age of a log's segments; UNLIMITED: no limit."""
 
     max_bytes: int = UNLIMITED
     max_age_ms: int = UNLIMITED
 
     @property
     def keep_everything(self) -> bool:
-        """Whether no segment is ever too old or too many."""
+        """Whether neither limit is set."""
         return self.max_bytes < 0 and self.max_age_ms < 0
 
 
@@ -39,14 +39,14 @@ EVERYTHING: Final = RetentionLimits()
 
 
 def retention_limits(config: TopicConfig) -> RetentionLimits:
-    """Return what a topic's settings say. Without `delete` in cleanup.policy nothing is removed."""
+    """Return the limits of a topic. Without `delete` in cleanup.policy there are none."""
     if "delete" not in config.policies:
         return EVERYTHING
     return RetentionLimits(max_bytes=config.retention_bytes, max_age_ms=config.retention_ms)
 
 
 class Retention:
-    """Decides how much of a log goes. A mutant replaces one of the rules."""
+    """Decides which segments of a log are removed. A mutant replaces one of the rules."""
 
     def start_after(
         self,
@@ -57,12 +57,11 @@ class Retention:
         log_end_offset: int,
         wall_ms: int,
     ) -> int:
-        """Return where the log starts when the segments are gone that it need not keep.
+        """Return the start offset of the log without its expired and surplus segments.
 
-        `segments`: all of them, oldest first; the last is the active one, [base_offset,
-        log_end_offset). The result is where a segment starts, or log_end_offset: then the active
-        segment goes, too, and must be rolled first. Nothing goes: the result is the first segment's
-        base offset.
+        `segments`: all segments, oldest first; the last is the active segment, [base_offset,
+        log_end_offset). The result is the base offset of a segment (of the first one if all stay),
+        or log_end_offset: then the active segment is removed, too, and must be rolled first.
         """
         surplus = sum(segment.size for segment in segments) - limits.max_bytes
         start = segments[0].base_offset
@@ -79,9 +78,9 @@ class Retention:
         return start
 
     def is_committed(self, end: int, high_watermark: int) -> bool:
-        """Whether every record below `end` is committed: others must stay."""
+        """Whether every record below `end` is committed; uncommitted records must stay."""
         return end <= high_watermark
 
     def has_expired(self, segment: SegmentFacts, limits: RetentionLimits, wall_ms: int) -> bool:
-        """Whether even the newest record is too old. One of the future keeps its segment."""
+        """Whether even the newest record is too old. A future timestamp keeps its segment."""
         return limits.max_age_ms >= 0 and wall_ms - segment.newest_ms > limits.max_age_ms

@@ -1,4 +1,4 @@
-"""What is known of one segment without reading its records: sizes, ends, and the two indexes.
+"""The bookkeeping of one segment: size, end offset, largest timestamp, and the two indexes.
 
 The only writer of index entries, for appends and for rebuilding alike, so that a rebuilt index
 equals the one that was lost. Source: Kafka's `LogSegment.append` and `recover`.
@@ -20,7 +20,7 @@ NO_TIMESTAMP: Final = -1
 
 
 class BatchSpan(NamedTuple):
-    """A batch, as far as an index is concerned."""
+    """The fields of a batch that the indexes need."""
 
     last_offset: int
     size: int
@@ -32,8 +32,9 @@ class SegmentIndex:
 
     Invariants:
       1. Batches [base_offset, next_offset) fill bytes [0, size) of the segment.
-      2. max_timestamp is the largest of their timestamps, first had at offset_of_max_timestamp.
-      3. Every entry of the indexes is true of those batches.
+      2. max_timestamp is their largest timestamp; offset_of_max_timestamp is the last offset of
+         the first batch with it.
+      3. Every index entry describes one of those batches.
     """
 
     __slots__ = (
@@ -69,7 +70,7 @@ class SegmentIndex:
     def resumed(
         cls, base_offset: int, settings: LogSettings, offsets: OffsetIndex, times: TimeIndex
     ) -> "SegmentIndex":
-        """As it was just before the batch of the newest entry was added: add that one again."""
+        """Return the state before the batch of the newest entry; the caller adds it again."""
         index = cls(base_offset, settings)
         index.offsets, index.times = offsets, times
         newest = offsets.last()
@@ -84,7 +85,7 @@ class SegmentIndex:
     def decode(
         cls, base_offset: int, settings: LogSettings, *, offsets: bytes, times: bytes, size: int
     ) -> "SegmentIndex":
-        """From the index files of a segment of `size` bytes; `resumed`. Raises CorruptIndex."""
+        """Read the index files of a segment of `size` bytes; `resumed`. Raises CorruptIndex."""
         offset_index = OffsetIndex.decode(base_offset, offsets)
         time_index = TimeIndex.decode(base_offset, times)
         newest = offset_index.last()
@@ -95,7 +96,7 @@ class SegmentIndex:
         return cls.resumed(base_offset, settings, offset_index, time_index)
 
     def refusal_of(self, base_offset: int, last_offset: int) -> str | None:
-        """Say why a batch of these offsets cannot be the next; None if it can, gap or not."""
+        """Return why a batch of these offsets cannot be the next; None if it can, gap or not."""
         if base_offset < self.next_offset:
             return f"base offset {base_offset} where {self.next_offset} is due"
         if last_offset < base_offset:
@@ -105,7 +106,7 @@ class SegmentIndex:
         return None
 
     def add(self, last_offset: int, size: int, max_timestamp: int) -> None:
-        """Take in the batch of `size` bytes that starts where the last one ended."""
+        """Add the batch of `size` bytes that starts at the end of the batch before."""
         if max_timestamp > self.max_timestamp or self.size == 0:
             self.max_timestamp = max_timestamp
             self.offset_of_max_timestamp = last_offset
@@ -120,12 +121,12 @@ class SegmentIndex:
         self.next_offset = last_offset + 1
 
     def seal(self) -> None:
-        """Before the indexes are written: let the time index end with the segment's maximum."""
+        """End the time index with the segment's maximum, before the indexes are written."""
         if self.max_timestamp > NO_TIMESTAMP:
             self.times.maybe_append(self.max_timestamp, self.offset_of_max_timestamp)
 
     def entry_for(self, offset: int) -> IndexEntry | None:
-        """Find the newest entry at or before the batch with `offset`; None: from the start."""
+        """Return the newest entry at or before the batch with `offset`; None: read from 0."""
         return self.offsets.ending_by(offset)
 
     def must_roll_for(
@@ -133,8 +134,8 @@ class SegmentIndex:
     ) -> bool:
         """Whether batches of this total size must go to a new segment.
 
-        What is larger than segment.bytes gets a segment of its own: a follower cannot refuse what
-        its leader took under other settings.
+        Batches larger than segment.bytes get a segment of their own: a follower must store the
+        batches that its leader accepted under other settings.
         """
         if not self.size:
             return False

@@ -1,4 +1,4 @@
-"""How a log is cut into segments. Names, units and defaults are those of Kafka's topic settings."""
+"""Settings of segments, indexes and flushes. Names, units and defaults as in Kafka's topics."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,9 +13,9 @@ INT32_MAX: Final = 2**31 - 1  # positions and relative offsets are 4 bytes in th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """The settings of one log. Raises ValueError for what the file formats cannot hold."""
+    """The settings of one log. Raises ValueError for values that the file formats cannot hold."""
 
-    # DEVIATION: Kafka takes 1 MiB at least. A test of many segments sets less, for its whole node.
+    # DEVIATION: Kafka's minimum is 1 MiB. A test of many segments sets less for its whole node.
     # docs/decisions/0050-a-node-may-have-small-segments.md
     segment_bytes: int = behind(
         TopicConfig.segment_bytes, kinds.whole(ConfigType.INT, 1, INT32_MAX)
@@ -39,10 +39,10 @@ class LogSettings:
 
     @property
     def is_flushed_by_itself(self) -> bool:
-        """Whether the log is flushed after so many records, or so long; nearly never."""
+        """Whether flush.messages or flush.ms is set; nearly never."""
         return self.flush_messages < kinds.LONG_MAX or self.flush_ms < kinds.LONG_MAX
 
     @property
     def may_have_gaps(self) -> bool:
-        """Whether offsets may be missing between batches: only where the cleaner removes some."""
+        """Whether offsets may be missing between batches: only in compacted logs."""
         return "compact" in self.cleanup_policy

@@ -1,11 +1,11 @@
-"""The system's handles of files that are appended to: few stay open, however many logs there are.
+"""File handles for appends: a bounded pool, however many logs there are.
 
 A broker may have ten thousand active segments, most of them idle. The least recently used handles
-are closed; the next use opens the file again. That costs one thing: the system tells of a write
-that failed in the background to the handles that are open then, or, if there is none, to the next
-one, but only while it remembers the file. So what was written, not yet fsynced, and let go of is in
-*doubt*: an fsync that succeeds says nothing of it until its bytes have been read again. If the
-system has forgotten the file, it has forgotten its pages, too, so that this reads the disk.
+are closed; the next use opens the file again. The price: the kernel reports a failed background
+write to the handles that are open then or, without any, to the next handle, but only while it
+caches the inode. So bytes whose handle was closed before an fsync are in *doubt*: a later fsync
+that succeeds does not cover them until they have been read again. If the kernel has dropped the
+inode, it has dropped its pages, too, so that this reads the disk.
 docs/decisions/0107-few-handles-for-many-logs.md
 """
 
@@ -20,8 +20,8 @@ from typing import Final, Protocol
 from quorumlog.storage.io.read_handles import ReadableFile
 from quorumlog.wire.codec.message import Buffer
 
-OPEN_HANDLES_MAX: Final = 512  # of a process; files that are only read have as many idle ones
-_SPARED: Final = 16  # of so many handles, one is spared when there are too many
+OPEN_HANDLES_MAX: Final = 512  # per process; the pool for reads keeps as many idle handles
+_SPARED: Final = 16  # when the pool overflows, one in so many handles is closed
 
 
 class DiskFile(ReadableFile, Protocol):
@@ -41,26 +41,26 @@ class DiskFile(ReadableFile, Protocol):
 
 
 class AppendHandles:
-    """The open handles of AppendFiles: at most `open_max`, and those that are in use.
+    """The open handles of AppendFiles: at most `open_max`, or as many as are in use.
 
-    Any thread may call everything.
+    All methods are thread-safe.
     """
 
     def __init__(self, open_max: int = OPEN_HANDLES_MAX) -> None:
         self._open_max: Final = open_max
         self._lock: Final = threading.Lock()
         self._open: Final[OrderedDict[AppendFile, DiskFile]] = OrderedDict()  # newest use last
-        self._in_use: Final[dict[AppendFile, int]] = {}  # by how many threads
+        self._in_use: Final[dict[AppendFile, int]] = {}  # number of threads that use it
 
     @property
     def open_count(self) -> int:
-        """How many are open."""
+        """The number of open handles."""
         return len(self._open)
 
     def take(self, file: "AppendFile", *, may_open: bool = True) -> DiskFile | None:
-        """Return the handle of `file` for use until `give_back`; it may be opened for that.
+        """Return the handle of `file` for use until `give_back`, opening it if `may_open`.
 
-        None if it is not open, and may not be. Raises OSError.
+        None if it is not open, and not `may_open`. Raises OSError.
         """
         with self._lock:
             handle = self._use(file)
@@ -81,7 +81,7 @@ class AppendHandles:
         return handle
 
     def add(self, file: "AppendFile", handle: DiskFile) -> None:
-        """Take in the handle of a file that nothing else knows yet, for use until `give_back`."""
+        """Add the handle of a new file, not yet shared; it is in use until `give_back`."""
         with self._lock:
             self._open[file], self._in_use[file] = handle, 1
 
@@ -93,14 +93,14 @@ class AppendHandles:
         return handle
 
     def give_back(self, file: "AppendFile") -> None:
-        """End a use, and close the handles that are too many."""
+        """End a use, and close surplus handles."""
         with self._lock:
             users = self._in_use.pop(file) - 1
             if users:
                 self._in_use[file] = users
             elif file.is_closed:
                 self._close(file)
-            if len(self._open) > self._open_max:  # then several: it is cheaper than one at a time
+            if len(self._open) > self._open_max:  # several at once: cheaper than one by one
                 self._close_surplus(self._open_max - self._open_max // _SPARED)
 
     def close_oldest(self) -> bool:
@@ -109,7 +109,7 @@ class AppendHandles:
             return self._close_surplus(len(self._open) - 1)
 
     def close_file(self, file: "AppendFile") -> None:
-        """Close the handle of a file for good; one that is in use, when it is given back."""
+        """Close the handle of a file for good; a handle in use, when it is given back."""
         with self._lock:
             file.is_closed = True
             if file not in self._in_use:
@@ -130,10 +130,10 @@ class AppendHandles:
 
 
 class AppendFile:
-    """A DiskFile that has a handle of the system only while it is used, or was used recently.
+    """A DiskFile that has a system handle only while it is used, or was used recently.
 
-    The file must keep its name until `close`. Invariant: a file that was let go of has the same
-    size when it is opened again, or every use of it is refused.
+    The file must keep its name until `close`. Invariant: a reopened file has the size that it had
+    when its handle was closed, or every use of it is refused.
     """
 
     __slots__ = (
@@ -154,21 +154,21 @@ class AppendFile:
         *,
         new: DiskFile | None = None,
     ) -> None:
-        """Open it with its first use, unless it was just made: `new` is its handle then."""
-        self.is_closed = False  # the pool's: it writes it under its lock
+        """Open the file with its first use; `new` is the handle of a file just created."""
+        self.is_closed = False  # written by the pool, under its lock
         self._handles: Final = handles
         self._open: Final = open_file
-        # Changes are counted. `_doubted`: let go of before an fsync; `_settled`: read again since.
-        # What is in a file that was there may not be durable.
+        # Counts of changes: all, fsynced, in doubt (handle closed before their fsync), and read
+        # again since. An existing file counts one change: its content may not be durable.
         self._changes = 1 if new is None else 0
         self._synced = self._doubted = self._settled = 0
-        self._size: int | None = None  # when it was let go of
+        self._size: int | None = None  # when its handle was closed
         if new is not None:
             handles.add(self, new)
             handles.give_back(self)
 
     def append(self, chunks: Sequence[Buffer]) -> None:  # noqa: D102 - see DiskFile
-        self._changes += 1  # first: it may be done by halves
+        self._changes += 1  # first: a failed write may have changed the file
         handle = self._taken()
         try:
             handle.append(chunks)
@@ -183,7 +183,7 @@ class AppendFile:
             self._handles.give_back(self)
 
     def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
-        """Read what is in memory: see ReadableFile. It opens nothing: that may wait."""
+        """Read from the page cache: see ReadableFile. None without an open handle."""
         handle = self._handles.take(self, may_open=False)
         if handle is None:
             return None
@@ -201,7 +201,7 @@ class AppendFile:
             self._handles.give_back(self)
 
     def fsync(self) -> None:
-        """Make the content durable, but for what is in doubt: see `is_in_doubt`."""
+        """Make the content durable, except bytes in doubt: see `is_in_doubt`."""
         changes = self._changes
         handle = self._taken()
         try:
@@ -224,16 +224,16 @@ class AppendFile:
 
     @property
     def changes(self) -> int:
-        """How often it was changed: what is in the file now are so many changes, or fewer."""
+        """The number of changes so far; the file contains at most these."""
         return self._changes
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether an fsync that has succeeded may have missed that something was lost."""
+        """Whether a successful fsync may have missed a lost write."""
         return self._doubted > self._settled
 
     def settle(self, changes: int) -> None:
-        """Take note that what so many changes have written was fsynced, and then read again."""
+        """Record that the first `changes` changes were fsynced, and then read again."""
         self._settled = max(self._settled, changes)
 
     def let_go(self, handle: DiskFile) -> None:
@@ -241,7 +241,7 @@ class AppendFile:
         try:
             self._size = handle.size()
         except OSError:
-            self._size = -1  # not known: so every use is refused
+            self._size = -1  # unknown: every use is refused
         if self._synced < self._changes:
             self._doubted = self._changes
 
@@ -252,7 +252,7 @@ class AppendFile:
         return self._open()
 
     def require_same_size(self, handle: DiskFile) -> None:
-        """Refuse a file that has another size than when it was let go of. Raises OSError."""
+        """Refuse a file whose size has changed since its handle was closed. Raises OSError."""
         if self._size is not None and handle.size() != self._size:
             raise OSError(EIO, "the file has another size than when it was closed")
 

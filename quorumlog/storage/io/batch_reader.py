@@ -1,4 +1,4 @@
-"""Finds and reads the batches of one segment, led by its index."""
+"""Finds and reads the batches of one segment by its index."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -12,9 +12,9 @@ from quorumlog.wire.codec.records import BatchHeader
 
 
 class BatchReader:
-    """Of the segment in the file `path`, which `pread` reads.
+    """Reader of the segment in the file `path`, through `pread`.
 
-    Every method raises CorruptIndex or BrokenSegment if the index is not true of the file.
+    Every method raises CorruptIndex or BrokenSegment if the index contradicts the file.
     """
 
     __slots__ = ("_index", "_path", "_pread")
@@ -25,14 +25,14 @@ class BatchReader:
         self._pread: Final = pread
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Find the batch that holds `offset`, or the first one after it; and its position."""
+        """Return (position, header) of the batch that holds `offset`, or of the next batch."""
         for position, header in self._scan_from(self._index.entry_for(offset)):
             if header.last_offset >= offset:
                 return position, header
         return None
 
     def read(self, offset: int, limits: ReadLimits) -> ReadResult | None:
-        """Read whole batches from the one that holds `offset`; None: the segment has none.
+        """Read whole batches, from the batch that holds `offset`; None: the segment has none.
 
         The limits are those of `Log.read`.
         """
@@ -61,7 +61,7 @@ class BatchReader:
         return scan_batches(self._path, start, self._index.size, self._pread)
 
     def _scan_from(self, entry: IndexEntry | None) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) from an index entry on; CorruptIndex if the entry is not true."""
+        """(position, header) from an index entry on; CorruptIndex if the entry is wrong."""
         start = entry.position if entry is not None else 0
         for position, header in self.scan(start):
             if entry is not None and position == start and header.last_offset != entry.last_offset:
@@ -69,9 +69,9 @@ class BatchReader:
             yield position, header
 
     def _end_within(self, start: int, position_max: int, end_offset: int) -> tuple[int, int]:
-        """Where the last batch ends that lies in bytes [start, position_max), below end_offset.
+        """Return the end of the last batch within [start, position_max) and below end_offset.
 
-        The batch at `start` is known to. Returns (position, offset after it).
+        The batch at `start` is within both. Returns (position, offset after it).
         """
         index = self._index
         if index.size <= position_max and index.next_offset <= end_offset:

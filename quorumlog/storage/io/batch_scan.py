@@ -18,19 +18,19 @@ from quorumlog.wire.codec.records import (
 
 HEADER_SCAN_BYTES: Final = 8 << 10  # two index intervals: most lookups are one read
 HEADER_SCAN_BYTES_MAX: Final = 256 << 10  # a long scan of small batches needs few reads
-SMALL_BATCHES: Final = 4  # in a chunk: of larger ones, most bytes would be read for nothing
+SMALL_BATCHES: Final = 4  # in a chunk: with fewer, most bytes read would be records, not headers
 DAMAGED: Final = (
     "%s is damaged, its records cannot be read: %s. If another replica is in sync, stop this node "
     "and delete the directory of the partition"
 )
-"""What to tell of a BrokenSegment: its path, and the error."""
+"""The log message of a BrokenSegment: its path, and the error."""
 
 Pread = Callable[[int, int], bytes | bytearray]
 """Reads (size, position) in a file: see `ReadableFile.pread`."""
 
 
 class BrokenSegment(StorageError):
-    """Where a batch should start, there is none."""
+    """A batch is missing or malformed where one must start."""
 
 
 def scan_batches(
@@ -62,7 +62,7 @@ def scan_batches(
 def extend_index(path: str, index: SegmentIndex, end: int, pread: Pread) -> SegmentIndex:
     """Add the headers behind the newest index entry, up to byte `end`; return the index.
 
-    Raises CorruptIndex if that entry is not true of the file, and BrokenSegment.
+    Raises CorruptIndex if that entry contradicts the file, and BrokenSegment.
     """
     newest = index.offsets.last()
     for position, header in scan_batches(path, index.size, end, pread):
@@ -79,7 +79,7 @@ def extend_index(path: str, index: SegmentIndex, end: int, pread: Pread) -> Segm
 
 
 def require_whole(path: str, start: int, end: int, pread: Pread) -> None:
-    """Read the batches in bytes [start, end), and look at their checksums. Raises OSError."""
+    """Read the batches in bytes [start, end), and check their CRCs. Raises OSError."""
     try:
         for position, header in scan_batches(path, start, end, pread):
             size = header.size_in_bytes

@@ -1,8 +1,8 @@
 """The small files of a log directory, in Kafka's formats; each is replaced whole and durably.
 
-A file that is not whole is refused by name, with what to do about it (CorruptCheckpoint): a disk
-is not trusted, and a guess here would be a silent loss. But a damaged file of offsets counts as
-missing, with a warning: the logs and the other replicas make up for it.
+A damaged file is refused with its name and a remedy (CorruptCheckpoint): a guess could lose records
+silently. But a damaged file of offsets counts as missing, with a warning: the logs and the other
+replicas make up for it.
 Byte layouts: docs/log-format.md.
 """
 
@@ -37,7 +37,7 @@ CONSEQUENCES: Final[Mapping[str, str]] = {
     " records that DeleteRecords removed may be read again",
     CLEANED_FILE: "compacted logs are cleaned from their start again",
 }
-"""By a file of offsets that counts as missing: what follows."""
+"""The consequence of a missing file of offsets, by its name."""
 
 REMEDIES: Final[Mapping[str, str]] = {
     META_PROPERTIES_FILE: "write it again without the #crc32c line, with this node's cluster.id,"
@@ -81,7 +81,7 @@ def _entry(at: TopicPartition, offset: int) -> str:
 def read_offset_checkpoint(
     disk: Disk, log_dir: str, file_name: str
 ) -> dict[TopicPartition, Offset]:
-    """Read a checkpoint; a damaged file counts as missing: it has no entries. Raises OSError."""
+    """Read a checkpoint; a missing or damaged file has no entries. Raises OSError."""
     path = f"{log_dir}/{file_name}"
     if not disk.exists(path):
         return {}
@@ -97,8 +97,8 @@ def read_offset_checkpoint(
 def decode_offset_checkpoint(content: bytes) -> dict[TopicPartition, Offset]:
     """Read the content of a checkpoint. Raises ValueError unless it is whole.
 
-    Kafka creates the file empty and reads an empty one as one without entries (CheckpointFile).
-    Without a checksum, or with one that is not the last entry, it is of Kafka or a former release.
+    Kafka creates the file empty, and reads an empty file as no entries (CheckpointFile). A file
+    whose last entry is not a checksum was written by Kafka or a former release.
     """
     if not content:
         return {}
@@ -122,7 +122,7 @@ _CHECKSUM: Final = "#crc32c="
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """Whose directory it is. The ids are Kafka's text form of a UUID."""
+    """The cluster, node and directory ids of a log directory. Ids are Kafka's text of a UUID."""
 
     cluster_id: str
     node_id: BrokerId
@@ -132,7 +132,7 @@ class MetaProperties:
 def write_meta_properties(disk: Disk, log_dir: str, meta: MetaProperties) -> None:
     """Write `meta.properties`, version 1: durable when it returns. Raises OSError.
 
-    The checksum is a comment to Apache Kafka, and of the file without that line.
+    The checksum covers the file without the checksum's line, which is a comment to Apache Kafka.
     """
     lines = [
         f"cluster.id={meta.cluster_id}",
@@ -159,7 +159,7 @@ def read_meta_properties(disk: Disk, log_dir: str) -> MetaProperties | None:
 def decode_meta_properties(content: bytes) -> MetaProperties:
     """Read the content of `meta.properties`. Raises KeyError or ValueError unless it is whole.
 
-    A file without a checksum is one of Kafka, or of a former release.
+    A file without a checksum was written by Kafka or a former release.
     """
     text = content.decode()
     if text.startswith(_CHECKSUM):
@@ -177,7 +177,7 @@ def decode_meta_properties(content: bytes) -> MetaProperties:
 
 
 def _parse_properties(text: str) -> dict[str, str]:
-    """Java properties, as far as Kafka writes them: comments, and a backslash before ":" or "="."""
+    """Parse Java properties as Kafka writes them: comments, and a backslash before ":" or "="."""
     properties = {}
     for line in text.splitlines():
         if line.strip() and not line.startswith(("#", "!")):
@@ -190,10 +190,10 @@ def _parse_properties(text: str) -> dict[str, str]:
 
 
 class CleanShutdownMarker:
-    """The file that says: all logs of this directory were flushed and closed.
+    """The file that proves that all logs of this directory were flushed and closed.
 
-    Invariant: it is there only between a complete shutdown and the next start; never after a
-    start that did not finish (KAFKA-15375), for then some logs were not opened at all.
+    Invariant: it exists only between a complete shutdown and the next start; never after a start
+    that did not finish (KAFKA-15375), since that start may not have opened every log.
     """
 
     def __init__(self, disk: Disk, log_dir: str) -> None:
@@ -206,8 +206,8 @@ class CleanShutdownMarker:
     def take(self) -> int | None:
         """Remove the marker, durably, before any log is written to.
 
-        Returns the broker epoch of the shutdown, -1 if it is not known; None: it was not clean.
-        Raises OSError: then it may be taken again.
+        Returns the broker epoch of the shutdown, -1 if the file lacks it; None: it was not clean.
+        Raises OSError: then the call may be repeated.
         """
         self._is_taken = True
         if self._disk.exists(self._path):
@@ -219,19 +219,19 @@ class CleanShutdownMarker:
         try:
             fields = json.loads(self._found)
         except ValueError:
-            return -1  # the marker counts by its name; Kafka before 3.8 left it empty
+            return -1  # its existence suffices; Kafka before 3.8 left it empty
         epoch = fields.get("brokerEpoch", -1) if isinstance(fields, dict) else -1
         return epoch if isinstance(epoch, int) else -1
 
     def note_started(self) -> None:
-        """Every log of the directory is open."""
+        """Record that every log of the directory is open."""
         require(self._is_taken, "the marker is taken before logs are opened")
         self._is_started = True
 
     def leave(self, broker_epoch: int) -> bool:
         """Write the marker, if start-up had finished; every log has been closed with `clean`.
 
-        Returns whether it is there, durably. Raises OSError.
+        Returns whether it was written, durably. Raises OSError.
         """
         if not self._is_started:
             return False
@@ -258,7 +258,7 @@ def uuid_from_text(text: str) -> bytes:
 
 
 class PartitionMetadata(NamedTuple):
-    """Whose log it is. `is_checked`: the file has a checksum, as none of Kafka has."""
+    """The topic id of a log. `is_checked`: the file has a checksum; Kafka's files have none."""
 
     topic_id: TopicId
     is_checked: bool
@@ -267,9 +267,9 @@ class PartitionMetadata(NamedTuple):
 def write_partition_metadata(
     disk: Disk, partition_dir: str, topic_id: TopicId, *, is_new: bool = False
 ) -> None:
-    """Say whose partition the directory is. Raises OSError.
+    """Write the topic id into the partition's directory. Raises OSError.
 
-    It is durable when this returns, unless the directory `is_new`: then a crash may leave it torn.
+    The file is durable on return, unless the directory `is_new`: then a crash may leave it torn.
     """
     content = encode_partition_metadata(topic_id)
     path = f"{partition_dir}/{PARTITION_METADATA_FILE}"
@@ -278,16 +278,16 @@ def write_partition_metadata(
         return
     file = disk.open(path, create=True)
     try:
-        file.truncate(0)  # what an error has left
+        file.truncate(0)  # leftovers of a failed write
         file.append([content])
     finally:
         file.close()
 
 
 def read_partition_metadata(disk: Disk, partition_dir: str) -> PartitionMetadata | None:
-    """Read whose log it is; None if the directory holds neither file nor records.
+    """Read the topic id of a log; None if the directory holds neither file nor records.
 
-    The file is there before the first append, and durable before the first flush. Raises
+    The file exists before the first append, and is durable before the first flush. Raises
     CorruptCheckpoint, also for records without it (see `was_flushed`), and OSError.
     """
     path = f"{partition_dir}/{PARTITION_METADATA_FILE}"
@@ -307,7 +307,7 @@ def read_partition_metadata(disk: Disk, partition_dir: str) -> PartitionMetadata
 
 @lru_cache(maxsize=100)  # a topic's partitions have it in common
 def encode_partition_metadata(topic_id: TopicId) -> bytes:
-    """Return the content of the file. Apache Kafka reads no further than its own two lines."""
+    """Return the content of the file. Apache Kafka reads only its own two lines."""
     content = f"version: 0\ntopic_id: {uuid_to_text(topic_id)}\n".encode()
     return content + _checksum_line(content)
 

@@ -1,8 +1,8 @@
 """The rewriting of a log's full segments with the newest record of each key.
 
-It runs beside the log, in slices: it reads files that no one changes, and writes new ones. The log
-takes those over by `Compaction.swap_in`. An empty batch stands for the offsets of batches that are
-gone, so that a hole is a fault in every log, cleaned or not.
+It runs beside the log, in slices: it reads immutable files, and writes new ones. The log takes the
+new ones over by `Compaction.swap_in`. An empty batch covers the offsets of removed batches, so that
+a hole is a fault in every log, compacted or not.
 docs/decisions/0085-a-cleaned-log-has-no-holes.md
 """
 
@@ -36,25 +36,26 @@ from quorumlog.wire.codec.records import (
 from quorumlog.wire.codec.transaction_markers import TransactionMarker, decode_marker
 
 SLICE_BYTES: Final = 256 << 10
-GROUP_MAX: Final = 16  # segments that become one: to swap them is work for the event loop
+GROUP_MAX: Final = 16  # segments joined into one: their swap is work for the event loop
 
 
 class CleanedSegment(NamedTuple):
-    """A new segment, durable under names that end with `.cleaned`, and what it replaces."""
+    """A new segment, durable under names that end with `.cleaned`, and the segments it replaces."""
 
     new_index: SegmentIndex
-    replaces: tuple[int, ...]  # base offsets; the first is its own
-    cuts: int  # that the log had seen when it was read
-    aborted: Sequence[AbortedTransaction] = ()  # whose markers are in it, and that readers need
+    replaces: tuple[int, ...]  # base offsets; the first is also the new segment's
+    cuts: int  # truncations of the log before its segments were read
+    aborted: Sequence[AbortedTransaction] = ()  # with markers in it, that readers still need
 
 
 class Cleaning:
     """One pass over the segments of one log, oldest first.
 
     Invariants:
-      1. The batches of a new segment cover the offsets of those that it replaces, without a gap.
-      2. Nothing from `rules.end_offset` on is changed.
-      3. A marker stays while there is a batch that it has ended.
+      1. The batches of a new segment cover the offsets of the segments that it replaces, without
+         gaps.
+      2. Batches from `rules.end_offset` on stay as they are.
+      3. A marker stays while a batch of its transaction stays.
     """
 
     new_keys: ClassVar[type[NewestOffsets]] = NewestOffsets
@@ -79,15 +80,15 @@ class Cleaning:
         self._cuts: Final = cuts
         self.io_bytes = 0  # read and written so far
         self._rules: Final = rules
-        self._draft: _Draft | None = None  # that the log has not taken over
+        self._draft: _Draft | None = None  # not yet taken over by the log
         self._last_batches: Final = LastBatches()
         self._aborted: Final = aborted
         self._transactions: CleanedTransactions
 
     def run(self) -> Iterator[CleanedSegment | None]:
-        """Do a slice of the work for each `next`; yield what the log is to swap in at once.
+        """Do a slice of the work for each `next`; yield a segment that the log swaps in at once.
 
-        When it ends, `newest.end_offset` is where the log is dirty from. Raises StorageError,
+        At the end, `newest.end_offset` is the log's first dirty offset. Raises StorageError,
         OSError, CorruptBatch.
         """
         try:
@@ -100,9 +101,9 @@ class Cleaning:
                 segment.release()
 
     def remove_draft(self) -> None:
-        """Remove the files of the segment that was being written: the pass is given up.
+        """Give up the pass: remove the files of its unfinished segment.
 
-        Call it while no `next` is under way, and call that no more. Raises OSError.
+        Call it while no `next` is running, and call no `next` after it. Raises OSError.
         """
         draft, self._draft = self._draft, None
         if draft is not None:
@@ -190,7 +191,7 @@ class Cleaning:
     ) -> bytes | None:
         """Return the content of a `.txnindex`; None: the segments of the group have none.
 
-        A file stays, also an empty one: see `swaps`, and a later file may name a marker in it.
+        An existing file stays, even if empty: see `swaps`; a later file may name a marker in it.
         """
         base_offset = group[0].base_offset
         paths = [
@@ -230,7 +231,7 @@ class _Draft:
         self._gap: tuple[int, int, int] | None = None  # (first, last offset, leader epoch)
 
     def add(self, header: BatchHeader, kept: Buffer | None) -> None:
-        """Add what stays of the batch that follows."""
+        """Add the next batch: its cleaned form, or None if it goes."""
         if kept is None:
             gap = self._gap
             if gap and gap[2] == header.leader_epoch and header.last_offset - gap[0] <= INT32_MAX:
@@ -253,7 +254,7 @@ class _Draft:
         self.index.add(header.last_offset, header.size_in_bytes, header.max_timestamp)
 
     def write(self) -> None:
-        """Write what was added."""
+        """Write the added batches."""
         if self._chunks:
             self._file.append(self._chunks)
             self._chunks = []
@@ -261,7 +262,7 @@ class _Draft:
     def finish(self, transactions: bytes | None) -> None:
         """Make all files durable, under names that the next start removes.
 
-        transactions: the content of its `.txnindex`; None: it has none.
+        transactions: the content of the `.txnindex`; None: no such file.
         """
         self._fill_gap()
         self.write()
@@ -288,7 +289,7 @@ class _Draft:
         self._file.close()
 
     def remove(self) -> None:
-        """Remove the files. If the first has another name, the log has taken them over."""
+        """Remove the files. If the first was renamed, the log has taken them over."""
         for suffix in (".log", *INDEX_SUFFIXES):
             path = segment_path(self._directory, self.index.base_offset, suffix)
             if self._disk.exists(path + CLEANED_SUFFIX):
@@ -300,7 +301,7 @@ class _Draft:
 def _new_file(disk: Disk, path: str) -> DiskFile:
     file = disk.open(path, create=True)
     try:
-        file.truncate(0)  # what an earlier pass has left
+        file.truncate(0)  # leftovers of an earlier pass
     except BaseException:
         file.close()
         disk.unlink(path)
@@ -309,7 +310,7 @@ def _new_file(disk: Disk, path: str) -> DiskFile:
 
 
 def _marker_in(batch: memoryview) -> TransactionMarker | None:
-    """Return what a control batch says. Raises CorruptBatch."""
+    """Return the marker in a control batch; None without one. Raises CorruptBatch."""
     try:
         return decode_marker(batch)
     except ValueError as error:
@@ -325,7 +326,7 @@ def batches_of(segment: Segment) -> Iterator[tuple[BatchHeader, memoryview]]:
         for at, header in iterate_headers(chunk):
             used = at + header.size_in_bytes
             yield header, memoryview(chunk)[at:used]
-        if not used:  # one batch is larger than that
+        if not used:  # the batch is larger than the chunk
             header = read_header(chunk)
             used = header.size_in_bytes
             yield header, memoryview(segment.read_bytes(position, position + used))

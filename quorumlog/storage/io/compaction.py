@@ -1,4 +1,4 @@
-"""How a log takes over segments that were cleaned beside it."""
+"""The replacement of a log's segments by segments that were cleaned beside it."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Final
@@ -13,7 +13,7 @@ from quorumlog.storage.io.segment_list import SegmentList
 
 
 class Compaction:
-    """Of the log in `directory`. The log's own thread calls all but `remove_replaced`."""
+    """Compaction of the log in `directory`. Its thread calls all methods but `remove_replaced`."""
 
     new_pass: ClassVar[type[Cleaning]] = Cleaning
 
@@ -27,12 +27,12 @@ class Compaction:
 
     @property
     def cuts(self) -> int:
-        """How often records were taken from the end of the log."""
+        """The number of truncations of the log's end so far."""
         return self._segments.cuts
 
     @property
     def swaps(self) -> int:
-        """How often a cleaned segment has replaced others, whose files are gone."""
+        """The number of swaps so far; each removes the files of the replaced segments."""
         return self._segments.swaps
 
     def begin(
@@ -54,12 +54,12 @@ class Compaction:
         )
 
     def swap_in(self, cleaned: CleanedSegment, settings: LogSettings) -> list[str] | None:
-        """Let the log read a cleaned segment instead of those that it replaces.
+        """Put a cleaned segment in the place of the segments that it replaces.
 
-        Waits for no disk. Returns names for `remove_replaced`; None if the log was cut, or starts
-        later, since: then nothing is changed. No other thread may survey the log meanwhile. Raises
-        StorageError, after which the log is of no more use: the next start completes what was
-        begun.
+        Waits for no disk. Returns names for `remove_replaced`; None, without a change, if the log
+        has since been truncated or its start has advanced. No other thread may survey the log
+        meanwhile. Raises StorageError: the log is then unusable, and the next start completes the
+        swap.
         """
         self._health.require_usable()
         if self._segments.cuts != cleaned.cuts:
@@ -75,7 +75,7 @@ class Compaction:
             )
 
     def remove_replaced(self, names: Sequence[str]) -> None:
-        """Remove the files that `swap_in` has named. Raises StorageError."""
+        """Remove the files that `swap_in` returned. Raises StorageError."""
         with self._health.changing("remove replaced segments"):
             self._disk.fsync_dir(self._directory)  # first: a crash must find the old or the new
             self._segments.unlink(names)

@@ -1,6 +1,6 @@
-"""The seam to the disk: what storage asks of files, and the real ones.
+"""The interface to the disk, and its implementation by the operating system.
 
-It refuses nothing and decides nothing; errors are plain OSError. The simulated disk is in
+It contains no rules; errors are plain OSError. The simulated disk is in
 `quorumlog.chaos.simulation.kernel.sim_disk`. Paths are text with "/" between names.
 """
 
@@ -33,7 +33,7 @@ class DiskLock(Protocol):
     """A lock on a directory, held until released or the process ends."""
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
 
 
 class Disk(Protocol):
@@ -43,16 +43,16 @@ class Disk(Protocol):
         """Open for reads and appends. Raises FileNotFoundError unless it exists or `create`."""
 
     def open_to_append(self, path: str, *, create: bool = False) -> AppendFile:
-        """Open for a long time; few of these have a handle at once. It keeps its name until closed.
+        """Open for a long time; only recently used files hold a handle. Do not rename it meanwhile.
 
-        With `create` it is made, or made empty. One that does not exist is noticed here or at the
-        first use: FileNotFoundError.
+        With `create` the file is created, or emptied. Without: this call or the first use raises
+        FileNotFoundError if it is missing.
         """
 
     def open_to_read(self, path: str) -> ReadableFile:
         """Open a file that is only read, and keeps its name until it is closed.
 
-        One that does not exist is noticed here or at the first use: FileNotFoundError.
+        This call or the first use raises FileNotFoundError if it is missing.
         """
 
     def exists(self, path: str) -> bool:
@@ -62,16 +62,16 @@ class Disk(Protocol):
         """Bytes in the file. Raises FileNotFoundError."""
 
     def modified_ms(self, path: str) -> int:
-        """Return when the content of a file last changed (wall clock). Raises FileNotFoundError."""
+        """Return the wall-clock time of a file's last change. Raises FileNotFoundError."""
 
     def inode(self, path: str) -> int:
-        """Return the number of a file, which renames keep and copies lack. FileNotFoundError."""
+        """Return the inode number: renames keep it, a copy has its own. FileNotFoundError."""
 
     def listdir(self, path: str) -> list[str]:
         """Names in a directory, sorted. Raises FileNotFoundError."""
 
     def mkdir(self, path: str) -> None:
-        """Make a directory and its parents, durably. One that exists is left alone."""
+        """Make a directory and its parents, durably, unless it exists."""
 
     def add_dir(self, path: str) -> None:
         """Make one directory. It is durable after an fsync of its parent. Raises OSError."""
@@ -89,10 +89,10 @@ class Disk(Protocol):
         """Make the names in a directory durable."""
 
     def space(self, path: str) -> tuple[int, int]:
-        """Return the bytes of the file system that `path` is on: (all, those we may still use)."""
+        """Return (total, free) bytes of the file system of `path`; free for this process."""
 
     def lock(self, path: str) -> DiskLock:
-        """Lock by a file. Raises StorageError if another holds it."""
+        """Lock by a file. Raises StorageError if another process holds it."""
 
 
 class RealFile:
@@ -103,16 +103,16 @@ class RealFile:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def append(self, chunks: Sequence[Buffer]) -> None:  # noqa: D102 - the Protocol says it
+    def append(self, chunks: Sequence[Buffer]) -> None:  # noqa: D102 - see DiskFile
         for start in range(0, len(chunks), CHUNKS_PER_WRITE):
             group = chunks[start : start + CHUNKS_PER_WRITE]
             written = os.writev(self._descriptor, group)
-            if written != sum(map(len, group)):  # a nearly full disk; a signal in a long write
+            if written != sum(map(len, group)):  # the disk is nearly full, or a signal interrupted
                 rest = memoryview(b"".join(group))[written:]
                 while rest:
                     rest = rest[os.write(self._descriptor, rest) :]
 
-    def overwrite(self, data: Buffer, position: int) -> None:  # noqa: D102 - the Protocol says it
+    def overwrite(self, data: Buffer, position: int) -> None:  # noqa: D102 - see DiskFile
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_APPEND)  # Linux would append
         try:
@@ -123,7 +123,7 @@ class RealFile:
         finally:
             fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags)
 
-    def pread(self, size: int, position: int) -> bytes:  # noqa: D102 - the Protocol says it
+    def pread(self, size: int, position: int) -> bytes:  # noqa: D102 - see DiskFile
         data = os.pread(self._descriptor, size, position)
         if len(data) == size or not data:
             return data
@@ -135,7 +135,7 @@ class RealFile:
         return b"".join(parts)
 
     def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
-        """Read what is in memory: see ReadableFile."""
+        """Read from the page cache: see ReadableFile."""
         if not KNOWS_WHAT_IS_CACHED:
             return self.pread(size, position)  # as for a file that was just written
         data = bytearray(size)
@@ -146,22 +146,22 @@ class RealFile:
         except OSError as error:
             if error.errno != EOPNOTSUPP:
                 raise
-            return self.pread(size, position)  # a file system in memory, most likely
+            return self.pread(size, position)  # most likely a file system in memory
         return data if count == size else None
 
-    def truncate(self, size: int) -> None:  # noqa: D102 - the Protocol says it
+    def truncate(self, size: int) -> None:  # noqa: D102 - see DiskFile
         os.ftruncate(self._descriptor, size)
 
-    def fsync(self) -> None:  # noqa: D102 - the Protocol says it
+    def fsync(self) -> None:  # noqa: D102 - see DiskFile
         if sys.platform == "darwin":  # there, fsync leaves the data in the drive's cache
             fcntl.fcntl(self._descriptor, fcntl.F_FULLFSYNC)
         else:
             os.fdatasync(self._descriptor)  # includes the size, not the times
 
-    def size(self) -> int:  # noqa: D102 - the Protocol says it
+    def size(self) -> int:  # noqa: D102 - see DiskFile
         return os.fstat(self._descriptor).st_size
 
-    def close(self) -> None:  # noqa: D102 - the Protocol says it
+    def close(self) -> None:  # noqa: D102 - see DiskFile
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -170,7 +170,7 @@ class RealFile:
 class RealDisk:
     """The files of this machine.
 
-    When the process or the system has no handle left, those make room that nothing uses now.
+    When the process or the system runs out of handles, an idle one is closed to make room.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class RealDisk:
         self, path: str, *, create: bool = False
     ) -> AppendFile:
         new = self.open(path, create=True) if create else None
-        if new is not None and new.size():  # a crash or an error has left it
+        if new is not None and new.size():  # a leftover of a crash or an error
             new.truncate(0)
         return AppendFile(self._append_handles, lambda: self.open(path), new=new)
 
@@ -273,14 +273,14 @@ class RealLock:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
-    def release(self) -> None:  # noqa: D102 - the Protocol says it
+    def release(self) -> None:  # noqa: D102 - see DiskLock
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 def read_file(disk: Disk, path: str) -> bytes:
-    """Return the whole of a small file. Raises OSError; FileNotFoundError if there is none."""
+    """Return the content of a small file. Raises OSError; FileNotFoundError if it is missing."""
     file = disk.open(path)
     try:
         return file.pread(file.size(), 0)
@@ -289,16 +289,16 @@ def read_file(disk: Disk, path: str) -> bytes:
 
 
 def write_file_durably(disk: Disk, path: str, content: bytes) -> None:
-    """Replace a small file whole: after power loss there is the old one or the new one.
+    """Replace a small file whole: after power loss it has the old content or the new.
 
-    When it returns, the new one survives power loss. On a full disk a reserve makes room for it.
-    Raises OSError; then either may be there.
+    On return, the new content survives power loss. On a full disk a reserve makes room for it.
+    Raises OSError; then it has either content.
     """
     replace_durably(disk, path, len(content), lambda: replace_file(disk, path, content))
 
 
 def replace_durably(disk: Disk, path: str, size: int, replace: Callable[[], None]) -> None:
-    """Do as `write_file_durably` does, with a `replace` of one's own for about `size` bytes."""
+    """Do as `write_file_durably` does; `replace` writes and renames about `size` bytes."""
     while True:
         try:
             replace()
@@ -311,7 +311,7 @@ def replace_durably(disk: Disk, path: str, size: int, replace: Callable[[], None
 
 
 def replace_file(disk: Disk, path: str, content: bytes) -> None:
-    """Do as `write_file_durably` does; the new one lasts after an fsync of the directory."""
+    """Do as `write_file_durably` does; the new name is durable after an fsync of the directory."""
     draft = f"{path}.tmp"
     file = disk.open(draft, create=True)
     try:

@@ -1,7 +1,7 @@
 """The file `leader-epoch-checkpoint`: the leader epochs of one log, kept across restarts.
 
 The file is written before the log's recovery point passes the first record of an epoch, not when
-the epoch begins: recovery learns the epochs above that point from the batches. So neither a record
+the epoch begins: recovery reads the epochs above that point from the batches. So neither a record
 nor a leader waits for this file. It is replaced whole (KAFKA-16541: a torn file after power loss).
 
 # DEVIATION: Kafka writes the file whenever an epoch begins.
@@ -27,7 +27,7 @@ _CHECKSUM: Final = "#crc32c "
 
 
 def was_flushed(disk: Disk, directory: str) -> bool:
-    """Whether records of this log may ever have been durable on purpose: it has this file."""
+    """Return whether this log was ever flushed with records: a flush writes this file."""
     return disk.exists(f"{directory}/{FILE_NAME}")
 
 
@@ -53,7 +53,7 @@ def _checksum_line(before: str) -> str:
 def decode_epochs(content: bytes) -> LeaderEpochs:
     """Read the content of the file. Raises ValueError unless it is whole and its entries rise.
 
-    A file without a checksum is one of Kafka, or of a former release.
+    A file without a checksum was written by Kafka or a former release.
     """
     text = content.decode("ascii")
     version, count, *lines = text.splitlines()
@@ -75,8 +75,8 @@ class LeaderEpochCache:
     """The epochs of one log, in memory and on disk.
 
     Invariant: `write` has made durable every epoch that starts below the log's flushed offset; the
-    file may also know of epochs below the log start. One thread changes the epochs; `write` may
-    run in another, one at a time. A failed write raises StorageError: the next one tries again.
+    file may also have epochs below the log start. One thread changes the epochs; `write` may run
+    in another, one call at a time. A failed write raises StorageError: the next call tries again.
     """
 
     def __init__(
@@ -85,14 +85,14 @@ class LeaderEpochCache:
         self._disk = disk
         self._path = f"{directory}/{FILE_NAME}"
         self._epochs = epochs
-        self._written: LeaderEpochs | None = epochs  # None: the file holds something else
+        self._written: LeaderEpochs | None = epochs  # None: the file's content is unknown
         self._is_first = is_first
-        self.has_checksum = False  # the file that was read: it is believed
-        self.before_first: Callable[[], None] = _nothing  # may raise OSError: then no file is made
+        self.has_checksum = False  # of the file that was read: then it is trusted
+        self.before_first: Callable[[], None] = _nothing  # if it raises OSError, no file is made
 
     @classmethod
     def open(cls, disk: Disk, directory: str, *, has_file: bool) -> "LeaderEpochCache":
-        """Read the file, if there is one. Raises CorruptCheckpoint: rebuild it from the log."""
+        """Read the file, if it exists. Raises CorruptCheckpoint: rebuild it from the log."""
         path = f"{directory}/{FILE_NAME}"
         if not has_file:
             return cls(disk, directory, LeaderEpochs(), is_first=True)
@@ -109,7 +109,7 @@ class LeaderEpochCache:
 
     @classmethod
     def empty(cls, disk: Disk, directory: str) -> "LeaderEpochCache":
-        """Know nothing, whatever the file holds; the next `write` replaces it."""
+        """Start without epochs, ignoring the file; the next `write` replaces it."""
         cache = cls(disk, directory, LeaderEpochs())
         cache._written, cache._is_first = None, not was_flushed(disk, directory)
         return cache
@@ -121,29 +121,29 @@ class LeaderEpochCache:
 
     @property
     def latest_epoch(self) -> Epoch:
-        """NO_EPOCH if there is none."""
+        """The newest epoch; NO_EPOCH if there is none."""
         return self._epochs.latest_epoch
 
     def epoch_at(self, offset: int) -> Epoch:
-        """Return the epoch in which `offset` was, or would be, written; NO_EPOCH if not known."""
+        """Return the epoch in which `offset` was, or would be, written; NO_EPOCH if below all."""
         return self._epochs.epoch_at(offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """Find the largest known epoch <= `epoch` and where it ends: see `LeaderEpochs`."""
+        """Return the largest entry's epoch <= `epoch` and its end: see `LeaderEpochs`."""
         return self._epochs.end_offset_for(epoch, log_end_offset)
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` starts at `start_offset`, the log's end; drop what contradicts it."""
+        """Add `epoch`, starting at `start_offset`, the log's end; drop contradicting entries."""
         self._epochs = self._epochs.assigned(epoch, start_offset)
 
     def extend(self, starts: Iterable[tuple[int, int]]) -> None:
-        """Assign every (epoch, start_offset) of an epoch newer than all we know."""
+        """Assign every (epoch, start_offset) whose epoch is newer than all entries."""
         for epoch, start_offset in starts:
             if epoch > self._epochs.latest_epoch:
                 self._epochs = self._epochs.assigned(epoch, start_offset)
 
     def relearn(self, from_offset: int, starts: Iterable[tuple[int, int]]) -> None:
-        """Replace what is said of `from_offset` and above by what its batches say."""
+        """Replace the entries from `from_offset` on by the epochs that its batches have."""
         self._epochs = self._epochs.truncated_from_end(from_offset)
         self.extend(starts)
 
@@ -152,21 +152,21 @@ class LeaderEpochCache:
         self._epochs = self._epochs.truncated_from_end(end_offset)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop what lies below a log start that will last: it is in the caller's checkpoint.
+        """Drop the epochs below a log start that is durable in the caller's checkpoint.
 
-        Not before: a log that starts at an older offset again must know what was written there,
-        or it could not see that another log diverges. Opening the log drops it again.
+        Not before: a log that a crash starts at an older offset again needs the epochs from there
+        on to detect divergence. Opening the log drops them again.
         """
         self._epochs = self._epochs.truncated_from_start(start_offset)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all epochs."""
         self._epochs = LeaderEpochs()
 
     def write(self) -> None:
-        """Make durable what is known now, unless the file holds it. Raises StorageError.
+        """Write the epochs durably, unless the file has them already. Raises StorageError.
 
-        Before there is a file, what `before_first` does comes first.
+        The first write calls `before_first` before it creates the file.
         """
         epochs = self._epochs
         if self._written is not None and epochs.entries == self._written.entries:

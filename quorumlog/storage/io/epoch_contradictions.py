@@ -1,7 +1,7 @@
-"""Whether a file of leader epochs that has no checksum fits a segment of its log.
+"""Compares a file of leader epochs without a checksum with a segment of its log.
 
-A few headers show it, so that the log is not read: the first and the last one, and those where one
-epoch ends and the next one begins. A file that does not fit is damaged, and rebuilt from the log.
+A few batch headers suffice: the first, the last, and those on both sides of each change of epoch.
+A file that contradicts them is damaged, and rebuilt from the log.
 docs/decisions/0147-a-replica-is-believed-if-its-log-can-be-believed.md
 """
 
@@ -11,14 +11,14 @@ from quorumlog.storage.io.batch_scan import BrokenSegment
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.segment import Segment
 
-EPOCHS_CHECKED: Final = 10  # the newest ones
+EPOCHS_CHECKED: Final = 10  # the newest epochs
 
 
 def contradiction(epochs: LeaderEpochCache, segment: Segment) -> str | None:
-    """Return which batch is of another epoch than the file says, if one is.
+    """Describe a batch whose epoch differs from the file's; None if there is no such batch.
 
-    The segment is the last one that recovery has not read, and is loaded. Where it is damaged, its
-    readers say so. Raises OSError.
+    The segment is loaded: the last segment that recovery has not read. Its readers report damage
+    of it. Raises OSError.
     """
     if not epochs.entries:
         return None

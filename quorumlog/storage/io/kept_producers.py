@@ -1,4 +1,4 @@
-"""What the owner of a log lets it keep of idempotent producers, to find it at the next start."""
+"""The producer state that a log stores for its owner until the next start."""
 
 import logging
 import threading
@@ -20,7 +20,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class KeptProducers:
-    """The snapshots of one log. Safe in another thread beside appends: `lock` keeps out cuts."""
+    """The snapshots of one log. Other threads may use them beside appends: `lock` excludes cuts."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class KeptProducers:
         self._health: Final = health
 
     def keep(self, snapshot: ProducerSnapshot) -> None:
-        """Keep what was known when the log ended at `snapshot.offset`, durably.
+        """Write the producer state of the log's end at `snapshot.offset`, durably.
 
-        Does nothing if there is such a snapshot, or nothing below it, or if the log is closed.
-        Raises StorageError.
+        Does nothing if this snapshot exists, if the log has no records below it, or if the log is
+        closed. Raises StorageError.
         """
         with self._lock:
             is_known = snapshot.offset in self._snapshots.offsets
@@ -55,9 +55,10 @@ class KeptProducers:
                 raise storage_error(f"cannot keep the producers: {error}", error) from error
 
     def batches_since(self, offset: int) -> list[BatchHeader] | None:
-        """Return the last batches of each producer from `offset` on, as the check has found them.
+        """Return the last batches of each producer from `offset` on, found by recovery.
 
-        None: read the log. They are known once, of a log that was just opened and is not cut.
+        None: read the log. Only the first call returns them, and only if the log was not truncated
+        since it was opened.
         """
         recent, self._recent = self._recent, None
         if recent is None or self._segments.cuts:
@@ -65,12 +66,12 @@ class KeptProducers:
         return recent.since(offset)
 
     def kept_at(self, offset: int) -> ProducerSnapshot | None:
-        """Read what was kept where the log ended at this offset. Raises StorageError."""
+        """Read the snapshot of this end offset; None without one. Raises StorageError."""
         with self._lock, self._health.reading():
             return self._snapshots.at(offset)
 
     def newest(self) -> ProducerSnapshot | None:
-        """Read the newest snapshot: not above the log's end, nor above `learnt_from`.
+        """Read the newest snapshot that is above neither the log's end nor `learnt_from`.
 
         Raises StorageError.
         """
@@ -83,10 +84,10 @@ class KeptProducers:
             return self._snapshots.newest(self.transactions.learnt_from)
 
     def batches(self, offset: int) -> Iterator[tuple[BatchHeader, TransactionMarker | None]]:
-        """Iterate over the batches from `offset` on, with what the control batches say.
+        """Iterate over the batches from `offset` on, with the markers of control batches.
 
-        A control batch that cannot be read says nothing. Append and read while this is used, but do
-        not truncate. Raises StorageError.
+        An unreadable control batch yields no marker. The log may be appended to and read meanwhile,
+        but not truncated. Raises StorageError.
         """
         with self._health.reading():
             for segment in self._segments.all_from(offset):
@@ -105,16 +106,16 @@ class KeptProducers:
             return None
 
     def copy_transactions(self, source: AbortedTransactions) -> None:
-        """Take over what is known of the same records in another log. Raises StorageError."""
+        """Copy the aborted transactions of another log of the same records. Raises StorageError."""
         end_offset = self._segments.active.index.next_offset
         first_offset = self._segments.first_base_offset
         known = source.within(first_offset, end_offset)
         self.transactions.aborted.replace(0, end_offset, known)
-        self.transactions.learnt_from = 0  # the files do not say it yet
+        self.transactions.learnt_from = 0  # the files lack them as yet
         self.keep_transactions()
 
     def keep_transactions(self) -> None:
-        """Keep what was learnt of aborted transactions from the log. Raises StorageError."""
+        """Write aborted transactions that were read from the log. Raises StorageError."""
         learnt_from = self.transactions.learnt_from
         if learnt_from == ALL_KNOWN:
             return

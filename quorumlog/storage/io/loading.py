@@ -1,4 +1,4 @@
-"""Opening a log: sweep what a crash has left, find the segments, recover the tail.
+"""Opening a log: remove leftovers of a crash, find the segments, recover the tail.
 
 Source: Kafka's `LogLoader`.
 """
@@ -42,22 +42,25 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class LoadedLog(NamedTuple):
-    """What is in a directory; the last segment is loaded, all below `durable_end` is durable."""
+    """The parts of an opened log; records below `durable_end` are durable.
+
+    The last segment is loaded.
+    """
 
     segments: list[Segment]
     epochs: LeaderEpochCache
     snapshots: ProducerSnapshots
-    recent: RecentBatches | None = None  # of what was checked, up to the end
+    recent: RecentBatches | None = None  # of the checked segments, up to the log's end
     durable_end: int = ALL
-    transactions: TransactionIndex | None = None  # None: of a log without records
+    transactions: TransactionIndex | None = None  # None: the log has no records
 
 
 class Scanned(NamedTuple):
-    """What recovery has read: the batches from `from_offset` on, and where their epochs start."""
+    """The result of recovery: it has read the batches from `from_offset` on."""
 
     from_offset: int
     epoch_starts: list[tuple[int, int]]  # (leader epoch, first offset)
-    recent: RecentBatches | None = None  # of the last segments in a row that were checked
+    recent: RecentBatches | None = None  # of the last consecutive checked segments
     has_transactions: bool = False
 
 
@@ -66,13 +69,12 @@ UNKNOWN: Final = -1
 
 
 class KnownOfLog(NamedTuple):
-    """What the caller knows of a log before it is opened. Offsets; `end` is exclusive.
+    """Facts about a log from before it is opened. Offsets; `end` is exclusive.
 
-    Below `recovery_point` it need not be checked; in [start, end) its records were there for
-    certain, but a start is not always known: it is UNKNOWN then.
-    `scan` decides which batches are whole. What is found there is made durable, if it `must_last`.
-    One that `must_be_whole` is refused if it is to be cut, but for a half written batch where it
-    `may_be_torn`.
+    Records below `recovery_point` need no check. The log had all records in [start, end); `start`
+    may be UNKNOWN. `scan` decides which batches are whole. If the log `must_last`, recovered
+    batches are made durable. If it `must_be_whole`, a log with an invalid tail is refused instead
+    of cut; a half written last batch is cut even then if it `may_be_torn`.
     """
 
     is_clean: bool  # it was closed cleanly
@@ -83,7 +85,7 @@ class KnownOfLog(NamedTuple):
     must_last: bool = True
     must_be_whole: bool = False
     may_be_torn: bool = True
-    newest_epoch: int = MAX_EPOCH  # of the leaders that there were
+    newest_epoch: int = MAX_EPOCH  # the newest leader epoch that may have written records
 
 
 def load_log(
@@ -120,12 +122,12 @@ def _load(
     scanned, durable_end = NOT_SCANNED, ALL
     if not known.is_clean:
         scanned = _recover(disk, directory, segments, settings, known, note_read=note_read)
-    if not segments:  # its name is durable with the first flush, which writes the epochs beside it
+    if not segments:  # the first flush makes the name durable: it writes the epochs beside it
         segments.append(Segment.create(disk, directory, 0, settings))
     elif not known.is_clean and segments[-1].index.next_offset > known.recovery_point:
         if known.must_last:
-            disk.fsync_dir(directory)  # else there is no record that was not durable before
-        else:  # the next flush syncs and names the rest, and first writes the epochs found in it
+            disk.fsync_dir(directory)  # not needed without records above the recovery point
+        else:  # the next flush makes records and names durable, after the epochs found here
             durable_end = known.recovery_point
     has_epochs = EPOCH_FILE in names
     epochs = _open_epochs(disk, directory, segments, scanned, known, has_file=has_epochs)
@@ -141,10 +143,10 @@ def _read_transactions(
     scanned: Scanned,
     names: Sequence[str],
 ) -> TransactionIndex:
-    """Read which transactions were aborted, but for what recovery has checked."""
+    """Read the aborted transactions of the segments that recovery has not read."""
     index = TransactionIndex(disk, directory)
     if segments[0].base_offset >= scanned.from_offset and not scanned.has_transactions:
-        return index  # all was read
+        return index  # recovery has read the whole log
     end_offset = segments[-1].index.next_offset
     borders = [*(segment.base_offset for segment in segments), end_offset]
     known = {segment.base_offset for segment in segments}
@@ -156,7 +158,7 @@ def _read_transactions(
 
 
 def _listed(disk: Disk, directory: str) -> list[str]:
-    """Return the names in the directory, which is made if need be, without swaps by halves."""
+    """Return the names in the directory, creating it or completing interrupted swaps first."""
     try:
         names = disk.listdir(directory)
     except FileNotFoundError:
@@ -171,7 +173,7 @@ def _listed(disk: Disk, directory: str) -> list[str]:
 def _sweep(disk: Disk, directory: str, names: Sequence[str]) -> tuple[list[int], list[int]]:
     """Remove leftovers; return the offsets of the segments, in order, and of the snapshots."""
     doomed = [name for name in names if name.endswith(LEFTOVERS)]
-    offsets: dict[str, set[str]] = {"log": set(), "snapshot": set()}  # of the files of one kind
+    offsets: dict[str, set[str]] = {"log": set(), "snapshot": set()}  # by file type
     for match in map(SEGMENT_FILE.fullmatch, names):
         if match is not None:
             offsets.setdefault(match[2], set()).add(match[1])
@@ -192,10 +194,10 @@ def _recover(
     *,
     note_read: NoteRead,
 ) -> Scanned:
-    """Check what reaches beyond the recovery point; drop from `segments` what follows a fault.
+    """Check the segments beyond the recovery point; cut at a fault and drop later `segments`.
 
-    Raises DamagedLog, before it drops anything, if the log would then end before `known.end`, or
-    must be whole.
+    Raises DamagedLog, before any change, if the log would then end before `known.end`, or must be
+    whole.
     """
     scanned = NOT_SCANNED
     epoch: int = NO_EPOCH
@@ -209,8 +211,8 @@ def _recover(
             _drop(disk, directory, segments, slot)
             break
         is_below = not is_last and segments[slot + 1].base_offset <= known.recovery_point
-        # What was flushed while it was appended to has no file yet that names its aborted
-        # transactions. Behind a segment that is checked all are, to learn the epochs in one piece.
+        # A segment that was flushed only while it was active has no `.txnindex` yet: check it, and
+        # all segments behind it, too, so that the epochs from there on come from the batches.
         is_known = is_below and scanned.from_offset == ALL
         if is_known and SegmentFiles(disk, directory, segment.base_offset).has_indexes:
             try:
@@ -231,8 +233,8 @@ def _recover(
         _require_intact(scan, known, segment.path, is_last=is_last)
         if scan.fault is not None:
             _logger.warning("%s: cut at byte %d: %s", segment.path, scan.index.size, scan.fault)
-            if not is_last and segments[slot + 1].base_offset != expected:  # records are gone
-                _drop(disk, directory, segments, slot + 1)  # first: else a gap might show
+            if not is_last and segments[slot + 1].base_offset != expected:  # records are lost
+                _drop(disk, directory, segments, slot + 1)  # first: a crash must leave no gap
         must_last = known.must_last or not is_last
         if scan.fault is not None or must_last:
             segment.cut_tail(must_last=must_last)
@@ -268,7 +270,7 @@ def _require_chain(
     settings: LogSettings,
     known: KnownOfLog,
 ) -> None:
-    """Raise DamagedLog if a segment between two others is gone. A compacted log may have gaps."""
+    """Raise DamagedLog if a segment between two others is missing, unless gaps are allowed."""
     if settings.may_have_gaps or not known.end:
         return
     for hole in holes(disk, directory, [one.base_offset for one in segments], settings):
@@ -285,7 +287,7 @@ def _require_reached(
 
 
 def _require_intact(scan: SegmentScan, known: KnownOfLog, path: str, *, is_last: bool) -> None:
-    """Raise DamagedLog unless a segment is whole, or may be cut where it is not."""
+    """Raise DamagedLog unless a segment is whole, or may be cut at its fault."""
     if scan.fault is None and not is_last:
         return
     end_offset, epoch = scan.index.next_offset, scan.last_epoch
@@ -310,8 +312,8 @@ def _lacking(where: str, start: int, end: int, last_epoch: int = NO_EPOCH) -> Da
 def _continues(base_offset: int, expected: int, settings: LogSettings, known: KnownOfLog) -> bool:
     """Whether no records are lost between two segments.
 
-    A log appends where it ends, so a hole behind the recovery point is what a loss of power has
-    taken, in a compacted log, too: the others must send those records again.
+    Appends leave no holes, so a hole behind the recovery point is a loss by power failure, in a
+    compacted log, too: other replicas must send those records again.
     docs/decisions/0098-a-hole-behind-the-recovery-point-is-a-loss.md
     """
     is_durable = base_offset <= known.recovery_point
@@ -321,7 +323,7 @@ def _continues(base_offset: int, expected: int, settings: LogSettings, known: Kn
 
 
 def _drop(disk: Disk, directory: str, segments: list[Segment], keep: int) -> None:
-    """Delete all but the first `keep`, durably. What was wrong stays until all are gone."""
+    """Delete all segments but the first `keep`, from the last on, each durably."""
     while len(segments) > keep:
         segments.pop().delete()
         disk.fsync_dir(directory)
@@ -336,10 +338,10 @@ def _open_epochs(
     *,
     has_file: bool,
 ) -> LeaderEpochCache:
-    """Read the checkpoint; what recovery has read counts more. Rebuild it if damaged, or gone.
+    """Read the checkpoint; epochs that recovery has read replace it. Rebuild it if damaged or lost.
 
-    Without it the end of every epoch would be wrong, and a fetch would claim no epoch at all: then
-    the leader could not see that this log diverges.
+    Without it every epoch's end would be wrong, and a fetch would carry no epoch: the leader could
+    not detect that this log diverges.
     """
     unscanned = [segment for segment in segments if segment.base_offset < scanned.from_offset]
     try:
@@ -362,6 +364,6 @@ def _open_epochs(
         epochs.extend(
             (header.leader_epoch, header.base_offset)
             for _, header in segment.headers(segment.base_offset)
-            if header.leader_epoch <= known.newest_epoch  # else no leader wrote it: it is damaged
+            if header.leader_epoch <= known.newest_epoch  # a newer epoch is damage
         )
     return epochs

@@ -1,7 +1,7 @@
 """A log: segments in one directory, appended to at one end.
 
-Refuses gaps, torn batches and anything after a failed fsync. Looks at no record, but for a lookup
-by timestamp. Sources: Kafka's `UnifiedLog`, `LocalLog`; KAFKA-7866, KAFKA-10706.
+Refuses gaps, torn batches and every call after a failed fsync. Decodes records only for a lookup by
+timestamp. Sources: Kafka's `UnifiedLog`, `LocalLog`; KAFKA-7866, KAFKA-10706.
 """
 
 import threading
@@ -42,13 +42,13 @@ class Log:
       2. Segments are consecutive; only the last one is appended to.
       3. No batch is returned by a read before it is entire in the file, none after truncation.
       4. After a failed fsync or an append that could not be undone, every call raises StorageError:
-         the file may not be what the system says it is. Other failures are of one call.
+         the disk may not have the content that reads return. Other failures affect one call.
 
-    Threads: one calls everything; others may call `flush` and `remove_dead_segments` meanwhile.
-    What removes or closes files waits for them. Offsets come in as int, and go out as Offset.
+    Threads: one calls all methods; others may call `flush` and `remove_dead_segments` meanwhile.
+    Calls that remove or close files wait for them. Offsets come in as int, and go out as Offset.
     """
 
-    scan: ClassVar[type[SegmentScan]] = SegmentScan  # tells at a start which batches are whole
+    scan: ClassVar[type[SegmentScan]] = SegmentScan  # decides in recovery which batches are whole
     cleaned_by: ClassVar[type[Compaction]] = Compaction
 
     def __init__(
@@ -62,7 +62,7 @@ class Log:
     ) -> None:
         """Use `Log.open` or `plan_log`."""
         self.directory: Final = directory
-        self.settings = settings  # may be replaced; each segment's index keeps its own, as in Kafka
+        self.settings = settings  # replaceable; each segment's index keeps its first, as in Kafka
         self.epochs: Final = loaded.epochs
         self._segments = segments
         self._snapshots = loaded.snapshots
@@ -94,14 +94,14 @@ class Log:
         may_be_torn: bool = True,
         newest_epoch: int = MAX_EPOCH,
     ) -> "Log":
-        """Open the log in `directory`, or make one there. Raises StorageError.
+        """Open the log in `directory`, or create one there. Raises StorageError.
 
         After DiskExhausted it may be opened again, in the same way.
-        clean: `close(clean=True)` was its end, for certain (Kafka's `.kafka_cleanshutdown`). Else
-        all that reaches beyond recovery_point is read, checked, cut where it is torn. DamagedLog:
-        it is not whole in [log_start_offset, known_end_offset), or, if it must_be_whole, behind it;
-        a batch that was half written is damage unless it may_be_torn, one of a newer leader epoch
-        than newest_epoch is in any case.
+        clean: it was closed by `close(clean=True)` for certain (Kafka's `.kafka_cleanshutdown`).
+        Else the segments beyond recovery_point are read, checked, and cut at the first invalid
+        byte. Raises DamagedLog if records in [log_start_offset, known_end_offset) are lost, or, if
+        it must_be_whole, records behind them: then a half written last batch is damage unless it
+        may_be_torn, and a batch of a newer epoch than newest_epoch always is.
         """
         start = UNKNOWN if log_start_offset is None else log_start_offset
         known = clean, recovery_point, start, known_end_offset, cls.scan, must_last, must_be_whole
@@ -110,10 +110,10 @@ class Log:
         segments = SegmentList(disk, directory, loaded.segments, loaded.transactions)
         log = cls(disk, directory, settings, segments=segments, loaded=loaded)
         with log._health.opening():
-            if start > log.log_end_offset:  # it lost records that were deleted
+            if start > log.log_end_offset:  # the lost records were deleted anyway
                 log.truncate_fully_and_start_at(start)
             log.advance_log_start_offset(start)
-            log.epochs.truncate_from_start(log.log_start_offset)  # the file may know of older ones
+            log.epochs.truncate_from_start(log.log_start_offset)  # the file may have older epochs
             log.epochs.truncate_from_end(log.log_end_offset)
             if must_last:
                 log.epochs.write()
@@ -123,7 +123,7 @@ class Log:
 
     @property
     def is_planned(self) -> bool:
-        """Whether nothing of it is on the disk yet: see `plan_log`."""
+        """Whether the log has no files yet: see `plan_log`."""
         return self._segments.active.is_planned
 
     @property
@@ -133,7 +133,7 @@ class Log:
 
     @property
     def log_end_offset(self) -> Offset:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return Offset(self._log_end_offset)
 
     @property
@@ -143,22 +143,22 @@ class Log:
 
     @property
     def failure(self) -> StorageError | None:
-        """Why this log is of no more use; None while it is."""
+        """Why this log is unusable; None while it is usable."""
         return self._health.failure
 
     @property
     def size(self) -> int:
-        """Bytes in all `.log` files; asks the disk for some. Any thread may ask. Raises OSError."""
+        """Bytes in all `.log` files; thread-safe. May read sizes from the disk. Raises OSError."""
         return self._segments.size
 
     @property
     def segment_base_offsets(self) -> tuple[Offset, ...]:
-        """Where the segments start, oldest first."""
+        """The base offsets of the segments, oldest first."""
         return tuple(Offset(segment.base_offset) for segment in self._segments)
 
     @property
     def active_base_offset(self) -> int:
-        """Where the segment starts that is appended to."""
+        """The base offset of the active segment."""
         return self._segments.active.base_offset
 
     # --- appends ---
@@ -166,11 +166,11 @@ class Log:
     def append_as_leader(
         self, batch: Buffer, header: BatchHeader | None = None, *, leader_epoch: int, wall_ms: int
     ) -> AppendInfo:
-        """Append one batch, giving it the next offsets and this leader epoch.
+        """Append one batch, stamped with the next offsets and this leader epoch.
 
-        The caller has checked the CRC, and gives the header if it has read it. The buffer is
+        The caller has checked the CRC, and passes the header if it has read it. The buffer is
         neither changed nor copied. wall_ms is for the age of a segment without timestamps. Raises
-        CorruptBatch (not one whole batch), StorageError: nothing is appended.
+        CorruptBatch (not one whole batch), StorageError: then the log is unchanged.
         """
         self._health.require_usable()
         append = stamped_by_leader(
@@ -185,9 +185,9 @@ class Log:
     def append_as_follower(self, records: Buffer, *, leader_epoch: int | None = None) -> AppendInfo:
         """Append batches that a leader has stamped; a partial batch at the end is left out.
 
-        With leader_epoch, the epoch that is being followed, a batch of a newer epoch and all
+        With leader_epoch, the epoch of the followed leader, a batch of a newer epoch and all
         after it are left out (KAFKA-18723). Raises CorruptBatch (a CRC), UnexpectedOffset (the
-        batches do not continue the log), RecordsTooLarge, StorageError: nothing is appended.
+        batches do not continue the log), RecordsTooLarge, StorageError: then the log is unchanged.
         """
         self._health.require_usable()
         append = stamped_by_another(
@@ -210,7 +210,7 @@ class Log:
             max_timestamp=max_timestamp if max_timestamp > NO_TIMESTAMP else wall_ms,
             settings=self.settings,
         ):
-            # Where the log ends, even if batches are missing there: see `loading._continues`.
+            # At the log's end, even if the batches begin later: see `loading._continues`.
             active = self.roll(max(self._log_end_offset, last_offset - INT32_MAX))
         try:
             active.append(append.chunks, append.spans)
@@ -218,14 +218,14 @@ class Log:
             if error.errno not in NO_HANDLES:  # without a handle nothing was written
                 self._undo_append(error)
             raise self._health.refused("append", error) from error
-        if append.epoch_starts:  # not of records that found no room: others may come in their place
+        if append.epoch_starts:  # after the append: a failed append must add no epoch
             self.epochs.extend(append.epoch_starts)
         self._log_end_offset = last_offset + 1  # after both: `flush` relies on it
         first = Offset(append.base_offset)
         return AppendInfo(first, Offset(last_offset), max_timestamp, append.size)
 
     def roll(self, base_offset: int) -> Segment:
-        """Append to a new segment, of this first offset, from now on. Raises StorageError."""
+        """Start a new active segment with this base offset. Raises StorageError."""
         self._health.require_usable()
         try:
             self._segments.roll(base_offset, self.settings)
@@ -236,7 +236,7 @@ class Log:
             raise self._health.refused("start a segment", error) from error
 
     def _undo_append(self, error: OSError) -> None:
-        """Make the file what it was, or fail the log (KAFKA-7866)."""
+        """Restore the file's size, or fail the log (KAFKA-7866)."""
         try:
             self._segments.active.undo_append()
         except OSError as undo_error:
@@ -255,11 +255,11 @@ class Log:
         at_least_one: bool = True,
         may_wait: bool = True,
     ) -> ReadResult:
-        """Whole batches of one segment, from the one that holds `offset`, all below end_offset.
+        """Read whole batches of one segment, from the batch of `offset` on, below end_offset.
 
-        Together they have at most max_bytes; with at_least_one the first may have more. The first
-        may start before `offset`: readers skip. Raises OffsetOutOfRange, StorageError; NotInMemory
-        if the read must not wait for the disk.
+        They have at most max_bytes; with at_least_one the first batch may be larger. The first
+        batch may start before `offset`: readers skip records. Raises OffsetOutOfRange,
+        StorageError; NotInMemory if the read needs the disk and not may_wait.
         """
         self._health.require_usable()
         start, end = self._log_start_offset, self._log_end_offset
@@ -277,7 +277,7 @@ class Log:
     def headers(self, from_offset: int) -> Iterator[BatchHeader]:
         """Iterate over the headers of the batch that holds `from_offset` and of all after it.
 
-        Append and read while it is used, but do not truncate. Raises StorageError.
+        The log may be appended to and read meanwhile, but not truncated. Raises StorageError.
         """
         self._health.require_usable()
         with self._health.reading():
@@ -285,7 +285,7 @@ class Log:
                 yield from (header for _, header in segment.headers(from_offset))
 
     def time_lookup(self) -> TimeLookup:
-        """Return a lookup of what is in the log now, for another thread. Raises StorageError."""
+        """Return a lookup in the current records, for another thread. Raises StorageError."""
         self._health.require_usable()
         return TimeLookup(self._segments, self.log_start_offset)
 
@@ -295,15 +295,15 @@ class Log:
     # --- durability ---
 
     def flush(self) -> Offset:
-        """Make every record that is in the log now durable; return the offset after the last.
+        """Make all current records durable; return the offset after the last of them.
 
-        Safe in another thread: what is appended meanwhile may or may not be included. A failed
-        fsync is final: the system may have dropped the pages. Raises StorageError.
+        Safe in another thread: records appended meanwhile may or may not be included. A failed
+        fsync is final: the kernel may have dropped the pages. Raises StorageError.
         """
         with self._flush_lock:
             self._health.require_usable()
-            end_offset = self._log_end_offset  # first: what comes later may be missed, not claimed
-            if self.is_planned:  # the epochs of no records are not kept
+            end_offset = self._log_end_offset  # first: later records may miss the fsync
+            if self.is_planned:  # without records, epochs are not written
                 return Offset(end_offset)
             self.epochs.write()
             self._segments.sync(self._flushed_offset, end_offset, self._health)
@@ -311,14 +311,14 @@ class Log:
             return Offset(end_offset)
 
     def share_flushed_segments(self) -> None:
-        """Let full segments that are flushed have no handle of their own. Raises StorageError."""
+        """Close the append handles of full, flushed segments. Raises StorageError."""
         with self._health.reading():
             self._segments.share_flushed()
 
     def close(self, *, clean: bool = True) -> None:
-        """Give up all files. With `clean`, flush first and write the indexes.
+        """Close all files. With `clean`, flush first and write the indexes.
 
-        Raises StorageError: then the log must not be said to have been closed cleanly.
+        Raises StorageError: then the log was not closed cleanly.
         """
         if self._is_closed:
             return
@@ -333,14 +333,14 @@ class Log:
                 self._is_closed = True
                 self._health.end()
 
-    # --- cutting: what removes files waits for a flush that is under way ---
+    # --- cutting: removals of files wait for a running flush ---
 
     def truncate_to(self, offset: int) -> None:
-        """Cut every batch that holds `offset` or more, durably; the epochs with them.
+        """Cut every batch with offsets from `offset` on, durably, and their epochs.
 
         The epochs are cut even if the log already ends there (KAFKA-10706); their file follows
-        with the next flush. A caller that keeps a recovery point writes flushed_offset there
-        before the next append: what is below is not checked after a crash. Raises StorageError.
+        with the next flush. A caller with a recovery point sets it to flushed_offset before the
+        next append: records below it are not checked after a crash. Raises StorageError.
         """
         with self._flush_lock:
             self._health.require_usable()
@@ -355,27 +355,27 @@ class Log:
             self.epochs.truncate_from_end(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop all, durably; the next record gets `offset`. Raises StorageError."""
+        """Remove all records, durably; the next record gets `offset`. Raises StorageError."""
         with self._flush_lock:
             self._health.require_usable()
             self._restart_at(offset)
 
     def advance_log_start_offset(self, offset: int) -> None:
-        """Let the log start at `offset`, which is in it or its end; a smaller one is ignored.
+        """Advance the log start to `offset`, at most the log's end; a smaller offset is ignored.
 
-        Waits for nothing: full segments below are dead (`remove_dead_segments`). The caller keeps
+        Never waits: full segments below are dead, until `remove_dead_segments`. The caller stores
         the offset for `open`, and cuts the epochs then. Raises OffsetOutOfRange, StorageError.
         """
         self._health.require_usable()
         if offset > self._log_end_offset:
             raise OffsetOutOfRange(f"{offset} is behind the end, {self._log_end_offset}")
-        if offset >= self._log_start_offset:  # equal: the segment below may be full since
+        if offset >= self._log_start_offset:  # if equal, the segment below may be full by now
             self._log_start_offset = offset
             self._segments.detach_below(offset)
 
     @property
     def has_dead_segments(self) -> bool:
-        """Whether there is something for `remove_dead_segments`."""
+        """Whether `remove_dead_segments` has segments to remove."""
         return self._segments.has_dead
 
     def remove_dead_segments(self) -> None:
@@ -389,7 +389,7 @@ class Log:
             with self._health.changing("delete segments", repeatable=PASSING):
                 doomed = self._segments.rename_dead()
                 self._snapshots.drop_below(self._segments.first_base_offset)
-        with self._health.changing("delete segments"):  # it takes long: a flush may go on
+        with self._health.changing("delete segments"):  # slow: without the lock of a flush
             self._segments.unlink(doomed)
 
     def _restart_at(self, offset: int) -> None:

@@ -1,4 +1,4 @@
-"""Whether a log may still be used, and what ends that."""
+"""The usability of a log: which errors leave it usable, and which end its use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,35 +8,35 @@ from quorumlog.storage.errors import DiskExhausted, StorageError, lacks_room, st
 
 
 class LogHealth:
-    """Of the log in `directory`. `failure`: why it is of no more use; None while it is."""
+    """Health of the log in `directory`. `failure`: why it is unusable; None while it is usable."""
 
     def __init__(self, directory: str) -> None:
         self.failure: StorageError | None = None
         self._directory: Final = directory
 
     def require_usable(self) -> None:
-        """Raise StorageError if the log is of no more use."""
+        """Raise StorageError if the log is unusable."""
         if self.failure is not None:
             raise StorageError(str(self.failure)) from self.failure
 
     def fail(self, action: str, error: Exception) -> StorageError:
-        """Remember that nothing is known of the files any more; return what to raise."""
+        """Make the log unusable: the state of its files is unknown; return the error to raise."""
         self.failure = StorageError(f"{self._directory}: cannot {action}: {error}")
         return self.failure
 
     def end(self) -> None:
-        """Remember that the log was closed."""
+        """Make the log unusable: it was closed."""
         self.failure = self.failure or StorageError(f"{self._directory} is closed")
 
     def refused(self, action: str, error: OSError) -> StorageError:
-        """Return what to raise for an action that has changed nothing: the log stays usable."""
+        """Return the error to raise for an action without effect: the log stays usable."""
         return storage_error(f"{self._directory}: cannot {action}: {error}", error)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Turn an OSError into a StorageError.
 
-        The log stays usable: a failed read says nothing of what is durable, nor of other records.
+        The log stays usable: a failed read affects neither durability nor other records.
         """
         try:
             yield
@@ -45,7 +45,7 @@ class LogHealth:
 
     @contextmanager
     def changing(self, action: str, *, repeatable: frozenset[int] = frozenset()) -> Iterator[None]:
-        """Turn an OSError into a StorageError, after which the log is of no more use.
+        """Turn an OSError into a StorageError, after which the log is unusable.
 
         `repeatable`: errors after which the action may be repeated, and the log stays usable.
         """
@@ -58,7 +58,7 @@ class LogHealth:
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """Do as `changing` does; DiskExhausted for want of room: the log is then opened anew."""
+        """Do as `changing` does; without room raise DiskExhausted: the log may be opened again."""
         try:
             with self.changing("open"):
                 yield
@@ -69,7 +69,7 @@ class LogHealth:
 
     @contextmanager
     def cutting(self) -> Iterator[None]:
-        """Do as `changing` does, for a StorageError as well: the cut is done by halves."""
+        """Do as `changing` does, for a StorageError as well: the cut may be incomplete."""
         try:
             yield
         except (OSError, StorageError) as error:

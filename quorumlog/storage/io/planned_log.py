@@ -1,8 +1,8 @@
-"""A log of which nothing is on the disk before its first record.
+"""A log without files before its first record.
 
-Most of many partitions are empty for long: they cost no file, no handle and no reading at a start.
+Among many partitions, most stay empty for long: they cost no file, no handle and no read at start.
 
-# DEVIATION: Kafka makes the directory of a replica when it makes the replica.
+# DEVIATION: Kafka creates the directory of a replica when it creates the replica.
 # docs/decisions/0108-a-replica-without-records-has-no-files.md
 """
 
@@ -29,10 +29,10 @@ def plan_log(
     settings: LogSettings,
     make_directory: Callable[[], None],
 ) -> L:
-    """Return an empty log, without asking the disk.
+    """Return an empty log, without access to the disk.
 
-    `make_directory` makes the directory, and what must be in it before a record. It may raise
-    OSError; then nothing is appended, and it is called again for the next append.
+    `make_directory` makes the directory and the files that must precede a record. It may raise
+    OSError; then the append fails, and the next append calls it again.
     """
     segment = Segment(disk, directory, 0, settings, make_directory=make_directory)
     epochs = LeaderEpochCache(disk, directory, LeaderEpochs(), is_first=True)

@@ -25,7 +25,7 @@ _logger: Final = logging.getLogger(__name__)
 class ProducerSnapshot(NamedTuple):
     """The state of the producers when the log ended at `offset` (exclusive).
 
-    `newest_aborted`: the newest marker of an aborted transaction below; the log fills it in.
+    `newest_aborted`: offset of the newest abort marker below; the log fills it in.
     """
 
     offset: int
@@ -36,37 +36,37 @@ class ProducerSnapshot(NamedTuple):
 class ProducerSnapshots:
     """The snapshots of one log.
 
-    Invariant: every snapshot is of records that are still in the log, or of a log that ended
-    where this one starts. So they are dropped, durably, before records are cut.
+    Invariant: every snapshot covers records that are still in the log, or ends where the log
+    starts. So snapshots are removed, durably, before records are cut.
 
-    Everything raises OSError. One thread at a time.
+    All methods raise OSError. One thread at a time.
     """
 
     def __init__(self, disk: Disk, directory: str, offsets: Iterable[int]) -> None:
-        """`offsets`: of the files that are there."""
+        """`offsets`: of the existing files."""
         self._disk: Final = disk
         self._directory: Final = directory
         self._offsets = sorted(offsets)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are none. Asks no disk."""
+        """Whether there is no snapshot; without access to the disk."""
         return not self._offsets
 
     @property
     def offsets(self) -> Sequence[int]:
-        """Where the log ended at each of them, oldest first."""
+        """The end offsets of the snapshots, oldest first."""
         return tuple(self._offsets)
 
     def write(self, snapshot: ProducerSnapshot) -> None:
-        """Add a snapshot, durably; the log may have grown meanwhile, but not been cut."""
+        """Add a snapshot, durably; the log may have grown since, but not been cut."""
         content = encode_snapshot(snapshot.entries, snapshot.newest_aborted)
         write_file_durably(self._disk, self._path(snapshot.offset), content)
         if snapshot.offset not in self._offsets:
             self._offsets = sorted([*self._offsets, snapshot.offset])
 
     def newest(self, at_most: int) -> ProducerSnapshot | None:
-        """Read the newest one that is whole, not above an offset; drop those that are not whole."""
+        """Read the newest whole snapshot not above an offset; remove damaged snapshots."""
         for offset in reversed([known for known in self._offsets if known <= at_most]):
             snapshot = self.at(offset)
             if snapshot is not None:
@@ -75,7 +75,7 @@ class ProducerSnapshots:
         return None
 
     def at(self, offset: int) -> ProducerSnapshot | None:
-        """Read that of this offset; None: there is none, or it is not whole."""
+        """Read the snapshot of this offset; None: it is missing or damaged."""
         if offset not in self._offsets:
             return None
         try:
@@ -87,18 +87,18 @@ class ProducerSnapshots:
             return None
 
     def drop_above(self, offset: int) -> None:
-        """Before the log is cut to `offset`: forget, durably, what says more."""
+        """Remove snapshots above `offset`, durably, before the log is cut there."""
         if self._drop([known for known in self._offsets if known > offset]):
             self._disk.fsync_dir(self._directory)
 
     def drop_below(self, offset: int) -> None:
-        """Forget those of segments that are gone; a crash may bring them back."""
+        """Remove snapshots below `offset`, of removed segments; a crash may bring them back."""
         self._drop([known for known in self._offsets if known < offset])
 
     def keep_needed(self, base_offsets: Iterable[int], end_offset: int) -> None:
-        """Forget what a start does not need: all but those of segments, and the newest.
+        """Keep only the snapshots at base offsets of segments, and the newest.
 
-        First, durably, those of records that a crash has taken.
+        First remove, durably, the snapshots above the log's end, after a crash.
         """
         self.drop_above(end_offset)
         needed = {*base_offsets, *self._offsets[-1:]}

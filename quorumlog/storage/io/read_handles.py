@@ -1,4 +1,4 @@
-"""The system's handles of files that are only read: few stay open, however many files there are.
+"""File handles for reads: a bounded pool, however many files there are.
 
 A log of a terabyte has a thousand full segments, and a broker has many logs. A reader takes a
 handle out of the pool for one read, so that no other thread can close it meanwhile.
@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Protocol
 
-IDLE_HANDLES_MAX: Final = 512  # of a process; systems give it 1024 or more
+IDLE_HANDLES_MAX: Final = 512  # per process; systems allow 1024 handles or more
 KNOWS_WHAT_IS_CACHED: Final = hasattr(os, "RWF_NOWAIT")  # Linux
 
 
@@ -18,22 +18,22 @@ class ReadableFile(Protocol):
     """An open file that is read."""
 
     def pread(self, size: int, position: int) -> bytes:
-        """At most `size` bytes from `position`: fewer only at the end of the file."""
+        """Read `size` bytes from `position`: fewer only at the end of the file."""
 
     def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
-        """Read as `pread` does; None if that would, or might, wait for the disk."""
+        """Read as `pread` does; None if that might wait for the disk."""
 
     def size(self) -> int:
         """Bytes in the file now."""
 
     def close(self) -> None:
-        """Give the handle back. Twice is once."""
+        """Close the file; again: no effect."""
 
 
 class ReadHandles:
-    """The handles that no read uses at the moment: at most `idle_max`, one for each file.
+    """The idle handles: at most `idle_max`, one for each file.
 
-    Any thread may call everything. A file that several threads read at once has a handle for each.
+    All methods are thread-safe. A file that several threads read at once has a handle for each.
     """
 
     def __init__(self, idle_max: int = IDLE_HANDLES_MAX) -> None:
@@ -47,7 +47,7 @@ class ReadHandles:
             return self._idle.pop(file, None)
 
     def give_back(self, file: "ReadFile", handle: ReadableFile) -> None:
-        """Keep `handle` for the next read of `file`, and close one for which there is no room."""
+        """Keep `handle` for the next read of `file`, and close a surplus handle."""
         with self._lock:
             surplus: ReadableFile | None = handle
             if not file.is_closed and file not in self._idle:
@@ -58,7 +58,7 @@ class ReadHandles:
             surplus.close()
 
     def close_file(self, file: "ReadFile") -> None:
-        """Close the idle handle of `file`; one that is in use is closed when it is given back."""
+        """Close the idle handle of `file`; a handle in use, when it is given back."""
         with self._lock:
             file.is_closed = True
             handle = self._idle.pop(file, None)
@@ -76,7 +76,7 @@ class ReadHandles:
 
 
 class ReadFile:
-    """A ReadableFile that has a handle of the system only while it is read, or read recently.
+    """A ReadableFile that has a system handle only while it is read, or was read recently.
 
     The file must keep its name until `close`.
     """
@@ -84,7 +84,7 @@ class ReadFile:
     __slots__ = ("_handles", "_open", "is_closed")
 
     def __init__(self, handles: ReadHandles, open_file: Callable[[], ReadableFile]) -> None:
-        self.is_closed = False  # the pool's: it writes it under its lock
+        self.is_closed = False  # written by the pool, under its lock
         self._handles: Final = handles
         self._open: Final = open_file
 
@@ -96,7 +96,7 @@ class ReadFile:
             self._handles.give_back(self, handle)
 
     def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
-        """Read what is in memory: see ReadableFile."""
+        """Read from the page cache: see ReadableFile."""
         handle = self._handles.take(self) if KNOWS_WHAT_IS_CACHED else None
         if handle is None:
             return None

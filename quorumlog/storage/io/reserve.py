@@ -1,8 +1,8 @@
-"""A reserve of room for the small files of a log directory, on a disk that is full.
+"""Reserved space for the small files of a log directory, for when the disk is full.
 
-A vote, a checkpoint or the mark of a clean stop replaces a file of a few hundred bytes: it needs
-room for the new one beside the old one. So each log directory holds a file of zeros, which is cut
-by a step when a small file finds no room, and is filled up again as soon as there is some.
+A vote, a checkpoint or the marker of a clean shutdown replaces a file of a few hundred bytes: it
+needs space for the new file beside the old one. So each log directory holds a file of zeros. It is
+cut by a step when a small file finds no space, and is refilled as soon as there is space.
 docs/decisions/0150-a-voter-without-room-refuses-and-lives.md
 """
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 RESERVE_FILE: Final = ".reserve"
 RESERVE_BYTES: Final = 1 << 20
-STEP_BYTES: Final = 64 << 10  # a larger file gets nothing
+STEP_BYTES: Final = 64 << 10  # a larger file gets no reserve
 
 
 def keep_reserve(disk: "Disk", log_dir: str) -> None:
-    """Fill the reserve of a log directory as far as there is room. Raises OSError, but no ENOSPC.
+    """Fill the reserve of a log directory as far as there is space. Raises OSError, but no ENOSPC.
 
-    It is written, because a file that is only long may have no room of its own.
+    It writes the zeros, because a sparse file reserves no space.
     """
     try:
         file = disk.open(f"{log_dir}/{RESERVE_FILE}", create=True)
         try:
-            if file.size() > RESERVE_BYTES:  # two threads have filled it
+            if file.size() > RESERVE_BYTES:  # two threads filled it at once
                 file.truncate(RESERVE_BYTES)
             while (missing := RESERVE_BYTES - file.size()) > 0:
                 file.append([bytes(min(missing, STEP_BYTES))])
@@ -38,9 +38,9 @@ def keep_reserve(disk: "Disk", log_dir: str) -> None:
 
 
 def has_made_room(disk: "Disk", path: str, size: int, error: OSError) -> bool:
-    """Give up a step of the reserve for a file of `size` bytes that found no room; False: none.
+    """Release a step of the reserve for a file of `size` bytes; False if that cannot help.
 
-    Raises OSError.
+    `error`: why its write failed. Raises OSError.
     """
     if error.errno not in NO_ROOM or size > STEP_BYTES:
         return False
@@ -56,16 +56,16 @@ def has_made_room(disk: "Disk", path: str, size: int, error: OSError) -> bool:
 
 
 def refill_reserve(disk: "Disk", path: str) -> None:
-    """Fill up the reserve that is meant for this file, if a step of it was given up."""
+    """Refill the reserve of this file's log directory, if a step of it was released."""
     log_dir, size = _reserve_above(disk, path)
     if log_dir is not None and size < RESERVE_BYTES:
         keep_reserve(disk, log_dir)
 
 
 def _reserve_above(disk: "Disk", path: str) -> tuple[str | None, int]:
-    """Return the log directory with the reserve, and its size; None: there is no reserve.
+    """Return the log directory of `path` and the size of its reserve; None: it has no reserve.
 
-    A small file lies in a log directory, or in a directory there.
+    A small file lies in a log directory, or in a subdirectory of one.
     """
     for _ in range(2):
         path = path.rpartition("/")[0]

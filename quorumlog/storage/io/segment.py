@@ -1,7 +1,7 @@
 """One segment: a `.log` file and its two index files.
 
-The indexes of the segment that is appended to live in memory; they are written when it is
-flushed as a full segment, or closed. So an append is one system call, and a crash costs a rebuild.
+The indexes of the active segment live in memory; they are written when it is flushed as a full
+segment, or closed. So an append is one system call, and a crash costs a rebuild.
 """
 
 import logging
@@ -20,13 +20,46 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import NotInMemory
 from quorumlog.storage.io.append_handles import AppendFile
 from quorumlog.storage.io.batch_reader import BatchReader
-from quorumlog.storage.io.batch_scan import DAMAGED, BrokenSegment, extend_index, require_whole
-from quorumlog.storage.io.cached_reads import cached_pread
+from quorumlog.storage.io.batch_scan import (
+    DAMAGED,
+    BrokenSegment,
+    Pread,
+    extend_index,
+    require_whole,
+)
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.read_handles import ReadableFile
 from quorumlog.storage.io.segment_files import INDEX_SUFFIXES, SegmentFiles
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader
+
+CHUNK_BYTES: Final = 1 << 20  # held in memory at once by the reading thread
+
+
+def cached_pread(file: ReadableFile, elsewhere: Pread, ahead: int) -> Pread:
+    """Return a `pread` of `file` that never waits; `elsewhere` reads it in another thread.
+
+    `ahead`: number of bytes behind the requested bytes that the other thread also reads.
+    """
+
+    def pread(size: int, position: int) -> bytes | bytearray:
+        data = file.pread_cached(size, position)
+        if data is None:
+            raise NotInMemory(partial(_bring_in, elsewhere, position, position + size + ahead))
+        return data
+
+    return pread
+
+
+def _bring_in(pread: Pread, start: int, end: int) -> Callable[[], None]:
+    while start < end and pread(min(CHUNK_BYTES, end - start), start):
+        start += CHUNK_BYTES
+    return _nothing
+
+
+def _nothing() -> None:
+    pass
+
 
 RECOVERY_CHUNK_BYTES: Final = 1 << 20
 _logger: Final = logging.getLogger(__name__)
@@ -35,11 +68,11 @@ _logger: Final = logging.getLogger(__name__)
 class Segment:
     """Batches [base_offset, next_offset), in bytes [0, size) of one file.
 
-    It is *loaded* (file open, index in memory) or not; what needs the index loads it. One that is
-    only read is *shared*. One that is *planned* is empty, and has no file before it is changed.
+    It is *loaded* (file open, index in memory) or not; methods that need the index load it. A
+    *shared* segment is only read. A *planned* segment is empty, and has no file until it changes.
 
-    One thread appends and reads. `sync` may run in another, on a loaded segment that nothing
-    releases, truncates or deletes at that time: `Log` sees to that.
+    One thread appends and reads. `sync` may run in another, on a loaded segment that is not
+    released, truncated or deleted meanwhile: `Log` ensures this.
     """
 
     def __init__(
@@ -58,20 +91,20 @@ class Segment:
         self._directory = directory
         self._files = SegmentFiles(disk, directory, base_offset)
         self._settings = settings
-        self._is_shared = index is not None  # it is full and durable: it is only read
+        self._is_shared = index is not None  # full and durable: it is only read
         self._file: ReadableFile | None = None if index is None else disk.open_to_read(self.path)
-        self._own_file: AppendFile | None = None  # the same, while it is not shared
-        self._synced_size = 0  # bytes that need no second look, whatever is in doubt
-        self._make_directory = make_directory  # while it is planned; may raise OSError
+        self._own_file: AppendFile | None = None  # the same file, while not shared
+        self._synced_size = 0  # durable bytes: not read again, even if writes are in doubt
+        self._make_directory = make_directory  # while planned; may raise OSError
         self._index = index or SegmentIndex(base_offset, settings)
-        self._written_size: int | None = None  # that the index files on the disk describe
-        self._damage: BrokenSegment | None = None  # the next reader need not look for it again
+        self._written_size: int | None = None  # `.log` bytes that the written indexes describe
+        self._damage: BrokenSegment | None = None  # found by a rebuild: later rebuilds raise it
 
     @classmethod
     def create(
         cls, disk: Disk, directory: str, base_offset: int, settings: LogSettings
     ) -> "Segment":
-        """Start an empty one; its name is durable after an fsync of the directory."""
+        """Create an empty segment; its name is durable after an fsync of the directory."""
         segment = cls(disk, directory, base_offset, settings, make_directory=lambda: None)
         segment.make()
         return segment
@@ -82,7 +115,7 @@ class Segment:
         return self._make_directory is not None
 
     def make(self) -> None:
-        """Make the file, empty, if it is planned. Raises OSError."""
+        """Create the empty file of a planned segment. Raises OSError."""
         if self._make_directory is not None:
             self._make_directory()
             self._file = self._own_file = self._disk.open_to_append(self.path, create=True)
@@ -90,7 +123,7 @@ class Segment:
 
     @property
     def path(self) -> str:
-        """Of the `.log` file."""
+        """The path of the `.log` file."""
         return self._files.stem + ".log"
 
     @property
@@ -100,7 +133,7 @@ class Segment:
 
     @property
     def index(self) -> SegmentIndex:
-        """The index; loads it."""
+        """The index; loads it if need be."""
         if not self.is_loaded:
             self.load()
         return self._index
@@ -108,12 +141,12 @@ class Segment:
     @property
     def size(self) -> int:
         """Bytes of whole batches; loads nothing."""
-        size = self._index.size  # any thread may ask
+        size = self._index.size  # thread-safe
         return size if size or self.is_planned else self._disk.size(self.path)
 
     @property
     def known_index(self) -> SegmentIndex | None:
-        """The index, if it is in memory and describes any batch; any thread may ask."""
+        """The index, if it is in memory and describes any batch; thread-safe."""
         index = self._index
         return index if index.size else None
 
@@ -153,9 +186,9 @@ class Segment:
         *,
         newest_epoch: int = MAX_EPOCH,
     ) -> SegmentScan:
-        """Read every batch; the segment then holds those up to the first bad one: `cut_tail`.
+        """Read every batch; the segment then ends before the first invalid batch: see `cut_tail`.
 
-        `note_read` is told how many bytes were read, chunk by chunk. Raises OSError.
+        `note_read` receives the number of bytes of each chunk read. Raises OSError.
         """
         self.release()
         file = self._disk.open_to_append(self.path)
@@ -182,17 +215,17 @@ class Segment:
         return scan
 
     def cut_tail(self, *, must_last: bool = True) -> None:
-        """Cut what is behind the last whole batch; then the rest is durable. Raises OSError."""
+        """Cut the bytes behind the last whole batch; then, or if `must_last`, sync. OSError."""
         file = self._file_to_change()
         if has_tail := file.size() > self._index.size:
             file.truncate(self._index.size)
-        if has_tail or must_last:  # a power loss must not mix it and what is appended next
+        if has_tail or must_last:  # a power loss must not mix the tail with the next append
             self.sync()
 
     def write_indexes(self) -> bool:
         """Replace both index files (first `seal` them), durably, and all names with them.
 
-        False: they are as they were. Raises OSError.
+        False: the files are already current. Raises OSError.
         """
         index = self._index
         if self._written_size == index.size:
@@ -202,15 +235,15 @@ class Segment:
         return True
 
     def drop_indexes(self) -> None:
-        """Remove both index files: the next load makes them anew. Raises OSError."""
+        """Remove both index files: the next load rebuilds them. Raises OSError."""
         self._written_size = None
         self._files.drop_indexes()
 
     def sync(self) -> None:
-        """Make the batches that are in the file now durable. Raises OSError: never try again."""
+        """Make the current batches durable. Raises OSError: never try again."""
         file = self._own_file
         if file is not None:
-            size = self._index.size  # first: what comes later may be missed, not claimed
+            size = self._index.size  # first: later batches may miss the fsync
             changes = file.changes
             file.fsync()
             if file.is_in_doubt:  # see `append_handles`
@@ -219,7 +252,7 @@ class Segment:
             self._synced_size = size
 
     def share(self) -> None:
-        """Take note that it is durable, and only read until `reclaim`."""
+        """Mark the segment as durable, and only read until `reclaim`."""
         if self._own_file is not None:
             self._file = self._disk.open_to_read(self.path)
             self._own_file.close()
@@ -227,22 +260,22 @@ class Segment:
         self._is_shared = True
 
     def reclaim(self) -> None:
-        """Have a handle of its own again when it is loaded: it will be appended to."""
+        """End `share`: the next load opens a handle for appends."""
         if self._is_shared:
             self.release()
             self._is_shared = False
 
     def release(self) -> None:
-        """Give up the file and the index; what needs them loads them again."""
+        """Close the file and drop the index, until the next load."""
         file, self._file, self._own_file = self._file, None, None
         if file is not None:
             self._index = SegmentIndex(self.base_offset, self._settings)
             file.close()
 
     def copy(self) -> "Segment":
-        """Return one for another thread to read: it has the batches that are here now.
+        """Return a segment for another thread to read, with the current batches.
 
-        One that is full and durable is not loaded; another has its index in memory only.
+        The copy of a shared segment is not loaded; another copy has its index in memory only.
         """
         index = None if self._own_file is None else deepcopy(self._index)
         where = self._disk, self._directory, self.base_offset, self._settings
@@ -256,7 +289,7 @@ class Segment:
         self._files.unlink((".log", *INDEX_SUFFIXES))
 
     def rename_deleted(self, *, indexes: bool = True) -> list[str]:
-        """Release it, and take the names away (the indexes may stay); return what to remove."""
+        """Release it, rename its files (the indexes only if `indexes`); return the new paths."""
         self.release()
         return self._files.rename_deleted(indexes=indexes)
 
@@ -272,7 +305,7 @@ class Segment:
             self._index.add(*span)
 
     def undo_append(self) -> None:
-        """Cut what a failed append has left. Raises OSError."""
+        """Cut the remains of a failed append. Raises OSError."""
         if not self.is_planned:
             self._file_to_change().truncate(self._index.size)
 
@@ -283,7 +316,7 @@ class Segment:
             return self._index.next_offset
         position, header = found
         self._written_size = None
-        self._files.unlink(INDEX_SUFFIXES)  # of the full segment that it may have been
+        self._files.unlink(INDEX_SUFFIXES)  # it has some if it was a full segment
         file = self._file_to_change()
         file.truncate(position)
         self._synced_size = min(self._synced_size, position)
@@ -296,7 +329,7 @@ class Segment:
         return self._index.next_offset
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Find the batch that holds `offset`, or the first one after it; and its position."""
+        """Return (position, header) of the batch that holds `offset`, or of the next batch."""
         try:
             return self._batches.find(offset)
         except (CorruptIndex, BrokenSegment) as error:
@@ -310,7 +343,7 @@ class Segment:
             yield from self._batches.scan(found[0])
 
     def headers_since(self, timestamp_ms: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """As `headers`, but for batches in front of the first that may have `timestamp_ms`."""
+        """As `headers`, without leading batches that are all older than `timestamp_ms`."""
         entry = self.index.times.reached_by(timestamp_ms)
         if entry is not None and not self._is_true(entry):
             self._rebuild(CorruptIndex(f"{entry} is not true"))
@@ -322,7 +355,7 @@ class Segment:
         return found is not None and entry == (found[1].max_timestamp, found[1].last_offset)
 
     def read(self, offset: int, limits: ReadLimits) -> ReadResult | None:
-        """Read whole batches: see `BatchReader.read`. Raises NotInMemory if it may not wait."""
+        """Read whole batches: see `BatchReader.read`. Raises NotInMemory: it may not wait."""
         if limits.may_wait:
             reader = self._batches
         elif self._file is None and self._is_shared:
@@ -341,11 +374,11 @@ class Segment:
             return self._batches.read(offset, limits)
 
     def read_bytes(self, start: int, end: int) -> bytes:
-        """Bytes [start, end) of the file. Raises BrokenSegment if they are not there."""
+        """Read bytes [start, end) of the file. Raises BrokenSegment if the file ends before."""
         return bytes(self._batches.read_bytes(start, end))
 
     def _bring_in_index(self, doubt: Exception | None = None) -> Callable[[], None]:
-        """Load the index of a full segment in another thread; rebuild it if there is a `doubt`."""
+        """Load the index of a full segment in another thread; rebuild it if `doubt` is given."""
         twin = Segment(self._disk, self._directory, self.base_offset, self._settings)
         twin.share()
         twin._damage = self._damage
@@ -363,11 +396,11 @@ class Segment:
         self._index = index
 
     def _pread_apart(self, size: int, position: int) -> bytes:
-        """Read in another thread: this one may give up the segment's own handle meanwhile."""
+        """Read in another thread, although the log's thread may close the segment's own handle."""
         own_file = self._own_file
         if own_file is not None:
             with suppress(OSError):
-                return own_file.pread(size, position)  # and so open it for the next read
+                return own_file.pread(size, position)  # also opens it for the next read
         file = self._disk.open_to_read(self.path)
         try:
             return file.pread(size, position)
@@ -380,7 +413,7 @@ class Segment:
         return self._index
 
     def _resume_anew(self, file: ReadableFile, size: int, reason: Exception) -> SegmentIndex:
-        """Read every batch, unless that has failed before. Raises BrokenSegment."""
+        """Rebuild the index from all batches, unless this failed before. Raises BrokenSegment."""
         if self._damage is not None:
             raise BrokenSegment(str(self._damage)) from self._damage
         _logger.warning("%s: rebuilding the indexes: %s", self.path, reason)
@@ -397,7 +430,7 @@ class Segment:
         return BatchReader(self.path, self.index, self._pread)
 
     def _pread(self, size: int, position: int) -> bytes:
-        return self._open_file().pread(size, position)  # it may be another one by now
+        return self._open_file().pread(size, position)  # it may have been reopened since
 
     def _file_to_change(self) -> AppendFile:
         self.make()

@@ -1,7 +1,7 @@
-"""Whether each segment of a log ends where the next one begins, without reading the log.
+"""Finds holes between the segments of a log, without reading the log.
 
-The end of a full segment is known from the last entry of its index and the few batches behind that:
-as cheap for a large segment as for a small one.
+The last entry of a full segment's index, and the few batches behind it, show where it ends: as
+cheap for a large segment as for a small one.
 """
 
 import logging
@@ -25,7 +25,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Hole(NamedTuple):
-    """Offsets [start, end) that no segment has, before the segment that begins at `end`."""
+    """Missing offsets [start, end), before the segment with base offset `end`."""
 
     start: int
     end: int
@@ -36,7 +36,7 @@ def holes(
 ) -> Iterator[Hole]:
     """Yield the holes between segments, in order. Raises OSError.
 
-    A segment that is damaged is passed over: its reader says so.
+    Damaged segments are skipped: their readers report the damage.
     """
     for base_offset, next_base_offset in pairwise(base_offsets):
         try:

@@ -1,4 +1,4 @@
-"""The files of one segment by their names: which there are, the indexes, renames and removals."""
+"""The files of one segment by name: existence, indexes, renames and removals."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,8 +12,8 @@ from quorumlog.storage.io.disk import Disk, read_file, replace_file
 LOOKUP_SUFFIXES: Final = (".index", ".timeindex")  # every full segment has both
 INDEX_SUFFIXES: Final = (*LOOKUP_SUFFIXES, TRANSACTION_SUFFIX)
 DELETED_SUFFIX: Final = ".deleted"
-CLEANED_SUFFIX: Final = ".cleaned"  # what a cleaner writes: of no worth after a crash
-SWAP_SUFFIX: Final = ".swap"  # a cleaned segment that is to replace others: durable
+CLEANED_SUFFIX: Final = ".cleaned"  # an unfinished cleaned segment: removed after a crash
+SWAP_SUFFIX: Final = ".swap"  # a cleaned segment that replaces others: durable
 
 
 def segment_path(directory: str, base_offset: int, suffix: str = ".log") -> str:
@@ -42,28 +42,28 @@ class SegmentFiles:
 
     @property
     def has_indexes(self) -> bool:
-        """Whether the files are there that every full segment has, once it is flushed as such."""
+        """Whether the files exist that every full, flushed segment has."""
         return all(self._disk.exists(self.stem + suffix) for suffix in LOOKUP_SUFFIXES)
 
     def write_indexes(self, index: SegmentIndex) -> None:
-        """Replace both index files, durably, and all names in the directory with them."""
+        """Replace both index files; this makes all names in the directory durable."""
         replace_file(self._disk, self.stem + ".index", index.offsets.encode())
         replace_file(self._disk, self.stem + ".timeindex", index.times.encode())
         self._disk.fsync_dir(self._directory)
 
     def drop_indexes(self) -> None:
-        """Remove both, durably, and all names in the directory with them."""
+        """Remove both index files; this makes all names in the directory durable."""
         self.unlink(LOOKUP_SUFFIXES)
         self._disk.fsync_dir(self._directory)
 
     def unlink(self, suffixes: Sequence[str]) -> None:
-        """Remove those of the files that are there."""
+        """Remove the files with these suffixes, as far as they exist."""
         for suffix in suffixes:
             if self._disk.exists(self.stem + suffix):
                 self._disk.unlink(self.stem + suffix)
 
     def rename_deleted(self, *, indexes: bool) -> list[str]:
-        """Take the names away (the indexes may stay); return the paths of what is to be removed."""
+        """Rename the files (the indexes only if `indexes`); return the new paths, for removal."""
         stay = [] if indexes else [self.stem + suffix for suffix in INDEX_SUFFIXES]
         paths = [self.stem + suffix for suffix in (".log", *INDEX_SUFFIXES)]
         paths = [path for path in paths if path not in stay and self._disk.exists(path)]

@@ -1,9 +1,9 @@
-"""The segments of one log: which there are, which are open, which are not durable yet.
+"""The segments of one log: which exist, which are open, which are not durable yet.
 
-Names are changed one at a time and made durable each time, so that no crash leaves a gap.
-They are in a list, not in a `SortedDict` by base offset: a second thread copies them while others
-are added and removed, which only a list does at once, and thousands of logs have one segment each
-(72 bytes against 1,900, and a lookup in half the time).
+Names are changed one at a time, each durably, so that no crash leaves a gap. Segments are in a
+list, not in a `SortedDict` by base offset: a second thread copies them during additions and
+removals, which only a list does atomically, and thousands of logs have one segment each (72 bytes
+against 1,900, and a lookup in half the time).
 """
 
 from bisect import bisect_right
@@ -32,12 +32,12 @@ LOADED_SEGMENTS_MAX: Final = 4  # full, flushed segments that keep their index i
 
 
 class SegmentList:
-    """At least one segment, oldest first; the last is the one that is appended to.
+    """At least one segment, oldest first; the last is active: it receives the appends.
 
-    Everything raises OSError. `sync` and `rename_dead` may run in a second thread, one at a time,
+    All methods raise OSError. `sync` and `rename_dead` may run in a second thread, one at a time,
     beside `roll`, `from_offset`, `detach_below` and appends, not beside the rest. A full segment
-    keeps a handle of its own until it is flushed. A dead one is read no more, but it is synced
-    until it has lost its name: a crash that left it torn would end the log there.
+    keeps a handle of its own until it is flushed. A dead segment is not read any more, but is
+    synced until it has lost its name: a crash that left it torn would end the log there.
     """
 
     def __init__(
@@ -52,20 +52,20 @@ class SegmentList:
         self._directory = directory
         self._segments = segments
         self.active = segments[-1]
-        self.max_timestamps: Final[dict[int, int]] = {}  # of full segments, by their base offsets
+        self.max_timestamps: Final[dict[int, int]] = {}  # of full segments, by base offset
         self._recently_used: list[Segment] = []  # full and flushed, the newest use last
         self._unwritten: list[Segment] = []  # full, with indexes that are not on disk yet
         self._flushed: list[Segment] = []  # full, durable, and still with a handle of its own
-        self._dead: list[Segment] = []  # below the log start, oldest first, names and all
-        self.cuts = 0  # how often records were taken from the end
-        self.swaps = 0  # how often a cleaned segment began to replace others
+        self._dead: list[Segment] = []  # below the log start, oldest first, not yet renamed
+        self.cuts = 0  # number of truncations of the log's end
+        self.swaps = 0  # number of swaps begun by the cleaner
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
 
     @property
     def size(self) -> int:
-        """Bytes of all living segments. Any thread may ask: one removed meanwhile has none."""
+        """Bytes of all living segments; thread-safe: a segment removed meanwhile counts 0."""
         size = 0
         for segment in tuple(self._segments):
             with suppress(FileNotFoundError):
@@ -74,11 +74,11 @@ class SegmentList:
 
     @property
     def first_base_offset(self) -> int:
-        """Where the oldest one starts."""
+        """The base offset of the oldest segment."""
         return self._segments[0].base_offset
 
     def from_offset(self, offset: int, *, flushed_offset: int) -> Iterator[Segment]:
-        """Yield the segment that holds `offset`, then those after it, each when asked for."""
+        """Yield, lazily, the segment that holds `offset` and all segments after it."""
         if offset >= self.active.base_offset:
             yield self.active
             return
@@ -89,15 +89,15 @@ class SegmentList:
             yield segment
 
     def all_from(self, offset: int) -> list[Segment]:
-        """Return the segment that holds `offset`, and those after it."""
+        """Return the segment that holds `offset`, and all segments after it."""
         slot = bisect_right(self._segments, offset, key=attrgetter("base_offset"))
         return self._segments[max(0, slot - 1) :]
 
     def share_flushed(self) -> None:
-        """Give up the handles that full segments have kept until they were flushed."""
+        """Close the append handles of full segments that are flushed now."""
         while self._flushed:
             segment = self._flushed.pop(0)
-            if segment.base_offset >= self.first_base_offset:  # else it died meanwhile
+            if segment.base_offset >= self.first_base_offset:  # else it is dead by now
                 self._note_use(segment)
 
     def _note_use(self, segment: Segment) -> None:
@@ -109,11 +109,11 @@ class SegmentList:
             self._recently_used.pop(0).release()
 
     def has_file(self, base_offset: int) -> bool:
-        """Whether a `.log` file has this name."""
+        """Whether a `.log` file of this base offset exists."""
         return self._disk.exists(segment_path(self._directory, base_offset))
 
     def roll(self, base_offset: int, settings: LogSettings) -> None:
-        """Append to a new segment from now on. If it raises, an empty file may be left."""
+        """Start a new active segment. If it raises, an empty file may be left."""
         self.share_flushed()
         segment = Segment.create(self._disk, self._directory, base_offset, settings)
         self.active.index.seal()
@@ -122,13 +122,13 @@ class SegmentList:
         self.active = segment
 
     def sync(self, flushed_offset: int, end_offset: int, health: LogHealth) -> None:
-        """Make the batches in [flushed_offset, end_offset) durable, and the full indexes.
+        """Make the batches in [flushed_offset, end_offset) durable, and indexes of full segments.
 
-        With those, the names of the segments that came after them. Raises StorageError: an index
-        that finds no room ends no log, and is written again with the next call.
+        Their names, and the names of the segments after them, become durable, too. Raises
+        StorageError: an index without space leaves the log usable; the next call writes it again.
         """
         unwritten, living = tuple(self._unwritten), tuple(self._segments)
-        # The dead last: one that dies now is among these or those, or both.
+        # Dead segments last: a segment that dies meanwhile is then in one of the lists, or in both.
         known = {segment.base_offset: segment for segment in (*living, *self._dead)}
         segments = [known[base_offset] for base_offset in sorted(known)]
         ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
@@ -143,15 +143,15 @@ class SegmentList:
         are_named = not unwritten
         for segment in unwritten:
             self.transactions.write(segment.base_offset, segment.index.next_offset)
-            are_named = segment.write_indexes()  # all names there are, those after it too
+            are_named = segment.write_indexes()  # syncs all names of the directory
             self.max_timestamps[segment.base_offset] = segment.index.max_timestamp
-        if not are_named:  # the log was cut where it had begun a segment, and has begun it again
+        if not are_named:  # the log was cut at the start of a segment, which was created again
             self._disk.fsync_dir(self._directory)
         self._flushed += unwritten
         del self._unwritten[: len(unwritten)]
 
     def write_active_index(self) -> None:
-        """For a clean close: so that the next start need not read the segment, if there is room."""
+        """Write the active segment's indexes for a clean close: the next start need not read it."""
         if not self.active.is_planned:
             self.active.index.seal()
             self.transactions.write(self.active.base_offset, self.active.index.next_offset)
@@ -163,14 +163,14 @@ class SegmentList:
                 self.active.drop_indexes()
 
     def keep_transactions(self, from_offset: int) -> None:
-        """Write anew, durably, which transactions were aborted in full segments from there on."""
+        """Rewrite, durably, the aborted transactions of full segments from `from_offset` on."""
         for segment, following in pairwise(self._segments):
             if segment.base_offset >= from_offset:
                 self.transactions.write(segment.base_offset, following.base_offset)
         self._disk.fsync_dir(self._directory)
 
     def cut(self, offset: int) -> int:
-        """Drop every batch that holds `offset` or more, durably; return the new end offset."""
+        """Cut every batch with offsets from `offset` on, durably; return the new end offset."""
         self.cuts += 1
         while len(self._segments) > 1 and self._segments[-1].base_offset >= offset:
             self._delete(-1)
@@ -182,9 +182,9 @@ class SegmentList:
         return end_offset
 
     def restart_at(self, offset: int, settings: LogSettings) -> None:
-        """Drop everything, durably; go on with an empty segment at `offset`."""
+        """Remove all segments, durably; continue with an empty segment at `offset`."""
         self.cuts += 1
-        self.active.make()  # with the directory
+        self.active.make()  # it also makes the directory
         self.unlink(self.rename_dead())
         while self._segments:
             self._delete(-1)
@@ -194,7 +194,7 @@ class SegmentList:
         self._disk.fsync_dir(self._directory)
 
     def detach_below(self, offset: int) -> None:
-        """Let the full segments die that hold nothing from `offset` on. The disk is not asked."""
+        """Make the full segments dead that end at or below `offset`, without access to the disk."""
         count = bisect_right(self._segments, offset, key=attrgetter("base_offset")) - 1
         if count > 0:
             dead = self._segments[:count]
@@ -205,13 +205,14 @@ class SegmentList:
 
     @property
     def has_dead(self) -> bool:
-        """Whether there are dead segments under their own names."""
+        """Whether dead segments still have their own names."""
         return bool(self._dead)
 
     def rename_dead(self) -> list[str]:
-        """Give the files of dead segments names that no start takes up, durably; return these.
+        """Rename the files of dead segments, durably, for removal; return the new paths.
 
-        The oldest first, each durable before the next, so that no crash leaves a hole.
+        The oldest first, each durable before the next, so that no crash leaves a hole. A start
+        ignores the new names.
         """
         renamed = []
         while self._dead:
@@ -225,13 +226,13 @@ class SegmentList:
         return renamed
 
     def unlink(self, paths: Iterable[str]) -> None:
-        """Remove files that are not used; those of a log that is deleted meanwhile go with it."""
+        """Remove unused files, as far as they exist: the log may have been deleted meanwhile."""
         for path in paths:
             with suppress(FileNotFoundError):
                 self._disk.unlink(path)
 
     def full_below(self, offset: int) -> list[Segment]:
-        """Return copies of the segments that lie below `offset` and will not be written again."""
+        """Return copies of the full segments below `offset` whose indexes are written."""
         full = []
         for segment, following in pairwise(self._segments):
             if following.base_offset > offset or segment in self._unwritten:
@@ -245,20 +246,20 @@ class SegmentList:
         new: Callable[[], Segment],
         aborted: Sequence[AbortedTransaction],
     ) -> list[str] | None:
-        """Let a cleaned segment replace those in a row that start at these offsets.
+        """Replace the consecutive segments at these base offsets by a cleaned segment.
 
-        Names change in an order that every start can complete, and nothing waits for the disk.
-        Returns the names of what is to be removed; None if these segments are not here any more.
+        Names change in an order that every start can complete, without waiting for the disk.
+        Returns the paths to remove; None if the list has not exactly these segments any more.
         """
         slot = bisect_right(self._segments, base_offsets[0] - 1, key=attrgetter("base_offset"))
         old = self._segments[slot : slot + len(base_offsets)]
         if [one.base_offset for one in old] != list(base_offsets) or self.active in old:
             return None
-        self.swaps += 1  # first: from here on another thread may miss a name
+        self.swaps += 1  # first: from here on another thread may find a name missing
         path = segment_path(self._directory, base_offsets[0])
         self._disk.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
         renamed = old[0].rename_deleted()
-        for segment in old[1:]:  # their index files are nothing without the `.log`
+        for segment in old[1:]:  # a start removes index files without a `.log`
             renamed += segment.rename_deleted(indexes=False)
         transactions_path = segment_path(self._directory, base_offsets[0], TRANSACTION_SUFFIX)
         if self._disk.exists(transactions_path + CLEANED_SUFFIX):  # before the `.log`: see `swaps`
@@ -276,7 +277,7 @@ class SegmentList:
         return renamed
 
     def close(self) -> None:
-        """Give up all files."""
+        """Close all files."""
         for segment in (*self._segments, *self._dead):
             segment.release()
 
@@ -287,7 +288,7 @@ class SegmentList:
         self._disk.fsync_dir(self._directory)
 
     def _forget(self, segment: Segment) -> None:
-        """Forget what was known of it when it was full: it is gone, or is appended to again."""
+        """Remove the state of a full segment that was removed or becomes active again."""
         self.max_timestamps.pop(segment.base_offset, None)
         for segments in (self._recently_used, self._unwritten, self._flushed):
             if segment in segments:

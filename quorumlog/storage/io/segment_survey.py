@@ -1,4 +1,4 @@
-"""What retention must know of the segments of a log: their sizes, and how new they are."""
+"""The input of retention: size and newest timestamp of each segment of a log."""
 
 from contextlib import suppress
 from typing import Final
@@ -11,7 +11,7 @@ from quorumlog.storage.io.segment_list import SegmentList
 
 
 class SegmentSurvey:
-    """The segments of one log. Another thread may ask, but not while the log is cut or closed."""
+    """Survey of one log. Another thread may use it, but not while the log is cut or closed."""
 
     def __init__(self, disk: Disk, segments: SegmentList) -> None:
         self._disk: Final = disk
@@ -20,9 +20,9 @@ class SegmentSurvey:
     def facts(self) -> list[SegmentFacts]:
         """Return the facts of all living segments, oldest first. Raises OSError.
 
-        It may read an index of each segment, once: the log remembers the largest timestamp. Returns
-        none of them if the cleaner replaces some meanwhile: a list with a gap would be no list of
-        all segments. Nor is there one before a log has its first file.
+        It may read an index of each segment, once: the log remembers the largest timestamp. The
+        list is empty if the cleaner swaps segments meanwhile, as it might have a gap, and before
+        the log has its first file.
         """
         swaps = self._segments.swaps
         found = []
@@ -31,14 +31,14 @@ class SegmentSurvey:
                 found.append(self._facts_of(segment))
             except FileNotFoundError:
                 if segment.base_offset >= self._segments.first_base_offset:
-                    return []  # it has no name for a moment
-                # else it has died meanwhile, with all that are older
+                    return []  # its name is missing during a swap
+                # else this segment and all older ones are dead by now
         return found if self._segments.swaps == swaps else []
 
     def first_timestamp_from(self, offset: int) -> int:
         """Return the time of the first batch of the segment with `offset`. Raises OSError.
 
-        It reads no more than that batch's header. -1: the segment is gone, or it has no time.
+        It reads only that batch's header. -1: the segment is gone, or has no timestamp.
         """
         for segment in self._segments.all_from(offset)[:1]:
             copy = segment.copy()
@@ -68,5 +68,5 @@ class SegmentSurvey:
         if newest_ms is None:
             copy = segment.copy()
             newest_ms = known[segment.base_offset] = copy.index.max_timestamp
-            copy.release()  # an index may have megabytes, and there may be many
+            copy.release()  # there may be many indexes of megabytes
         return newest_ms

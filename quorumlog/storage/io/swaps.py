@@ -1,6 +1,6 @@
-"""Completes, when a log is opened, the replacement of segments that a crash has interrupted.
+"""Completes, when a log is opened, a swap of segments that a crash interrupted.
 
-A `.log.swap` file is whole and durable: it says itself which offsets it replaces. Source: Kafka's
+A `.log.swap` file is whole and durable: it replaces the offsets of its batches. Source: Kafka's
 `LogLoader.completeSwapOperations`.
 """
 
@@ -28,9 +28,9 @@ _logger: Final = logging.getLogger(__name__)
 
 
 def complete_swaps(disk: Disk, directory: str) -> None:
-    """Let every `.log.swap` file take the place of what it replaces, durably.
+    """Put every `.log.swap` file in the place of the segments that it replaces, durably.
 
-    Raises StorageError if one holds no whole batches: nothing of its segments is removed then.
+    Raises StorageError if such a file holds no whole batch: its segments then stay.
     """
     names = disk.listdir(directory)
     for match in filter(None, map(_SWAP_NAME.fullmatch, names)):
@@ -41,11 +41,11 @@ def complete_swaps(disk: Disk, directory: str) -> None:
             if base_offset <= int(found[1]) < end_offset:
                 _set_aside(disk, directory, int(found[1]))
         path = segment_path(directory, base_offset)
-        for suffix in LOOKUP_SUFFIXES:  # of a segment whose .log has lost its name already
+        for suffix in LOOKUP_SUFFIXES:  # left if the crash came after the `.log` was renamed
             index_path = segment_path(directory, base_offset, suffix)
             if disk.exists(index_path):
                 disk.unlink(index_path)
-        # If the old segment had this one, there is a new one, too, unless it has its name already.
+        # If the old segment had this file, so has the new one, unless it was already renamed.
         transactions_path = segment_path(directory, base_offset, TRANSACTION_SUFFIX)
         if disk.exists(transactions_path + CLEANED_SUFFIX):
             disk.rename(transactions_path + CLEANED_SUFFIX, transactions_path)

@@ -1,7 +1,7 @@
 """Lookups by time: the only place where storage decodes records. Source: KIP-79, KIP-734.
 
-Storage does not know where a batch comes from: its records may be garbage, or unfold from a few
-bytes to gigabytes. Such a batch counts as one piece: by its header alone.
+Batches are not trusted: their records may be garbage, or decompress from a few bytes to gigabytes.
+Such a batch is looked up by its header alone.
 """
 
 from typing import Final, TypeAlias
@@ -13,21 +13,21 @@ from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.records import BatchHeader, decode_batch, validate_batch
 
-# DEVIATION: Kafka looks into every batch, as long as it takes.
+# DEVIATION: Kafka decodes every batch, without a limit.
 # docs/decisions/0021-a-lookup-by-time-has-a-limit.md
 RECORDS_MAX: Final = 100_000  # in one batch: a tenth of a second
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 
 Found: TypeAlias = tuple[Offset, int]
-"""(offset, timestamp) of a record. The first of a batch stands for all that cannot be read."""
+"""(offset, timestamp) of a record; of a batch's first offset if its records cannot be read."""
 
 
 class TimeLookup:
-    """Finds records of one log by their timestamps: [log_start_offset, the end when it was made).
+    """Finds records of one log by timestamp, from log_start_offset to the end at its creation.
 
-    The log's own thread makes it; another may use it, once, while the log is appended to, read and
-    flushed, but not while it is cut or closed. FileNotFoundError may mean that the log start has
-    moved meanwhile, or that the cleaner has replaced a segment: `has_old_names`. Raises
+    The log's own thread creates it; another may use it, once, while the log is appended to, read
+    and flushed, but not while it is cut or closed. FileNotFoundError may mean that the log start
+    has advanced meanwhile, or that the cleaner has swapped a segment: `has_old_names`. Raises
     CorruptBatch (a checksum), StorageError, OSError.
     """
 
@@ -40,7 +40,7 @@ class TimeLookup:
 
     @property
     def has_old_names(self) -> bool:
-        """Whether the cleaner has replaced segments since: their files may be gone."""
+        """Whether the cleaner has swapped segments since: their files may be gone."""
         return self._segments.swaps != self._swaps
 
     def first_since(self, timestamp_ms: int) -> Found | None:
@@ -67,13 +67,13 @@ class TimeLookup:
         return max((header.max_timestamp for _, header in headers), default=NO_TIMESTAMP)
 
     def _max_timestamp(self, segment: Segment) -> int:
-        """Return the largest timestamp; of a full segment it loads the index once."""
+        """Return the largest timestamp; the index of a full segment is loaded only once."""
         if segment.is_loaded:
             return segment.index.max_timestamp
         known = self._max_timestamps.get(segment.base_offset)
         if known is None:
             known = self._max_timestamps[segment.base_offset] = segment.index.max_timestamp
-            segment.release()  # an index may have megabytes, and there may be many
+            segment.release()  # there may be many indexes of megabytes
         return known
 
 
@@ -91,7 +91,7 @@ def _find_in(segment: Segment, timestamp_ms: int, log_start_offset: int) -> Foun
 def _first_since(
     batch: bytes, header: BatchHeader, timestamp_ms: int, log_start_offset: int
 ) -> Found | None:
-    """Find the record, or what stands for it if the records cannot be read: the first offset."""
+    """Find the record, or the batch's first offset if its records cannot be read."""
     validate_batch(batch, 0, header)
     as_one = Offset(max(header.base_offset, log_start_offset)), header.max_timestamp
     if header.record_count > RECORDS_MAX:

@@ -1,9 +1,9 @@
-"""The `.txnindex` files beside a log's segments, and what they say, in memory.
+"""The `.txnindex` files beside a log's segments, and their entries in memory.
 
-A full segment's file is written before its other indexes: where those last, it does, too. No
-file: none of its transactions was aborted, unless a later file, or a producer snapshot, names a
-marker in it. What is appended to has its entries in memory alone, as its other indexes; after a
-crash they are learnt from the log (`learnt_from`).
+A full segment's file is written before its other indexes: if those are durable, so is it. A segment
+without the file has no aborted transactions, unless a later file, or a producer snapshot, names an
+abort marker in it. The active segment has its entries in memory alone, like its other indexes;
+after a crash they are read from the log (`learnt_from`).
 """
 
 import logging
@@ -30,24 +30,24 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class TransactionIndex:
-    """Of one log. Everything that names the disk raises OSError.
+    """The aborted transactions of one log. Methods that use the disk raise OSError.
 
     Invariant: `aborted` has every aborted transaction whose marker is below `learnt_from`.
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self.aborted: Final = AbortedTransactions()
-        self.learnt_from = ALL_KNOWN  # from here on the owner of the log adds what it finds there
+        self.learnt_from = ALL_KNOWN  # from here on the log's owner adds them from the batches
         self._disk: Final = disk
         self._directory: Final = directory
-        self._without_file: list[tuple[int, int]] = []  # segments that `read` has found so
+        self._without_file: list[tuple[int, int]] = []  # segments without a file, found by `read`
         self._must_have_file: set[int] = set()  # base offsets
 
     def read(self, segments: Sequence[tuple[int, int]], named: Iterable[int], end: int) -> None:
         """Read the files of the segments [base offset, end offset) that start below `end`.
 
-        `named`: of the files that are there. What cannot be read is to be learnt from the log, and
-        what starts at `end` or above, which was checked after a crash.
+        `named`: base offsets of the existing files. From the first damaged or missing file on, or
+        from `end` on, which recovery has read, entries must come from the log: `learnt_from`.
         """
         files = frozenset(named)
         self.learnt_from = end
@@ -68,9 +68,10 @@ class TransactionIndex:
                 self.aborted.add(aborted)
 
     def check(self, newest_aborted: int) -> bool:
-        """Tell whether the file of this marker is there, as a snapshot of producers says.
+        """Return False if the file of this marker, named by a producer snapshot, is missing.
 
-        Else what follows is to be learnt from the log. Call it once, before the log changes.
+        Entries from its segment on must then come from the log. Call it once, before the log
+        changes.
         """
         is_there = not self._lacks(newest_aborted)
         self._without_file = []
@@ -95,9 +96,9 @@ class TransactionIndex:
         self._must_have_file.add(base_offset)
 
     def write(self, base_offset: int, end_offset: int) -> None:
-        """Let the file of a segment say what is known of it; its name lasts with the directory.
+        """Write or remove a segment's file; its name is durable after an fsync of the directory.
 
-        The names of a directory last in the order of their changes: write the other indexes next.
+        Directories persist name changes in order: write the other indexes next.
         """
         found, path = self.aborted.within(base_offset, end_offset), self._path(base_offset)
         if found or base_offset in self._must_have_file:

@@ -1,6 +1,6 @@
 """The compression types of record batches, in the framing that Kafka's Java client writes.
 
-A batch of a peer may claim any size, so `decompress` has a limit. Libraries are imported at first
+A peer's batch may decompress to any size, so `decompress` has a limit. Libraries load at first
 use. Sources: KAFKA-527 (snappy in xerial's frames), KIP-57 (lz4 frames of independent
 blocks), KIP-110 (zstd).
 """
@@ -18,14 +18,14 @@ XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, compatible version
 XERIAL_BLOCK_BYTES: Final = 32 * 1024
 ZSTD_WINDOW_BYTES_MAX: Final = 2**27
-_ZSTD_REPEATED_BYTE: Final = 1  # the type of a block that is one byte, many times
+_ZSTD_REPEATED_BYTE: Final = 1  # block type: one byte, repeated
 STEP_BYTES_MIN: Final = 64 * 1024
 STEP_RATIO: Final = 4
 _INT32: Final = struct.Struct(">i")
 
 
 class Compression(IntEnum):
-    """How the records of a batch are compressed: the low three bits of its attributes."""
+    """The compression type of a batch: the low three bits of its attributes."""
 
     NONE = 0
     GZIP = 1
@@ -47,7 +47,7 @@ def compress(compression: Compression, data: bytes) -> bytes:
         case Compression.LZ4:
             from lz4 import frame
 
-            # Java refuses blocks that depend on each other.
+            # Java's client refuses blocks that depend on each other.
             size = frame.BLOCKSIZE_MAX64KB
             lz4: bytes = frame.compress(data, block_size=size, block_linked=False, store_size=False)
             return lz4
@@ -60,8 +60,8 @@ def compress(compression: Compression, data: bytes) -> bytes:
 def decompress(compression: Compression, data: memoryview, *, size_max: int) -> bytes:
     """Return the records section as it was before `compress`.
 
-    Raises CorruptBatch, also for bytes after the end of the stream, which some clients would read
-    and others not; BatchTooLarge if the result is larger than `size_max` bytes.
+    Raises CorruptBatch, also for bytes after the end of the stream, which only some clients would
+    read; BatchTooLarge if the result is larger than `size_max` bytes.
     """
     match compression:
         case Compression.NONE:
@@ -134,10 +134,10 @@ def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
 
 
 def _zstd_frame_end(data: memoryview) -> int:
-    """Return where the first frame ends. The library reads a cut-off frame without an error.
+    """Return the end of the first frame. The library reads a cut-off frame without an error.
 
-    The frame has been decompressed, so all but its end is known to be right. Raises CorruptBatch if
-    the end is not there. Source: RFC 8878, sections 3.1.1 and 3.1.1.2.
+    The frame has been decompressed, so only its end is unchecked. Raises CorruptBatch if the end is
+    missing. Source: RFC 8878, sections 3.1.1 and 3.1.1.2.
     """
     try:
         descriptor = data[4]  # after the magic number
@@ -149,7 +149,7 @@ def _zstd_frame_end(data: memoryview) -> int:
             block = int.from_bytes(data[position : position + 3], "little")
             is_last, block_type, size = block & 1, block >> 1 & 3, block >> 3
             position += 3 + (1 if block_type == _ZSTD_REPEATED_BYTE else size)
-            data[position - 1]  # the block is there
+            data[position - 1]  # raises IndexError if the block is cut off
     except IndexError as error:
         raise CorruptBatch("zstd: the frame has no end") from error
     position += 4 * (descriptor >> 2 & 1)  # a checksum
@@ -164,7 +164,7 @@ def _require_nothing_after(bytes_left: int) -> None:
 
 
 def _step_bytes(data: memoryview) -> int:
-    """Return how much to decompress at once: the libraries take that much memory beforehand."""
+    """Return the output size of one step: the libraries allocate that much memory beforehand."""
     return max(STEP_BYTES_MIN, STEP_RATIO * len(data))
 
 

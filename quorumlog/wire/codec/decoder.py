@@ -1,14 +1,14 @@
 """Bytes -> message, by straight-line functions, compiled for each (class, version) at first use.
 
-A decoder does not trust the bytes. For any bytes it returns a message or raises MalformedFrame, and
-it takes time and memory in proportion to the frame: an array may not claim more elements than the
-rest of the frame could hold. It skips unknown tagged fields (KIP-482), and ignores bytes after the
-message, as Kafka does. Records are views.
+A decoder does not trust the bytes. For any bytes it returns a message or raises MalformedFrame, in
+time and memory proportional to the frame: the count of an array may not exceed the elements that
+the rest of the frame could hold. It skips unknown tagged fields (KIP-482), and ignores bytes after
+the message, as Kafka does. Records are views.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from struct import Struct as Packer
-from struct import error as PackError  # noqa: N812 - it is an exception, under the name of one
+from struct import error as PackError  # noqa: N812 - an exception, so named like one
 from struct import unpack_from
 from typing import Final, TypeVar, cast
 
@@ -29,9 +29,9 @@ from quorumlog.wire.codec.varint import finish_uvarint, skip_tagged_fields
 MessageT = TypeVar("MessageT", bound=Message)
 Decode = Callable[[memoryview, int, int], tuple[Message, int]]
 STRING_BYTES_MAX: Final = 32_767
-"""The largest int16. Kafka takes no longer strings, even if their length is a varint (KIP-482)."""
+"""The largest int16. Kafka refuses longer strings, even if their length is a varint (KIP-482)."""
 DECODING_ERRORS = (IndexError, PackError, UnicodeDecodeError)
-"""The errors that a decoder raises for a cut-off frame or for garbage. Its caller turns them into
+"""The errors that a decoder raises for a cut-off frame or garbage. Its caller turns them into
 MalformedFrame.
 """
 
@@ -52,7 +52,7 @@ def decode_message(message_class: type[MessageT], version: int, buffer: Buffer) 
 def decoder_for(message_class: type[Message], version: int) -> Decode:
     """Return, compiled at first use: (view, position, end of view) -> (message, next position).
 
-    It raises MalformedFrame, or one of DECODING_ERRORS that its caller must turn into that.
+    It raises MalformedFrame, or one of DECODING_ERRORS: its caller turns them into MalformedFrame.
     """
     decode = _decoders.get((message_class, version))
     if decode is None:
@@ -80,7 +80,7 @@ class _DecoderSource(SourceWriter):
     """
 
     def compile(self) -> Decode:
-        """Compile what decodes one message."""
+        """Compile the decoder of one message."""
         self.emit(0, "def decode(b, p, end):")
         self._struct(1, self.message_class, "message")
         self._flush(1)
@@ -88,7 +88,7 @@ class _DecoderSource(SourceWriter):
         return self.function("decode")
 
     def _flush(self, depth: int) -> None:
-        """Unpack what waits: before anything whose place depends on it, and after a loop."""
+        """Unpack the collected values: before any value behind them, and at the end of a loop."""
         formats, targets = self.take_fixed()
         if formats:
             packer = Packer(f">{formats}")
@@ -128,7 +128,7 @@ class _DecoderSource(SourceWriter):
         else:
             value = self.name("value")
             if field.nullable:
-                # KIP-893: a byte says whether the struct is there. In a tagged field null is 0.
+                # KIP-893: a byte precedes a nullable struct: null is -1, in a tagged field 0.
                 self.fixed("b", value)
                 self._flush(depth)
                 self.emit(depth, f"if {value} < {0 if field.tag is None else 1}:")
@@ -205,7 +205,7 @@ class _DecoderSource(SourceWriter):
         self.emit(depth + 1, f"{values}.append({element})")
 
     def _element_size(self, field: FieldLayout) -> int:
-        """Return the fewest bytes of one element."""
+        """Return the minimum size of one element, in bytes."""
         if field.struct is not None:
             return minimum_size(field.struct, self.version, flexible=self.flexible)
         if field.wire_type in FIXED_SIZES:

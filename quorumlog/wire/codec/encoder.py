@@ -1,12 +1,12 @@
 """Message -> bytes, by straight-line functions, compiled for each (class, version) at first use.
 
 Neighbouring fields of fixed size, and the lengths that follow them, become one `struct.pack`. Large
-record buffers are handed on, not copied. The source of a compiled function is its `__doc__`.
+record buffers are passed on, not copied. The source of a compiled function is its `__doc__`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from struct import Struct as Packer
-from struct import error as PackError  # noqa: N812 - it is an exception, under the name of one
+from struct import error as PackError  # noqa: N812 - an exception, so named like one
 from struct import pack
 from typing import Final
 
@@ -25,13 +25,13 @@ from quorumlog.wire.codec.varint import UVARINT_LIMIT, UVARINTS, encode_uvarint
 
 Encode = Callable[[Message, list[Buffer], list[Buffer]], None]
 COPY_BELOW_BYTES: Final = 1024
-"""Smaller records are copied next to the bytes around them, because one more buffer to send costs
-more.
+"""Smaller records are copied next to the bytes around them: one more buffer to send costs more
+than the copy.
 """
 
 
 def encode_message(message: Message, version: int) -> list[Buffer]:
-    """Return the bytes of `message`, in buffers to be sent one after the other.
+    """Return the bytes of `message`, as buffers to be sent in order.
 
     Fields that `version` lacks are left out. Raises UnencodableMessage if a value does not fit its
     field.
@@ -48,9 +48,9 @@ def encode_message(message: Message, version: int) -> list[Buffer]:
 
 
 def encoder_for(message_class: type[Message], version: int) -> Encode:
-    """Return, compiled at first use, the function (message, chunks, parts) that appends its bytes.
+    """Return the encoder (message, chunks, parts) of a class, compiled at first use.
 
-    `chunks` gets whole buffers, and `parts` the bytes that follow the last of them.
+    It appends whole buffers to `chunks`, and to `parts` the bytes that follow the last buffer.
     """
     encode = _encoders.get((message_class, version))
     if encode is None:
@@ -65,7 +65,7 @@ _encoders: Final[dict[tuple[type[Message], int], Encode]] = {}
 def append_records(
     chunks: list[Buffer], parts: list[Buffer], records: Buffer | Sequence[Buffer], size: int
 ) -> None:
-    """Add record batches of `size` bytes in all: as they are, or copied if they are small."""
+    """Add record batches of `size` bytes in all: uncopied, or copied if they are small."""
     buffers = [records] if isinstance(records, Buffer) else records
     if size < COPY_BELOW_BYTES:
         parts.extend(buffers)
@@ -76,7 +76,7 @@ def append_records(
 
 
 def total_size(buffers: Sequence[Buffer]) -> int:
-    """Return the size of buffers that follow each other."""
+    """Return the total size of consecutive buffers."""
     return sum(map(len, buffers))
 
 
@@ -92,14 +92,14 @@ _SCOPE: Final[Mapping[str, object]] = {
 class _EncoderSource(SourceWriter):
     """Writes the source of one encoder.
 
-    `_write`: the name of the function that takes bytes; it changes inside a tagged field, whose
-    size must be known before it is written.
+    `_write`: the name of the function that appends bytes; it differs inside a tagged field, whose
+    size precedes its bytes.
     """
 
     _write = "write"
 
     def compile(self) -> Encode:
-        """Compile what encodes one message."""
+        """Compile the encoder of one message."""
         self.emit(0, "def encode(message, chunks, parts):")
         self.emit(1, "write = parts.append")
         self._struct(1, self.message_class, "message")
@@ -107,7 +107,7 @@ class _EncoderSource(SourceWriter):
         return self.function("encode")
 
     def _flush(self, depth: int) -> None:
-        """Pack what waits: before a value of variable size, before a branch, and after a loop."""
+        """Pack the collected values: before a value of variable size or a branch, after a loop."""
         formats, expressions = self.take_fixed()
         if (formats, expressions) == ("B", "0"):
             self.emit(depth, rf'{self._write}(b"\0")')
@@ -130,7 +130,7 @@ class _EncoderSource(SourceWriter):
         elif field.struct is None:
             self._scalar(depth, field, expression)
         elif field.nullable:
-            # KIP-893: a byte says whether the struct is there. In a tagged field null is 0.
+            # KIP-893: a byte precedes a nullable struct: null is -1, in a tagged field 0.
             self._flush(depth)
             value = self.name("value")
             null = r"\xff" if field.tag is None else r"\0"
@@ -227,7 +227,7 @@ class _EncoderSource(SourceWriter):
     def _differs(self, field: FieldLayout, expression: str) -> str:
         """Return the condition under which a tagged field is written: not its default.
 
-        Kafka's default of a struct is the empty one, and never ours: it is always written.
+        Exception: a nullable struct is always written, as Kafka's default for it is not null.
         """
         if field.struct is not None and field.nullable and not field.is_array:
             return "True"

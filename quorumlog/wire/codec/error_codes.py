@@ -1,11 +1,11 @@
-"""Expected outcomes are values: names, numbers and retriability as in Kafka's protocol guide."""
+"""Kafka's error codes: names, numbers and retriability as in its protocol guide."""
 
 from enum import IntEnum
 from typing import Final
 
 
 class ErrorCode(IntEnum):
-    """What a Kafka API can answer with."""
+    """The error codes of Kafka's responses."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -2,18 +2,18 @@
 
 
 class MalformedFrame(ValueError):
-    """The bytes are not what the protocol says.
+    """The bytes violate the protocol.
 
-    The connection they came by cannot be trusted any more.
+    Their connection cannot be trusted any more.
     """
 
 
 class CorruptBatch(ValueError):
-    """A record batch is not whole: size, magic, checksum, or what is inside does not fit."""
+    """A record batch is corrupt: its size, magic, checksum or records."""
 
 
 class BatchTooLarge(CorruptBatch):
-    """What is inside a batch is more than the reader takes; it may be whole."""
+    """The records of a batch exceed the reader's limit; the batch may be whole."""
 
 
 class UnencodableMessage(ValueError):

@@ -1,7 +1,7 @@
-"""Batches with fewer records than they had: what compaction writes.
+"""Batches without some of their records, as compaction writes them.
 
 A batch keeps its offsets, its producer's numbers and its compression. A record keeps its bytes,
-unless the batch gets a delete horizon: times are counted from that then (KIP-534).
+unless the batch gets a delete horizon: time deltas then count from the horizon (KIP-534).
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,11 @@ from quorumlog.wire.codec.records import (
 )
 from quorumlog.wire.codec.varint import encode_uvarint
 
-DELETE_HORIZON_BIT: Final = 0x40  # set: base_timestamp says when tombstones may go
+DELETE_HORIZON_BIT: Final = 0x40  # set: base_timestamp is the time when tombstones may go
 
 
 class RawRecord(NamedTuple):
-    """One record as it is written: bytes [start, end) of the records; the time ends at `rest`."""
+    """One encoded record: bytes [start, end) of the records; its time delta ends at `rest`."""
 
     start: int
     rest: int
@@ -58,9 +58,9 @@ def raw_records(data: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
 def with_records(
     header: BatchHeader, data: Buffer, records: Sequence[RawRecord], *, horizon_ms: int | None
 ) -> bytes:
-    """Return the batch with these records alone; `data` is what `raw_records` was given.
+    """Return the batch with these records alone; `data`: the argument of `raw_records`.
 
-    horizon_ms: the delete horizon that the batch gets; None: as it was.
+    horizon_ms: the new delete horizon of the batch; None: unchanged.
     """
     base_timestamp, attributes = header.base_timestamp, header.attributes
     if horizon_ms is None:
@@ -86,7 +86,7 @@ def with_records(
 
 
 def empty_batch(base_offset: int, last_offset: int, leader_epoch: int) -> bytes:
-    """Return a batch without records, of no producer, that stands for these offsets."""
+    """Return a batch without records and producer that covers these offsets."""
     header = BatchHeader(
         base_offset, 0, leader_epoch, MAGIC, 0, 0, last_offset - base_offset, -1, -1, -1, -1, -1, 0
     )
@@ -98,7 +98,7 @@ def _encode(header: BatchHeader, body: bytes) -> bytes:
 
 
 def _moved(data: Buffer, record: RawRecord, moved_by: int) -> bytes:
-    """Return the record with a time that is counted from another one."""
+    """Return the record with its time delta changed by `moved_by`."""
     rest = data[record.rest : record.end]
     time = record.time_delta + moved_by
     body = b"".join((b"\0", encode_uvarint(time << 1 if time >= 0 else (-time << 1) - 1), rest))

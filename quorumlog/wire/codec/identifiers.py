@@ -1,4 +1,4 @@
-"""The kinds of number in Kafka's protocol, so that mypy keeps them apart."""
+"""Types of the numbers in Kafka's protocol, so that mypy keeps them apart."""
 
 from typing import Final, NamedTuple, NewType
 

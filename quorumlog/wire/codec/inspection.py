@@ -1,12 +1,12 @@
 """The broker's check of the records of a batch, in one pass that creates no object per record.
 
-`unfold` gives the bytes of the records, `inspect_records` decides whether they are the records that
-the header announces and returns what the header and a topic's limits are held against. Stricter
-than the decoder of a consumer (`records.decode_batch`): what passes here, every client can read.
+`unfold` returns the bytes of the records. `inspect_records` checks them against the header, and
+returns the facts that the header and a topic's limits are compared with. Stricter than the decoder
+of a consumer (`records.decode_batch`): every client can read records that pass here.
 Sources: the record format of KIP-98; Kafka's `DefaultRecord.readFrom` and `LogValidator`.
 """
 
-# DEVIATION: Kafka takes other offset deltas, lengths below -1, attributes, and any bytes as a key.
+# DEVIATION: Kafka accepts other offset deltas, lengths below -1, attributes, and any header key.
 # docs/decisions/0024-every-record-is-looked-at.md
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from quorumlog.wire.codec.records import (
 
 _INT64_MAX: Final = 2**63 - 1
 _INT64_MIN: Final = -(2**63)
-_NULL: Final = 1  # the length -1, as it is written
+_NULL: Final = 1  # the length -1, zigzag encoded
 
 _CRC: Final = Packer(">I")
 _CRC_AT: Final = 17
@@ -40,7 +40,7 @@ _MAX_TIMESTAMP_AT: Final = 35
 
 
 class RecordsSummary(NamedTuple):
-    """What all records of a batch come to. Timestamps in milliseconds, as the producer set them."""
+    """Totals over the records of a batch. Timestamps in milliseconds, as the producer set them."""
 
     min_timestamp: int
     max_timestamp: int
@@ -48,7 +48,7 @@ class RecordsSummary(NamedTuple):
 
 
 class RecordFacts(NamedTuple):
-    """What a topic's limits say of one record."""
+    """The facts of one record that a topic's limits apply to."""
 
     timestamp_ms: int
     has_key: bool
@@ -68,8 +68,8 @@ def unfold(batch: Buffer, header: BatchHeader, *, decompressed_bytes_max: int) -
 def inspect_records(data: Buffer, header: BatchHeader, *, items_max: int) -> RecordsSummary:
     """Check that `data` is exactly the records of `header`, at the offsets 0, 1, 2 and so on.
 
-    Raises CorruptBatch; BatchTooLarge if there are more than `items_max` records and headers of
-    records in all, which bounds the time that this takes.
+    Raises CorruptBatch; BatchTooLarge for more than `items_max` records and record headers in all:
+    the limit bounds the time of a check.
     """
     count = header.record_count
     if count * RECORD_BYTES_MIN > len(data):
@@ -98,7 +98,7 @@ def _look_at_all(data: memoryview, count: int, headers_left: int) -> tuple[int, 
     while index < count:
         length = min(count - index, RUN_MAX - index % RUN_MAX)
         run = find_run(data, p, index, length) if length > 1 else None
-        if run is None:  # walk so many records that what the search took does not count
+        if run is None:  # walk enough records to make the search's cost negligible
             run, headers_left = _walk(data, p, index, length, headers_left)
         length, p, earliest, latest, is_null = run
         index += length
@@ -113,15 +113,14 @@ def _look_at_all(data: memoryview, count: int, headers_left: int) -> tuple[int, 
 def _walk(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for each number would double its time
     data: memoryview, p: int, index: int, length: int, headers_left: int
 ) -> tuple[Run, int]:
-    """Return what `length` records from record `index` on, at `p`, come to; and `headers_left`.
+    """Check `length` records from record `index` on, at `p`; return their run and `headers_left`.
 
-    A number is a zigzag varint, nearly always of one or two bytes. It stays as it is written where
-    that is enough: an odd one is negative, 1 is -1. Raises CorruptBatch, IndexError,
-    UnicodeDecodeError.
+    A number is a zigzag varint, nearly always of one or two bytes. It stays encoded where possible:
+    an odd number is negative, 1 is -1. Raises CorruptBatch, IndexError, UnicodeDecodeError.
     """
     varint = _read_varint
     least, most, seen, has_null_key = _INT64_MAX, _INT64_MIN, -1, False
-    for expected in range(2 * index, 2 * (index + length), 2):  # an offset delta, as it is written
+    for expected in range(2 * index, 2 * (index + length), 2):  # an encoded offset delta
         size = data[p]
         p += 1
         if size >= 0x80:
@@ -171,7 +170,7 @@ def _walk(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for each numbe
 
 
 def _misfit(index: int, attributes: int, is_in_turn: bool) -> CorruptBatch:
-    if attributes:  # there are none yet; aiokafka stumbles over some
+    if attributes:  # none are defined yet; aiokafka fails on some values
         return CorruptBatch(f"record {index} has attributes: {attributes}")
     if not is_in_turn:
         return CorruptBatch(f"record {index} has another offset delta")
@@ -196,7 +195,7 @@ def _skip_headers(data: Buffer, p: int, headers_left: int) -> tuple[int, int]:
         if length & 1:
             raise CorruptBatch("a header without a key")
         end = p + (length >> 1)
-        str(data[p:end], "utf-8")  # Java replaces what is not UTF-8, other clients stumble over it
+        str(data[p:end], "utf-8")  # Java replaces invalid UTF-8, other clients fail on it
         length = data[end]
         p = end + 1
         if length >= 0x80:
@@ -209,9 +208,9 @@ def _skip_headers(data: Buffer, p: int, headers_left: int) -> tuple[int, int]:
 
 
 def _read_varint(data: Buffer, position: int, bytes_max: int) -> tuple[int, int]:
-    """Return (the number as it is written, next position).
+    """Return (the number, still zigzag encoded; next position).
 
-    `bytes_max` is 5 for an int32, 10 for an int64: what is longer or larger is corrupt.
+    `bytes_max` is 5 for an int32, 10 for an int64: longer or larger numbers are corrupt.
     """
     value = shift = 0
     for at in range(position, position + bytes_max):
@@ -226,7 +225,7 @@ def _read_varint(data: Buffer, position: int, bytes_max: int) -> tuple[int, int]
 
 
 def iterate_facts(data: Buffer, header: BatchHeader) -> Iterator[RecordFacts]:
-    """Yield what a topic's limits ask of each record. `inspect_records` has passed the records."""
+    """Yield the facts that a topic's limits need. The records have passed `inspect_records`."""
     p, base_timestamp, varint = 0, header.base_timestamp, _read_varint
     for _ in range(header.record_count):
         size, p = (data[p], p + 1) if data[p] < 0x80 else varint(data, p, 5)
@@ -244,10 +243,10 @@ def iterate_facts(data: Buffer, header: BatchHeader) -> Iterator[RecordFacts]:
 def with_max_timestamp(
     batch: Buffer, header: BatchHeader, max_timestamp: int, *, is_append_time: bool = False
 ) -> tuple[bytearray, BatchHeader]:
-    """Return a copy of one batch with this maximum, and its header.
+    """Return a copy of one batch with this maximum timestamp, and its header.
 
-    The records have their own times, or, with is_append_time, all of them the maximum. The
-    checksum covers what is changed, so it is computed anew.
+    With is_append_time all records have this timestamp, otherwise their own. The checksum covers
+    the change, so it is computed again.
     """
     attributes = header.attributes & ~TIMESTAMP_TYPE_BIT
     if is_append_time:

@@ -1,4 +1,4 @@
-"""The fields of a struct in one version, from which encoders and decoders are compiled."""
+"""The fields of a struct in one version: the input of encoders and decoders."""
 
 from dataclasses import dataclass, replace
 from struct import calcsize
@@ -24,7 +24,7 @@ FIXED_SIZES: Final = {name: calcsize(f">{format_}") for name, format_ in FIXED_F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldLayout:
-    """One field in one version. `wire_type` is "" and `struct` is set if it is made of structs."""
+    """One field in one version. For structs, `struct` is set and `wire_type` is ""."""
 
     name: str
     wire_type: str
@@ -39,7 +39,7 @@ class FieldLayout:
 class Layout:
     """The fields of one struct in one version.
 
-    `fields` are in wire order, `tagged` by tag; `absent` are those of other versions.
+    `fields` are in wire order, `tagged` by tag; `absent` are fields of other versions only.
     """
 
     fields: tuple[FieldLayout, ...]
@@ -102,7 +102,7 @@ def array_format(field: FieldLayout, size: str) -> str:
 
 
 def minimum_size(struct: type[Struct], version: int, *, flexible: bool) -> int:
-    """Return the fewest bytes that a `struct` takes: it bounds the count a frame may claim."""
+    """Return the minimum size of a `struct`, in bytes: it bounds the count of an array."""
     size = 1 if flexible else 0
     for field in layout_of(struct, version).fields:
         size += _minimum_field_size(field, version, flexible=flexible)

@@ -1,7 +1,7 @@
 """The base of every message class; the classes themselves are generated (`messages/`).
 
 A class describes all versions of its message at once: it has the union of the fields, and each
-field says in which versions it is on the wire. Values are plain: int, float, bool, str, bytes,
+field names the versions that have it on the wire. Values are plain: int, float, bool, str, bytes,
 list, or another `Struct`. A uuid is 16 raw bytes, a duration or timestamp is an int of
 milliseconds, an error code is an int.
 """
@@ -11,22 +11,20 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 Buffer = bytes | bytearray | memoryview
 Records = Buffer | Sequence[Buffer] | None
-"""Record batches: as decoded a view into the frame; to encode, one buffer or several that follow
-each other.
-"""
+"""Record batches: decoded, a view into the frame; to encode, one or several consecutive buffers."""
 
 EMPTY: Final[list[Any]] = []
-"""The default of an array argument: "give me a new list". It is never stored, so never changed."""
+"""The default of an array argument: a new list takes its place. It is never stored or changed."""
 ZERO_UUID: Final = bytes(16)
 
 
 class Field(NamedTuple):
     """One field, for all versions of its struct.
 
-    `type`: a wire type ("int32", "string", ...), a `Struct` class, or a list of one of these: an
-    array.
-    `versions`, `nullable`: "3+", "3-12" or "7"; `nullable` is "" where null is never allowed.
-    `tag`: the number of a tagged field (KIP-482), which is left out when it has its default.
+    `type`: a wire type ("int32", "string", ...), a `Struct` class, or, for an array, a list of one
+    such type.
+    `versions`, `nullable`: "3+", "3-12" or "7"; `nullable` is "" if null is never allowed.
+    `tag`: the number of a tagged field (KIP-482); the field is left out if it has its default.
     """
 
     name: str
@@ -36,7 +34,7 @@ class Field(NamedTuple):
     tag: int | None = None
 
 
-class Struct:  # noqa: PLW1641 - it can change, so it has no hash
+class Struct:  # noqa: PLW1641 - mutable, so without a hash
     """A group of fields. Invariant: `__slots__` and `FIELDS` name the same fields in wire order."""
 
     __slots__: tuple[str, ...] = ()
@@ -64,7 +62,7 @@ class Message(Struct):
 
 
 class Response(Message):
-    """An answer of a broker; `API_KEY` as in the request."""
+    """A response of a broker; `API_KEY` as in the request."""
 
     __slots__ = ()
     API_KEY: ClassVar[int]
@@ -74,7 +72,7 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 
 class Request(Message, Generic[ResponseT]):
-    """A request to a broker. The type argument is the class of the answer."""
+    """A request to a broker. The type argument is the class of the response."""
 
     __slots__ = ()
     API_KEY: ClassVar[int]

@@ -1,7 +1,7 @@
-"""Runs of records that differ in nothing but their contents, times and offset deltas.
+"""Runs of records that differ only in their contents, time deltas and offset deltas.
 
-A producer often sends records of one size. The first of them tells all bytes of the others but the
-contents of their keys and values, so that one comparison checks up to RUN_MAX records.
+A producer often sends records of one size. The first record determines all bytes of the others
+except keys, values and times, so that one comparison checks up to RUN_MAX records.
 Source: the record format of KIP-98.
 """
 
@@ -15,34 +15,34 @@ from quorumlog.wire.codec.records import SMALL_VARINTS
 from quorumlog.wire.codec.varint import encode_uvarint
 
 Run = tuple[int, int, int, int, bool]
-"""(records, position after them, least time delta, largest, whether their keys are null)."""
+"""(record count, position after the run, least time delta, largest, whether keys are null)."""
 
 Split = Callable[[memoryview, int], tuple[bytes, ...]]
-"""From data, and where the records start in it, to the pieces of their frames."""
+"""From data, and the start of the records in it, to the pieces of their frames."""
 
-RUN_MAX: Final = 64  # so many offset deltas take one byte
-_WORTH: Final = 8  # one in so many of the records that are compared; else to walk is cheaper
+RUN_MAX: Final = 64  # the offset deltas 0 to 63 take one byte each
+_WORTH: Final = 8  # a run must be 1/8 of the compared records: else a walk is cheaper
 CACHED_MAX: Final = 256  # a producer's batches resemble each other
-_NULL: Final = 1  # the length -1, as it is written
+_NULL: Final = 1  # the length -1, zigzag encoded
 
-_ONLY: Final = bytes(range(0, 0x80, 2))  # a number from 0 to 63, as it is written
-_FIRST: Final = bytes(range(0x80, 0x100, 2))  # the first byte of a number >= 0 of several
+_ONLY: Final = bytes(range(0, 0x80, 2))  # the one byte of a number from 0 to 63
+_FIRST: Final = bytes(range(0x80, 0x100, 2))  # the first byte of a larger number
 
 
 class _Frames(NamedTuple):
-    """What some records in a row have around their keys and values, as they should be."""
+    """The expected bytes around the keys and values of consecutive records."""
 
     split: Split
     expected: bytes
-    time_delta: int  # as it is written
+    time_delta: int  # zigzag encoded
     has_null_key: bool
 
 
 def find_run(data: memoryview, start: int, index: int, length: int) -> Run | None:
     """Return the run that begins at `start` with record `index`: of `length` records at most.
 
-    They are all right. None says nothing of them: to walk is cheaper, or they have what no run has
-    here: headers, null values, large keys or values. Raises IndexError if the data ends too early.
+    Its records are valid. None decides nothing: a walk is cheaper, or the records have headers,
+    null values, or large keys or values. Raises IndexError if the data ends too early.
     """
     size, body = data[start], start + 1
     if size >= 0x80:
@@ -73,10 +73,9 @@ def find_run(data: memoryview, start: int, index: int, length: int) -> Run | Non
 
 @lru_cache(maxsize=CACHED_MAX)
 def _frames(head: bytes, index: int, length: int) -> _Frames | None:
-    """Return the frames of records [index, index + length), the first of which begins with `head`.
+    """Return the frames of records [index, index + length); the first begins with `head`.
 
-    That ends with the length of its key. None if there is no run of such records, or one that is
-    not looked for.
+    `head` ends with the length of the key. None if such records are no run that this module finds.
     """
     is_short = head[0] < 0x80
     size = head[0] if is_short else head[0] + (head[1] - 1 << 7)
@@ -84,7 +83,7 @@ def _frames(head: bytes, index: int, length: int) -> _Frames | None:
     time = head[time_at]
     if time >= 0x80:
         time += head[time_at + 1] - 1 << 7
-    key_size = head[-1] >> 1  # 0 if it is null
+    key_size = head[-1] >> 1  # 0 for a null key
     record_size = time_at - 1 + (size >> 1)
     # After the head: the key, the length of the value, the value, and no headers.
     value_size = record_size - len(head) - key_size - 2
@@ -110,7 +109,7 @@ def _frames(head: bytes, index: int, length: int) -> _Frames | None:
 
 @lru_cache(maxsize=CACHED_MAX)
 def _splitter(head_size: int, key_size: int, tail_size: int, value_size: int, length: int) -> Split:
-    """Return what splits all bytes of `length` records, for which `struct` compiles a format."""
+    """Return a function that extracts the frames of `length` records by one `struct` format."""
     skip = f"{key_size}x{tail_size}s{value_size}x"
     return Packer(
         f"{head_size}s" + f"{skip}{1 + head_size}s" * (length - 1) + f"{skip}1s"
@@ -118,7 +117,7 @@ def _splitter(head_size: int, key_size: int, tail_size: int, value_size: int, le
 
 
 def _times_of_leading(found: bytes, expected: bytes, length: int, places: range) -> list[int]:
-    """Return the time deltas of as many records as are right, from the first on."""
+    """Return the time deltas of the leading records that have the expected frames."""
     width = len(expected) // length
     masked = bytearray(expected)
     for place in places:

@@ -1,8 +1,8 @@
 """Record batches, version 2 (KIP-98): their headers, for brokers; their records, for readers.
 
-A broker touches only the 61 bytes of a header: it checks the batch, and writes two fields that the
-checksum does not cover (base offset, leader epoch). Everything that comes from elsewhere ends as
-records or as CorruptBatch.
+A broker decodes only the 61 bytes of a header: it checks the batch, and writes two fields that the
+checksum does not cover (base offset, leader epoch). Any bytes decode to records or raise
+CorruptBatch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,19 +35,19 @@ __all__ = [
 
 MAGIC: Final = 2
 HEADER_BYTES: Final = 61
-LOG_OVERHEAD_BYTES: Final = 12  # base offset and batch length, which that length does not count
-CRC_END: Final = 21  # the checksum covers all that follows it
+LOG_OVERHEAD_BYTES: Final = 12  # base offset and batch length; the batch length excludes them
+CRC_END: Final = 21  # the checksum covers all bytes from here on
 RECORD_BYTES_MIN: Final = 7  # seven numbers of one byte
 DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
 
-TIMESTAMP_TYPE_BIT: Final = 0x08  # set: the broker's clock, and the same for all records
+TIMESTAMP_TYPE_BIT: Final = 0x08  # set: one timestamp by the broker's clock for all records
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 COMPRESSION_MASK: Final = 0x07
 
 _HEADER: Final = Packer(">qiibIhiqqqhii")
 _START: Final = Packer(">qiibI")  # up to the checksum
-_CHECKED: Final = Packer(">hiqqqhii")  # after it
+_CHECKED: Final = Packer(">hiqqqhii")  # after the checksum
 _INT64: Final = Packer(">q")
 _INT32: Final = Packer(">i")
 
@@ -79,7 +79,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The base offset of the batch that follows in a log."""
+        """The base offset of the next batch in a log."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -89,7 +89,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> Compression:
-        """How the records are compressed. Raises CorruptBatch for a type that there is not."""
+        """The compression of the records. Raises CorruptBatch for an unknown type."""
         try:
             return Compression(self.attributes & COMPRESSION_MASK)
         except ValueError as error:
@@ -97,7 +97,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_log_append_time(self) -> bool:
-        """Whether all records have `max_timestamp` as their time, from the broker's clock."""
+        """Whether all records have the timestamp `max_timestamp`, by the broker's clock."""
         return bool(self.attributes & TIMESTAMP_TYPE_BIT)
 
     @property
@@ -129,9 +129,9 @@ class Record(NamedTuple):
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Return the header of the batch at `position`; nothing else is looked at.
+    """Return the header of the batch at `position`, without any check of the records.
 
-    Raises CorruptBatch if fewer than 61 bytes are left, or the batch claims fewer.
+    Raises CorruptBatch if fewer than 61 bytes are left, or the batch's length is less.
     """
     if len(buffer) - position < HEADER_BYTES:
         raise CorruptBatch(f"{len(buffer) - position} bytes are no batch header")
@@ -144,7 +144,7 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of each whole batch; a partial batch at the end is left out.
 
-    Raises CorruptBatch if a batch claims to be smaller than its header.
+    Raises CorruptBatch if a batch's length is smaller than its header.
     """
     position, end = 0, len(buffer)
     while end - position >= HEADER_BYTES:
@@ -170,15 +170,15 @@ def validate_checksum(buffer: Buffer, position: int, header: BatchHeader) -> Non
 
 
 def validate_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    """Check size, magic, checksum and the cheap facts. Raises CorruptBatch.
+    """Check size, magic, checksum and the other header fields. Raises CorruptBatch.
 
-    `record_count` may be less than the offsets that the batch spans: compaction removes records.
+    `record_count` may be less than the number of offsets: compaction removes records.
     """
     validate_checksum(buffer, position, header)
     if not 0 <= header.record_count <= header.last_offset_delta + 1:
         raise CorruptBatch(f"{header.record_count} records, last delta {header.last_offset_delta}")
     room = header.size_in_bytes - HEADER_BYTES
-    # The common case without an enum: a start after a crash checks every batch.
+    # The common case creates no enum: a start after a crash checks every batch.
     is_plain = not header.attributes & COMPRESSION_MASK or header.compression is Compression.NONE
     if is_plain and header.record_count * RECORD_BYTES_MIN > room:
         raise CorruptBatch(f"{header.record_count} records in {room} bytes")
@@ -187,13 +187,13 @@ def validate_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
 def restamp(
     buffer: bytearray | memoryview, position: int, *, base_offset: int, leader_epoch: int
 ) -> None:
-    """Write, in place, what a leader gives a batch at append. The checksum covers neither field."""
+    """Write a leader's stamp at append, in place. The checksum covers neither field."""
     _INT64.pack_into(buffer, position, base_offset)
     _INT32.pack_into(buffer, position + LOG_OVERHEAD_BYTES, leader_epoch)
 
 
 def _encode_varint(value: int) -> bytes:
-    """Zigzag: small numbers of either sign take few bytes."""
+    """Return the zigzag varint: small numbers of either sign take few bytes."""
     return encode_uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
@@ -241,7 +241,7 @@ def encode_batch(
 
 
 def sealed(base_offset: int, leader_epoch: int, fields: Sequence[int], body: bytes) -> bytes:
-    """Return a batch with its length and checksum. `fields`: those of a BatchHeader after `crc`."""
+    """Return a batch with its length and checksum. `fields`: of a BatchHeader, after `crc`."""
     checked = _CHECKED.pack(*fields)
     length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(body)
     crc = crc32c(body, crc32c(checked))
@@ -265,7 +265,7 @@ def _encode_records(records: Sequence[Record], base_offset: int, base_timestamp:
         size = -1 if value is None else len(value)
         value_size = small[size] if 0 <= size < limit else varint(size)
         tail = _encode_headers(headers) if headers else b"\0"
-        # The first byte: attributes, of which there are none yet.
+        # The first byte is the attributes: always 0 so far.
         body = b"".join(
             (b"\0", time_delta, offset_delta, key_size, key or b"", value_size, value or b"", tail)
         )
@@ -298,7 +298,7 @@ def decode_batch(
 def decode_batches(
     buffer: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> Iterator[tuple[BatchHeader, list[Record]]]:
-    """Yield each whole batch of `buffer`, in order; a partial one at the end is left out.
+    """Yield each whole batch of `buffer`, in order; a partial batch at the end is left out.
 
     Raises CorruptBatch.
     """
@@ -310,7 +310,7 @@ def _decode_checked(
     buffer: Buffer, position: int, header: BatchHeader, decompressed_bytes_max: int
 ) -> list[Record]:
     validate_batch(buffer, position, header)
-    if header.record_count == 0:  # compaction has left the header alone
+    if header.record_count == 0:  # compaction has removed all records
         return []
     body = memoryview(buffer)[position + HEADER_BYTES : position + header.size_in_bytes]
     data = decompress(header.compression, body, size_max=decompressed_bytes_max)
@@ -321,9 +321,9 @@ def _decode_checked(
 
 
 def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
-    """Return what `data` holds.
+    """Return the records in `data`.
 
-    Raises CorruptBatch, IndexError or UnicodeDecodeError if it is not `header`'s records.
+    Raises CorruptBatch, IndexError or UnicodeDecodeError if `data` does not match `header`.
     """
     varint, make = read_varint, Record._make  # locals: this loop is hot
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
@@ -333,7 +333,7 @@ def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
     for _ in range(header.record_count):
         size, p = varint(data, p)
         end = p + size
-        time_delta, p = varint(data, p + 1)  # after the attributes, of which there are none yet
+        time_delta, p = varint(data, p + 1)  # after a byte of attributes
         byte = data[p]  # nearly always one byte
         offset_delta, p = (byte >> 1 ^ -(byte & 1), p + 1) if byte < 0x80 else varint(data, p)
         size, p = varint(data, p)

@@ -1,9 +1,9 @@
-"""The door to the messages: frames of requests and responses, with their headers.
+"""The entrance to the codec: frames of requests and responses, with their headers.
 
 Header versions (KIP-482): flexible requests have header v2 and flexible responses header v1, older
-ones v1 and v0. Two exceptions: `client_id` is always a string of the old form, and a response to
-ApiVersions always has header v0, because a client that asks cannot know yet what the broker
-understands (KIP-511).
+versions have v1 and v0. Two exceptions: `client_id` is always a string of the old form, and a
+response to ApiVersions always has header v0, because its client does not have the broker's versions
+yet (KIP-511).
 """
 
 from functools import cache
@@ -15,7 +15,7 @@ from quorumlog.wire.codec.decoder import DECODING_ERRORS, Decode, decode_message
 from quorumlog.wire.codec.encoder import encode_message
 from quorumlog.wire.codec.errors import MalformedFrame, UnencodableMessage
 from quorumlog.wire.codec.message import Buffer, Request, Response
-from quorumlog.wire.codec.messages import APIS
+from quorumlog.wire.codec.messages import APIS, UNUSED_APIS
 from quorumlog.wire.codec.varint import skip_tagged_fields
 
 __all__ = [
@@ -35,13 +35,13 @@ __all__ = [
 ]
 
 API_VERSIONS_KEY: Final = 18
-_REQUEST_HEADER: Final = Packer(">hhih")  # the last: the length of client_id
+_REQUEST_HEADER: Final = Packer(">hhih")  # the last field: the length of client_id
 _INT32: Final = Packer(">i")
 _UNSUPPORTED_VERSION: Final = memoryview(b"\0\x23")  # ErrorCode.UNSUPPORTED_VERSION as int16
 
 
 class RequestHeader(NamedTuple):
-    """What stands before each request. `correlation_id` comes back in the response."""
+    """The header of a request. The response repeats `correlation_id`."""
 
     api_key: int
     api_version: int
@@ -50,16 +50,16 @@ class RequestHeader(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The API and its version, for people: "DescribeQuorum v2"."""
+        """The API and its version, for log messages: "DescribeQuorum v2"."""
         api = APIS.get(self.api_key)
-        name = f"API key {self.api_key}" if api is None else api.name
+        name = UNUSED_APIS.get(self.api_key, f"API key {self.api_key}") if api is None else api.name
         return f"{name} v{self.api_version}"
 
 
 class UnsupportedVersion(Exception):
-    """There are no messages of this API or version.
+    """An API or version without message classes.
 
-    Its `header` is what a reply needs (error 35).
+    `header`: for the response (error 35).
     """
 
     def __init__(self, header: RequestHeader) -> None:
@@ -75,8 +75,7 @@ class _Codec(NamedTuple):
 def decode_request(frame: Buffer) -> tuple[RequestHeader, Request[Any]]:
     """Return the request in `frame` (without its length). Its records are views into `frame`.
 
-    Raises UnsupportedVersion for an API or version that we have no messages for, and
-    MalformedFrame.
+    Raises UnsupportedVersion for an API or version without message classes, and MalformedFrame.
     """
     view = memoryview(frame)
     end = len(view)
@@ -91,7 +90,7 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Request[Any]]:
         message, _ = codec.decode(view, position, end)
     except DECODING_ERRORS as error:
         raise MalformedFrame(f"a request of {end} bytes: {error}") from error
-    return header, message  # type: ignore[return-value]  # the decoder of a request's class
+    return header, message  # type: ignore[return-value]  # decoded as a request class
 
 
 def _decode_request_header(view: memoryview, end: int) -> tuple[RequestHeader, int]:
@@ -110,7 +109,7 @@ def _decode_request_header(view: memoryview, end: int) -> tuple[RequestHeader, i
 def encode_request(
     request: Request[Any], *, api_version: int, correlation_id: int, client_id: str | None
 ) -> list[Buffer]:
-    """Return a frame with its length, in buffers to be sent one after the other.
+    """Return a frame with its length, as buffers to be sent in order.
 
     Large records are not copied. Raises UnencodableMessage if a value does not fit its field.
     """
@@ -124,7 +123,7 @@ def encode_request(
 
 
 def encode_response(header: RequestHeader, response: Response) -> list[Buffer]:
-    """Return the frame that answers the request of `header`; as `encode_request` does."""
+    """Return the frame of a response to the request of `header`, as `encode_request` does."""
     version = header.api_version
     chunks = encode_message(response, version)
     correlation_id = _INT32.pack(header.correlation_id)
@@ -136,9 +135,9 @@ def encode_response(header: RequestHeader, response: Response) -> list[Buffer]:
 def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Response]:
     """Return (correlation_id, response) in `frame` (without its length).
 
-    Its records are views into `frame`. API and version are those of the request. But a broker that
-    lacks the version of an ApiVersions request answers in version 0, with error 35 (KIP-511).
-    Raises MalformedFrame.
+    Its records are views into `frame`. API and version are the request's; but a broker without the
+    version of an ApiVersions request responds in version 0, with error 35 (KIP-511). Raises
+    MalformedFrame.
     """
     view = memoryview(frame)
     if api_key == API_VERSIONS_KEY and view[4:6] == _UNSUPPORTED_VERSION:
@@ -153,7 +152,7 @@ def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int,
     except DECODING_ERRORS as error:
         name = APIS[api_key].name
         raise MalformedFrame(f"a {name} v{api_version} response: {error}") from error
-    return correlation_id, message  # type: ignore[return-value]  # the decoder of a response's class
+    return correlation_id, message  # type: ignore[return-value]  # decoded as a response class
 
 
 def _framed(header: bytes, chunks: list[Buffer]) -> list[Buffer]:
@@ -188,7 +187,7 @@ def _class_of(api_key: int, suffix: str) -> Any:
 
 @cache
 def _request_codec(api_key: int, version: int) -> _Codec:
-    """Return the codec of a request. Raises KeyError, which is not kept, if there is none."""
+    """Return the codec of a request. Raises KeyError, uncached, if there is none."""
     if version not in APIS[api_key].versions:
         raise KeyError(version)
     found = request_class(api_key)

@@ -8,10 +8,10 @@ from quorumlog.wire.codec.message import Message
 
 
 class SourceWriter:
-    """The text of one function as it grows, and the names that it refers to: `scope`, constants.
+    """The source text of one function, and the names that it uses: `scope`, constants.
 
     The function is for one version of a message, which is `flexible` or not (KIP-482).
-    Neighbouring values of fixed size wait, so that one `struct.Struct` packs or unpacks them.
+    Neighbouring values of fixed size are collected: one `struct.Struct` packs or unpacks them.
     """
 
     def __init__(
@@ -36,16 +36,16 @@ class SourceWriter:
         return f"{prefix}{self._names}"
 
     def constant(self, name: str, value: object) -> str:
-        """Let the function refer to `value` by `name`; return the name."""
+        """Bind `name` to `value` in the function's scope; return the name."""
         self._scope[name] = value
         return name
 
     def fixed(self, format_: str, expression: str) -> None:
-        """Let a value wait for its neighbours: its format in `struct`, and where it is or goes."""
+        """Collect a value of fixed size: its `struct` format, and its source or target."""
         self._waiting.append((format_, expression))
 
     def take_fixed(self) -> tuple[str, str]:
-        """Return the formats and the expressions that wait, joined; ("", "") if none does."""
+        """Return and clear the collected formats and expressions, joined; ("", "") without any."""
         waiting, self._waiting = self._waiting, []
         formats = "".join(format_ for format_, _ in waiting)
         return formats, ", ".join(expression for _, expression in waiting)

@@ -15,12 +15,12 @@ _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def is_topic_name(name: str) -> bool:
-    """Tell whether a topic may have this name: it becomes the name of a directory."""
+    """Return whether a topic may have this name, which becomes the name of a directory."""
     return topic_name_error(name) is None
 
 
 def topic_name_error(name: str) -> str | None:
-    """Return what is wrong with a topic's name, in Kafka's words, or None."""
+    """Return Kafka's error message for a topic's name, or None if it is valid."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in {".", ".."}:

@@ -25,8 +25,8 @@ COMMIT: Final = 1
 MARKER_VERSION: Final = 0
 _KEY: Final = struct.Struct(">hh")
 _VALUE: Final = struct.Struct(">hi")
-# The one record of a marker, as every broker writes it: its size, no attributes, its time and
-# offset those of the batch, the size of the key, the key, the size of the value, the value.
+# A marker's only record, as every broker writes it: size, attributes 0, time and offset deltas 0,
+# size of the key, key, size of the value, value.
 _RECORD: Final = struct.Struct(">5shhchi")
 _BEFORE_KEY: Final = bytes((32, 0, 0, 0, 8))
 _BEFORE_VALUE: Final = bytes((12,))
@@ -34,7 +34,7 @@ _PLAIN_BYTES: Final = HEADER_BYTES + _RECORD.size + 1  # the count of headers: 0
 
 
 class TransactionMarker(NamedTuple):
-    """How a producer's transaction ended; the epoch is that of the coordinator which says so."""
+    """The outcome of a producer's transaction, and the epoch of the coordinator that sent it."""
 
     producer_id: int
     producer_epoch: int
@@ -56,16 +56,16 @@ def encode_marker(marker: TransactionMarker, timestamp_ms: int) -> bytes:
 
 
 def decode_marker(batch: Buffer, position: int = 0) -> TransactionMarker | None:
-    """Return the marker that a control batch holds; None: it has none, or none of this kind.
+    """Return the marker of a control batch; None: it has no record, or a record of another type.
 
-    Compaction leaves a control batch without its record. Raises CorruptBatch or ValueError: the
+    Compaction may leave a control batch without its record. Raises CorruptBatch or ValueError: the
     batch or its record cannot be read.
     """
     return marker_of(read_header(batch, position), decode_batch(batch, position))
 
 
 def marker_of(header: BatchHeader, records: Sequence[Record]) -> TransactionMarker | None:
-    """Return the marker of a control batch that was decoded; see `decode_marker`."""
+    """Return the marker of a decoded control batch; see `decode_marker`."""
     if not records:
         return None
     try:
@@ -81,7 +81,7 @@ def marker_of(header: BatchHeader, records: Sequence[Record]) -> TransactionMark
 
 
 def _plain_marker(batch: Buffer, position: int, header: BatchHeader) -> TransactionMarker | None:
-    """Return the marker of a batch like those of `encode_marker`; None: it is not one."""
+    """Return the marker of a batch as `encode_marker` writes it; None for any other batch."""
     if header.size_in_bytes != _PLAIN_BYTES or header.record_count != 1:
         return None
     before_key, _, kind, before_value, _, epoch = _RECORD.unpack_from(
@@ -98,7 +98,7 @@ def marked_headers(
 ) -> list[tuple[int, BatchHeader, TransactionMarker | None]]:
     """Return (position, header, marker) of each whole batch. Raises CorruptBatch.
 
-    The caller sees to the checksums: that of a marker is not always computed here.
+    The caller checks the CRCs: a marker's CRC is not always checked here.
     """
     marked: list[tuple[int, BatchHeader, TransactionMarker | None]] = []
     for position, header in iterate_headers(batches):

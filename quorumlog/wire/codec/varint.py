@@ -4,11 +4,11 @@ from typing import Final
 
 from quorumlog.wire.codec.errors import MalformedFrame
 
-_LAST_SHIFT: Final = 28  # five bytes hold what an int32 length needs
+_LAST_SHIFT: Final = 28  # an int32 length takes at most five bytes
 
 
 def encode_uvarint(value: int) -> bytes:
-    """Return `value` >= 0 in as few bytes as it takes. Raises ValueError if it is negative."""
+    """Return `value` >= 0 in as few bytes as possible. Raises ValueError if it is negative."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -27,7 +27,7 @@ a call.
 def finish_uvarint(buffer: memoryview, position: int, first: int) -> tuple[int, int]:
     """Read on after `first`, a byte over 127: return (value, next position).
 
-    Raises IndexError at the end of the buffer, MalformedFrame if it takes more than five bytes.
+    Raises IndexError at the end of the buffer, MalformedFrame after more than five bytes.
     """
     value, shift = first & 0x7F, 7
     while True:

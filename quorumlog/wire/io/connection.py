@@ -1,10 +1,10 @@
 """One connection to a Kafka broker, for clients, followers and administrators.
 
-A broker answers the requests of one connection in their order, so an answer belongs to the oldest
-request that has none yet; its correlation id must say so too, or the connection is closed. As in
-Kafka's own client, a request that times out closes the connection: later requests on it would wait
-behind that one, and a new connection may avoid what is wrong.
-Source: KIP-35 and KIP-511 (which versions the broker knows).
+A broker responds to the requests of one connection in order, so a response belongs to the oldest
+request without one; if its correlation id differs, the connection is closed. As in Kafka's own
+client, a request that times out closes the connection: later requests on it would wait behind the
+slow one, and a new connection may avoid the problem.
+Source: KIP-35 and KIP-511 (the versions that the broker supports).
 """
 
 import asyncio
@@ -39,16 +39,16 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 
 class ConnectionLost(Exception):
-    """The connection is gone, or was never there. A request sent may have been executed or not."""
+    """The connection failed or closed. A request that was sent may have been executed or not."""
 
 
 class RequestTimedOut(Exception):
-    """There was no answer in time. The request may have been executed or not."""
+    """The response did not arrive in time. The request may have been executed or not."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Pending:
-    """A request that waits: for its turn to be sent, then for its answer."""
+    """A request that waits for its turn to be sent, then for its response."""
 
     header: RequestHeader
     frame: list[Buffer]  # emptied when it is sent
@@ -57,14 +57,14 @@ class _Pending:
 
 
 class _ClientProtocol(FrameProtocol):
-    """Hands frames and the end of the connection to its owner."""
+    """Passes frames, and the end of the connection, to its owner."""
 
     def __init__(self, owner: "KafkaConnection") -> None:
         super().__init__()
         self._owner: Final = owner
 
     def frame_received(self, frame: memoryview) -> None:
-        # A copy: an answer, with its records, lives as long as the caller wants.
+        # A copy: a response, with its records, outlives the connection's buffer.
         self._owner.handle_frame(bytes(frame))
 
     def connection_closed(self, error: Exception | None) -> None:
@@ -72,12 +72,12 @@ class _ClientProtocol(FrameProtocol):
 
 
 class KafkaConnection:
-    """Sends requests and returns their answers. `open` makes it; `close` or the peer ends it.
+    """Sends requests and returns their responses. `open` creates it; `close` or the peer ends it.
 
     Invariants:
-      1. At most `in_flight_max` requests wait for an answer; further callers wait in their order.
+      1. At most `in_flight_max` requests wait for a response; further callers wait in their order.
       2. Requests are written in the order in which `send` was called.
-      3. When `closed` is done, nothing waits any more and no timer is left.
+      3. When `closed` is done, no request waits any more and no timer is left.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class KafkaConnection:
         self._correlation_id = 0
         self._versions: dict[int, range] = {ApiVersionsRequest.API_KEY: ApiVersionsRequest.VERSIONS}
         self.finalized_features: dict[str, int] = {}
-        """The level of each feature that the cluster has finalized (KIP-584), when we connected."""
+        """The finalized level of each of the cluster's features (KIP-584), when it connected."""
         self.closed: Final[asyncio.Future[Exception | None]] = self._loop.create_future()
-        """Done when the connection is gone; the result is the error, None if a side just closed."""
+        """Done when the connection has ended; the result is the error, None after a close."""
 
     @classmethod
     async def open(
@@ -111,7 +111,7 @@ class KafkaConnection:
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         in_flight_max: int = IN_FLIGHT_MAX,
     ) -> "KafkaConnection":
-        """Connect, and learn which versions the broker knows.
+        """Connect, and request the versions that the broker supports.
 
         Raises ConnectionLost (also if no process listens) or RequestTimedOut.
         """
@@ -126,7 +126,7 @@ class KafkaConnection:
         except TimeoutError as error:
             address = address_text(host, port)
             raise RequestTimedOut(f"no connection to {address} in time") from error
-        # An impossible name or port; or the interpreter exits, and no thread looks up names.
+        # An invalid name or port; or the interpreter exits, so that no thread can resolve names.
         except (OSError, ValueError, OverflowError, RuntimeError) as error:
             raise ConnectionLost(f"{address_text(host, port)}: {error}") from error
         try:
@@ -138,16 +138,16 @@ class KafkaConnection:
 
     @property
     def api_versions(self) -> Mapping[int, range]:
-        """The versions that the broker said it knows, by API key."""
+        """The versions that the broker supports, by API key."""
         return self._versions
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for an answer."""
+        """The number of requests that wait for a response."""
         return len(self._pending)
 
     def version_for(self, request: type[Request[Any]] | Request[Any]) -> int:
-        """Return the highest version that both sides know. Raises UnsupportedVersion."""
+        """Return the highest version that both sides support. Raises UnsupportedVersion."""
         theirs = self._versions.get(request.API_KEY, range(0))
         version = min(request.VERSIONS[-1], theirs.stop - 1)
         if version not in theirs or version not in request.VERSIONS:
@@ -162,11 +162,12 @@ class KafkaConnection:
         version: int | None = None,
         timeout_ms: float | None = None,
     ) -> ResponseT:
-        """Send `request` and return its answer.
+        """Send `request` and return its response.
 
-        A caller that is cancelled leaves its request under way; the answer is then thrown away.
-        Raises UnsupportedVersion and UnencodableMessage (nothing was sent), ConnectionLost (also if
-        the answer cannot be read) and RequestTimedOut; the timeout includes the wait for others.
+        If the caller is cancelled, the request stays in flight and its response is discarded.
+        Raises UnsupportedVersion and UnencodableMessage (the request was not sent), ConnectionLost
+        (also for a malformed response) and RequestTimedOut; the timeout includes the wait for other
+        requests.
         """
         header, frame = self._encode(request, version)
         pending = _Pending(header=header, frame=frame, answer=self._loop.create_future())
@@ -181,18 +182,18 @@ class KafkaConnection:
             raise
 
     def send_no_reply(self, request: Request[Any], *, version: int | None = None) -> None:
-        """Send what the broker does not answer (Produce with acks=0). Never blocks; see `drain`.
+        """Send a request without a response (Produce with acks=0). Never blocks; see `drain`.
 
-        It does not count as in flight and overtakes what waits for its turn.
+        It does not count as in flight, and overtakes the requests that wait for their turn.
         Raises UnsupportedVersion, UnencodableMessage and ConnectionLost.
         """
         _, frame = self._encode(request, version)
         self._protocol.write(frame)
 
     async def drain(self) -> None:
-        """Wait until the broker has taken most of what was sent, or the connection is closed.
+        """Wait until the broker has received most of the written bytes, or the connection closes.
 
-        Raises RequestTimedOut, and closes the connection, if the broker takes nothing for long.
+        Raises RequestTimedOut, and closes the connection, if the broker does not read in time.
         """
         try:
             async with asyncio.timeout(self._request_timeout_ms / 1000):
@@ -203,10 +204,10 @@ class KafkaConnection:
             raise timed_out from error
 
     async def close(self) -> None:
-        """Close, and wait until the connection is gone.
+        """Close, and wait until the connection has ended.
 
-        What was written is sent first, if the broker takes it soon and the caller is not cancelled.
-        Requests without an answer get ConnectionLost.
+        Written bytes are sent first, if the broker reads them soon and the caller is not cancelled.
+        Requests without a response raise ConnectionLost.
         """
         self._protocol.close()
         try:
@@ -217,14 +218,14 @@ class KafkaConnection:
         await asyncio.shield(self.closed)
 
     async def _learn_versions(self) -> None:
-        """Ask with the newest version we know; a broker that lacks it answers in version 0."""
+        """Send ApiVersions in its newest version; a broker that lacks it responds in version 0."""
         request = ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
         )
         response: ApiVersionsResponse = await self.send(request)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             self._take_versions(response)
-            self._versions.setdefault(request.API_KEY, range(1))  # before KIP-511 it says nothing
+            self._versions.setdefault(request.API_KEY, range(1))  # absent before KIP-511
             try:
                 response = await self.send(request)
             except UnsupportedVersion as error:
@@ -261,7 +262,7 @@ class KafkaConnection:
         return header, frame
 
     def _send_waiting(self) -> None:
-        """Write what waits, oldest first, as far as there are places in flight."""
+        """Write waiting requests, oldest first, up to `in_flight_max`."""
         while self._waiting and len(self._pending) < self._in_flight_max:
             pending = self._waiting.popleft()
             self._pending.append(pending)
@@ -285,7 +286,7 @@ class KafkaConnection:
             self._protocol.abort(RequestTimedOut(f"no answer to {request} in time"))
 
     def handle_frame(self, frame: bytes) -> None:
-        """Handle an answer from the protocol: it belongs to the oldest request in flight."""
+        """Handle a response from the protocol: it belongs to the oldest request in flight."""
         if not self._pending:
             self._protocol.abort(MalformedFrame("an answer to no request"))
             return
@@ -305,7 +306,7 @@ class KafkaConnection:
         self._send_waiting()
 
     def handle_closed(self, error: Exception | None) -> None:
-        """Fail all requests: the protocol reports that the connection is gone."""
+        """Fail all requests: the protocol reports the end of the connection."""
         for pending in (*self._pending, *self._waiting):
             _stop_timer(pending)
             if not pending.answer.done():

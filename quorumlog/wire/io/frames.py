@@ -1,7 +1,7 @@
 """Frames on a socket, for brokers and clients: four bytes of length, then as many bytes.
 
-A connection reads into one buffer of its own, and a frame is a view into it: nothing is copied. A
-length that is negative or over the limit closes the connection.
+A connection reads into a buffer of its own, and a frame is a view into it, without a copy. A length
+that is negative or over the limit closes the connection.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from quorumlog.wire.codec.message import Buffer
 FRAME_MAX_BYTES: Final = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes
 BUFFER_BYTES: Final = 64 * 1024
 KEEP_BYTES: Final = 4 * 1024 * 1024
-"""A buffer that has grown beyond this is given back when it is empty."""
+"""A buffer that has grown beyond this is released when it is empty."""
 WRITELINES_NEVER_PAUSES: Final = (3, 12) <= sys.version_info < (3, 12, 9) or (
     3,
     13,
 ) <= sys.version_info < (3, 13, 2)
-"""CVE-2024-12254: in these versions only asyncio's `write` checks how much is not sent yet."""
+"""CVE-2024-12254: in these versions only asyncio's `write` checks the size of unsent bytes."""
 _LENGTH: Final = Packer(">i")
 
 
@@ -31,10 +31,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     Invariants:
       1. However the bytes arrive, the same frames are delivered in the same order.
-      2. A view that `frame_received` got keeps its bytes until it returns, or, if it has called
-         `pause_frames`, until `resume_frames` is called.
-      3. The buffer is at most twice as large as what was received of the frame under way
-         (and at least BUFFER_BYTES), whatever length the frame claims.
+      2. The view passed to `frame_received` keeps its bytes until that call returns or, if it
+         calls `pause_frames`, until `resume_frames` is called.
+      3. The buffer is at most twice as large as the received part of the current frame (and at
+         least BUFFER_BYTES), whatever the frame's length field contains.
       4. No frame is delivered after `connection_closed`, or after `close` or `abort`.
     """
 
@@ -43,35 +43,35 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._frames = self._buffer.toreadonly()
-        self._start = self._end = 0  # what was received and not yet delivered
+        self._start = self._end = 0  # received bytes, not yet delivered
         self._is_paused = False
         self._is_closing = False
         self._failure: Exception | None = None
-        self._drained: asyncio.Future[None] | None = None  # there while writing is paused
+        self._drained: asyncio.Future[None] | None = None  # set while writing is paused
 
     # Hooks.
 
     def connection_opened(self) -> None:
-        """Do what follows the start of the connection: it can be written to."""
+        """Handle the start of the connection: it can be written to."""
 
     def frame_received(self, frame: memoryview) -> None:
-        """Take one frame, without its length. The read-only view is valid during this call.
+        """Handle one frame, without its length. The read-only view is valid during this call.
 
         An exception ends the connection: the event loop logs it and closes the socket.
         """
         raise NotImplementedError
 
     def connection_closed(self, error: Exception | None) -> None:
-        """Do what follows the end of the connection. `error`: why; None: it was closed in order.
+        """Handle the end of the connection. `error`: its cause; None after an orderly close.
 
         MalformedFrame if the peer sent a frame of impossible length.
         """
 
     def writing_paused(self) -> None:
-        """Send less: the peer does not take what was sent, which stays in memory until it does."""
+        """Send less: the peer reads too slowly, and unsent bytes stay in memory."""
 
     def writing_resumed(self) -> None:
-        """Send again: the peer has taken nearly all of what waited."""
+        """Send again: nearly all unsent bytes have been sent."""
 
     # For the owner.
 
@@ -83,16 +83,16 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     @property
     def is_closing(self) -> bool:
-        """Whether the connection is closed or about to be: what is written now goes nowhere."""
+        """Whether the connection is closed or about to be: written bytes are then dropped."""
         return self._is_closing
 
     @property
     def is_writable(self) -> bool:
-        """Whether what is written is taken soon; if not, `drain` waits for it."""
+        """Whether written bytes will be sent soon; if not, use `drain`."""
         return self._drained is None and not self._is_closing
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Send buffers that follow each other. Never blocks; see `is_writable`.
+        """Send consecutive buffers. Never blocks; see `is_writable`.
 
         They must not change from now on: some may be sent later.
         """
@@ -107,7 +107,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self.transport.writelines(buffers)
 
     async def drain(self) -> None:
-        """Wait until the peer has taken most of what was written, or the connection is closed."""
+        """Wait until most of the written bytes are sent, or the connection is closed."""
         while self._drained is not None:
             await asyncio.shield(self._drained)
 
@@ -119,7 +119,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 self.transport.pause_reading()
 
     def resume_frames(self) -> None:
-        """Go on, first with what has already been received: frames may arrive during this call."""
+        """Resume, first with received bytes: frames may be delivered during this call."""
         if not self._is_paused:
             return
         self._is_paused = False
@@ -128,13 +128,13 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self.transport.resume_reading()
 
     def close(self, error: Exception | None = None) -> None:
-        """Close once what was written is sent. `error` is handed to `connection_closed`."""
+        """Close once all written bytes are sent. `error` is passed to `connection_closed`."""
         if not self._is_closing:
             self._is_closing, self._failure = True, error
             self.transport.close()
 
     def abort(self, error: Exception | None = None) -> None:
-        """Close at once and drop what was not sent."""
+        """Close at once and drop unsent bytes."""
         self._is_closing = True
         self._failure = self._failure or error
         self.transport.abort()
@@ -142,39 +142,39 @@ class FrameProtocol(asyncio.BufferedProtocol):
     # For asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport."""
+        """Store the transport, and open the connection."""
         self._transport = cast(asyncio.Transport, transport)
         self.connection_opened()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes go: never empty (the room is made in `_make_room`)."""
+        """Return the free part of the buffer: never empty (`_make_room` ensures this)."""
         del sizehint  # a larger buffer costs nothing, and a smaller one a system call
         return self._buffer[self._end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Deliver the frames that are whole now."""
+        """Deliver the frames that are complete now."""
         self._end += nbytes
         self._deliver()
 
     def eof_received(self) -> None:
-        """Close: half of a connection is of no use in this protocol."""
+        """Close: this protocol has no use for a half-open connection."""
         self._is_closing = True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the owner, and let go of the buffer."""
+        """Report the end to the owner, and release the buffer."""
         self._is_closing = True
         self.resume_writing()
         self._start = self._end = 0
         self.connection_closed(self._failure or exc)
 
     def pause_writing(self) -> None:
-        """Note that the transport's buffer is over its high mark."""
+        """Record that the transport's buffer is over its high mark."""
         if self._drained is None:
             self._drained = asyncio.get_running_loop().create_future()
             self.writing_paused()
 
     def resume_writing(self) -> None:
-        """Note that the transport's buffer is below its low mark."""
+        """Record that the transport's buffer is below its low mark."""
         drained, self._drained = self._drained, None
         if drained is not None:
             drained.set_result(None)
@@ -203,9 +203,9 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._make_room(_LENGTH.size + size)
 
     def _make_room(self, frame_bytes: int) -> None:
-        """Make the buffer fit for the rest of a frame of `frame_bytes`, length included.
+        """Make room in the buffer for the rest of a frame of `frame_bytes`, length included.
 
-        Views of delivered frames lose their bytes here, and only here.
+        Only this call overwrites the bytes of delivered frames.
         """
         received, capacity = self._end - self._start, len(self._buffer)
         if received == 0 and capacity > KEEP_BYTES:
@@ -225,7 +225,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
 
 def _other_protocol(size: int) -> str:
-    """Say so if an impossible length is how a message of another protocol begins."""
+    """Return a hint if an impossible length is the beginning of another protocol's message."""
     start = _LENGTH.pack(size)
     if start == b"HTTP" or start.split(b" ")[0] in {b"GET", b"POST", b"PUT", b"HEAD"}:
         return ": the peer speaks HTTP, not Kafka's protocol"
