@@ -29,7 +29,7 @@ PLANTS: list[tuple[int, Imports]] = [
     (1, [("quorumlog.testing", "quorumlog.cli")]),
     (2, [("quorumlog.broker", "quorumlog.client")]),
     (3, [("quorumlog.chaos.faults", "quorumlog.broker.partitions.core")]),
-    (3, [("quorumlog.chaos.run", "quorumlog.storage")]),
+    (3, [("quorumlog.chaos.run.run", "quorumlog.storage")]),
     (3, [("quorumlog.chaos.stray", "quorumlog.metadata_quorum.core")]),
     (4, [("quorumlog.broker.server", "quorumlog.metadata_quorum.core")]),
     (5, [("quorumlog.broker.groups.core", "asyncio")]),

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from quorumlog.chaos.back_ends.back_end import BackEndFailed
 from quorumlog.chaos.history import HistoryError
-from quorumlog.chaos.run import RunError, RunSettings, run
-from quorumlog.chaos.run_directory import CLUSTER_DIRECTORY
+from quorumlog.chaos.run.run import RunError, run
+from quorumlog.chaos.run.run_directory import CLUSTER_DIRECTORY
+from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.chaos.verify import verify_history
 from quorumlog.client import KafkaError
 from quorumlog.cluster import ClusterError

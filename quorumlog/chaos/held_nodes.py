@@ -6,8 +6,8 @@ the new fault alone. A node that dies is no longer paused.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Hashable, Iterable
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from quorumlog.chaos.faults.fault import MAY_END, UNDONE_BY
 
@@ -15,23 +15,26 @@ _START: Final = "start"
 _OF_THE_PROCESS: Final = frozenset({"resume", "feed"})  # states that end with the process
 
 
-class Hold(NamedTuple):
+A = TypeVar("A", bound=Hashable)  # an action in progress
+
+
+class Hold(NamedTuple, Generic[A]):
     """An action holds a node in the state that the operation `undo` ends."""
 
     undo: str
     node_id: int
-    action_id: str
+    action: A
 
 
-class HeldNodes:
+class HeldNodes(Generic[A]):
     """The holds of all actions. A node is down exactly while an action holds it down."""
 
     def __init__(self) -> None:
-        self._holds: Final[dict[tuple[str, int], list[str]]] = defaultdict(list)
+        self._holds: Final[dict[tuple[str, int], list[A]]] = defaultdict(list)
         # Undo operations under way, and their actions: a hold counts until its undoing is over.
-        self._returning: Final[dict[tuple[str, int], str]] = {}
-        self._may_end: Final[dict[int, str]] = {}  # see `may_end`
-        self._ends_soon: Final[dict[int, str]] = {}  # an fsync fails, and a process needs a moment
+        self._returning: Final[dict[tuple[str, int], A]] = {}
+        self._may_end: Final[dict[int, A]] = {}  # see `may_end`
+        self._ends_soon: Final[dict[int, A]] = {}  # an fsync fails, and a process needs a moment
 
     def is_down(self, node_id: int) -> bool:
         """Return whether an action has killed or stopped the node, and not started it again."""
@@ -41,19 +44,19 @@ class HeldNodes:
         """Return whether any action holds the node."""
         return any(node == node_id and held for (_, node), held in self._holds.items())
 
-    def may_end(self, node_id: int) -> str | None:
+    def may_end(self, node_id: int) -> A | None:
         """Return the last action that broke the disk of the node's process, or None.
 
         The process may give up later, too, when the disk works again.
         """
         return self._may_end.get(node_id) or self._ends_soon.get(node_id)
 
-    def take(self, operation: str, node_ids: Iterable[int], action_id: str) -> tuple[int, ...]:
+    def take(self, operation: str, node_ids: Iterable[int], action: A) -> tuple[int, ...]:
         """Add holds of the action; return the nodes on which to perform the operation."""
         undo, fresh = UNDONE_BY[operation], []
         for node_id in node_ids:
             if operation == "fail_fsync":
-                self._ends_soon[node_id] = action_id
+                self._ends_soon[node_id] = action
             elif undo == _START:
                 self._ends_soon.pop(node_id, None)
             held = self._holds[undo, node_id]
@@ -61,9 +64,9 @@ class HeldNodes:
                 held.clear()  # its undoing is under way, and will fail or have no effect
             if not held:
                 fresh.append(node_id)
-            held.append(action_id)
+            held.append(action)
             if undo in MAY_END:
-                self._may_end[node_id] = action_id
+                self._may_end[node_id] = action
         return tuple(fresh)
 
     def give_back(self, operation: str, node_ids: Iterable[int]) -> None:
@@ -73,11 +76,11 @@ class HeldNodes:
             undoing = self._returning.get((undo, node_id))
             self._holds[undo, node_id][:] = [] if undoing is None else [undoing]
 
-    def held_by(self, undo: str, node_ids: Iterable[int], action_id: str) -> tuple[int, ...]:
+    def held_by(self, undo: str, node_ids: Iterable[int], action: A) -> tuple[int, ...]:
         """Return those of the nodes that the action holds in the state that `undo` ends."""
-        return tuple(node_id for node_id in node_ids if action_id in self._holds[undo, node_id])
+        return tuple(node_id for node_id in node_ids if action in self._holds[undo, node_id])
 
-    def begin_to_undo(self, undo: str, node_ids: Iterable[int], action_id: str) -> tuple[int, ...]:
+    def begin_to_undo(self, undo: str, node_ids: Iterable[int], action: A) -> tuple[int, ...]:
         """Return the nodes that no other action holds: `undo` must be performed on them.
 
         The action releases the other nodes at once, so that the last action to release them undoes
@@ -86,40 +89,40 @@ class HeldNodes:
         alone = []
         for node_id in node_ids:
             held = self._holds[undo, node_id]
-            if {*held} == {action_id}:
+            if {*held} == {action}:
                 alone.append(node_id)
-                self._returning[undo, node_id] = action_id
+                self._returning[undo, node_id] = action
                 if undo == _START and not any(self._holds[broken, node_id] for broken in MAY_END):
                     self._may_end.pop(node_id, None)  # the next process has a disk that works
             else:
-                held[:] = [holder for holder in held if holder != action_id]
+                held[:] = [holder for holder in held if holder != action]
         return tuple(alone)
 
-    def end_undoing(self, undo: str, node_ids: Iterable[int], action_id: str) -> tuple[int, ...]:
+    def end_undoing(self, undo: str, node_ids: Iterable[int], action: A) -> tuple[int, ...]:
         """Remove the holds of the action; return the nodes that no other action took meanwhile."""
         own = []
         for node_id in node_ids:
             held = self._holds[undo, node_id]
-            if action_id in held:
+            if action in held:
                 own.append(node_id)
-            held[:] = [holder for holder in held if holder != action_id]
-            if self._returning.get((undo, node_id)) == action_id:
+            held[:] = [holder for holder in held if holder != action]
+            if self._returning.get((undo, node_id)) == action:
                 del self._returning[undo, node_id]
         return tuple(own)
 
-    def died(self, node_ids: Iterable[int]) -> list[Hold]:
+    def died(self, node_ids: Iterable[int]) -> list[Hold[A]]:
         """Remove and return the holds that ended with the processes of these nodes."""
         ended = []
         for node_id in node_ids:
             for undo in sorted(_OF_THE_PROCESS):
                 holders = self._holds.pop((undo, node_id), [])
-                ended += [Hold(undo, node_id, action_id) for action_id in holders]
+                ended += [Hold(undo, node_id, action) for action in holders]
         return ended
 
-    def survived(self, holds: Iterable[Hold]) -> None:
+    def survived(self, holds: Iterable[Hold[A]]) -> None:
         """Restore the holds that `died` returned: these processes have not ended after all."""
         for hold in holds:
-            self._holds[hold.undo, hold.node_id].append(hold.action_id)
+            self._holds[hold.undo, hold.node_id].append(hold.action)
 
     def clear(self) -> None:
         """Remove all holds."""

@@ -11,10 +11,10 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from quorumlog.chaos.back_ends.back_end import BackEnd, NodeUnavailable
+from quorumlog.chaos.back_ends.back_end import BackEnd, NodeUnavailable, check_schedule
 from quorumlog.chaos.faults.fault import (
     ALL,
     CLIENT,
@@ -55,14 +55,16 @@ def _names(node_ids: Sequence[int]) -> str:
     return ",".join(map(str, node_ids))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Act:
-    """One action that is being carried out."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class _ActionInProgress:
+    """One action of the schedule, from its first step until the run ends."""
 
     number: int
     fault: StepFault
     scene: Scene
     role: str  # the role in the schedule, and whether a node held it
+    rule_ids: set[str] = field(default_factory=set)  # its rules in force
+    is_over: bool = False  # it starts no more nodes
 
     @property
     def whom(self) -> str:
@@ -91,9 +93,8 @@ class Nemesis:
         self._record: Final = record
         self.done: Final[list[str]] = []  # the faults that were carried out
         self._ended: Final[set[int]] = set()
-        self._over: Final[dict[str, _Act]] = {}  # the actions that start no more nodes
-        self._held: Final = HeldNodes()
-        self._rules: Final[dict[str, str]] = {}  # the rules in force, and their actions
+        self._held: Final = HeldNodes[_ActionInProgress]()
+        self._acts: Final[list[_ActionInProgress]] = []
         self._destroying: Final = asyncio.Lock()  # one copy of the data is destroyed at a time
 
     async def run(self) -> None:
@@ -112,12 +113,13 @@ class Nemesis:
             act = await self._act(number, action, fault)
             if act is None:
                 return
+            self._acts.append(act)
             loop = asyncio.get_running_loop()
             end_s = loop.time() + action.duration_us / MILLION
             met_before, is_done = self._times_met(act), False
             try:
                 await self._inflict(fault.inject(act.scene), act)
-                is_done = not fault.imposes or act.scene.action_id in self._rules.values()
+                is_done = not fault.imposes or bool(act.rule_ids)
                 if is_done:
                     self.done.append(fault.name)
             except NodeUnavailable as error:  # the target has ended, or cannot be changed
@@ -129,10 +131,10 @@ class Nemesis:
                 self.done.remove(fault.name)
                 self._record(SKIPPED, act.whom, act.details("it had no effect: it was not met"))
 
-    def _times_met(self, act: _Act) -> int | None:
+    def _times_met(self, act: _ActionInProgress) -> int | None:
         return self._back_end.times_met(act.fault.breaks, act.scene.victims)
 
-    async def _act(self, number: int, action: Action, fault: StepFault) -> _Act | None:
+    async def _act(self, number: int, action: Action, fault: StepFault) -> _ActionInProgress | None:
         """Return the action to carry out, or None, recorded, if there is no target."""
         rng = random.Random(f"targets {self._schedule.seed} {number}")  # noqa: S311 - reproducible
         running = await self._back_end.running()
@@ -150,9 +152,9 @@ class Nemesis:
             rng=rng,
             hits_clients=hits_clients,
         )
-        return _Act(number=number, fault=fault, scene=scene, role=role)
+        return _ActionInProgress(number=number, fault=fault, scene=scene, role=role)
 
-    async def _inflict(self, steps: Sequence[AnyStep], act: _Act) -> None:
+    async def _inflict(self, steps: Sequence[AnyStep], act: _ActionInProgress) -> None:
         """Perform all steps; on failure or cancellation, still perform later lifts and resumes."""
         for place, step in enumerate(steps):
             try:
@@ -165,12 +167,12 @@ class Nemesis:
                             await self._perform(later, act)
                 raise
 
-    async def _take_back(self, steps: Sequence[AnyStep], act: _Act) -> None:
+    async def _take_back(self, steps: Sequence[AnyStep], act: _ActionInProgress) -> None:
         for place, step in enumerate(steps, start=1):
             try:
                 await self.note_ended()  # nodes ended by a disk fault are started, too
                 if place == len(steps):
-                    self._over[act.scene.action_id] = act
+                    act.is_over = True
                 await self._perform(step, act)
                 await asyncio.sleep(step.wait_us / MILLION)
             except NodeUnavailable as error:
@@ -178,7 +180,7 @@ class Nemesis:
                 self._record(NOT_READY, names, act.details(str(error)))
                 await self.note_ended()
 
-    async def _perform(self, step: AnyStep, act: _Act) -> None:
+    async def _perform(self, step: AnyStep, act: _ActionInProgress) -> None:
         match step:
             case Impose():
                 await self._impose(step.rule, act)
@@ -189,37 +191,35 @@ class Nemesis:
             case Step():
                 await self._break(step, act)
 
-    async def _impose(self, rule: LinkRule, act: _Act) -> None:
-        action_id = act.scene.action_id
+    async def _impose(self, rule: LinkRule, act: _ActionInProgress) -> None:
         # Such as links to the other nodes of a cluster of one, or from clients to a controller.
         if not self._back_end.has_links(rule.links):
             self._record(SKIPPED, act.whom, act.details(f"{act.role}: there is no such link"))
             return
-        if action_id not in self._rules.values():
+        if not act.rule_ids:
             links = " ".join(map(str, rule.links))
             self._record(act.fault.name, act.whom, act.details(f"{act.role}; {links}"))
-        self._rules[rule.id] = action_id
+        act.rule_ids.add(rule.id)
         await self._back_end.impose(rule)
 
-    async def _lift(self, rule_id: str, act: _Act) -> None:
-        action_id = self._rules.pop(rule_id, None)
-        if action_id is None:
+    async def _lift(self, rule_id: str, act: _ActionInProgress) -> None:
+        if rule_id not in act.rule_ids:
             return  # it was never in force
+        act.rule_ids.remove(rule_id)
         await self._back_end.lift(rule_id)
-        if action_id not in self._rules.values():
+        if not act.rule_ids:
             self._record(f"{STOP}{act.fault.name}", act.whom, act.details())
 
-    async def _break(self, step: Step, act: _Act) -> None:
+    async def _break(self, step: Step, act: _ActionInProgress) -> None:
         """Bring nodes into a bad state, except those that another action has brought there."""
-        operation, action_id = step.operation, act.scene.action_id
-        node_ids = step.node_ids
+        operation, node_ids = step.operation, step.node_ids
         if operation == "pause":  # a process that is gone cannot be paused
             node_ids = tuple(node_id for node_id in node_ids if not self._held.is_down(node_id))
         if not node_ids:
             return  # such as "the others" of a cluster of one node
         fresh = node_ids
         if operation in UNDONE_BY:
-            fresh = self._held.take(operation, node_ids, action_id)
+            fresh = self._held.take(operation, node_ids, act)
         self._record(operation, _names(node_ids), act.details(act.role))
         died = self._held.died(fresh) if operation in _KILLS else []
         try:
@@ -240,27 +240,25 @@ class Nemesis:
         finally:
             self._record_died(died, act)
 
-    def _record_died(self, died: Sequence[Hold], act: _Act) -> None:
+    def _record_died(self, died: Sequence[Hold[_ActionInProgress]], act: _ActionInProgress) -> None:
         for hold in died:
-            number = int(hold.action_id)
-            fault = self._schedule.actions[number - 1].fault.name
             remark = f"ended by #{act.number} {act.fault.name}"
-            self._record(hold.undo, str(hold.node_id), details_of(number, fault, remark))
+            self._record(hold.undo, str(hold.node_id), hold.action.details(remark))
 
-    async def _undo(self, step: Step, act: _Act) -> None:
+    async def _undo(self, step: Step, act: _ActionInProgress) -> None:
         """Bring nodes out of a bad state, except those that another action still holds there."""
-        undo, action_id = step.operation, act.scene.action_id
-        held = self._held.held_by(undo, step.node_ids, action_id)
+        undo = step.operation
+        held = self._held.held_by(undo, step.node_ids, act)
         if not held:
             return
-        alone = self._held.begin_to_undo(undo, held, action_id)
+        alone = self._held.begin_to_undo(undo, held, act)
         try:
             tried = await asyncio.gather(
                 *(self._back_end.perform(undo, (node_id,), step.amount) for node_id in alone),
                 return_exceptions=True,
             )
         finally:
-            own = self._held.end_undoing(undo, alone, action_id)
+            own = self._held.end_undoing(undo, alone, act)
         for node_id, error in zip(alone, tried, strict=True):
             # Else another action has killed it while it started.
             if isinstance(error, BaseException) and node_id in own:
@@ -271,9 +269,10 @@ class Nemesis:
         """Heal every fault; return whether all nodes run, and none ended by itself."""
         await self.note_ended()
         node_ids, operations = self._back_end.node_ids, self._back_end.operations
-        for rule_id in [*self._rules]:
-            await self._back_end.lift(rule_id)
-        self._rules.clear()
+        for act in self._acts:
+            for rule_id in sorted(act.rule_ids):
+                await self._back_end.lift(rule_id)
+            act.rule_ids.clear()
         for undo in sorted(UNDOING - {*UNDONE_LAST} & operations):
             with suppress(NodeUnavailable):  # nodes that do not run are started next
                 await self._back_end.perform(undo, node_ids)
@@ -298,13 +297,13 @@ class Nemesis:
         node_ids = self._back_end.node_ids
         known = {node_id for node_id in node_ids if self._held.is_down(node_id)} | self._ended
         running = await self._back_end.running()
-        late: list[tuple[int, _Act]] = []
+        late: list[tuple[int, _ActionInProgress]] = []
         for node_id in node_ids:
             # It may have been killed, or recorded, or have started during the call of the back end.
             seen = node_id in {*running, *known, *self._ended}
             if not seen and not self._held.is_down(node_id):
-                action_id = self._note_end_of(node_id, self._back_end.last_words(node_id))
-                if (act := self._over.get(action_id)) is not None:
+                act = self._note_end_of(node_id, self._back_end.last_words(node_id))
+                if act is not None and act.is_over:
                     late.append((node_id, act))
         for node_id, act in late:
             try:
@@ -312,18 +311,16 @@ class Nemesis:
             except NodeUnavailable as error:
                 self._record(NOT_READY, str(node_id), act.details(str(error)))
 
-    def _note_end_of(self, node_id: int, last_words: str) -> str:
-        """Record it; return the action because of which it has given up, or ""."""
-        action_id = self._held.may_end(node_id)
-        if action_id is None or not _GAVE_UP.search(last_words):
+    def _note_end_of(self, node_id: int, last_words: str) -> _ActionInProgress | None:
+        """Record it; return the action because of which the node has given up, or None."""
+        act = self._held.may_end(node_id)
+        if act is None or not _GAVE_UP.search(last_words):
             self._ended.add(node_id)
             self._record(NODE_ENDED, str(node_id), last_words)
-            return ""
-        self._held.take("kill", (node_id,), action_id)  # until that action starts it
-        number = int(action_id)
-        fault = self._schedule.actions[number - 1].fault.name
-        self._record(GAVE_UP, str(node_id), details_of(number, fault, last_words))
-        return action_id
+            return None
+        self._held.take("kill", (node_id,), act)  # until that action starts it
+        self._record(GAVE_UP, str(node_id), act.details(last_words))
+        return act
 
     async def _resolve(
         self, target: Target, running: Sequence[int], rng: random.Random
@@ -346,20 +343,6 @@ class Nemesis:
         free = [node_id for node_id in running if not self._held.is_held(node_id)]
         role = target if target == "any" else f"any, as no node was {target}"
         return (rng.choice(free or running),), role
-
-
-def check_schedule(schedule: Schedule, back_end: BackEnd) -> None:
-    """Raise FaultUnsupported or ValueError if the back end cannot carry the schedule out."""
-    can = faults_made_of(back_end.operations, back_end.effects)
-    schedule.check_supported(back_end=back_end.name, can=can, why_not=back_end.why_not)
-    node_ids = back_end.node_ids
-    for action in schedule.actions:
-        named = () if isinstance(action.target, str) else action.target
-        for node_id in named:
-            if node_id not in node_ids:
-                raise ValueError(
-                    f"the schedule names node {node_id}; the nodes are {_names(node_ids)}"
-                )
 
 
 def _resumes(step: AnyStep) -> bool:

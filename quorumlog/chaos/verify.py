@@ -1,23 +1,35 @@
-"""Checks a history on disk, by either engine."""
+"""Checks a history on disk: in this process, whole or in parts, or on Spark.
+
+All ways call the same functions, so the choice changes the time and never the verdict. Spark costs
+a JVM and seconds before it begins; then it uses all cores
+(docs/decisions/0025-the-engine-is-chosen-by-size.md, 0081-large-histories-are-checked-in-parts.md).
+"""
 
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final, Literal
 
-from quorumlog.chaos.checkers import Verdict, check_history
+from quorumlog.chaos.checkers import Verdict
 from quorumlog.chaos.checkers.guess import guess_model
 from quorumlog.chaos.checkers.registry import CHECKERS, DEFAULT_MODEL, find_checker
-from quorumlog.chaos.engines import EngineChoice, choose_engine, is_one_table, machine_memory
-from quorumlog.chaos.history import HistoryError, read_history, read_meta
-from quorumlog.chaos.history.files import is_foreign, locate_history, named_model
-from quorumlog.chaos.spark.paths import is_remote, local_path
+from quorumlog.chaos.checking.local import check_here
+from quorumlog.chaos.checking.spark.session import is_given
+from quorumlog.chaos.history import HistoryError, HistorySource
+
+Engine = Literal["spark", "local"]
+EngineChoice = Literal["auto", "spark", "local"]
+
+MESSAGES_FOR_SPARK: Final = 20_000_000  # below, its cores save less than the start of a JVM costs
+CORES_FOR_SPARK: Final = 4  # it needs twice the CPU time: on two cores it is not faster
 
 
 def verify_history(
-    path: str | Path,
+    path: str | Path | HistorySource,
     *,
     model: str | None = None,
     engine: EngineChoice = "auto",
@@ -25,7 +37,7 @@ def verify_history(
     spark_conf: Mapping[str, str] = MappingProxyType({}),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
-    """Check the history at `path`: a run's directory or a file.
+    """Check the history at `path`: a run's directory or a file; a source can be used again.
 
     Both engines give the same verdict. "auto" selects Spark, if it is installed, for a history of
     many messages, for a path with a scheme (hdfs://...), or if a Spark `master` is named, also by
@@ -35,59 +47,61 @@ def verify_history(
     unknown `model`.
     """
     started = time.perf_counter()
+    source = path if isinstance(path, HistorySource) else HistorySource(path)
     if engine == "auto":
         engine = choose_engine(
-            path, master=master or spark_conf.get("spark.master"), cores=os.cpu_count() or 1
+            source, master=master or spark_conf.get("spark.master"), cores=os.cpu_count() or 1
         )
-    model = model or _model_of(path)
+    model = model or _model_of(source)
     try:
         if engine == "spark":
-            from quorumlog.chaos.spark.engine import check_on_spark
+            from quorumlog.chaos.checking.spark.engine import check_on_spark
 
             verdict = check_on_spark(
-                path, model=model, master=master, conf=spark_conf, progress=progress
+                source, model=model, master=master, conf=spark_conf, progress=progress
             )
         else:
-            verdict = _check_here(locate_history(local_path(path)), model, progress)
+            verdict = check_here(source, model, progress=progress)
     except HistoryError as error:
-        if str(error).startswith((str(path), str(local_path(path)))):
+        if str(error).startswith((str(source.path), str(source.local_path))):
             raise
-        raise HistoryError(f"{path}: {error}") from error  # found by a check, not by a reader
+        raise HistoryError(
+            f"{source.path}: {error}"
+        ) from error  # found by a check, not by a reader
     return replace(verdict, engine=engine, seconds=time.perf_counter() - started)
 
 
-def _check_here(file: Path, model: str, progress: Callable[[str], None]) -> Verdict:
-    """Check in this process: the whole table, or in parts if it is large."""
-    if not is_one_table(file, machine_memory()):
-        from quorumlog.chaos.parts.local import check_in_parts
-        from quorumlog.chaos.parts.sources import find_row_groups
+def choose_engine(source: HistorySource, *, master: str | None, cores: int) -> Engine:
+    """Return the engine for a history on a machine with so many cores.
 
-        if (groups := find_row_groups(file)) is not None:
-            return check_in_parts(groups, find_checker(model), progress=progress)
-    progress("checking")
-    return check_history(read_history(file), model)
+    Spark for a history of many messages, if Spark is installed and there are enough cores. A named
+    Spark master, an active Spark session, or a path that only Spark can read also selects Spark.
+    This process reads JSON lines in any case. Raises HistoryError if there is no history, or its
+    Parquet file cannot be read.
+    """
+    if master is not None or is_given() or source.is_remote:
+        return "spark"
+    worth_it = source.messages >= MESSAGES_FOR_SPARK and cores >= CORES_FOR_SPARK
+    return "spark" if worth_it and find_spec("pyspark") is not None else "local"
 
 
-def _model_of(path: str | Path) -> str:
+def _model_of(source: HistorySource) -> str:
     """Return the model named by the history, or meta.json beside it, or the only one that fits.
 
     Raises HistoryError.
     """
-    if is_remote(path):
+    if source.is_remote:
         return DEFAULT_MODEL
-    path = local_path(path)
-    model = read_meta(path).get("model")
+    model, path = source.meta.get("model"), source.local_path
+    if model is None and source.is_foreign:
+        try:
+            return guess_model(source.table)
+        except HistoryError as error:
+            said = str(error)
+            is_named = said.startswith(str(source.file))
+            raise HistoryError(said if is_named else f"{source.file}: {said}") from error
     if model is None:
-        file = locate_history(path)
-        if is_foreign(file):
-            try:
-                return guess_model(read_history(file))
-            except HistoryError as error:
-                said = str(error)
-                raise HistoryError(
-                    said if said.startswith(str(file)) else f"{file}: {said}"
-                ) from error
-        model = named_model(file) or DEFAULT_MODEL
+        model = source.named_model or DEFAULT_MODEL
     if not isinstance(model, str):
         raise HistoryError(f"{path}: unknown model {model!r}; choose from {', '.join(CHECKERS)}")
     try:

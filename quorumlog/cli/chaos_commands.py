@@ -14,16 +14,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from quorumlog.chaos.back_ends.back_end import BackEndFailed
+from quorumlog.chaos.checking.spark import SparkUnavailable
 from quorumlog.chaos.drivers.registry import DriverUnavailable
 from quorumlog.chaos.faults.fault import MILLION
-from quorumlog.chaos.figures import faults_text
 from quorumlog.chaos.history import HistoryError
 from quorumlog.chaos.history.files import JSON_LINES
 from quorumlog.chaos.mutants import mutant_module
-from quorumlog.chaos.run import RunError, RunSettings, RunSummary, run
-from quorumlog.chaos.run_directory import REPORT_FILE
+from quorumlog.chaos.run.figures import faults_text
+from quorumlog.chaos.run.run import RunError, run
+from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
 from quorumlog.chaos.schedule import Option, Schedule, ScheduleError
-from quorumlog.chaos.spark import SparkUnavailable
 from quorumlog.cli import chaos_options as options
 from quorumlog.cli.chaos_list import list_command
 from quorumlog.cli.chaos_serve import serve_command
@@ -137,16 +137,16 @@ def run_command(
         summary = _run_with_progress(replace(settings, command=("quorumlog", *sys.argv[1:])))
         doubt = summary.load.doubt(min_acknowledged)
         verdict, report = judge(out, engine=engine, master=master, conf=conf, doubt=doubt)
-    _show(summary, verdict, out, report if json else None)
+    _show(summary, verdict, report, as_json=json)
 
 
-def _show(summary: RunSummary, verdict: "Verdict", out: Path, report: Path | None) -> NoReturn:
-    """Print the verdict, as JSON if `report` is given, and end with its exit status."""
-    if report is not None:
-        paths = {"out": str(out.resolve()), "report": str(report.resolve())}
+def _show(summary: RunSummary, verdict: "Verdict", report: Path, *, as_json: bool) -> NoReturn:
+    """Print the verdict, for a person or as JSON, and end with its exit status."""
+    if as_json:
+        paths = {"out": str(report.parent.resolve()), "report": str(report.resolve())}
         document({**verdict.as_json(), "load": summary.load.as_json(), **paths})
     else:
-        _print(summary, verdict, out)
+        _print(summary, verdict, report)
     raise typer.Exit(EXIT_STATUS[verdict.valid])
 
 
@@ -247,11 +247,11 @@ def _without_warnings_of_clients() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _print(summary: RunSummary, verdict: "Verdict", out: Path) -> None:
+def _print(summary: RunSummary, verdict: "Verdict", report: Path) -> None:
     faults = faults_text(summary.faults, verdict.figures.get("faults", 0))
     data(f"{summary.figures}; {faults} in {summary.seconds:.0f} s")
     if summary.not_met:
         data(f"faults without effect, for lack of time: {', '.join(summary.not_met)}")
     print_verdict(verdict)
     data(summary.load.text())
-    data(f"history  {out}\nreport   {out / REPORT_FILE}")
+    data(f"history  {report.parent}\nreport   {report}")

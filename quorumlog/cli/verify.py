@@ -27,7 +27,8 @@ from quorumlog.cli.output import (
 
 if TYPE_CHECKING:
     from quorumlog.chaos.checkers import Valid, Verdict
-    from quorumlog.chaos.engines import EngineChoice
+    from quorumlog.chaos.history import HistorySource
+    from quorumlog.chaos.verify import EngineChoice
 
 EXIT_STATUS: Final[Mapping["Valid", int]] = {
     True: EXIT_VALID,
@@ -79,18 +80,18 @@ def verify(
 
     Exit status 0: valid. 1: invalid. 2: unknown, never reported as valid.
     """
-    from quorumlog.chaos.history import HistoryError
-    from quorumlog.chaos.spark import SparkUnavailable
-    from quorumlog.chaos.spark.paths import local_path
+    from quorumlog.chaos.checking.spark import SparkUnavailable
+    from quorumlog.chaos.history import HistoryError, HistorySource
 
     conf = check_engine(engine, master, spark_conf)
     _check_model(model)
-    _check_path(history, engine, report)
+    source = HistorySource(history)
+    _check_path(source, engine, report)
     with bugs_are_no_verdict():
         try:
-            verdict = _judge(history, model=model, engine=engine, master=master, conf=conf)
+            verdict = _judge(source, model=model, engine=engine, master=master, conf=conf)
             if report is not None:
-                _write_report(local_path(history), verdict, report)
+                _write_report(source, verdict, report)
         except (HistoryError, OSError, SparkUnavailable) as error:
             if json:
                 document(_unreadable(str(error), engine))
@@ -115,15 +116,17 @@ def judge(
     `doubt`: why the run proves too little for "valid", if it does. Returns the verdict and the
     report's path. Raises HistoryError and SparkUnavailable: the history stays, for another check.
     """
-    from quorumlog.chaos.run_directory import REPORT_FILE, VERDICT_FILE
+    from quorumlog.chaos.history import HistorySource
+    from quorumlog.chaos.run.run_directory import REPORT_FILE, VERDICT_FILE
 
-    verdict = _judge(str(directory), model=None, engine=engine, master=master, conf=conf)
+    source = HistorySource(directory)
+    verdict = _judge(source, model=None, engine=engine, master=master, conf=conf)
     if doubt:
         verdict = verdict.doubted(doubt)
     text = json_module.dumps(verdict.as_json(), indent=2) + "\n"
     (directory / VERDICT_FILE).write_text(text, encoding="utf-8")
     path = directory / REPORT_FILE
-    _write_report(directory, verdict, path)
+    _write_report(source, verdict, path)
     return verdict, path
 
 
@@ -178,9 +181,9 @@ def check_engine(
 
     Returns Spark's settings.
     """
-    from quorumlog.chaos.spark import SparkUnavailable
-    from quorumlog.chaos.spark.java import find_java
-    from quorumlog.chaos.spark.masters import check_master
+    from quorumlog.chaos.checking.spark import SparkUnavailable
+    from quorumlog.chaos.checking.spark.java import find_java
+    from quorumlog.chaos.checking.spark.masters import check_master
 
     require_checkers()
     if engine == "local" and master is not None:
@@ -210,16 +213,17 @@ def _check_model(model: str | None) -> None:
             find_checker(model)
 
 
-def _check_path(history: str, engine: "EngineChoice", report: Path | None) -> None:
-    from quorumlog.chaos.spark.paths import is_remote, local_path
-
-    if is_remote(history):
+def _check_path(source: "HistorySource", engine: "EngineChoice", report: Path | None) -> None:
+    if source.is_remote:
         if engine == "local":
-            fail(f"{history}: only Spark reads this address: leave out --engine local", EXIT_USAGE)
+            fail(
+                f"{source.path}: only Spark reads this address: leave out --engine local",
+                EXIT_USAGE,
+            )
         if report is not None:
-            fail(f"{history}: --report needs a history file on this machine", EXIT_USAGE)
-    elif not local_path(history).exists():
-        fail(f"{history}: no such file or directory", EXIT_USAGE)
+            fail(f"{source.path}: --report needs a history file on this machine", EXIT_USAGE)
+    elif not source.local_path.exists():
+        fail(f"{source.path}: no such file or directory", EXIT_USAGE)
 
 
 def _parse_spark_conf(settings: list[str], engine: "EngineChoice") -> dict[str, str]:
@@ -234,7 +238,7 @@ def _parse_spark_conf(settings: list[str], engine: "EngineChoice") -> dict[str, 
 
 
 def _judge(
-    history: str,
+    source: "HistorySource",
     *,
     model: str | None,
     engine: "EngineChoice",
@@ -245,14 +249,14 @@ def _judge(
 
     with _progress() as status:
         return verify_history(
-            history, model=model, engine=engine, master=master, spark_conf=conf, progress=status
+            source, model=model, engine=engine, master=master, spark_conf=conf, progress=status
         )
 
 
-def _write_report(history: Path, verdict: "Verdict", path: Path) -> None:
+def _write_report(source: "HistorySource", verdict: "Verdict", path: Path) -> None:
     from quorumlog.chaos.report import write_report
 
-    write_report(history, verdict, path)
+    write_report(source, verdict, path)
 
 
 @contextmanager

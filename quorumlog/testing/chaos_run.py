@@ -5,8 +5,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from quorumlog.chaos.history import read_history
-from quorumlog.chaos.run_directory import SCHEDULE_FILE, VERDICT_FILE
+from quorumlog.chaos.history import HistorySource, read_history
+from quorumlog.chaos.run.run_directory import SCHEDULE_FILE, VERDICT_FILE
 from quorumlog.testing.judged import TestVerdict, judge, with_violations, write_report_of
 from quorumlog.testing.marks import ChaosMark
 from quorumlog.testing.trial import Trial
@@ -44,7 +44,7 @@ class ChaosRun:
     @property
     def report(self) -> Path:
         """The file of the report; the first access writes it."""
-        return write_report_of(self.store, self._verdict)
+        return write_report_of(HistorySource(self.store), self._verdict)
 
     def complaint(self) -> str | None:
         """Return an error if the verdict is not valid and the test has not read it."""
@@ -65,7 +65,7 @@ def carry_out(mark: ChaosMark, trial: Trial) -> ChaosRun:
 
 
 def _real(mark: ChaosMark, trial: Trial, seed: int) -> ChaosRun:
-    from quorumlog.chaos.run import run
+    from quorumlog.chaos.run.run import run
 
     trial.command = mark.command(seed)
     run(mark.settings(trial.store, seed), _no_progress)

@@ -11,7 +11,7 @@ import pytest
 
 from quorumlog.chaos.back_ends.equipment import Equipment, started
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
-from quorumlog.chaos.run_directory import CLUSTER_DIRECTORY
+from quorumlog.chaos.run.run_directory import CLUSTER_DIRECTORY
 from quorumlog.cluster import LocalCluster
 from quorumlog.cluster.layout import log_file
 from quorumlog.testing.options import OPTIONS

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from quorumlog.chaos.history import NEMESIS, UNKNOWN_OFFSET, HistoryWriter, Message
 from quorumlog.testing.final_reads import read_to_the_end
 from quorumlog.testing.judged import TestVerdict, judge
+from quorumlog.testing.recorded_clients import recorded
 from quorumlog.testing.recorded_values import RecordedValues, key_of, read_records
 from quorumlog.testing.trial import Trial
 
@@ -168,8 +169,6 @@ class History:
 
         It sends by `send_and_wait` and reads by `poll`. Raises TypeError for other clients.
         """
-        from quorumlog.testing.recorded_clients import recorded
-
         return recorded(self, client)
 
     def forget_positions(self, *, client: Hashable = None) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from quorumlog.chaos.checkers import CheckResult, Severity, Valid, Verdict
+from quorumlog.chaos.history import HistorySource
 from quorumlog.testing.trial import WORDS
 
 
@@ -45,14 +46,15 @@ def judge(store: Path) -> TestVerdict:
 
     A report is written, too, unless the verdict is valid. Raises HistoryError.
     """
-    from quorumlog.chaos.run_directory import VERDICT_FILE
+    from quorumlog.chaos.run.run_directory import VERDICT_FILE
     from quorumlog.chaos.verify import verify_history
 
-    verdict = for_test(verify_history(store, engine="local"))
+    source = HistorySource(store)
+    verdict = for_test(verify_history(source, engine="local"))
     text = json.dumps(verdict.as_json(), indent=2) + "\n"
     (store / VERDICT_FILE).write_text(text, encoding="utf-8")
     if verdict.valid is not True:
-        write_report_of(store, verdict)
+        write_report_of(source, verdict)
     return verdict
 
 
@@ -75,9 +77,9 @@ def with_violations(verdict: TestVerdict, violations: Sequence[str]) -> TestVerd
     return replace(verdict, valid=False, results=[*found, *verdict.results])
 
 
-def write_report_of(store: Path, verdict: Verdict) -> Path:
-    """Write the report of the history in this directory; return its path."""
+def write_report_of(source: HistorySource, verdict: Verdict) -> Path:
+    """Write the report of a history into its directory; return its path."""
     from quorumlog.chaos.report import write_report
-    from quorumlog.chaos.run_directory import REPORT_FILE
+    from quorumlog.chaos.run.run_directory import REPORT_FILE
 
-    return write_report(store, verdict, store / REPORT_FILE)
+    return write_report(source, verdict, source.directory / REPORT_FILE)

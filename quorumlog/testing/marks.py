@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from quorumlog.chaos.node_simulation.settings import NodesSettings
-    from quorumlog.chaos.run import RunSettings
+    from quorumlog.chaos.run.run_settings import RunSettings
     from quorumlog.chaos.schedule import Option
     from quorumlog.cluster import ClusterShape
 
@@ -56,7 +56,7 @@ class ChaosMark:
     def settings(self, out: "Path", seed: int) -> "RunSettings":
         """Return the settings of a run on real processes. Raises ValueError."""
         from quorumlog.chaos.mutants import mutant_module
-        from quorumlog.chaos.run import RunSettings
+        from quorumlog.chaos.run.run_settings import RunSettings
 
         if self.faults is None:
             raise ValueError(f"faults = {_ANY!r}: only with simulated=True does the seed choose")

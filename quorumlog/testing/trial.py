@@ -115,7 +115,7 @@ class Trial:
 
     def make_room(self) -> None:
         """Remove the files of an earlier run of this test. Raises ValueError for foreign files."""
-        from quorumlog.chaos.run_directory import make_room
+        from quorumlog.chaos.run.run_directory import make_room
 
         make_room(self.store)
 

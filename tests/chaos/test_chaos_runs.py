@@ -10,7 +10,8 @@ from quorumlog.chaos.drivers.registry import DRIVERS
 from quorumlog.chaos.faults.registry import step_fault
 from quorumlog.chaos.history import read_meta
 from quorumlog.chaos.mutants import mutant_module
-from quorumlog.chaos.run import RunSettings, RunSummary, run
+from quorumlog.chaos.run.run import run
+from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.verify import verify_history
 from quorumlog.cluster import LocalCluster

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.mutants import MUTANTS, mutant_module
 from quorumlog.chaos.node_simulation.mutants import MUTANTS as SIMULATED
-from quorumlog.chaos.run import RunSettings
-from quorumlog.chaos.run_meta import meta_at_start
+from quorumlog.chaos.run.run_meta import meta_at_start
+from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.cli.chaos_commands import app
 from quorumlog.cli.verify import check_engine
 from quorumlog.cluster.processes import Program

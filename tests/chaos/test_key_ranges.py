@@ -16,8 +16,8 @@ from quorumlog.chaos.checkers.key_ranges import Evidence, examine, positions
 from quorumlog.chaos.checkers.key_stitching import stitch
 from quorumlog.chaos.checkers.reader_lag import LATE_NS
 from quorumlog.chaos.checkers.verdict import Partial
+from quorumlog.chaos.checking.parts.cutting import Cuts, cut_by_key
 from quorumlog.chaos.history.pairing import table_of
-from quorumlog.chaos.parts.cutting import Cuts, cut_by_key
 from tests.support.chaos.hand_made_histories import Op, Row, rows_of
 from tests.support.chaos.random_histories import PLANTS, good
 from tests.support.chaos.wild_histories import wild

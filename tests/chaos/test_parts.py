@@ -15,13 +15,14 @@ from quorumlog.chaos.checkers import check_history
 from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.kafka_log import CHECKER
 from quorumlog.chaos.checkers.verdict import Partial
-from quorumlog.chaos.history import HistoryError, parquet
+from quorumlog.chaos.checking import local
+from quorumlog.chaos.checking.local import check_in_parts
+from quorumlog.chaos.checking.parts import plan, row_groups
+from quorumlog.chaos.checking.parts.cutting import Cuts, cut_by_key, cut_by_process, pack, unpack
+from quorumlog.chaos.checking.parts.row_groups import find_row_groups
+from quorumlog.chaos.history import HistoryError, HistorySource, parquet
 from quorumlog.chaos.history.pairing import table_of
 from quorumlog.chaos.history.parquet import write_operations
-from quorumlog.chaos.parts import local, plan, sources
-from quorumlog.chaos.parts.cutting import Cuts, cut_by_key, cut_by_process, pack, unpack
-from quorumlog.chaos.parts.local import check_in_parts
-from quorumlog.chaos.parts.sources import find_row_groups
 from tests.support.chaos.hand_made_histories import rows_of
 from tests.support.chaos.joined_histories import apart, same
 from tests.support.chaos.random_histories import PLANTS, good
@@ -49,8 +50,8 @@ def test_the_verdict_is_that_of_the_whole(
     group_rows, chunk_rows, parts = cut
     file = tmp_path / "history.parquet"
     pq.write_table(whole, file, row_group_size=group_rows)
-    monkeypatch.setattr(sources, "ROWS_PER_CHUNK", chunk_rows)
-    groups = find_row_groups(file)
+    monkeypatch.setattr(row_groups, "ROWS_PER_CHUNK", chunk_rows)
+    groups = find_row_groups(HistorySource(file))
     assert groups is not None
     assert len(groups.chunks) > 5
     monkeypatch.setattr(local, "MICRO_PER_PART", groups.micro // parts)
@@ -79,7 +80,7 @@ def test_the_verdict_is_the_same_whether_hot_keys_are_proved_clean_or_not(
 ) -> None:
     file, (checker, proofs) = tmp_path / "history.parquet", hot
     pq.write_table(whole, file, row_group_size=400)
-    groups = find_row_groups(file)
+    groups = find_row_groups(HistorySource(file))
     assert groups is not None
     same(check_in_parts(groups, checker), check_history(whole))
     assert min(proofs[True], proofs[False]) >= 5
@@ -121,7 +122,7 @@ def test_a_table_without_rows_has_no_parts(whole: pa.Table) -> None:
 
 
 def test_blocks_give_back_what_was_packed(whole: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumlog.chaos.parts.cutting.ROWS_PER_BLOCK", 200)
+    monkeypatch.setattr("quorumlog.chaos.checking.parts.cutting.ROWS_PER_BLOCK", 200)
     entries = CHECKER.explode(whole)
     ((_, cut),) = cut_by_key(entries, 1)
     assert unpack(pack(cut), entries.schema).equals(entries)
@@ -131,11 +132,11 @@ def test_blocks_give_back_what_was_packed(whole: pa.Table, monkeypatch: pytest.M
 def test_what_no_part_sees_alone_is_an_error_before_any_check(
     whole: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "ROWS_PER_CHUNK", 50)
+    monkeypatch.setattr(row_groups, "ROWS_PER_CHUNK", 50)
     monkeypatch.setattr(local, "_check", None)  # it is not reached
     file = tmp_path / "history.parquet"
     pq.write_table(pa.concat_tables([whole.slice(0, 50), whole.slice(100)]), file)
-    groups = find_row_groups(file)
+    groups = find_row_groups(HistorySource(file))
     assert groups is not None
     with pytest.raises(HistoryError, match="operation"):
         check_in_parts(groups, CHECKER)
@@ -147,7 +148,7 @@ def test_a_row_group_that_was_changed_is_an_error(whole: pa.Table, tmp_path: Pat
     data = bytearray(file.read_bytes())
     data[len(data) // 3] ^= 1
     file.write_bytes(data)
-    groups = find_row_groups(file)
+    groups = find_row_groups(HistorySource(file))
     assert groups is not None
     with pytest.raises(HistoryError, match="not a history"):
         check_in_parts(groups, CHECKER)
@@ -157,14 +158,14 @@ def test_neither_row_groups_nor_chunks_grow_with_the_polls(
     whole: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "MICRO_OF_A_GROUP", 60)
-    monkeypatch.setattr(sources, "MICRO_PER_CHUNK", 150)
+    monkeypatch.setattr(row_groups, "MICRO_PER_CHUNK", 150)
     file = tmp_path / "history.parquet"
     write_operations(whole, file, whole.schema.metadata)
     lengths = pc.list_value_length(whole.column("micro")).to_pylist()
     largest = max(lengths)
-    groups = find_row_groups(file)
+    groups = find_row_groups(HistorySource(file))
     assert groups is not None
-    tables = [[*sources.read_groups(file, chunk)] for chunk in groups.chunks]
+    tables = [[*row_groups.read_groups(file, chunk)] for chunk in groups.chunks]
     sizes = [[pc.sum(pc.list_value_length(one["micro"])).as_py() for one in few] for few in tables]
     assert pa.concat_tables(one for few in tables for one in few).equals(
         whole.replace_schema_metadata(None)

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 from quorumlog.chaos.checkers import check_history
 from quorumlog.chaos.drivers.driver import Record, SendFailed
 from quorumlog.chaos.history import HistoryWriter, read_history
-from quorumlog.chaos.interruption import Interruption
-from quorumlog.chaos.run import RunSettings, run
-from quorumlog.chaos.run_directory import make_room
+from quorumlog.chaos.run.interruption import Interruption
+from quorumlog.chaos.run.run import run
+from quorumlog.chaos.run.run_directory import make_room
+from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.chaos.workloads.append_read import AppendRead
 from quorumlog.chaos.workloads.workload import LaneOptions, Setup
 from quorumlog.cli.verify import verify

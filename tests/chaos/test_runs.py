@@ -7,8 +7,8 @@ import pytest
 
 from quorumlog.chaos.checkers import check_history
 from quorumlog.chaos.checkers.kafka_log import CHECKER
+from quorumlog.chaos.checking.parts.cutting import spread
 from quorumlog.chaos.history.pairing import table_of
-from quorumlog.chaos.parts.cutting import spread
 from tests.support.chaos.hand_made_histories import rows_of
 from tests.support.chaos.joined_histories import same
 from tests.support.chaos.runs import checked_in_runs

@@ -16,16 +16,16 @@ from quorumlog.chaos.checkers import check_history
 from quorumlog.chaos.checkers.checker import Facts
 from quorumlog.chaos.checkers.checker import facts_of as checked_facts
 from quorumlog.chaos.checkers.kafka_log import CHECKER
-from quorumlog.chaos.history import HistoryError, HistoryWriter, read_history
+from quorumlog.chaos.checking.parts import plan
+from quorumlog.chaos.checking.spark import engine as spark_engine
+from quorumlog.chaos.checking.spark.engine import check_input, check_on_spark
+from quorumlog.chaos.checking.spark.inputs import remote, remote_metadata
+from quorumlog.chaos.checking.spark.inputs import table_of as input_of
+from quorumlog.chaos.checking.spark.session import spark_session
+from quorumlog.chaos.history import HistoryError, HistorySource, HistoryWriter, read_history
 from quorumlog.chaos.history.pairing import table_of
 from quorumlog.chaos.history.parquet import write_operations
 from quorumlog.chaos.history.schema import facts_of
-from quorumlog.chaos.parts import plan
-from quorumlog.chaos.spark import engine as spark_engine
-from quorumlog.chaos.spark.engine import check_input, check_on_spark
-from quorumlog.chaos.spark.inputs import remote, remote_metadata
-from quorumlog.chaos.spark.inputs import table_of as input_of
-from quorumlog.chaos.spark.session import spark_session
 from quorumlog.chaos.verify import verify_history
 from quorumlog.chaos.workloads.registry import find_workload
 from tests.chaos.test_kafka_vectors import VECTORS, read
@@ -60,7 +60,7 @@ def test_every_vector_and_every_planted_anomaly_gives_the_same_verdict(tmp_path:
     for marked in ("marked", "unmarked"):
         table = whole.replace_schema_metadata(facts_of(final_reads=marked))
         pq.write_table(table, tmp_path / "history.parquet", row_group_size=500)
-        on_spark = check_on_spark(tmp_path / "history.parquet")
+        on_spark = check_on_spark(HistorySource(tmp_path / "history.parquet"))
         same(on_spark, check_history(table))
         assert len(on_spark.results) >= len(PLANTS)
 
@@ -71,15 +71,15 @@ def test_a_run_gives_the_same_verdict_from_lines_and_from_parquet(tmp_path: Path
     with HistoryWriter(tmp_path) as writer:
         for row in rows_of(sketch.ops):
             writer.write(row)
-    verdict = check_on_spark(tmp_path)
+    verdict = check_on_spark(HistorySource(tmp_path))
     assert verdict.valid is False
     same(verdict, check_history(table_of(rows_of(sketch.ops))))
-    same(verdict, check_on_spark(tmp_path / "history.jsonl"))
+    same(verdict, check_on_spark(HistorySource(tmp_path / "history.jsonl")))
 
 
 def test_an_empty_history_is_unknown_on_spark_too(tmp_path: Path) -> None:
     HistoryWriter(tmp_path).close()
-    verdict = check_on_spark(tmp_path)
+    verdict = check_on_spark(HistorySource(tmp_path))
     assert verdict.valid == "unknown"
     same(verdict, History().verdict())
 
@@ -88,7 +88,7 @@ def test_the_nemesis_is_seen(tmp_path: Path) -> None:
     history = History().send(1, 0).nemesis("kill", "2").send(2, 1).nemesis("start", "2")
     table = history.final((0, 1), end=2).table()
     pq.write_table(table, tmp_path / "history.parquet")
-    verdict = check_on_spark(tmp_path)
+    verdict = check_on_spark(HistorySource(tmp_path))
     assert verdict.figures["faults"] == 1
     same(verdict, check_history(table))
 
@@ -99,10 +99,10 @@ def test_a_file_that_is_no_history_is_refused(tmp_path: Path) -> None:
     broken = table.set_column(place, "type", pa.array(["okay", "ok"]))
     pq.write_table(broken, tmp_path / "history.parquet")
     with pytest.raises(HistoryError, match="operation 0: its type is not one of"):
-        check_on_spark(tmp_path)
+        check_on_spark(HistorySource(tmp_path))
     pq.write_table(table.drop_columns(["micro"]), tmp_path / "history.parquet")
     with pytest.raises(HistoryError, match="no column micro"):
-        check_on_spark(tmp_path)
+        check_on_spark(HistorySource(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["history.jsonl", "history.parquet"])
@@ -149,13 +149,13 @@ def test_parquet_of_other_types_is_read_as_the_local_engine_reads_it(tmp_path: P
     file = tmp_path / "history.parquet"
     narrow = table.set_column(0, "index", table.column("index").cast(pa.int32()))
     pq.write_table(narrow, file)
-    same(check_on_spark(tmp_path), check_history(read_history(file)))
+    same(check_on_spark(HistorySource(tmp_path)), check_history(read_history(file)))
     for name in ("process", "node"):  # Spark's filter would leave a null process out
         place = table.schema.get_field_index(name)
         column = pa.array([None, *table.column(name).to_pylist()[1:]], table.column(name).type)
         pq.write_table(table.set_column(place, name, column), file)
         with pytest.raises(HistoryError, match=f"it has no {name}"):
-            check_on_spark(tmp_path)
+            check_on_spark(HistorySource(tmp_path))
 
 
 def test_wild_histories_give_the_same_verdict_however_they_are_cut(session: Any) -> None:
@@ -216,12 +216,12 @@ def test_a_file_that_spark_reads_gives_the_same_verdict(session: Any, tmp_path: 
 )
 def test_a_model_gets_the_same_verdict(name: str, model: str) -> None:
     local = check_history(read_history(HISTORIES / name), model).as_json()
-    assert check_on_spark(HISTORIES / name, model=model).as_json() == local
+    assert check_on_spark(HistorySource(HISTORIES / name), model=model).as_json() == local
 
 
 def test_a_history_that_does_not_fit_the_model_is_the_same_error() -> None:
     with pytest.raises(HistoryError, match="f = 'transfer' is no operation of the model set"):
-        check_on_spark(HISTORIES / "elle-cli/bank.json", model="set")
+        check_on_spark(HistorySource(HISTORIES / "elle-cli/bank.json"), model="set")
 
 
 def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:
     without = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     script = (
         "import json, sys\n"
-        "from quorumlog.chaos.spark.java import find_java\n"
+        "from quorumlog.chaos.checking.spark.java import find_java\n"
         "from quorumlog.chaos.verify import verify_history\n"
         "verdict = verify_history(sys.argv[1], master='local[1]')\n"
         "print(json.dumps([str(find_java()), verdict.valid, verdict.engine]))\n"
@@ -270,7 +270,7 @@ def test_transactions_get_the_same_verdict(
 ) -> None:
     local, _ = judged(tmp_path, workload, 1, fault)
     assert local.valid is valid
-    on_spark = check_on_spark(tmp_path, model=find_workload(workload).model)
+    on_spark = check_on_spark(HistorySource(tmp_path), model=find_workload(workload).model)
     assert {**on_spark.as_json(), "seconds": 0, "engine": ""} == {
         **local.as_json(),
         "seconds": 0,
@@ -280,7 +280,7 @@ def test_transactions_get_the_same_verdict(
 
 INTERRUPTED = """
 import os, signal, sys, threading
-from quorumlog.chaos.spark.session import spark_session
+from quorumlog.chaos.checking.spark.session import spark_session
 
 def interrupt_when_it_works(session):
     tracker = session.sparkContext.statusTracker()

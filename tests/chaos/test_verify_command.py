@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from quorumlog.chaos.spark import SparkUnavailable
+from quorumlog.chaos.checking.spark import SparkUnavailable
 from quorumlog.cli.verify import judge, verify
 from tests.support.chaos.hand_made_histories import History
 

@@ -6,7 +6,8 @@ import pytest
 
 from quorumlog.chaos.faults.registry import step_fault
 from quorumlog.chaos.history import read_history
-from quorumlog.chaos.run import RunSettings, run
+from quorumlog.chaos.run.run import run
+from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.verify import verify_history
 from quorumlog.chaos.workloads.registry import find_workload

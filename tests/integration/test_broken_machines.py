@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from quorumlog.chaos.cluster_states import STATES_FILE
 from quorumlog.chaos.faults.admin import AdminChurn, Grow, Reassign, Throttle
 from quorumlog.chaos.faults.copies import Wipe, WipeMajority
 from quorumlog.chaos.faults.disks import DiskError, DiskFull, SlowFsync
@@ -15,7 +14,9 @@ from quorumlog.chaos.faults.machines import ClockStep
 from quorumlog.chaos.faults.partitions import IsolateRole
 from quorumlog.chaos.faults.processes import Kill, Pause
 from quorumlog.chaos.history import read_history
-from quorumlog.chaos.run import RunSettings, run
+from quorumlog.chaos.run.cluster_states import STATES_FILE
+from quorumlog.chaos.run.run import run
+from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.chaos.schedule import Action, Schedule, Target
 from quorumlog.chaos.shim import shim as shims
 from quorumlog.chaos.verify import verify_history

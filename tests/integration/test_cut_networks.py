@@ -22,7 +22,8 @@ from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.network import link_proxy
 from quorumlog.chaos.network.link_proxy import LinkProxy, ProxyFailed
 from quorumlog.chaos.network.routes import plan_routes
-from quorumlog.chaos.run import RunSettings, run
+from quorumlog.chaos.run.run import run
+from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.verify import verify_history
 from quorumlog.client import Admin, NewTopic, Producer

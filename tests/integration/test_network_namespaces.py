@@ -13,7 +13,8 @@ from quorumlog.chaos.faults.partitions import IsolateRole, PartitionOneWay
 from quorumlog.chaos.faults.traffic import ResetConnections, SlowLink
 from quorumlog.chaos.history import read_history
 from quorumlog.chaos.network import namespaces
-from quorumlog.chaos.run import RunSettings, run
+from quorumlog.chaos.run.run import run
+from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.verify import verify_history
 

@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.history_checks import write_history
 from quorumlog.chaos.checkers import Verdict
-from quorumlog.chaos.cluster_states import STATES_FILE
 from quorumlog.chaos.report import write_report
-from quorumlog.chaos.run_directory import VERDICT_FILE
+from quorumlog.chaos.run.cluster_states import STATES_FILE
+from quorumlog.chaos.run.run_directory import VERDICT_FILE
 from quorumlog.chaos.store.pages import list_page, run_page
 from quorumlog.chaos.store.runs import find_run, find_runs
 from tests.support.chaos.browser import CHROMIUM, look_at, outside, overlapping

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.chaos.checking.spark import SparkUnavailable
 from quorumlog.chaos.history import HistoryWriter
-from quorumlog.chaos.spark import SparkUnavailable
 from quorumlog.chaos.verify import verify_history
 from tests.support.chaos.hand_made_histories import rows_of
 from tests.support.chaos.random_histories import good, lose

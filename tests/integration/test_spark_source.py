@@ -12,7 +12,7 @@ import pyspark
 import pytest
 
 from quorumlog import LocalCluster
-from quorumlog.chaos.spark.session import spark_session
+from quorumlog.chaos.checking.spark.session import spark_session
 from quorumlog.client import NewTopic
 from quorumlog.client.sync import SyncAdmin, SyncProducer
 from quorumlog.spark import register
@@ -141,7 +141,7 @@ CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 VERSIONS = (pyspark.__version__, "4.2.0")  # that of this Spark may not be published yet
 BY_CONNECTOR = """
 import sys
-from quorumlog.chaos.spark.session import spark_session
+from quorumlog.chaos.checking.spark.session import spark_session
 
 with spark_session("local[1]", conf={"spark.jars.packages": sys.argv[1]}, is_short=True) as spark:
     frame = spark.read.format("kafka").option("kafka.bootstrap.servers", sys.argv[2])

@@ -12,8 +12,8 @@ SOURCE: Final = Path(__file__).parent.parent.parent / "quorumlog"
 JOINED: Final = re.compile(r"host\}:\{|address\.rpartition\(\":\"\)")
 OTHERS: Final = {
     "client/admin/voters.py",  # refuses a text that is no address, with the reason
-    "chaos/spark/executors.py",  # Spark's own addresses
-    "chaos/spark/masters.py",
+    "chaos/checking/spark/executors.py",  # Spark's own addresses
+    "chaos/checking/spark/masters.py",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.chaos.run import RunSettings
+from quorumlog.chaos.run.run_settings import RunSettings
 from tools import clean_runs, kill_rounds
 
 Outcome = dict[str, Any]

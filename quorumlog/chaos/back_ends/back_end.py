@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Final, NoReturn, Protocol
 
 from quorumlog.chaos.faults.links import Effect, Link, LinkRule
+from quorumlog.chaos.faults.registry import faults_made_of
+from quorumlog.chaos.schedule import Schedule
 
 GROUPS_TOPIC: Final = "__consumer_offsets"
 """The leaders of its partitions coordinate groups."""
@@ -151,3 +153,16 @@ def holders_of(role: str, partitions: Iterable[tuple[int, Iterable[int]]]) -> li
             return sorted(set().union(*(followers for _, followers in known)))
         case _:
             return []
+
+
+def check_schedule(schedule: Schedule, back_end: BackEnd) -> None:
+    """Raise FaultUnsupported or ValueError if the back end cannot carry the schedule out."""
+    can = faults_made_of(back_end.operations, back_end.effects)
+    schedule.check_supported(back_end=back_end.name, can=can, why_not=back_end.why_not)
+    node_ids = back_end.node_ids
+    for action in schedule.actions:
+        named = () if isinstance(action.target, str) else action.target
+        for node_id in named:
+            if node_id not in node_ids:
+                nodes = ",".join(map(str, node_ids))
+                raise ValueError(f"the schedule names node {node_id}; the nodes are {nodes}")

@@ -5,9 +5,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from quorumlog.chaos.back_ends.back_end import check_schedule
 from quorumlog.chaos.back_ends.local_processes import ORDERS, LocalProcesses
 from quorumlog.chaos.faults.fault import StepFault
-from quorumlog.chaos.nemesis import check_schedule
 from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.network.link_proxy import LinkProxy
 from quorumlog.chaos.network.links import Links, LinksFailed, NetworkKind

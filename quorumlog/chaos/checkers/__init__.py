@@ -1,8 +1,8 @@
 """Pure checkers: functions from a history to a verdict with witnesses.
 
-`check_history` runs a checker in this process; `quorumlog.chaos.spark` distributes the same
-functions. It is imported lazily: checks need numpy and pyarrow, which an installation may lack; the
-verdict classes do not.
+`check_history` runs a checker in this process; `chaos.checking` distributes the same functions. It
+is imported lazily: checks need numpy and pyarrow, which an installation may lack; the verdict
+classes do not.
 """
 
 from typing import TYPE_CHECKING

@@ -4,7 +4,7 @@
 one; `pairing` joins events to operations, and `validate` rejects invalid histories.
 """
 
-from quorumlog.chaos.history.files import read_history
+from quorumlog.chaos.history.files import HistorySource, read_history
 from quorumlog.chaos.history.meta import read_meta, write_meta
 from quorumlog.chaos.history.model import (
     NEMESIS,
@@ -19,6 +19,7 @@ __all__ = [
     "NEMESIS",
     "UNKNOWN_OFFSET",
     "HistoryError",
+    "HistorySource",
     "HistoryWriter",
     "Message",
     "Operation",

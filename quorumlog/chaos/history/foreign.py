@@ -12,7 +12,7 @@ github.com/ligurio/elle-cli; github.com/anishathalye/porcupine.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -65,24 +65,25 @@ class _Row:
     said: dict[str, Any]
 
 
-def read_foreign(file: Path) -> pa.Table | None:
-    """Return the operations of another tool's file, or None if its format is none of them.
+def reader_of(file: Path) -> Callable[[Path], pa.Table] | None:
+    """Return the reader of another tool's file, or None if its format is none of them.
 
-    Raises HistoryError with the file and the line (in a JSON array: the place, from 1), and
-    OSError.
+    It returns the operations. It raises HistoryError with the file and the line (in a JSON array:
+    the place, from 1). Both raise OSError.
     """
-    head = _head(file)
+    with file.open("rb") as opened:
+        head = opened.read(_HEAD_BYTES).removeprefix(b"\xef\xbb\xbf")
     if _ETCD_HEAD.match(head):
-        return _table(file, list(_etcd(file)))
+        return lambda file: _table(file, list(_etcd(file)))
     if _EDN_HEAD.match(head):
-        return _table(file, list(_edn(file)))
+        return lambda file: _table(file, list(_edn(file)))
     if jepsen.looks_like_jepsen(file):
-        return _table(file, [_Row(place, said) for place, said in jepsen.rows_of_json(file)])
+        return lambda file: _table(file, [_Row(*row) for row in jepsen.rows_of_json(file)])
     return None
 
 
 def ruled_out(file: Path) -> str:
-    """Return why no format of `read_foreign` fits; "" if the file is plainly ours.
+    """Return why `reader_of` finds no format; "" if the file is plainly ours.
 
     Raises OSError.
     """
@@ -92,18 +93,6 @@ def ruled_out(file: Path) -> str:
         "; nor is it EDN (no map or vector of maps at its beginning), a log of Jepsen's etcd test"
         f" (no 'INFO jepsen.util - ' there), or Jepsen's JSON ({jepsen.why_not_jepsen(file)})"
     )
-
-
-def is_foreign(file: Path) -> bool:
-    """Return whether `read_foreign` reads this file. Raises OSError."""
-    head = _head(file)
-    is_ours = not (_ETCD_HEAD.match(head) or _EDN_HEAD.match(head))
-    return not is_ours or jepsen.looks_like_jepsen(file)
-
-
-def _head(file: Path) -> bytes:
-    with file.open("rb") as opened:
-        return opened.read(_HEAD_BYTES).removeprefix(b"\xef\xbb\xbf")
 
 
 def _etcd(file: Path) -> Iterator[_Row]:

@@ -70,10 +70,8 @@ class Frame:
         return facts
 
 
-def read_lines(file: Path) -> pa.Table:
+def read_lines(file: Path, frame: Frame) -> pa.Table:
     """Return the operations of a file of JSON lines. Raises HistoryError with its line, OSError."""
-    with file.open("rb") as opened:
-        frame = find_frame(file, opened)
     try:
         table = operations_of(_events(file, frame), frame.facts())
     except EventError as error:
@@ -86,8 +84,13 @@ def read_lines(file: Path) -> pa.Table:
     return table
 
 
-def find_frame(file: Path, opened: BinaryIO) -> Frame:
-    """Parse the first and the last lines. Raises HistoryError."""
+def find_frame(file: Path) -> Frame:
+    """Parse the first and the last lines. Raises HistoryError, OSError."""
+    with file.open("rb") as opened:
+        return _frame_of(file, opened)
+
+
+def _frame_of(file: Path, opened: BinaryIO) -> Frame:
     size = opened.seek(0, 2)
     opened.seek(0)
     head = opened.readline(LINE_BYTES_MAX)

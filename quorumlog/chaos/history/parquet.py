@@ -82,13 +82,21 @@ def row_groups_of(table: pa.Table) -> Iterator[pa.Table]:
         yield table
 
 
-def read_operations(file: Path) -> pa.Table:
+def read_footer(file: Path) -> pq.FileMetaData:
+    """Return the footer of a file. Raises HistoryError with the file."""
+    try:
+        return pq.read_metadata(file)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise HistoryError(f"{file}: not a history: {error}") from error
+
+
+def read_operations(file: Path, footer: pq.FileMetaData) -> pa.Table:
     """Return a valid table of operations. Raises HistoryError with the file."""
     try:
-        with open_parquet(file) as opened:
-            if is_format_1(opened):
+        with open_parquet(file, footer) as opened:
+            if is_format_1(footer):
                 return _from_format_1(opened)
-            facts = facts_in(opened)
+            facts = facts_in(footer)
             groups = [row_group(opened, place) for place in range(opened.num_row_groups)]
         merge_facts(part_facts(group) for group in groups)
     except (pa.ArrowException, OSError, ValueError, HistoryError) as error:
@@ -97,26 +105,32 @@ def read_operations(file: Path) -> pa.Table:
     return table.replace_schema_metadata(facts)
 
 
-def open_parquet(file: Path) -> pq.ParquetFile:
-    """Open a file and verify its page checksums on reading. Raises pa.ArrowException, OSError."""
-    return pq.ParquetFile(file, page_checksum_verification=True)
+def open_parquet(file: Path, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """Open a file and verify its page checksums on reading; a given footer is not read again.
+
+    Raises pa.ArrowException, OSError.
+    """
+    return pq.ParquetFile(file, metadata=footer, page_checksum_verification=True)
 
 
-def is_format_1(opened: pq.ParquetFile) -> bool:
-    """Return whether the file has one row per event."""
-    return "time_ns" in opened.schema_arrow.names
+def is_format_1(footer: pq.FileMetaData) -> bool:
+    """Return whether the file has one row per event. Raises HistoryError."""
+    try:
+        return "time_ns" in footer.schema.to_arrow_schema().names
+    except pa.ArrowException as error:
+        raise HistoryError(str(error)) from error
 
 
-def facts_in(opened: pq.ParquetFile) -> dict[bytes, bytes]:
+def facts_in(footer: pq.FileMetaData) -> dict[bytes, bytes]:
     """Return the file's facts about its history. Raises HistoryError if it was changed."""
-    metadata = opened.metadata.metadata or {}
+    metadata = footer.metadata or {}
     is_sealed = DIGEST in metadata or GROUP_DIGESTS in metadata
     if is_sealed and metadata.get(DIGEST) != _digest_of_metadata(metadata):
         raise HistoryError("its metadata is not as it was written")
     facts = known_facts(metadata)
     if FORMAT not in facts:  # of another program: Parquet is whole, or it is no Parquet
         facts = {FINAL_READS: b"marked"} | facts | {FORMAT: b"2", ENDED: b"1"}
-    if len(json.loads(metadata.get(GROUP_DIGESTS, b"[]"))) not in (0, opened.num_row_groups):
+    if len(json.loads(metadata.get(GROUP_DIGESTS, b"[]"))) not in (0, footer.num_row_groups):
         raise HistoryError("its row groups are not as they were written")
     if facts[FORMAT] != b"2":
         raise HistoryError(f"its format is {facts[FORMAT].decode()!r}; this version reads 1 and 2")

@@ -7,31 +7,31 @@ size is bounded for every history: plots show aggregates and samples, with a not
 from pathlib import Path
 
 from quorumlog.chaos.checkers import Verdict
-from quorumlog.chaos.cluster_states import read_states
-from quorumlog.chaos.history import HistoryError, read_history, read_meta
+from quorumlog.chaos.history import HistoryError, HistorySource
 from quorumlog.chaos.report.page import render
 from quorumlog.chaos.report.series import run_series
+from quorumlog.chaos.run.cluster_states import read_states
 
 __all__ = ["write_report"]
 
 
-def write_report(history: str | Path, verdict: Verdict, target: str | Path) -> Path:
+def write_report(history: str | Path | HistorySource, verdict: Verdict, target: str | Path) -> Path:
     """Write the report of the history (a run's directory or a file) to `target`; return it.
 
     Raises HistoryError if the history cannot be read.
     """
     target = Path(target)
-    directory = Path(history) if Path(history).is_dir() else Path(history).parent
+    source = history if isinstance(history, HistorySource) else HistorySource(history)
     try:
-        states = read_states(directory)
+        states = read_states(source.directory)
     except ValueError as error:
         raise HistoryError(str(error)) from error
     page = render(
         verdict,
-        run_series(read_history(history)),
-        read_meta(history),
+        run_series(source.table),
+        source.meta,
         states,
-        name=Path(history).name,
+        name=source.local_path.name,
     )
     target.write_text(page, encoding="utf-8")
     return target

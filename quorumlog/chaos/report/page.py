@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from quorumlog.chaos.checkers import CheckResult, Severity, Verdict
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED
-from quorumlog.chaos.cluster_states import ClusterState
-from quorumlog.chaos.figures import OfferedLoad, faults_text
 from quorumlog.chaos.report.fault_plot import band_labels, fault_plot
 from quorumlog.chaos.report.plots import (
     lag_plot,
@@ -21,6 +19,8 @@ from quorumlog.chaos.report.plots import (
 )
 from quorumlog.chaos.report.series import RunSeries
 from quorumlog.chaos.report.state_plot import state_plot
+from quorumlog.chaos.run.cluster_states import ClusterState
+from quorumlog.chaos.run.figures import OfferedLoad, faults_text
 
 _WITNESSES_SHOWN: Final = 5  # per anomaly; verdict.json has the others
 _BAD_KEYS_MAX: Final = 3

@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import quote
 
-from quorumlog.chaos.run_directory import REPORT_FILE
+from quorumlog.chaos.run.run_directory import REPORT_FILE
 from quorumlog.chaos.store.runs import StoredRun
 
 STATES: Final = ("valid", "invalid", "unknown", "not judged")

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from quorumlog.chaos.history.files import JSON_LINES, PARQUET
 from quorumlog.chaos.history.meta import META
-from quorumlog.chaos.run_directory import (
+from quorumlog.chaos.run.run_directory import (
     CLUSTER_DIRECTORY,
     REPORT_FILE,
     SCHEDULE_FILE,

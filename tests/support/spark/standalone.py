@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from quorumlog.chaos.spark.java import find_java, make_java_home
+from quorumlog.chaos.checking.spark.java import find_java, make_java_home
 from quorumlog.cluster.ports import free_ports
 
 START_TIMEOUT_S = 120

@@ -4,8 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.chaos.cluster_states import STATES_FILE, ClusterState, PartitionState, read_states
 from quorumlog.chaos.report.state_plot import state_plot
+from quorumlog.chaos.run.cluster_states import (
+    STATES_FILE,
+    ClusterState,
+    PartitionState,
+    read_states,
+)
 
 
 def state(seconds: float, leader: int, isr: tuple[int, ...], epoch: int = 0) -> ClusterState:

@@ -9,7 +9,8 @@ from quorumlog.chaos.drivers import registry
 from quorumlog.chaos.drivers.driver import CAPABILITIES, AnyDriver
 from quorumlog.chaos.drivers.limits import limited
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, check_capable, load_driver
-from quorumlog.chaos.run import RunSettings, run
+from quorumlog.chaos.run.run import run
+from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.chaos.workloads.registry import WORKLOADS, find_workload
 from tests.support.chaos.log_in_memory import LogInMemory
 
@@ -45,7 +46,7 @@ def test_a_driver_that_cannot_is_refused_with_those_that_can(
     said = "workload w needs a driver that can groups, and aiokafka cannot; client can"
     with pytest.raises(ValueError, match=said):
         check_capable("aiokafka", Needs(frozenset({"groups"})))
-    monkeypatch.setattr("quorumlog.chaos.run.load_driver", load)
+    monkeypatch.setattr("quorumlog.chaos.run.run.load_driver", load)
     (tmp_path / "history.jsonl").write_text("precious")
     settings = RunSettings(out=tmp_path, workload="group_consume", driver="aiokafka")
     with pytest.raises(ValueError, match="workload group_consume needs a driver"):

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from quorumlog.chaos.faults.registry import step_fault
-from quorumlog.chaos.run import RunSettings, faults_asked_for
+from quorumlog.chaos.run.run import faults_asked_for
+from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.chaos.schedule import Action, Schedule
 
 

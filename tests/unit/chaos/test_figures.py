@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from quorumlog.chaos.figures import figures
+from quorumlog.chaos.run.figures import figures
 
 
 def test_a_workload_that_sends_is_told_by_sends_and_reads() -> None:

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.chaos.history import HistoryError, read_history
+from quorumlog.chaos.history import HistoryError, HistorySource, read_history
 from quorumlog.chaos.history.edn import EdnError, Keyword, Tagged, read_forms, write_form
-from quorumlog.chaos.history.files import is_foreign
 from quorumlog.chaos.verify import verify_history
 
 
@@ -212,7 +211,7 @@ def test_json_is_told_by_its_structure(
     rows = [row | dict.fromkeys(fields, number) for number, row in enumerate(rows)]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     as_lines = read(tmp_path, begin + lines, "history.json")
-    assert is_foreign(tmp_path / "history.json")
+    assert HistorySource(tmp_path / "history.json").is_foreign
     assert as_lines == read(tmp_path, begin + json.dumps(rows), "history.json")
     assert len(as_lines) == 2 + has_nemesis
     (tmp_path / "history.json").write_text(begin + lines)

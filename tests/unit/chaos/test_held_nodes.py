@@ -4,7 +4,7 @@ from quorumlog.chaos.held_nodes import HeldNodes, Hold
 
 
 def test_a_node_is_killed_once_and_started_by_the_last() -> None:
-    held = HeldNodes()
+    held = HeldNodes[str]()
     assert held.take("kill", [1, 2], "a") == (1, 2)
     assert held.take("stop", [2, 3], "b") == (3,)
     assert held.begin_to_undo("start", [1, 2], "a") == (1,)
@@ -15,7 +15,7 @@ def test_a_node_is_killed_once_and_started_by_the_last() -> None:
 
 
 def test_a_node_that_is_just_starting_is_killed_again() -> None:
-    held = HeldNodes()
+    held = HeldNodes[str]()
     held.take("kill", [1], "a")
     held.begin_to_undo("start", [1], "a")
     assert held.take("kill", [1], "b") == (1,)
@@ -28,7 +28,7 @@ def test_a_node_that_is_just_starting_is_killed_again() -> None:
 
 
 def test_the_last_to_let_go_undoes_it_also_while_the_first_undoes_more() -> None:
-    held = HeldNodes()
+    held = HeldNodes[str]()
     held.take("kill", [1, 2], "a")
     held.take("kill", [1], "b")
     assert held.begin_to_undo("start", [1, 2], "a") == (2,)
@@ -36,7 +36,7 @@ def test_the_last_to_let_go_undoes_it_also_while_the_first_undoes_more() -> None
 
 
 def test_a_kill_that_came_too_early_leaves_the_node_to_the_one_that_starts_it() -> None:
-    held = HeldNodes()
+    held = HeldNodes[str]()
     held.take("kill", [1, 2], "a")
     held.begin_to_undo("start", [1], "a")
     held.take("kill", [1], "b")
@@ -47,7 +47,7 @@ def test_a_kill_that_came_too_early_leaves_the_node_to_the_one_that_starts_it() 
 
 
 def test_what_held_a_process_ends_with_it() -> None:
-    held = HeldNodes()
+    held = HeldNodes[str]()
     held.take("pause", [1, 2], "a")
     held.take("fill_disk", [1], "c")
     held.take("kill", [1], "b")

@@ -17,7 +17,8 @@ from quorumlog.chaos.listing import listing
 from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.network.routes import are_used
-from quorumlog.chaos.run import RunSettings, run
+from quorumlog.chaos.run.run import run
+from quorumlog.chaos.run.run_settings import RunSettings
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.cluster import ClusterShape, LocalCluster
 from quorumlog.cluster.layout import NodeSpec

@@ -2,7 +2,7 @@
 
 import pytest
 
-from quorumlog.chaos.figures import LoadMeter, OfferedLoad
+from quorumlog.chaos.run.figures import LoadMeter, OfferedLoad
 
 
 def load(offered: int, acknowledged: int) -> OfferedLoad:

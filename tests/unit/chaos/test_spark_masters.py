@@ -5,10 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.chaos.spark import SparkUnavailable
-from quorumlog.chaos.spark.masters import check_master, driver_host, is_here, is_one_process
-from quorumlog.chaos.spark.paths import is_remote, local_path
-from quorumlog.chaos.spark.session import in_short
+from quorumlog.chaos.checking.spark import SparkUnavailable
+from quorumlog.chaos.checking.spark.masters import (
+    check_master,
+    driver_host,
+    is_here,
+    is_one_process,
+)
+from quorumlog.chaos.checking.spark.session import in_short
+from quorumlog.chaos.history import HistorySource
 
 
 @pytest.mark.parametrize(
@@ -82,6 +87,7 @@ def test_executors_reach_us_where_the_route_to_their_master_starts(
     ],
 )
 def test_a_path_with_a_scheme_is_for_spark(text: str, remote: bool, local: str | None) -> None:
-    assert is_remote(text) is remote
+    source = HistorySource(text)
+    assert source.is_remote is remote
     if local is not None:
-        assert local_path(text) == Path(local)
+        assert source.local_path == Path(local)

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import pytest
 
-from quorumlog.chaos import cluster_states
-from quorumlog.chaos.cluster_states import PartitionState, read_states, watch
+from quorumlog.chaos.run import cluster_states
+from quorumlog.chaos.run.cluster_states import PartitionState, read_states, watch
 from quorumlog.client import KafkaError
 from quorumlog.client.core.metadata_cache import PartitionView
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -11,10 +11,11 @@ import pytest
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.faults.fault import StepFault
 from quorumlog.chaos.faults.registry import STEP_FAULTS
-from quorumlog.chaos.figures import OfferedLoad
 from quorumlog.chaos.node_simulation.forked import RunFailed
 from quorumlog.chaos.node_simulation.settings import NodesSettings
-from quorumlog.chaos.run import Progress, RunSettings, RunSummary
+from quorumlog.chaos.run.figures import OfferedLoad
+from quorumlog.chaos.run.run import Progress
+from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
 from quorumlog.cli import chaos_commands, simulate_nodes
 from quorumlog.cli.main import main
 from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE

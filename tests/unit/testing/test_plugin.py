@@ -20,7 +20,7 @@ import pytest
 
 # pytester forgets what a run has imported; these would be imported by each run anew.
 import quorumlog.chaos.report
-import quorumlog.chaos.run
+import quorumlog.chaos.run.run
 import quorumlog.chaos.verify
 import quorumlog.testing.history  # noqa: F401 - as above
 from quorumlog.cluster import LocalCluster, NodeSpec

@@ -6,15 +6,13 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from quorumlog import __version__
+from quorumlog.chaos.run.run_settings import RunSettings, RunSummary
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.client import Admin, KafkaError
-
-if TYPE_CHECKING:
-    from quorumlog.chaos.run import RunSettings, RunSummary
 
 _PLANNED: Final = (  # the settings that a reader needs, as they were given
     "workload", "duration_s", "seed", "driver", "network", "bootstrap", "control", "topic",
@@ -33,7 +31,7 @@ _DECISIVE: Final = (
 )
 
 
-def meta_at_start(settings: "RunSettings", schedule: Schedule) -> dict[str, Any]:
+def meta_at_start(settings: RunSettings, schedule: Schedule) -> dict[str, Any]:
     """Return the facts before the run: written at once, so that a run cut short has them.
 
     `schedule` is the one that is carried out, given or drawn: `faults` has the names of its faults.
@@ -68,7 +66,7 @@ def _version(driver: str) -> str:
     return f"quorumlog {__version__}" if library is None else f"{library} {version(library)}"
 
 
-def meta_at_end(started: Mapping[str, Any], summary: "RunSummary") -> dict[str, Any]:
+def meta_at_end(started: Mapping[str, Any], summary: RunSummary) -> dict[str, Any]:
     """Return all facts: those before the run, and its results."""
     return {
         **started,

@@ -4,7 +4,7 @@ import re
 import socket
 from typing import Final
 
-from quorumlog.chaos.spark import SparkUnavailable
+from quorumlog.chaos.checking.spark import SparkUnavailable
 
 CONNECT_TIMEOUT_S: Final = 5.0
 _STANDALONE: Final = "spark://"

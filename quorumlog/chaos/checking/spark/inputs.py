@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from quorumlog.chaos.checking.parts.cutting import pack, unpack
+from quorumlog.chaos.checking.parts.row_groups import ROWS_PER_CHUNK, RowGroups, read_groups
+from quorumlog.chaos.checking.spark.session import cores
 from quorumlog.chaos.history.files import PARQUET
 from quorumlog.chaos.history.model import HistoryError
 from quorumlog.chaos.history.schema import OPERATIONS
 from quorumlog.chaos.history.validate import check_columns
-from quorumlog.chaos.parts.cutting import pack, unpack
-from quorumlog.chaos.parts.sources import ROWS_PER_CHUNK, RowGroups, read_groups
-from quorumlog.chaos.spark.session import cores
 
 if TYPE_CHECKING:
     from pyspark import RDD

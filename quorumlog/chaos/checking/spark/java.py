@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from quorumlog.chaos.spark import SparkUnavailable
+from quorumlog.chaos.checking.spark import SparkUnavailable
 from quorumlog.extras import install_command
 
 JAVA_VERSION_MIN: Final = 17  # Spark 4

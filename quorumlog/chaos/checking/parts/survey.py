@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.checker import Checker
+from quorumlog.chaos.checking.parts.plan import Extent
 from quorumlog.chaos.history.model import NEMESIS
 from quorumlog.chaos.history.schema import OPERATIONS
 from quorumlog.chaos.history.validate import PartFacts, merge_facts, part_facts
-from quorumlog.chaos.parts.plan import Extent
 
 _LARGE: Final = 0.01  # the share of a part's micro-operations that makes a key large
 

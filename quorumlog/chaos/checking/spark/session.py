@@ -14,10 +14,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from quorumlog.chaos.interruption import Interruption
-from quorumlog.chaos.spark import SparkUnavailable, jvm
-from quorumlog.chaos.spark.java import find_java, make_java_home
-from quorumlog.chaos.spark.masters import check_master, driver_host, is_here, is_one_process
+from quorumlog.chaos.checking.spark import SparkUnavailable, jvm
+from quorumlog.chaos.checking.spark.java import find_java, make_java_home
+from quorumlog.chaos.checking.spark.masters import (
+    check_master,
+    driver_host,
+    is_here,
+    is_one_process,
+)
+from quorumlog.chaos.run.interruption import Interruption
 from quorumlog.extras import install_command
 
 if TYPE_CHECKING:
@@ -195,7 +200,7 @@ def _python_of(master: str, conf: Mapping[str, str]) -> dict[str, str]:
 
 def _ship_package(session: "SparkSession", directory: Path) -> None:
     """Ship this package to executors in other processes. They must have numpy and pyarrow."""
-    context, package = session.sparkContext, Path(__file__).parents[2]
+    context, package = session.sparkContext, Path(__file__).parents[3]
     if is_one_process(str(context.master)) or not package.is_dir():  # it came by --py-files
         return
     archive = directory / f"{package.name}.zip"

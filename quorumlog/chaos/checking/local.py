@@ -1,9 +1,10 @@
-"""The check of a history in this process, in parts: its memory does not grow with the history.
+"""The check of a history in this process: the whole table, or in parts if it is large.
 
-Row groups are read one chunk after another, and the rows of each part are kept in a file until all
-have been read. So does Spark.
+In parts its memory does not grow with the history: row groups are read one chunk after another, and
+the rows of each part are kept in a file until all have been read. So does Spark.
 """
 
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from quorumlog.chaos.checkers.check import check_history
 from quorumlog.chaos.checkers.checker import Checker, Doubt, Facts, Ranges, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
+from quorumlog.chaos.checkers.registry import find_checker
 from quorumlog.chaos.checkers.verdict import Partial, Verdict
-from quorumlog.chaos.history.schema import OPERATIONS
-from quorumlog.chaos.parts.cutting import (
+from quorumlog.chaos.checking.parts.cutting import (
     Cuts,
     cut_by_key,
     cut_by_process,
@@ -23,14 +25,46 @@ from quorumlog.chaos.parts.cutting import (
     unpack,
     unshared,
 )
-from quorumlog.chaos.parts.plan import Plan, plan_of
-from quorumlog.chaos.parts.sources import RowGroups, read_groups
-from quorumlog.chaos.parts.survey import Survey, look, survey_of
+from quorumlog.chaos.checking.parts.plan import Plan, plan_of
+from quorumlog.chaos.checking.parts.row_groups import RowGroups, find_row_groups, read_groups
+from quorumlog.chaos.checking.parts.survey import Survey, look, survey_of
+from quorumlog.chaos.history.files import HistorySource
+from quorumlog.chaos.history.schema import OPERATIONS
 
+BYTES_PER_MESSAGE: Final = 500  # peak memory of a check of a whole table, rounded up
+MEMORY_SHARE: Final = 0.25  # of the machine; the rest is for other processes
+MESSAGES_OF_A_TABLE: Final = 1_500_000  # beyond, the check in parts is faster and uses less memory
+CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 MICRO_PER_PART: Final = 1_000_000
 PARTS_MAX: Final = 512
 Parts = Iterable[tuple[int, pa.Table]]
 _LENGTH_BYTES: Final = 8
+
+
+def check_here(
+    source: HistorySource, model: str, *, progress: Callable[[str], None] = lambda _: None
+) -> Verdict:
+    """Check a history of this machine. Raises HistoryError, ValueError for an unknown model."""
+    is_large = not is_one_table(source.messages, machine_memory())
+    if is_large and (groups := find_row_groups(source)) is not None:
+        return check_in_parts(groups, find_checker(model), progress=progress)
+    progress("checking")
+    return check_history(source.table, model)
+
+
+def is_one_table(messages: int, memory_bytes: int) -> bool:
+    """Return whether a history of so many messages is checked as one table."""
+    fits = messages * BYTES_PER_MESSAGE <= memory_bytes * MEMORY_SHARE
+    return fits and messages <= MESSAGES_OF_A_TABLE
+
+
+def machine_memory(cgroup_limit: Path = CGROUP_LIMIT) -> int:
+    """Return the bytes of memory of this machine, or of the container that we run in."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(memory_bytes, int(cgroup_limit.read_text(encoding="ascii")))
+    except (OSError, ValueError):  # no cgroup, or "max": no limit
+        return memory_bytes
 
 
 def check_in_parts(

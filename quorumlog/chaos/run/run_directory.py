@@ -5,9 +5,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from quorumlog.chaos.cluster_states import STATES_FILE
 from quorumlog.chaos.history.files import JSON_LINES, PARQUET
 from quorumlog.chaos.history.meta import META
+from quorumlog.chaos.run.cluster_states import STATES_FILE
 from quorumlog.cluster import ClusterError, LocalCluster
 
 SCHEDULE_FILE: Final = "schedule.json"

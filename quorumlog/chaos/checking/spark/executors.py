@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from quorumlog.chaos.spark import SparkUnavailable
-from quorumlog.chaos.spark.masters import is_one_process
+from quorumlog.chaos.checking.spark import SparkUnavailable
+from quorumlog.chaos.checking.spark.masters import is_one_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,6 +1,6 @@
 """The check of a history on Spark: surveyed, exploded, split by key, checked.
 
-All steps run the pure functions of `chaos.parts` and `chaos.checkers` on Arrow tables in Python:
+All steps run the pure functions of `checking.parts` and `chaos.checkers` on Arrow tables in Python:
 there is no second implementation that could disagree with the local one. Tasks read row groups of
 the file themselves; the JVM moves only few large blocks of bytes between them, without a query plan
 and without rows. One task checks a key, except a large one: tasks examine ranges of it, and one
@@ -11,7 +11,6 @@ docs/decisions/0069-spark-moves-blocks-of-bytes.md, 0080-a-process-may-be-cut.md
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,10 +20,7 @@ from quorumlog.chaos.checkers.checker import Checker, Facts, Ranges, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.registry import DEFAULT_MODEL, find_checker
 from quorumlog.chaos.checkers.verdict import Partial, Verdict
-from quorumlog.chaos.history.files import locate_history, read_history
-from quorumlog.chaos.history.model import HistoryError
-from quorumlog.chaos.history.schema import OPERATIONS
-from quorumlog.chaos.parts.cutting import (
+from quorumlog.chaos.checking.parts.cutting import (
     Cuts,
     cut_by_key,
     cut_by_process,
@@ -32,13 +28,15 @@ from quorumlog.chaos.parts.cutting import (
     unpack,
     unshared,
 )
-from quorumlog.chaos.parts.plan import Plan, plan_of
-from quorumlog.chaos.parts.sources import find_row_groups
-from quorumlog.chaos.parts.survey import Look, Survey, look, survey_of
-from quorumlog.chaos.spark.executors import executors_expected
-from quorumlog.chaos.spark.inputs import Input, files, remote, remote_metadata, table_of
-from quorumlog.chaos.spark.paths import is_remote, local_path
-from quorumlog.chaos.spark.session import cores, spark_session
+from quorumlog.chaos.checking.parts.plan import Plan, plan_of
+from quorumlog.chaos.checking.parts.row_groups import find_row_groups
+from quorumlog.chaos.checking.parts.survey import Look, Survey, look, survey_of
+from quorumlog.chaos.checking.spark.executors import executors_expected
+from quorumlog.chaos.checking.spark.inputs import Input, files, remote, remote_metadata, table_of
+from quorumlog.chaos.checking.spark.session import cores, spark_session
+from quorumlog.chaos.history.files import HistorySource
+from quorumlog.chaos.history.model import HistoryError
+from quorumlog.chaos.history.schema import OPERATIONS
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -51,24 +49,23 @@ Numbered = tuple[int, bytes]  # a part, and a block of it
 
 
 def check_on_spark(
-    path: str | Path,
+    source: HistorySource,
     *,
     model: str = DEFAULT_MODEL,
     master: str | None = None,
     conf: Mapping[str, str] = MappingProxyType({}),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
-    """Check the history at `path`; the verdict equals that of `checkers.check_history`.
+    """Check a history; the verdict equals that of `checkers.check_history`.
 
     The tasks read a Parquet file in place: with a remote master the executors must have access to
     it. A path with a scheme (hdfs://, s3a://) is a Parquet file that Spark opens. `conf`:
     session.py. Raises HistoryError and session.SparkUnavailable.
     """
     checker, groups, table, rows = find_checker(model), None, None, _SHORT_ROWS
-    if not is_remote(path):
-        file = locate_history(local_path(path))
-        groups = find_row_groups(file)
-        table = None if groups is not None else read_history(file)  # JSON lines, format 1
+    if not source.is_remote:
+        groups = find_row_groups(source)
+        table = None if groups is not None else source.table  # JSON lines, format 1
         rows = groups.rows if groups is not None else table.num_rows if table is not None else 0
     progress("starting Spark")
     with (
@@ -80,7 +77,8 @@ def check_on_spark(
         elif table is not None:
             given, metadata = table_of(session, table), table.schema.metadata or {}
         else:
-            given, metadata = remote(session, str(path)), remote_metadata(session, str(path))
+            path = str(source.path)
+            given, metadata = remote(session, path), remote_metadata(session, path)
         return check_input(session, given, checker, facts_of(metadata), progress=progress)
 
 

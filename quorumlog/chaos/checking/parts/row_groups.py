@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from quorumlog.chaos.engines import messages_in
+from quorumlog.chaos.history.files import HistorySource
 from quorumlog.chaos.history.model import HistoryError
 from quorumlog.chaos.history.parquet import facts_in, is_format_1, open_parquet, row_group
 
@@ -27,25 +27,23 @@ class RowGroups:
     chunks: tuple[Chunk, ...]
 
 
-def find_row_groups(file: Path) -> RowGroups | None:
+def find_row_groups(source: HistorySource) -> RowGroups | None:
     """Return the row groups; None: not Parquet, or of format 1. Raises HistoryError."""
-    if file.suffix != ".parquet":
-        return None
+    footer = source.footer
     try:
-        with open_parquet(file) as opened:
-            if is_format_1(opened):
-                return None
-            footer = opened.metadata
-            groups = [footer.row_group(place) for place in range(footer.num_row_groups)]
-            return RowGroups(
-                file=file,
-                metadata=facts_in(opened),
-                rows=footer.num_rows,
-                micro=messages_in(file),
-                chunks=tuple(_chunks([(group.num_rows, _micro_in(group)) for group in groups])),
-            )
+        if footer is None or is_format_1(footer):
+            return None
+        metadata = facts_in(footer)  # it comes first: columns of a damaged file end the process
+        groups = [footer.row_group(place) for place in range(footer.num_row_groups)]
+        return RowGroups(
+            file=source.file,
+            metadata=metadata,
+            rows=footer.num_rows,
+            micro=source.messages,
+            chunks=tuple(_chunks([(group.num_rows, _micro_in(group)) for group in groups])),
+        )
     except (pa.ArrowException, OSError, ValueError, HistoryError) as error:
-        raise HistoryError(f"{file}: not a history: {error}") from error
+        raise HistoryError(f"{source.file}: not a history: {error}") from error
 
 
 def read_groups(file: Path, chunk: Chunk) -> Iterator[pa.Table]:

@@ -1,0 +1,1 @@
+"""One run of the lab: its settings, its phases, and the files that it leaves in its directory."""
