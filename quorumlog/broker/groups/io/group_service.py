@@ -12,8 +12,8 @@ from typing import Final, TypeVar
 
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
 from quorumlog.broker.coordination.core.effects import OwnEffect
-from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog
-from quorumlog.broker.coordination.io.shard_set import ShardSet
+from quorumlog.broker.coordination.driver.shard_driver import CoordinatorLog
+from quorumlog.broker.coordination.io.event_loop_shards import EventLoopShards
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.consumer.topics import MatchJob, TopicDescription, Topics
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
@@ -53,7 +53,7 @@ class GroupService:
         self._topics: Final = Topics(topic_matcher())
         self._targets: Final = JobThread("group-targets", on_fatal)
         self._expressions: Final = JobThread("group-expressions", on_fatal)
-        self._shards: Final = ShardSet(
+        self._shards: Final = EventLoopShards(
             OFFSETS_TOPIC,
             partitions=settings.offsets_topic_num_partitions,
             replicas=replicas,

@@ -1,4 +1,4 @@
-"""The group coordinator of one simulated broker: drives the `CoordinatorShard` of a real one."""
+"""The group coordinator of one simulated broker, as `GroupService` has those of a real one."""
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -25,7 +25,7 @@ from quorumlog.chaos.simulation.worlds.brokers.shard_host import Answer, ShardHo
 from quorumlog.chaos.simulation.worlds.groups.consumer.topics import KnownTopics
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
+from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, TopicPartition
 
 TARGET_US: Final = 30_000  # how long the thread takes that makes a large target
 
@@ -67,6 +67,7 @@ class CoordinatorHost:
         self.loads: Final[dict[int, Load]] = {}  # by leader epoch
         self._verify: Final = verify
         self._node: Final = node
+        self._at: Final = at
         self._new_shard: Final = new_shard
         self._host: Final = ShardHost(node, at, self._new_load, self._perform)
         self._load = Load(0, 0)
@@ -84,8 +85,8 @@ class CoordinatorHost:
 
     @property
     def leader_epoch(self) -> Epoch:
-        """The epoch in which this broker believes to lead, or did last."""
-        return self._host.leader_epoch
+        """The newest leader epoch of the coordinator; -1: not on this broker."""
+        return self._host.leader_epoch(self._at)
 
     def now_ms(self) -> int:
         """Return the time of the broker's clock."""
@@ -97,7 +98,7 @@ class CoordinatorHost:
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Load the groups; keep those that are loaded if only the epoch rose."""
-        if self._host.is_closed:
+        if self.leader_epoch == NO_EPOCH:
             self.topics.learn_all()  # the image that says so shows what came before, too
             self._load = Load(self._load.serial + 1, self.now_ms())
         self.loads[leader_epoch] = self._load
@@ -112,15 +113,15 @@ class CoordinatorHost:
 
     def ask(self, request: CoordinatorRequest[Any], answer: Answer) -> None:
         """Give the answer of the coordinator: now, or once it is committed."""
-        self._host.ask(request, answer)
+        self._host.serve(self._at, request, answer)
 
     def learn_topics(self, end: int) -> None:
         """Take note of the first `end` changes of topics."""
         deleted, names = self.topics.learn(end)
         if deleted:
-            self._host.feed(TopicsDeleted(topics=deleted))
+            self._host.feed_all(TopicsDeleted(topics=deleted))
         if names:
-            self._host.feed(TopicsChanged(names=names))
+            self._host.feed_all(TopicsChanged(names=names))
 
     def fetch_offsets(
         self,
@@ -149,25 +150,25 @@ class CoordinatorHost:
     @property
     def coordinator(self) -> GroupCoordinator | ErrorCode:
         """The coordinator that serves, or why there is none."""
-        return self._host.coordinator
+        return self._host.coordinator_at(self._at)
 
     def _new_load(self) -> GroupShard:
         return self._new_shard(self.now_ms(), self.topics.topics)
 
-    def _perform(self, shard: GroupShard, effect: effects.OwnEffect) -> None:
+    def _perform(self, _at: TopicPartition, effect: effects.OwnEffect) -> None:
         match effect:
             case MakeTarget(job=job):
                 made = TargetMade(job=job, target=job.run())
-                self._host.soon(self._host.feed_to, shard, made, after_us=TARGET_US)
+                self._host.soon(self._host.feed_all, made, after_us=TARGET_US)
             case VerifyTransaction():
-                self._verify(effect.request, partial(self._verified, shard, effect))
+                life = self._node.machine.incarnation
+                self._verify(effect.request, partial(self._verified, life, effect))
             case _:
                 raise InvariantViolation(f"{effect!r} is more than a simulated topic calls for")
 
-    def _verified(
-        self, shard: GroupShard, effect: VerifyTransaction, error_code: ErrorCode
-    ) -> None:
+    def _verified(self, life: int, effect: VerifyTransaction, error_code: ErrorCode) -> None:
         verified = TransactionVerified(
             request_id=effect.request_id, request=effect.request, error_code=error_code
         )
-        self._host.soon(self._host.feed_to, shard, verified)
+        if life == self._node.machine.incarnation:
+            self._host.soon(self._host.feed_all, verified)

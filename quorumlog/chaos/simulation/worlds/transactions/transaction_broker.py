@@ -81,12 +81,12 @@ class TransactionBroker:
     def topics_deleted(self, names: Collection[str]) -> None:
         """Do without the markers of their partitions, but for those of new topics."""
         gone = frozenset(at for at in self._lacks(self._places) if at.topic in names)
-        self.hosted.feed(events.PartitionsDeleted(partitions=gone))
+        self.hosted.feed_all(events.PartitionsDeleted(partitions=gone))
 
     @property
     def serving(self) -> TransactionCoordinator | None:
         """The coordinator here; None: none serves."""
-        coordinator = self.hosted.coordinator
+        coordinator = self.hosted.coordinator_at(STATE)
         return None if isinstance(coordinator, ErrorCode) else coordinator
 
     def _leader_of(self, at: TopicPartition) -> "TransactionBroker | None":
@@ -108,17 +108,16 @@ class TransactionBroker:
 
     def ask(self, request: Request, answer: Answer) -> None:
         """Give the answer of the coordinator here: now, or once it is committed."""
-        image, hosted = self.node.replicas.image.partition(STATE), self.hosted
-        if image is None:
+        image = self.node.replicas.image
+        if image.partition(STATE) is None:
             answer(request.refuse(ErrorCode.NOT_COORDINATOR))
             return
         if isinstance(request, AddPartitions) and self._lacks(request.partitions):
             answer(request.refuse(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return
-        is_shown = (image.leader_id, image.leader_epoch) == (self.node.node_id, hosted.leader_epoch)
-        if hosted.is_closed or is_shown:
-            hosted.ask(request, answer)
-        else:  # what we lead is changed behind the image
+        if self.hosted.agrees_with(image, self.node.node_id, STATE):
+            self.hosted.serve(STATE, request, answer)
+        else:
             answer(request.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
 
     def _lacks(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -131,12 +130,12 @@ class TransactionBroker:
     def _new_shard(self) -> TransactionShard:
         return CoordinatorShard(self._new_coordinator, self.node.machine.now_ms())
 
-    def _perform(self, _shard: TransactionShard, effect: OwnEffect) -> None:
+    def _perform(self, _at: TopicPartition, effect: OwnEffect) -> None:
         match effect:
             case AllocateProducerId(transactional_id=transactional_id):
-                self.hosted.soon(self._allocate, transactional_id)
+                self._allocate(transactional_id)
             case SendMarkers():
-                self.hosted.soon(self._send, effect)
+                self._send(effect)
             case _:
                 raise InvariantViolation(f"{effect!r} is no effect of a transaction coordinator")
 
@@ -154,13 +153,13 @@ class TransactionBroker:
             event = events.ProducerIdAllocated(
                 transactional_id=transactional_id, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE
             )
-        self.hosted.soon(self.hosted.feed, event, after_us=after_us)
+        self.hosted.soon(self.hosted.feed_all, event, after_us=after_us)
 
     def _send(self, markers: SendMarkers) -> None:
         """Send the markers to the leaders; tell the coordinator of partitions without a log."""
         image, gone = self.node.replicas.image, self._lacks(markers.partitions)
         if gone:
-            self.hosted.feed(events.PartitionsDeleted(partitions=frozenset(gone)))
+            self.hosted.feed_all(events.PartitionsDeleted(partitions=frozenset(gone)))
         by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
         for at in markers.partitions:
             partition = image.partition(at)
@@ -191,7 +190,7 @@ class TransactionBroker:
             coordinator_epoch=markers.coordinator_epoch,
             errors=dict.fromkeys(places, ErrorCode.NETWORK_EXCEPTION) if errors is None else errors,
         )
-        self.hosted.feed(event)
+        self.hosted.feed_all(event)
 
     # --- What another broker asks for ---
 
