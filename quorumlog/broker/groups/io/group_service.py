@@ -155,10 +155,7 @@ class GroupService:
         request = effect.request
 
         def verified(error_code: ErrorCode) -> None:
-            event = events.TransactionVerified(
-                request_id=effect.request_id, request=request, error_code=error_code
-            )
-            feed(event)
+            feed(effect.verified(error_code))
 
         if not (request.adds or self._settings.transaction_partition_verification_enable):
             verified(ErrorCode.NONE)  # as Kafka: the producer has sent AddOffsetsToTxn itself

@@ -164,13 +164,10 @@ class TransactionService:
 
     def _send(self, of: TopicPartition, markers: SendMarkers) -> None:
         """Send markers to existing partitions; report deleted partitions to the coordinator."""
-        there = [one for one in markers.partitions if self._image.partition(one) is not None]
-        if len(there) < len(markers.partitions):
-            deleted = events.PartitionsDeleted(
-                partitions=frozenset({*markers.partitions} - {*there})
-            )
-            self._shards.feed(of, deleted)
-        self._markers.send(markers, there, partial(self._written, of, markers))
+        by_leader, deleted = markers.by_leader(self._image)
+        if deleted:
+            self._shards.feed(of, events.PartitionsDeleted(partitions=deleted))
+        self._markers.send(markers, by_leader, partial(self._written, of, markers))
 
     def _written(
         self,
@@ -178,13 +175,7 @@ class TransactionService:
         markers: SendMarkers,
         errors: Mapping[TopicPartition, ErrorCode],
     ) -> None:
-        written = events.MarkersWritten(
-            transactional_id=markers.transactional_id,
-            prepared_ms=markers.prepared_ms,
-            coordinator_epoch=markers.coordinator_epoch,
-            errors=errors,
-        )
-        self._shards.feed(of, written)
+        self._shards.feed(of, markers.written(errors))
 
 
 def _level(image: ClusterImage) -> int:

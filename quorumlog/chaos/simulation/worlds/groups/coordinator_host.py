@@ -14,7 +14,6 @@ from quorumlog.broker.groups.core.events import (
     TargetMade,
     TopicsChanged,
     TopicsDeleted,
-    TransactionVerified,
 )
 from quorumlog.broker.groups.core.requests import (
     CommittedOffset,
@@ -65,9 +64,9 @@ class CoordinatorHost:
     ) -> None:
         self.topics: Final = topics
         self.loads: Final[dict[int, Load]] = {}  # by leader epoch
+        self._at: Final = at
         self._verify: Final = verify
         self._node: Final = node
-        self._at: Final = at
         self._new_shard: Final = new_shard
         self._host: Final = ShardHost(node, at, self._new_load, self._perform)
         self._load = Load(0, 0)
@@ -167,8 +166,5 @@ class CoordinatorHost:
                 raise InvariantViolation(f"{effect!r} is more than a simulated topic calls for")
 
     def _verified(self, life: int, effect: VerifyTransaction, error_code: ErrorCode) -> None:
-        verified = TransactionVerified(
-            request_id=effect.request_id, request=effect.request, error_code=error_code
-        )
         if life == self._node.machine.incarnation:
-            self._host.soon(self._host.feed_all, verified)
+            self._host.soon(self._host.feed_all, effect.verified(error_code))

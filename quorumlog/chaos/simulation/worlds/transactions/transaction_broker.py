@@ -4,7 +4,6 @@ It does what `TransactionService`, `MarkerSender` and the handler of WriteTxnMar
 broker. Leaders and coordinators are found by the broker's own image.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -157,15 +156,10 @@ class TransactionBroker:
 
     def _send(self, markers: SendMarkers) -> None:
         """Send the markers to the leaders; tell the coordinator of partitions without a log."""
-        image, gone = self.node.replicas.image, self._lacks(markers.partitions)
-        if gone:
-            self.hosted.feed_all(events.PartitionsDeleted(partitions=frozenset(gone)))
-        by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
-        for at in markers.partitions:
-            partition = image.partition(at)
-            if partition is not None:
-                by_leader[partition.leader_id].append(at)
-        for leader_id, places in sorted(by_leader.items()):
+        by_leader, deleted = markers.by_leader(self.node.replicas.image)
+        if deleted:
+            self.hosted.feed_all(events.PartitionsDeleted(partitions=deleted))
+        for leader_id, places in by_leader.items():
             leader = self._brokers.get(leader_id)
             handle = None if leader is None else partial(leader.write_markers, markers, places)
             self._messages.ask(
@@ -181,21 +175,16 @@ class TransactionBroker:
     def _written(
         self,
         markers: SendMarkers,
-        places: list[TopicPartition],
+        places: Sequence[TopicPartition],
         errors: Mapping[TopicPartition, ErrorCode] | None,
     ) -> None:
-        event = events.MarkersWritten(
-            transactional_id=markers.transactional_id,
-            prepared_ms=markers.prepared_ms,
-            coordinator_epoch=markers.coordinator_epoch,
-            errors=dict.fromkeys(places, ErrorCode.NETWORK_EXCEPTION) if errors is None else errors,
-        )
-        self.hosted.feed_all(event)
+        unknown = dict.fromkeys(places, ErrorCode.NETWORK_EXCEPTION)
+        self.hosted.feed_all(markers.written(unknown if errors is None else errors))
 
     # --- What another broker asks for ---
 
     def write_markers(
-        self, markers: SendMarkers, places: list[TopicPartition], answer: Answer
+        self, markers: SendMarkers, places: Sequence[TopicPartition], answer: Answer
     ) -> None:
         """Write markers as the leader; answer when each is committed, or refused."""
         errors: dict[TopicPartition, ErrorCode] = {}
